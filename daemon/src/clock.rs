@@ -1,0 +1,56 @@
+//! Time and identity in one place, so that a test can fix them.
+
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ollm_protocol::{SessionId, Timestamp};
+use uuid::{ContextV7, Timestamp as UuidTime, Uuid};
+
+/// Tells the time and makes ids.
+///
+/// **Invariant**: times never go backwards within one process, whatever the system's clock does.
+pub(crate) struct Clock {
+    latest_ms: Mutex<i64>,
+    ids: Mutex<ContextV7>,
+}
+
+impl Clock {
+    /// The system's clock.
+    pub(crate) fn system() -> Self {
+        Self { latest_ms: Mutex::new(0), ids: Mutex::new(ContextV7::new()) }
+    }
+
+    /// Now, never earlier than an earlier answer.
+    pub(crate) fn now(&self) -> Timestamp {
+        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
+        let mut latest = self.latest_ms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *latest = (*latest).max(now_ms);
+        Timestamp::from_unix_ms(*latest)
+    }
+
+    /// A UUID of version 7: later ones sort after earlier ones.
+    pub(crate) fn uuid(&self) -> Uuid {
+        let now_ms = u64::try_from(self.now().unix_ms()).unwrap_or_default();
+        let ids = self.ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (seconds, nanos) = (now_ms / 1000, (now_ms % 1000) * 1_000_000);
+        Uuid::new_v7(UuidTime::from_unix(&*ids, seconds, u32::try_from(nanos).unwrap_or_default()))
+    }
+
+    /// The id of a new session.
+    pub(crate) fn session_id(&self) -> SessionId {
+        SessionId::from_uuid(self.uuid())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_sorted() {
+        let clock = Clock::system();
+        let ids: Vec<_> = (0..1000).map(|_| clock.session_id()).collect();
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}

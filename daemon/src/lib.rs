@@ -1,0 +1,26 @@
+//! The daemon: session logs, catalog, context engine and the socket server.
+//!
+//! In reading order, each module using only those after it:
+//!
+//! - [`daemon`]: builds every part, runs them, takes them down in reverse.
+//! - [`server`]: socket, lock and framing; [`rpc`]: methods and errors of the wire.
+//! - [`turn`]: what combines several parts: recording, building, importing, retention.
+//! - [`context`]: what a model is sent; [`catalog`]: the derived database; [`tokens`]: counting.
+//! - [`session`]: the log and everything folded from it.
+//! - [`events`], [`config`], [`fsutil`], [`clock`], [`shutdown`]: what all of them stand on.
+//!
+//! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
+
+mod catalog;
+mod clock;
+pub mod config;
+mod context;
+mod daemon;
+mod events;
+mod fsutil;
+mod rpc;
+mod server;
+mod session;
+mod shutdown;
+mod tokens;
+mod turn;

@@ -1,0 +1,5 @@
+//! Sessions.
+
+pub(crate) mod export;
+pub(crate) mod import;
+pub(crate) mod index;

@@ -1,0 +1,191 @@
+//! The small records: what changes a session or its state without being said by anyone.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Seq, SnapshotId, Timestamp};
+
+/// Client data attached to a session: any JSON by name.
+pub type Meta = BTreeMap<String, Value>;
+
+/// Changes fields of a session; a field that is absent stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct MetaPatch {
+    /// The title, set by someone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
+    /// The description, set by someone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The model from here on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The model's provider from here on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
+    /// The system prompt from here on; empty removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_prompt: Option<String>,
+    /// The context window to ask for, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_size: Option<u32>,
+    /// The project's directory, as a canonical path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub project_path: Option<String>,
+    /// Exempt from retention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pinned: Option<bool>,
+    /// Put away: not listed unless asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archived: Option<bool>,
+    /// Client data to merge in; a `null` removes the name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: Meta,
+}
+
+/// The session's mode changed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModeChange {
+    /// The mode before; absent where there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// The mode from here on.
+    pub to: String,
+    /// When it changed.
+    pub timestamp: Timestamp,
+    /// What changed it, for example `manual` or `auto`.
+    pub trigger: String,
+    /// How sure an automatic change was, from 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confidence: Option<f64>,
+}
+
+/// The active leaf moved: branch, undo or restore.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LeafMove {
+    /// The record that is the leaf from here on; absent puts it before the first.
+    pub to: Option<Seq>,
+    /// Why it moved, for example `undo` or `import`.
+    pub cause: String,
+}
+
+/// A name for a record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Label {
+    /// The record.
+    pub target: Seq,
+    /// The name; absent removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// A snapshot was taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SnapshotMark {
+    /// The snapshot.
+    pub snapshot_id: SnapshotId,
+    /// The active leaf at that instant.
+    pub leaf: Option<Seq>,
+    /// Why it was taken.
+    pub reason: String,
+}
+
+/// Repetition was found, or the user went on after it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoopMark {
+    /// What repeats; absent resets the detection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pattern: Option<String>,
+}
+
+/// The session was closed; recording opens it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Close {
+    /// Who closed it.
+    pub reason: CloseReason,
+}
+
+/// Who closed a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum CloseReason {
+    /// A client asked.
+    Client,
+    /// Nothing was recorded for a day.
+    Idle,
+    /// It came from a file, complete.
+    Import,
+}
+
+/// The goal state changed by one step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GoalChange {
+    /// What is done, for example `create` or `lockDecision`.
+    pub action: String,
+    /// What it is done with.
+    pub data: Value,
+}
+
+/// Where a context entry holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ContextScope {
+    /// Every session of this home.
+    Global,
+    /// Every session of a project.
+    Project,
+    /// One session.
+    Session,
+}
+
+/// A keyed text for the system message was set or removed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextEntryChange {
+    /// Names the entry; a second one of the same key replaces the first.
+    pub key: String,
+    /// The text; absent removes the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// Lower comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// Who contributed it: `hook`, `extension` or `user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// A record was pinned into, or released from, every later context.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pin {
+    /// The record.
+    pub target: Seq,
+    /// True pins, false releases.
+    pub pinned: bool,
+}
+
+/// Data of a client that the daemon keeps and does not read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Custom {
+    /// Names the client's own type, for example `editor.selection`.
+    pub name: String,
+    /// Any JSON.
+    #[serde(default)]
+    pub data: Value,
+    /// A text that enters the context as a user turn; absent keeps the record out of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_text: Option<String>,
+}

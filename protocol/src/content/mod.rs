@@ -1,0 +1,20 @@
+//! The vocabulary that outlives a process: the same JSON on the wire, in the log and in an export.
+//!
+//! A change here is a change of the file format; frozen fixtures guard it.
+
+mod change;
+mod context;
+mod document;
+mod message;
+mod record;
+mod tool_call;
+
+pub use change::{
+    Close, CloseReason, ContextEntryChange, ContextScope, Custom, GoalChange, Label, LeafMove,
+    LoopMark, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,
+};
+pub use context::{BranchSummary, Compaction, Delta, Epoch, HeadItem, Usage};
+pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
+pub use message::{Message, Part, Role};
+pub use record::{Record, RecordBody, RecordKind, Scope, SessionHeader};
+pub use tool_call::{ToolCall, ToolResult};

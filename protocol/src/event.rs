@@ -1,0 +1,66 @@
+//! The closed list of event kinds, and the event that a subscriber receives.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Seq, SessionId, Timestamp};
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventKind {
+    /// A session began. Data: `title`.
+    SessionCreated,
+    /// A client took a session up again. Data: none.
+    SessionResumed,
+    /// Fields of a session changed. Data: the changed fields' names in `fields`.
+    SessionUpdated,
+    /// A session was closed. Data: `reason`.
+    SessionClosed,
+    /// A session was put away. Data: `reason`, `client` or `retention`.
+    SessionArchived,
+    /// A session and all its files are gone. Data: `reason`, `client` or `retention`.
+    SessionDeleted,
+    /// A message is durable. Data: `role`, `tokens`.
+    MessageRecorded,
+    /// A tool call is durable. Data: `name`, `tokens`.
+    ToolCallRecorded,
+    /// The session document was written. Data: `sizeBytes`.
+    SessionSaved,
+    /// The mode changed. Data: `from`, `to`, `trigger`.
+    ModeChanged,
+    /// The active leaf moved. Data: `to`, `cause`.
+    BranchChanged,
+    /// The configuration was read again. Data: `applied`, `restartNeeded`.
+    ConfigReloaded,
+    /// Always delivered: the subscriber was too slow and missed events. Data: `missed`.
+    Lagged,
+    /// Always delivered: `since` cannot be replayed from; read the state again. Data: none.
+    Resync,
+}
+
+/// One event.
+///
+/// **Shape**: `{"epoch":"...","eventSeq":7,"sessionId":"...","seq":3,"kind":"message-recorded","at":"...","data":{}}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// The run of the daemon that sent it.
+    pub epoch: String,
+    /// Its number within the epoch, from 1.
+    pub event_seq: u64,
+    /// The session it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<SessionId>,
+    /// The record it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq: Option<Seq>,
+    /// What happened.
+    pub kind: EventKind,
+    /// When.
+    pub at: Timestamp,
+    /// What the kind says of it.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub data: Value,
+}

@@ -1,0 +1,138 @@
+//! Identifiers as newtypes, parsed once at the edge.
+//!
+//! A `SessionId` is a UUID and nothing else, so an id that came from a client can be put into a file name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use uuid::Uuid;
+
+/// Says that a text is not an id of the kind that was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} must be a UUID in its hyphenated form")]
+pub struct InvalidId {
+    /// What the id was to name, for example `sessionId`.
+    pub kind: &'static str,
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// Wraps a UUID.
+            #[must_use]
+            pub const fn from_uuid(uuid: Uuid) -> Self {
+                Self(uuid)
+            }
+
+            /// The UUID itself.
+            #[must_use]
+            pub const fn as_uuid(&self) -> Uuid {
+                self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            /// Accepts only the hyphenated form of 36 characters, in either case.
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                let invalid = InvalidId { kind: $kind };
+                if text.len() != 36 {
+                    return Err(invalid);
+                }
+                Uuid::try_parse(text).map(Self).map_err(|_| invalid)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(out, "{}", self.0.as_hyphenated())
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(out, "{}", self.0.as_hyphenated())
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+                out.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({ "type": "string", "format": "uuid" })
+            }
+        }
+    };
+}
+
+uuid_id!(
+    /// Names one session; a UUID, version 7 for sessions that the daemon makes.
+    SessionId,
+    "sessionId"
+);
+uuid_id!(
+    /// Names one snapshot; a UUID, version 7.
+    SnapshotId,
+    "snapshotId"
+);
+
+/// The position of a record in its session's log, counted from 0.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(transparent)]
+pub struct Seq(pub u64);
+
+impl Seq {
+    /// The position after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Seq {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_hyphenated_uuid_is_a_session_id() {
+        let check = |text: &str, valid: bool| {
+            assert_eq!(text.parse::<SessionId>().is_ok(), valid, "{text}");
+        };
+        check("550e8400-e29b-41d4-a716-446655440000", true);
+        check("550E8400-E29B-41D4-A716-446655440000", true);
+        check("550e8400e29b41d4a716446655440000", false);
+        check("{550e8400-e29b-41d4-a716-446655440000}", false);
+        check("../../etc/passwd", false);
+        check("", false);
+    }
+}

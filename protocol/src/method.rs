@@ -1,0 +1,144 @@
+//! The one list of methods.
+//!
+//! The router's check, the client's calls, the completion of `ollmctl call` and the OpenRPC document are all
+//! made from it.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::event::Event;
+use crate::methods::{context as c, daemon as d, event as e, session as s};
+
+/// What becomes of a call when its client leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// It is dropped.
+    Read,
+    /// It runs to its end.
+    Write,
+    /// It is a subscription: it ends, and what it had produced stays.
+    Stream,
+}
+
+/// One method of the wire.
+pub trait Method {
+    /// Its name, `noun.verb`.
+    const NAME: &'static str;
+    /// What becomes of a call when its client leaves.
+    const CLASS: Class;
+    /// What it takes: an object; absent params count as an empty one.
+    type Params: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
+    /// What it answers: an object. For a stream, what each notification carries.
+    type Result: Serialize + DeserializeOwned + JsonSchema + Clone + Send + 'static;
+}
+
+/// A method as data.
+#[derive(Clone, Copy)]
+pub struct MethodInfo {
+    /// Its name.
+    pub name: &'static str,
+    /// What becomes of a call when its client leaves.
+    pub class: Class,
+    /// One sentence.
+    pub summary: &'static str,
+    /// The schema of its params.
+    pub params: fn(&mut SchemaGenerator) -> Schema,
+    /// The schema of its result, or of a stream's items.
+    pub result: fn(&mut SchemaGenerator) -> Schema,
+}
+
+macro_rules! methods {
+    ($($marker:ident = $name:literal, $class:ident, $params:ty => $result:ty, $summary:literal;)*) => {
+        $(
+            #[doc = $summary]
+            #[derive(Clone, Copy, Debug)]
+            pub enum $marker {}
+
+            impl Method for $marker {
+                const NAME: &'static str = $name;
+                const CLASS: Class = Class::$class;
+                type Params = $params;
+                type Result = $result;
+            }
+        )*
+
+        /// Every method, by noun.
+        pub const METHODS: &[MethodInfo] = &[
+            $(MethodInfo {
+                name: $name,
+                class: Class::$class,
+                summary: $summary,
+                params: |generator| generator.subschema_for::<$params>(),
+                result: |generator| generator.subschema_for::<$result>(),
+            },)*
+        ];
+    };
+}
+
+methods! {
+    DaemonHello = "daemon.hello", Read, d::DaemonHelloParams => d::DaemonHelloResult, "Agrees on a protocol and tells the limits.";
+    DaemonStatus = "daemon.status", Read, d::NoParams => d::DaemonStatusResult, "Tells how the daemon is.";
+    DaemonReload = "daemon.reload", Write, d::NoParams => d::DaemonReloadResult, "Reads the configuration again.";
+    DaemonShutdown = "daemon.shutdown", Write, d::NoParams => d::DaemonShutdownResult, "Finishes acknowledged work and leaves.";
+    RpcDiscover = "rpc.discover", Read, d::NoParams => serde_json::Value, "Describes every method as an OpenRPC document.";
+    SessionCreate = "session.create", Write, s::SessionCreateParams => s::SessionResult, "Begins a session; nothing reaches the disk before the first record.";
+    SessionRecord = "session.record", Write, s::SessionRecordParams => s::SessionRecordResult, "Records a message; the reply means it is synced.";
+    SessionRecordToolCall = "session.recordToolCall", Write, s::SessionRecordToolCallParams => s::SessionRecordResult, "Records an executed tool call with its result.";
+    SessionRecordCustom = "session.recordCustom", Write, s::SessionRecordCustomParams => s::SessionRecordResult, "Records data of a client, in or out of the context.";
+    SessionGet = "session.get", Read, s::SessionGetParams => s::SessionGetResult, "Reads a page of records.";
+    SessionList = "session.list", Read, s::SessionListParams => s::SessionListResult, "Lists sessions, the most recently active first.";
+    SessionSearch = "session.search", Read, s::SessionSearchParams => s::SessionSearchResult, "Finds text in everything that was recorded.";
+    SessionResume = "session.resume", Write, s::SessionResumeParams => s::SessionGetResult, "Takes a session up again and returns its last page.";
+    SessionCurrent = "session.current", Read, s::SessionCurrentParams => s::SessionCurrentResult, "Tells the session that a project goes on with.";
+    SessionSetCurrent = "session.setCurrent", Write, s::SessionSetCurrentParams => s::SessionCurrentResult, "Sets the session that a project goes on with.";
+    SessionSetMode = "session.setMode", Write, s::SessionSetModeParams => s::SessionResult, "Changes the mode of a session.";
+    SessionClose = "session.close", Write, s::SessionIdParams => s::SessionResult, "Closes a session; recording opens it again.";
+    SessionUpdate = "session.update", Write, s::SessionUpdateParams => s::SessionResult, "Changes title, model and other fields of a session.";
+    SessionArchive = "session.archive", Write, s::SessionIdParams => s::SessionResult, "Puts a session away.";
+    SessionUnarchive = "session.unarchive", Write, s::SessionIdParams => s::SessionResult, "Brings an archived session back.";
+    SessionDelete = "session.delete", Write, s::SessionIdParams => s::SessionDeleteResult, "Deletes a session and every file of it.";
+    SessionClear = "session.clear", Write, s::SessionClearParams => s::SessionCleanupResult, "Deletes every session.";
+    SessionCleanup = "session.cleanup", Write, s::SessionCleanupParams => s::SessionCleanupResult, "Deletes all but the most recently active sessions.";
+    SessionExport = "session.export", Read, s::SessionExportParams => s::SessionExportResult, "Reads a session as a file, chunk by chunk.";
+    SessionImport = "session.import", Write, s::SessionImportParams => s::SessionImportResult, "Imports a file, chunk by chunk.";
+    SessionSave = "session.save", Write, s::SessionIdParams => s::SessionSaveResult, "Writes the session document now.";
+    ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
+    EventSubscribe = "event.subscribe", Stream, e::EventSubscribeParams => Event, "Tells what happens, as it happens.";
+}
+
+/// The notification that carries the events of [`EventSubscribe`].
+pub const EVENT_NOTIFICATION: &str = "event.event";
+/// Ends a subscription of [`EventSubscribe`]; takes its id in an array.
+pub const EVENT_UNSUBSCRIBE: &str = "event.unsubscribe";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_noun_dot_verb_and_unique() {
+        for (at, method) in METHODS.iter().enumerate() {
+            assert_eq!(method.name.split('.').count(), 2, "{}", method.name);
+            assert!(!method.summary.is_empty());
+            assert!(METHODS[at + 1..].iter().all(|other| other.name != method.name));
+        }
+    }
+
+    #[test]
+    fn every_params_schema_is_an_object_that_refuses_unknown_names() {
+        for method in METHODS {
+            let mut generator = SchemaGenerator::default();
+            let schema = (method.params)(&mut generator);
+            let definitions = generator.take_definitions(true);
+            let name = schema
+                .get("$ref")
+                .and_then(|link| link.as_str())
+                .and_then(|link| link.rsplit('/').next())
+                .expect("params are named types");
+            let params = &definitions[name];
+            assert_eq!(params["type"], "object", "{}", method.name);
+            assert_eq!(params["additionalProperties"], false, "{}", method.name);
+        }
+    }
+}

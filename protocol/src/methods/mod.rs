@@ -1,0 +1,8 @@
+//! Params and results, one file a noun.
+//!
+//! Params refuse names they do not know, so a misspelled option is an error and never a silent default.
+
+pub mod context;
+pub mod daemon;
+pub mod event;
+pub mod session;

@@ -1,0 +1,94 @@
+//! Instants as the wire, the log and every document write them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use chrono::{DateTime, SecondsFormat, TimeZone, Utc};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// An instant in UTC with millisecond precision, written as RFC 3339 (`2026-01-27T10:00:00.000Z`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(DateTime<Utc>);
+
+/// Says that a text is not an RFC 3339 instant.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a time must be RFC 3339, for example 2026-01-27T10:00:00Z")]
+pub struct InvalidTimestamp;
+
+impl Timestamp {
+    /// The instant that lies `ms` milliseconds after 1970; values outside chrono's range become 1970.
+    #[must_use]
+    pub fn from_unix_ms(ms: i64) -> Self {
+        Self(Utc.timestamp_millis_opt(ms).single().unwrap_or_default())
+    }
+
+    /// Milliseconds since 1970.
+    #[must_use]
+    pub fn unix_ms(self) -> i64 {
+        self.0.timestamp_millis()
+    }
+
+    /// The instant as chrono has it.
+    #[must_use]
+    pub fn to_utc(self) -> DateTime<Utc> {
+        self.0
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = InvalidTimestamp;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
+        DateTime::parse_from_rfc3339(text)
+            .map(|at| Self::from_unix_ms(at.timestamp_millis()))
+            .map_err(|_| InvalidTimestamp)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0.to_rfc3339_opts(SecondsFormat::Millis, true))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(input)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+impl JsonSchema for Timestamp {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "date-time" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_any_offset_and_writes_utc_milliseconds() {
+        let at: Timestamp = "2026-01-27T11:00:00.123456+01:00".parse().expect("valid");
+        assert_eq!(at.to_string(), "2026-01-27T10:00:00.123Z");
+        assert!("yesterday".parse::<Timestamp>().is_err());
+    }
+}
