@@ -62,6 +62,13 @@ impl Entry {
         }
     }
 
+    /// The same entry after a damaged parent: it continues from `parent`.
+    pub(crate) fn reparented(mut self, parent: Option<Seq>) -> Self {
+        self.parent = parent.map_or(NONE, pack);
+        self.flags |= Self::REPARENTED;
+        self
+    }
+
     /// The entry that holds the place of a damaged record.
     pub(crate) const fn damaged(offset: u64) -> Self {
         Self { offset, len: 0, parent: NONE, tokens: 0, kind: u8::MAX, role: NO_ROLE, flags: 0 }

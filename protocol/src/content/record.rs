@@ -71,6 +71,15 @@ macro_rules! record_kinds {
             }
         }
 
+        /// Writes the body alone; who writes a record puts it under the name of its kind.
+        impl Serialize for RecordBody {
+            fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+                match self {
+                    $(Self::$kind(body) => body.serialize(out),)*
+                }
+            }
+        }
+
         /// One line of a session's log as clients see it: the field named by `type` holds the body.
         ///
         /// **Shape**: `{"seq":3,"parent":2,"at":"...","type":"message","tokens":12,"message":{...}}`

@@ -1,0 +1,346 @@
+//! One session's writer: append, sync, apply, announce, reply, in that order.
+//!
+//! Writes wait in the queue; whichever sync thread takes the cell's turn writes all that wait with one append
+//! and one sync (group commit). A failed write latches: the file is closed, and the next write first cuts it
+//! back to what was acknowledged.
+
+mod open;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use ollm_protocol::methods::session::Session;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use tokio::sync::oneshot;
+
+use super::index::KeyEntry;
+use super::live::Live;
+use super::log::file::LogFile;
+use super::log::{LogError, Scanned};
+use super::plan::{Plan, Planner};
+use super::store::Shared;
+use super::{Appended, Birth, Change, Draft, KeyUse, SessionError};
+use crate::fsutil;
+
+/// Most writes that wait for one session; more than any honest client sends before it reads a reply.
+const MAX_WAITING: usize = 4096;
+/// Most writes in one append, so that the first of them does not wait for megabytes of others.
+const MAX_BATCH: usize = 256;
+
+/// What a caller is told.
+pub(super) type Reply = oneshot::Sender<Result<Appended, SessionError>>;
+
+/// Answers a caller; one that left does not undo what is durable.
+pub(super) fn tell(reply: Reply, result: Result<Appended, SessionError>) {
+    drop(reply.send(result));
+}
+
+/// One write: records that become durable together.
+pub(super) struct Command {
+    /// The records, at least one.
+    pub drafts: Vec<Draft>,
+    /// The key that makes a retry write nothing.
+    pub key: Option<KeyUse>,
+    /// Who waits.
+    pub reply: Reply,
+}
+
+/// A session's queue, fold and file.
+pub(super) struct Cell {
+    /// The session.
+    pub(super) id: SessionId,
+    shared: Arc<Shared>,
+    queue: Mutex<Queue>,
+    writer: Mutex<Writer>,
+    live: RwLock<Option<Live>>,
+    used_ms: AtomicI64,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Command>,
+    running: bool,
+    deleting: bool,
+}
+
+/// The file, as long as nothing failed.
+#[derive(Default)]
+struct Writer {
+    log: Option<Box<dyn LogFile>>,
+    /// Set by a failed write: what follows these bytes was never acknowledged.
+    cut_to: Option<u64>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cell {
+    /// A cell for a session that has a log, or for a new one that has not.
+    pub(super) fn new(shared: Arc<Shared>, id: SessionId, birth: Option<Birth>) -> Arc<Self> {
+        let blobs = shared.paths.blobs(id);
+        let live = birth.map(|birth| Live::draft(birth, blobs));
+        let used_ms = AtomicI64::new(shared.clock.now().unix_ms());
+        Arc::new(Self {
+            id,
+            shared,
+            queue: Mutex::default(),
+            writer: Mutex::default(),
+            live: RwLock::new(live),
+            used_ms,
+        })
+    }
+
+    /// Queues a write; the reply comes through the command.
+    pub(super) fn submit(self: &Arc<Self>, command: Command) {
+        let id = self.id;
+        let mut queue = locked(&self.queue);
+        let waiting = queue.waiting.len();
+        let refusal = if queue.deleting {
+            Some(SessionError::NotFound { id })
+        } else if waiting >= MAX_WAITING {
+            Some(SessionError::Busy { id, waiting })
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            tell(command.reply, Err(refusal));
+            return;
+        }
+        queue.waiting.push_back(command);
+        if !queue.running {
+            queue.running = true;
+            drop(queue);
+            self.schedule();
+        }
+    }
+
+    fn schedule(self: &Arc<Self>) {
+        let cell = Arc::clone(self);
+        self.shared.pool.submit(Box::new(move || cell.run()));
+    }
+
+    /// Writes what waits until nothing does, or until other sessions wait for the thread.
+    fn run(self: &Arc<Self>) {
+        let _turn = TurnGuard(self);
+        loop {
+            let batch: Vec<Command> = {
+                let mut queue = locked(&self.queue);
+                let count = queue.waiting.len().min(MAX_BATCH);
+                queue.waiting.drain(..count).collect()
+            };
+            if batch.is_empty() {
+                return;
+            }
+            self.used_ms.store(self.shared.clock.now().unix_ms(), Ordering::Relaxed);
+            self.write(batch);
+            if self.shared.pool.is_crowded() {
+                return;
+            }
+        }
+    }
+
+    fn write(&self, batch: Vec<Command>) {
+        let mut writer = locked(&self.writer);
+        if let Err(error) = self.open_locked().and_then(|()| self.open_writer(&mut writer)) {
+            for command in batch {
+                tell(command.reply, Err(error.clone()));
+            }
+            return;
+        }
+        let plan = {
+            let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+            let Some(live) = live.as_ref() else { return };
+            let mut planner = Planner::new(live, &self.shared);
+            for command in batch {
+                planner.add(command);
+            }
+            planner.into_plan()
+        };
+        if let Err(error) = self.make_durable(&mut writer, &plan) {
+            writer.cut_to = Some(plan.start.bytes);
+            writer.log = None;
+            tracing::error!(session = %self.id, "a write failed: {}", super::chain(&error));
+            plan.fail(&SessionError::log(self.id, &error));
+            return;
+        }
+        self.finish(plan);
+    }
+
+    /// Appends and syncs; for a new session the directory too.
+    fn make_durable(&self, writer: &mut Writer, plan: &Plan) -> Result<(), LogError> {
+        if plan.bytes.is_empty() {
+            return Ok(());
+        }
+        let path = self.shared.paths.log(self.id);
+        let Some(log) = writer.log.as_mut() else { return Ok(()) };
+        log.append(&plan.bytes).map_err(|source| LogError::io("append to", &path, source))?;
+        log.sync().map_err(|source| LogError::io("sync", &path, source))?;
+        self.shared.stats.syncs.fetch_add(1, Ordering::Relaxed);
+        if plan.is_birth {
+            fsutil::sync_dir(&self.shared.paths.dir)?;
+        }
+        Ok(())
+    }
+
+    /// Applies, announces and replies; everything in `plan` is durable.
+    fn finish(&self, plan: Plan) {
+        let Plan { start, end, steps, is_birth, .. } = plan;
+        let mut replies = Vec::with_capacity(steps.len());
+        let mut announced = Vec::new();
+        let mut slot = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(live) = slot.as_mut() else { return };
+        if is_birth {
+            match File::open(self.shared.paths.log(self.id)) {
+                Ok(reader) => live.attach(reader),
+                // The records are durable; only this fold cannot read them back, so it is opened anew.
+                Err(error) => tracing::error!(session = %self.id, "cannot open a new log: {error}"),
+            }
+        }
+        live.torn_bytes = 0;
+        for step in steps {
+            for scanned in step.records {
+                live.state.apply(&scanned);
+                announced.push(scanned);
+            }
+            if let Some((reply, outcome)) = step.reply {
+                replies.push((reply, outcome.complete(live)));
+            }
+        }
+        live.state.set_point(end);
+        let born = is_birth.then(|| live.summary(self.shared.clock.now()));
+        drop(slot);
+        self.shared.stats.records.fetch_add(end.records - start.records, Ordering::Relaxed);
+        self.announce(born.as_ref(), &announced);
+        for (reply, result) in replies {
+            tell(reply, result);
+        }
+    }
+
+    fn announce(&self, born: Option<&Session>, records: &[Scanned]) {
+        let observer = &self.shared.observer;
+        if let Some(session) = born {
+            observer.changed(self.id, &Change::Created(session));
+        }
+        for Scanned { seq, at, entry, body, .. } in records {
+            let Some(body) = body else { continue };
+            let (seq, at, tokens) = (*seq, *at, entry.tokens);
+            observer.changed(self.id, &Change::Recorded { seq, at, body, tokens });
+        }
+    }
+
+    /// Calls `read` with the open session.
+    ///
+    /// **Errors**: `NotFound`, `Storage`, `UpgradeRequired`. May block on the disk when it is not open.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&Live) -> T) -> Result<T, SessionError> {
+        if locked(&self.queue).deleting {
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        self.used_ms.store(self.shared.clock.now().unix_ms(), Ordering::Relaxed);
+        if let Some(live) = self.live.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            return Ok(read(live));
+        }
+        let guard = locked(&self.writer);
+        self.open_locked()?;
+        drop(guard);
+        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        live.as_ref().map(read).ok_or(SessionError::NotFound { id: self.id })
+    }
+
+    /// Calls `read` with the session if it is open, even while it is being deleted; never blocks on the disk.
+    pub(super) fn peek<T>(&self, read: impl FnOnce(&Live) -> T) -> Option<T> {
+        self.live.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(read)
+    }
+
+    /// Refuses every later write and read, waits for the running write, and closes the file.
+    pub(super) fn begin_delete(&self) -> Result<(), SessionError> {
+        let refused: Vec<Command> = {
+            let mut queue = locked(&self.queue);
+            if queue.deleting {
+                return Err(SessionError::NotFound { id: self.id });
+            }
+            queue.deleting = true;
+            queue.waiting.drain(..).collect()
+        };
+        for command in refused {
+            tell(command.reply, Err(SessionError::NotFound { id: self.id }));
+        }
+        let mut writer = locked(&self.writer);
+        let opened = self.open_locked();
+        writer.log = None;
+        opened
+    }
+
+    /// Takes back [`Cell::begin_delete`] after the log could not be renamed.
+    pub(super) fn cancel_delete(&self) {
+        locked(&self.queue).deleting = false;
+    }
+
+    /// When it was last used, in milliseconds since 1970.
+    pub(super) fn used_ms(&self) -> i64 {
+        self.used_ms.load(Ordering::Relaxed)
+    }
+
+    /// Closes file and fold unless something is going on; drafts stay, for they are nowhere else.
+    pub(super) fn close_if_idle(&self) -> bool {
+        let queue = locked(&self.queue);
+        if queue.running || queue.deleting || !queue.waiting.is_empty() {
+            return false;
+        }
+        let Ok(mut writer) = self.writer.try_lock() else { return false };
+        let Ok(mut live) = self.live.try_write() else { return false };
+        let is_draft = live.as_ref().is_some_and(|live| live.birth.is_some());
+        if is_draft || writer.cut_to.is_some() {
+            return false;
+        }
+        writer.log = None;
+        *live = None;
+        true
+    }
+}
+
+/// Ends a turn whatever happens in it, so that a panic cannot leave the queue without a thread.
+struct TurnGuard<'a>(&'a Arc<Cell>);
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        let mut queue = locked(&self.0.queue);
+        if queue.waiting.is_empty() {
+            queue.running = false;
+            return;
+        }
+        drop(queue);
+        self.0.schedule();
+    }
+}
+
+/// What a write's caller is told, once the fold has it.
+pub(super) enum Outcome {
+    /// Records were written, the first of them this.
+    Written(Seq, Timestamp),
+    /// The key had made this record before.
+    Known(KeyEntry),
+    /// This write alone could not be done.
+    Refused(SessionError),
+}
+
+impl Outcome {
+    fn complete(self, live: &Live) -> Result<Appended, SessionError> {
+        let (seq, at, duplicate) = match self {
+            Self::Written(seq, at) => (seq, Some(at), false),
+            Self::Known(key) => (Seq(u64::from(key.seq)), None, true),
+            Self::Refused(error) => return Err(error),
+        };
+        let (id, state) = (live.state.id(), &live.state);
+        let entry = state.entry(seq).ok_or(SessionError::RecordNotFound { id, seq })?;
+        let at = at
+            .or_else(|| live.reader().read(entry).map(|record| record.at))
+            .ok_or(SessionError::RecordNotFound { id, seq })?;
+        Ok(Appended { seq, at, tokens: entry.tokens, usage: state.usage(), duplicate })
+    }
+}
+
+/// The keys that one batch has used so far.
+pub(super) type BatchKeys = HashMap<[u8; 16], KeyEntry>;

@@ -1,0 +1,131 @@
+//! An open session as readers see it: the fold, and the file to read contents from.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ollm_protocol::content::{Record, RecordBody};
+use ollm_protocol::methods::session::Session;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+
+use super::Birth;
+use super::index::{Entry, OpenHint, ScanPoint};
+use super::log::recover::{self, ScanEnd};
+use super::log::{self, LogError, Scanned};
+use super::state::SessionState;
+
+/// An open session.
+pub(crate) struct Live {
+    /// The fold.
+    pub(super) state: SessionState,
+    /// The log, for reading; absent for a draft, which has none yet.
+    reader: Option<Arc<File>>,
+    blobs: PathBuf,
+    /// What a draft will begin with.
+    pub(super) birth: Option<Birth>,
+    /// Bytes after the fold's point, which the next writer cuts.
+    pub(super) torn_bytes: u64,
+    /// Damage that the opening scan passed.
+    pub(super) damaged_places: u64,
+}
+
+impl Live {
+    /// A session that has no files yet.
+    pub(super) fn draft(birth: Birth, blobs: PathBuf) -> Self {
+        let state = SessionState::new(birth.header.session_id);
+        Self { state, reader: None, blobs, birth: Some(birth), torn_bytes: 0, damaged_places: 0 }
+    }
+
+    /// Opens a log and reads what `hint` does not tell; writes nothing.
+    ///
+    /// **Errors**: `Io`, also when the log is missing; `UpgradeRequired`.
+    pub(super) fn open(
+        id: SessionId,
+        path: &Path,
+        blobs: PathBuf,
+        hint: Option<OpenHint>,
+    ) -> Result<Self, LogError> {
+        let fail = |source| LogError::io("open", path, source);
+        let file = File::open(path).map_err(fail)?;
+        let len = file.metadata().map_err(fail)?.len();
+        let hinted = hint
+            .and_then(|hint| SessionState::from_hint(id, hint))
+            .filter(|state| describes(state, &file, len));
+        let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
+        let ScanEnd { point, torn_bytes, damaged_places } =
+            recover::scan(path, &file, state.point(), &blobs, &mut state)?;
+        state.set_point(point);
+        state.note_damage(damaged_places);
+        let reader = Some(Arc::new(file));
+        Ok(Self { state, reader, blobs, birth: None, torn_bytes, damaged_places })
+    }
+
+    /// Gives a draft the log that was made for it.
+    pub(super) fn attach(&mut self, reader: File) {
+        self.reader = Some(Arc::new(reader));
+        self.birth = None;
+    }
+
+    /// The fold.
+    pub(crate) const fn state(&self) -> &SessionState {
+        &self.state
+    }
+
+    /// The session as lists show it.
+    pub(crate) fn summary(&self, now: Timestamp) -> Session {
+        let Some(birth) = &self.birth else { return self.state.summary(now) };
+        let mut state = SessionState::new(self.state.id());
+        state.apply(&first_record(birth));
+        Session { draft: true, ..state.summary(now) }
+    }
+
+    /// A way to read contents without holding the fold's lock.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader { file: self.reader.clone(), blobs: self.blobs.clone() }
+    }
+}
+
+/// Whether a stored fold describes this file: the last line it knows is where and what it was.
+fn describes(state: &SessionState, file: &File, len: u64) -> bool {
+    let point = state.point();
+    if point == ScanPoint::default() {
+        return true;
+    }
+    let Some(last) = state.entries().last().filter(|last| !last.is_damaged()) else {
+        return false;
+    };
+    let end = last.offset + u64::from(last.len);
+    let mut line = vec![0; last.len as usize];
+    end == point.bytes
+        && end <= len
+        && file.read_exact_at(&mut line, last.offset).is_ok()
+        && log::line_crc(&line) == Some(point.last_crc)
+}
+
+/// The header as the first record.
+pub(super) fn first_record(birth: &Birth) -> Scanned {
+    let body = RecordBody::Session(birth.header.clone());
+    let entry = Entry::new((0, 1), None, body.kind(), None, 0, 0);
+    let key = birth.key.as_ref().map(|key| key.digest);
+    Scanned { seq: Seq(0), at: birth.header.start_time, entry, key, body: Some(body) }
+}
+
+/// Reads records by their entries.
+#[derive(Clone)]
+pub(crate) struct Reader {
+    file: Option<Arc<File>>,
+    blobs: PathBuf,
+}
+
+impl Reader {
+    /// The record behind an entry, blobs put back; `None` when it is damaged.
+    pub(crate) fn read(&self, entry: Entry) -> Option<Record> {
+        if entry.is_damaged() {
+            return None;
+        }
+        let mut line = vec![0; entry.len as usize];
+        self.file.as_ref()?.read_exact_at(&mut line, entry.offset).ok()?;
+        log::decode_line(&line, &self.blobs)
+    }
+}

@@ -1,0 +1,69 @@
+//! Deleting a session so that a crash at any point leaves a deletion that the next start finishes.
+//!
+//! Rename the log, let the caller clear what is derived, then remove the files and last the renamed log.
+
+use std::fs;
+
+use ollm_protocol::SessionId;
+
+use super::{SessionError, Sessions};
+use crate::fsutil::{self, FsError};
+
+const DELETING_SUFFIX: &str = ".jsonl.deleting";
+
+impl Sessions {
+    /// Refuses every later use and marks the deletion on disk; contents stay readable for the catalog.
+    ///
+    /// **Errors**: `NotFound`, `Storage`. Blocks on the disk.
+    pub(crate) fn begin_delete(&self, id: SessionId) -> Result<(), SessionError> {
+        let cell = self.cell(id)?;
+        cell.begin_delete()?;
+        let paths = &self.shared.paths;
+        if !paths.log(id).exists() {
+            return Ok(());
+        }
+        fsutil::rename_durably(&paths.log(id), &paths.deleting(id)).map_err(|error| {
+            cell.cancel_delete();
+            SessionError::fs(id, &error)
+        })
+    }
+
+    /// Removes every file of a session whose deletion was begun, the mark last. Blocks on the disk.
+    pub(crate) fn finish_delete(&self, id: SessionId) -> Result<(), SessionError> {
+        let result = self.remove_files(id).map_err(|error| SessionError::fs(id, &error));
+        self.cells().remove(&id);
+        result
+    }
+
+    fn remove_files(&self, id: SessionId) -> Result<(), FsError> {
+        let paths = &self.shared.paths;
+        fsutil::remove_file(&paths.document(id))?;
+        fsutil::remove_dir_all(&paths.blobs(id))?;
+        let torn = format!("{id}.torn-");
+        for name in self.names_beginning(&torn)? {
+            fsutil::remove_file(&paths.dir.join(name))?;
+        }
+        // What was removed so far must be gone for good before the mark is.
+        fsutil::sync_dir(&paths.dir)?;
+        fsutil::remove_file(&paths.deleting(id))?;
+        fsutil::sync_dir(&paths.dir)
+    }
+
+    /// Deletions that a crash interrupted.
+    pub(crate) fn unfinished_deletions(&self) -> Result<Vec<SessionId>, FsError> {
+        let names = self.names_beginning("")?;
+        let ids = names.iter().filter_map(|name| name.strip_suffix(DELETING_SUFFIX)?.parse().ok());
+        Ok(ids.collect())
+    }
+
+    fn names_beginning(&self, prefix: &str) -> Result<Vec<String>, FsError> {
+        let dir = &self.shared.paths.dir;
+        let fail = |source| FsError::new("list", dir, source);
+        let mut names = Vec::new();
+        for file in fs::read_dir(dir).map_err(fail)? {
+            let name = file.map_err(fail)?.file_name();
+            names.extend(name.into_string().ok().filter(|name| name.starts_with(prefix)));
+        }
+        Ok(names)
+    }
+}

@@ -1,0 +1,117 @@
+//! The fold as others see it: the session of lists and replies.
+
+use ollm_protocol::Timestamp;
+use ollm_protocol::content::{Meta, ModeChange, RecordKind, SessionHeader};
+use ollm_protocol::methods::session::{Session, SessionStatus};
+
+use super::SessionState;
+use crate::session::project;
+
+/// A session at rest for this long counts as closed.
+const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
+
+impl SessionState {
+    /// The changes of mode on the active path, oldest first.
+    pub(crate) fn mode_history(&self) -> Vec<ModeChange> {
+        if self.carry.mode_changes.is_empty() {
+            return Vec::new();
+        }
+        let path = self.path();
+        let on_path = |seq: &ollm_protocol::Seq| path.binary_search(seq).is_ok();
+        let changes = self.carry.mode_changes.iter();
+        changes.filter(|(seq, _)| on_path(seq)).map(|(_, change)| change.clone()).collect()
+    }
+
+    /// The mode in force.
+    pub(crate) fn mode(&self) -> Option<String> {
+        let header = self.carry.header.as_ref();
+        let changed = self.mode_history().pop().map(|change| change.to);
+        changed.or_else(|| header.and_then(|header| header.mode.clone()))
+    }
+
+    /// The session as lists show it; `now` decides whether it is at rest.
+    pub(crate) fn summary(&self, now: Timestamp) -> Session {
+        let carry = &self.carry;
+        let header = carry.header.as_ref();
+        let patch = &carry.patch;
+        let of_header = |get: fn(&SessionHeader) -> Option<String>| header.and_then(get);
+        let project_path =
+            patch.project_path.clone().or_else(|| of_header(|header| header.project_path.clone()));
+        let title = patch.title.clone().or_else(|| of_header(|header| header.title.clone()));
+        let set = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let start = header.map(|header| header.start_time).or(carry.first_at).unwrap_or(now);
+        Session {
+            session_id: self.id,
+            title: set(title).or_else(|| carry.auto_title.clone()).unwrap_or_default(),
+            description: set(patch.description.clone())
+                .or_else(|| carry.auto_description.clone())
+                .unwrap_or_default(),
+            project_hash: project_path.as_deref().map(project::hash),
+            project_name: project_path.as_deref().map(project::name),
+            project_path,
+            model: patch.model.clone().or_else(|| of_header(|header| header.model.clone())),
+            provider: patch
+                .provider
+                .clone()
+                .or_else(|| of_header(|header| header.provider.clone())),
+            mode: self.mode(),
+            context_size: patch.context_size.or_else(|| header?.context_size),
+            status: self.status(now),
+            pinned: patch.pinned.unwrap_or_default(),
+            start_time: start,
+            last_activity: carry.last_activity.unwrap_or(start),
+            message_count: carry.message_count,
+            tool_call_count: carry.tool_call_count,
+            token_count: carry.token_count,
+            compression_count: self.compression_count(),
+            forked_from: header.and_then(|header| header.forked_from),
+            imported_from: of_header(|header| header.imported_from.clone()),
+            damaged_records: carry.damaged,
+            draft: false,
+            metadata: self.metadata(),
+        }
+    }
+
+    fn metadata(&self) -> Meta {
+        let header = self.carry.header.as_ref();
+        let mut metadata = header.map(|header| header.metadata.clone()).unwrap_or_default();
+        for (name, value) in &self.carry.patch.metadata {
+            if value.is_null() {
+                metadata.remove(name);
+            } else {
+                metadata.insert(name.clone(), value.clone());
+            }
+        }
+        metadata
+    }
+
+    fn compression_count(&self) -> u64 {
+        let mut count = 0;
+        if self.carry.compaction_records == 0 {
+            return 0;
+        }
+        let mut next = self.newest_on_path(RecordKind::Compaction);
+        while let Some(seq) = next {
+            let Some(entry) = self.entry(seq) else { break };
+            if entry.kind() == Some(RecordKind::Compaction) {
+                count += 1;
+            }
+            next = entry.parent().filter(|parent| *parent < seq);
+        }
+        count
+    }
+
+    fn status(&self, now: Timestamp) -> SessionStatus {
+        let carry = &self.carry;
+        let rest_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
+        if carry.damaged > 0 {
+            SessionStatus::Corrupted
+        } else if carry.patch.archived.unwrap_or_default() {
+            SessionStatus::Archived
+        } else if carry.closed || rest_ms > IDLE_CLOSE_MS {
+            SessionStatus::Closed
+        } else {
+            SessionStatus::Active
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! All sessions: finding, beginning, writing and reading them.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ollm_protocol::content::{Record, RecordBody};
+use ollm_protocol::methods::daemon::StoreStatus;
+use ollm_protocol::methods::session::Session;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use tokio::sync::oneshot;
+
+use super::cell::{Cell, Command};
+use super::index::OpenHint;
+use super::live::Live;
+use super::log::file::{OpenLogFile, open_real};
+use super::pool::SyncPool;
+use super::{Appended, Birth, Draft, KeyUse, Observer, SessionError};
+use crate::clock::Clock;
+use crate::fsutil::{self, FsError};
+
+/// Most sessions held open; each costs a file or two and 24 bytes a record.
+const MAX_OPEN: usize = 256;
+/// Most sessions that were created and never written to; more is a client that leaks them.
+const MAX_DRAFTS: usize = 10_000;
+
+/// Gives back what a catalog stored, so that a cold open reads only the tail.
+pub(crate) trait Hints: Send + Sync {
+    /// What is stored of a session; may block on the disk.
+    fn hint(&self, id: SessionId) -> Option<OpenHint>;
+}
+
+/// What sessions need from outside.
+pub(crate) struct SessionsOptions {
+    /// The directory of the logs; exists.
+    pub dir: PathBuf,
+    /// Time and ids.
+    pub clock: Arc<Clock>,
+    /// Who is told of changes.
+    pub observer: Arc<dyn Observer>,
+}
+
+/// Where the parts of sessions lie.
+pub(super) struct Paths {
+    /// The directory of all sessions.
+    pub(super) dir: PathBuf,
+}
+
+impl Paths {
+    pub(super) fn log(&self, id: SessionId) -> PathBuf {
+        self.dir.join(format!("{id}.jsonl"))
+    }
+
+    /// A log on its way out; its presence makes the next start finish the deletion.
+    pub(super) fn deleting(&self, id: SessionId) -> PathBuf {
+        self.dir.join(format!("{id}.jsonl.deleting"))
+    }
+
+    pub(super) fn blobs(&self, id: SessionId) -> PathBuf {
+        self.dir.join(format!("{id}.blobs"))
+    }
+
+    pub(super) fn document(&self, id: SessionId) -> PathBuf {
+        self.dir.join(format!("{id}.json"))
+    }
+
+    pub(super) fn torn(&self, id: SessionId, at: Timestamp) -> PathBuf {
+        self.dir.join(format!("{id}.torn-{}", at.unix_ms()))
+    }
+}
+
+/// What all cells share.
+pub(super) struct Shared {
+    pub(super) paths: Paths,
+    pub(super) clock: Arc<Clock>,
+    pub(super) observer: Arc<dyn Observer>,
+    pub(super) pool: SyncPool,
+    pub(super) open_file: Box<OpenLogFile>,
+    pub(super) stats: Stats,
+    hints: OnceLock<Arc<dyn Hints>>,
+}
+
+/// Counted since the start.
+#[derive(Default)]
+pub(super) struct Stats {
+    pub(super) records: AtomicU64,
+    pub(super) syncs: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn hint(&self, id: SessionId) -> Option<OpenHint> {
+        self.hints.get().and_then(|hints| hints.hint(id))
+    }
+
+    /// The log of a session, also of one whose deletion was interrupted.
+    pub(super) fn log_path(&self, id: SessionId) -> Option<PathBuf> {
+        [self.paths.log(id), self.paths.deleting(id)].into_iter().find(|path| path.exists())
+    }
+}
+
+/// All sessions; a cheap clone.
+#[derive(Clone)]
+pub(crate) struct Sessions {
+    pub(super) shared: Arc<Shared>,
+    cells: Arc<Mutex<HashMap<SessionId, Arc<Cell>>>>,
+}
+
+impl Sessions {
+    /// The sessions of a directory; reads nothing yet.
+    pub(crate) fn new(options: SessionsOptions) -> Self {
+        Self::with_files(options, Box::new(open_real))
+    }
+
+    /// Like [`Sessions::new`], with files that a test can make fail.
+    pub(super) fn with_files(options: SessionsOptions, open_file: Box<OpenLogFile>) -> Self {
+        let SessionsOptions { dir, clock, observer } = options;
+        let shared = Shared {
+            paths: Paths { dir },
+            clock,
+            observer,
+            pool: SyncPool::new(),
+            open_file,
+            stats: Stats::default(),
+            hints: OnceLock::new(),
+        };
+        Self { shared: Arc::new(shared), cells: Arc::default() }
+    }
+
+    /// Says where stored folds come from; set once, before the first session is opened.
+    pub(crate) fn set_hints(&self, hints: Arc<dyn Hints>) {
+        // A second call would be a defect of the composition; the first one stays in force.
+        drop(self.shared.hints.set(hints));
+    }
+
+    pub(super) fn cells(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Cell>>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a session in memory; its files come with the first write.
+    ///
+    /// **Errors**: `Busy` when too many were begun and never used.
+    pub(crate) fn create(&self, birth: Birth) -> Result<Session, SessionError> {
+        let id = birth.header.session_id;
+        let mut cells = self.cells();
+        if cells.len() >= MAX_DRAFTS {
+            return Err(SessionError::Busy { id, waiting: cells.len() });
+        }
+        let cell = Cell::new(Arc::clone(&self.shared), id, Some(birth));
+        cells.insert(id, Arc::clone(&cell));
+        drop(cells);
+        let now = self.shared.clock.now();
+        cell.peek(|live| live.summary(now)).ok_or(SessionError::NotFound { id })
+    }
+
+    /// The cell of a session that has a log or a draft.
+    pub(super) fn cell(&self, id: SessionId) -> Result<Arc<Cell>, SessionError> {
+        let mut cells = self.cells();
+        if let Some(cell) = cells.get(&id) {
+            return Ok(Arc::clone(cell));
+        }
+        if !self.shared.paths.log(id).exists() {
+            return Err(SessionError::NotFound { id });
+        }
+        if cells.len() >= MAX_OPEN {
+            close_longest_unused(&mut cells);
+        }
+        let cell = Cell::new(Arc::clone(&self.shared), id, None);
+        cells.insert(id, Arc::clone(&cell));
+        Ok(cell)
+    }
+
+    /// Queues records that become durable together; the order of calls is the order in the log.
+    ///
+    /// The records are queued when this returns; the answer comes when they are synced.
+    pub(crate) fn append(
+        &self,
+        id: SessionId,
+        drafts: Vec<Draft>,
+        key: Option<KeyUse>,
+    ) -> Result<oneshot::Receiver<Result<Appended, SessionError>>, SessionError> {
+        let cell = self.cell(id)?;
+        let (reply, answer) = oneshot::channel();
+        cell.submit(Command { drafts, key, reply });
+        Ok(answer)
+    }
+
+    /// Calls `read` with an open session; may block on the disk when it is not open yet.
+    pub(crate) fn with<T>(
+        &self,
+        id: SessionId,
+        read: impl FnOnce(&Live) -> T,
+    ) -> Result<T, SessionError> {
+        let cell = self.cell(id)?;
+        let result = cell.with(read);
+        if matches!(result, Err(SessionError::NotFound { .. })) {
+            self.cells().remove(&id);
+        }
+        result
+    }
+
+    /// Calls `read` with a session only if it is open; never blocks on the disk.
+    pub(crate) fn peek<T>(&self, id: SessionId, read: impl FnOnce(&Live) -> T) -> Option<T> {
+        let cell = self.cells().get(&id).cloned()?;
+        cell.peek(read)
+    }
+
+    /// The session as lists show it.
+    pub(crate) fn summary(&self, id: SessionId) -> Result<Session, SessionError> {
+        let now = self.shared.clock.now();
+        self.with(id, |live| live.summary(now))
+    }
+
+    /// Reads records by number, blobs put back; `None` for damaged ones. May block on the disk.
+    pub(crate) fn records(
+        &self,
+        id: SessionId,
+        seqs: &[Seq],
+    ) -> Result<Vec<Option<Record>>, SessionError> {
+        let (reader, entries) = self.with(id, |live| {
+            let entries: Vec<_> = seqs.iter().map(|seq| live.state().entry(*seq)).collect();
+            (live.reader(), entries)
+        })?;
+        Ok(entries.into_iter().map(|entry| entry.and_then(|entry| reader.read(entry))).collect())
+    }
+
+    /// Reads the bodies of records by number; `None` for damaged ones. May block on the disk.
+    pub(crate) fn bodies(
+        &self,
+        id: SessionId,
+        seqs: &[Seq],
+    ) -> Result<Vec<Option<RecordBody>>, SessionError> {
+        let records = self.records(id, seqs)?;
+        Ok(records.into_iter().map(|record| record.and_then(Record::into_body)).collect())
+    }
+
+    /// The open sessions that have a log, as lists show them.
+    pub(crate) fn open_summaries(&self) -> Vec<Session> {
+        let cells: Vec<_> = self.cells().values().cloned().collect();
+        let now = self.shared.clock.now();
+        cells
+            .iter()
+            .filter_map(|cell| cell.peek(|live| live.summary(now)))
+            .filter(|session| !session.draft)
+            .collect()
+    }
+
+    /// Where the session document lies.
+    pub(crate) fn document_path(&self, id: SessionId) -> PathBuf {
+        self.shared.paths.document(id)
+    }
+
+    /// Closes every session that was not used since `before`; returns how many.
+    pub(crate) fn close_unused(&self, before: Timestamp) -> usize {
+        let mut cells = self.cells();
+        let count = cells.len();
+        cells.retain(|_, cell| cell.used_ms() >= before.unix_ms() || !cell.close_if_idle());
+        count - cells.len()
+    }
+
+    /// Open sessions and work done since the start; sessions on disk are counted by reading the directory.
+    pub(crate) fn status(&self) -> StoreStatus {
+        let open = self.cells().values().filter(|cell| cell.peek(|_| ()).is_some()).count();
+        StoreStatus {
+            sessions: self.log_ids().map_or(0, |ids| ids.len() as u64),
+            open_sessions: open as u64,
+            records_written: self.shared.stats.records.load(Ordering::Relaxed),
+            syncs: self.shared.stats.syncs.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The sessions that have a log, with its size in bytes.
+    pub(crate) fn log_ids(&self) -> Result<Vec<(SessionId, u64)>, FsError> {
+        let dir = &self.shared.paths.dir;
+        let fail = |source| FsError::new("list", dir, source);
+        let mut found = Vec::new();
+        for file in std::fs::read_dir(dir).map_err(fail)? {
+            let file = file.map_err(fail)?;
+            let name = file.file_name();
+            let id = name.to_str().and_then(|name| name.strip_suffix(".jsonl"));
+            if let Some(id) = id.and_then(|id| id.parse().ok())
+                && let Ok(metadata) = file.metadata()
+                && metadata.len() > 0
+            {
+                found.push((id, metadata.len()));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes the directory of the logs where it is missing.
+    pub(crate) fn prepare_dir(dir: &std::path::Path) -> Result<(), FsError> {
+        fsutil::create_private_dir(dir)
+    }
+}
+
+/// Makes room for another session among the open ones.
+fn close_longest_unused(cells: &mut HashMap<SessionId, Arc<Cell>>) {
+    let mut by_use: Vec<_> = cells.values().map(|cell| (cell.used_ms(), cell.id)).collect();
+    by_use.sort_unstable();
+    // An eighth at a time, so that a client that walks over all sessions does not sort at every step.
+    for (_, id) in by_use.into_iter().take(MAX_OPEN / 8) {
+        if cells.get(&id).is_some_and(|cell| cell.close_if_idle()) {
+            cells.remove(&id);
+        }
+    }
+}
