@@ -10,7 +10,7 @@ use ollm_protocol::methods::session::Session;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use super::Birth;
-use super::index::{Entry, OpenHint, ScanPoint};
+use super::index::{Entry, KeyEntry, OpenHint, ScanPoint};
 use super::log::recover::{self, ScanEnd};
 use super::log::{self, LogError, Scanned};
 use super::state::SessionState;
@@ -70,6 +70,12 @@ impl Live {
     /// The fold.
     pub(crate) const fn state(&self) -> &SessionState {
         &self.state
+    }
+
+    /// The key of `session.create`, also of a draft.
+    pub(crate) fn create_key(&self) -> Option<KeyEntry> {
+        let of_draft = self.birth.as_ref().and_then(|birth| birth.key.as_ref());
+        of_draft.map(|key| key.digest).or_else(|| self.state.create_key())
     }
 
     /// The session as lists show it.

@@ -153,6 +153,15 @@ impl Sessions {
         cell.peek(|live| live.summary(now)).ok_or(SessionError::NotFound { id })
     }
 
+    /// The session that a key of `session.create` began, among the open ones, with the key's payload.
+    pub(crate) fn find_create_key(&self, key: &[u8; 16]) -> Option<(SessionId, [u8; 8])> {
+        let cells: Vec<_> = self.cells().values().cloned().collect();
+        cells.iter().find_map(|cell| {
+            let used = cell.peek(Live::create_key)??;
+            (used.key == *key).then_some((cell.id, used.payload))
+        })
+    }
+
     /// The cell of a session that has a log or a draft.
     pub(super) fn cell(&self, id: SessionId) -> Result<Arc<Cell>, SessionError> {
         let mut cells = self.cells();

@@ -1,1 +1,148 @@
-//! (to be written)
+//! What combines several parts into one step of a conversation: recording, reading, building, importing,
+//! deleting. The only place where session, catalog, tokens and context meet.
+//!
+//! **Invariant**: nothing here knows the wire's errors or framing; every function takes the [`Core`] first.
+
+mod build;
+mod create;
+mod documents;
+mod exchange;
+mod list;
+mod read;
+mod record;
+mod remove;
+mod retention;
+mod update;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ollm_protocol::SessionId;
+use ollm_protocol::methods::session::Session;
+
+pub(crate) use build::{Builds, build};
+pub(crate) use create::create;
+pub(crate) use documents::{Documents, save};
+pub(crate) use exchange::{Uploads, export, import};
+pub(crate) use list::{current, list, search, set_current};
+pub(crate) use read::{get, resume};
+pub(crate) use record::{record, record_custom, record_tool_call};
+pub(crate) use remove::{cleanup, clear, delete, finish_deletions};
+pub(crate) use retention::Retention;
+pub(crate) use update::{archive, close, set_mode, unarchive, update};
+
+use crate::catalog::{Catalog, CatalogError};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::context::ContextError;
+use crate::events::Events;
+use crate::projects::{ProjectError, Projects};
+use crate::session::import::ImportError;
+use crate::session::{Appended, Draft, KeyUse, SessionError, Sessions};
+use crate::tokens::Counter;
+
+/// Everything that a step may need; built once, shared by all calls.
+pub(crate) struct Core {
+    /// The session logs.
+    pub sessions: Sessions,
+    /// The derived database.
+    pub catalog: Arc<Catalog>,
+    /// What projects remember.
+    pub projects: Projects,
+    /// Who is told what happens.
+    pub events: Events,
+    /// Time and ids.
+    pub clock: Arc<Clock>,
+    /// Token counting.
+    pub counter: Counter,
+    /// The last build of each session, for the share that a model server can reuse.
+    pub builds: Builds,
+    /// Imports that arrive in chunks.
+    pub uploads: Uploads,
+    /// Session documents that are due.
+    pub documents: Documents,
+    /// The configuration in force; replaced as a whole when it is read again.
+    pub config: RwLock<Arc<Config>>,
+}
+
+impl Core {
+    /// The configuration in force.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The sessions, as the session store shows them.
+    pub(crate) fn summary(&self, id: SessionId) -> Result<Session, TurnError> {
+        Ok(self.sessions.summary(id)?)
+    }
+}
+
+/// A step could not be done.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TurnError {
+    /// The session store refused.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The catalog refused.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// No context can be built.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// The project cannot be used.
+    #[error(transparent)]
+    Project(#[from] ProjectError),
+    /// The file cannot be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// A file operation failed.
+    #[error(transparent)]
+    Storage(#[from] crate::fsutil::FsError),
+    /// A parameter does not make sense.
+    #[error("{field}: {problem}")]
+    Invalid {
+        /// The parameter, as it is named on the wire.
+        field: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// An upload is unknown, or has grown too large.
+    #[error("upload {id}: {problem}")]
+    Upload {
+        /// The upload.
+        id: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A blocking step was ended by the daemon's shutdown.
+    #[error("the daemon is leaving")]
+    Stopping,
+}
+
+impl TurnError {
+    /// A parameter does not make sense.
+    pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
+        Self::Invalid { field, problem: problem.into() }
+    }
+}
+
+/// Writes records and waits until they are durable; they are queued before the first await, so that calls of
+/// one client keep their order.
+async fn append(
+    core: &Core,
+    id: SessionId,
+    drafts: Vec<Draft>,
+    key: Option<KeyUse>,
+) -> Result<Appended, TurnError> {
+    let answer = core.sessions.append(id, drafts, key)?;
+    Ok(answer.await.map_err(|_| SessionError::Stopping)??)
+}
+
+/// Runs work that may block on the disk where it does not hold up other calls.
+pub(crate) async fn blocking<T: Send + 'static>(
+    core: &Arc<Core>,
+    work: impl FnOnce(&Arc<Core>) -> Result<T, TurnError> + Send + 'static,
+) -> Result<T, TurnError> {
+    let core = Arc::clone(core);
+    let done = tokio::task::spawn_blocking(move || work(&core)).await;
+    done.map_err(|_| TurnError::Stopping)?
+}

@@ -1,0 +1,127 @@
+//! Recording what was said and done.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{Custom, Message, Part, RecordBody, Role, ToolCall};
+use ollm_protocol::methods::context::CountKind;
+use ollm_protocol::methods::session::{
+    MessageInput, SessionRecordCustomParams, SessionRecordParams, SessionRecordResult,
+    SessionRecordToolCallParams,
+};
+use ollm_protocol::{Method, SessionId, method};
+use serde::Serialize;
+
+use super::{Core, TurnError, append};
+use crate::session::{Draft, KeyUse};
+use crate::tokens;
+
+/// Records one message.
+pub(crate) async fn record(
+    core: &Arc<Core>,
+    params: SessionRecordParams,
+) -> Result<SessionRecordResult, TurnError> {
+    let SessionRecordParams { session_id, message, key } = params;
+    let key = key_use::<method::SessionRecord>(key, &message)?;
+    let body = RecordBody::Message(message_of(core, message)?);
+    write(core, session_id, body, key).await
+}
+
+/// Records one executed tool call.
+pub(crate) async fn record_tool_call(
+    core: &Arc<Core>,
+    params: SessionRecordToolCallParams,
+) -> Result<SessionRecordResult, TurnError> {
+    let SessionRecordToolCallParams { session_id, tool_call: input, key } = params;
+    let key = key_use::<method::SessionRecordToolCall>(key, &input)?;
+    if input.id.is_empty() || input.name.is_empty() {
+        return Err(TurnError::invalid("toolCall", "id and name must not be empty"));
+    }
+    let body = RecordBody::ToolCall(ToolCall {
+        id: input.id,
+        name: input.name,
+        args: input.args,
+        result: input.result,
+        timestamp: input.timestamp.unwrap_or_else(|| core.clock.now()),
+        duration_ms: input.duration_ms,
+        message_seq: input.message_seq,
+    });
+    write(core, session_id, body, key).await
+}
+
+/// Records data of a client.
+pub(crate) async fn record_custom(
+    core: &Arc<Core>,
+    mut params: SessionRecordCustomParams,
+) -> Result<SessionRecordResult, TurnError> {
+    let key = params.key.take();
+    let key = key_use::<method::SessionRecordCustom>(key, &params)?;
+    let SessionRecordCustomParams { session_id, name, data, context_text, .. } = params;
+    if name.is_empty() {
+        return Err(TurnError::invalid("name", "must not be empty"));
+    }
+    write(core, session_id, RecordBody::Custom(Custom { name, data, context_text }), key).await
+}
+
+async fn write(
+    core: &Arc<Core>,
+    id: SessionId,
+    body: RecordBody,
+    key: Option<KeyUse>,
+) -> Result<SessionRecordResult, TurnError> {
+    let tokens = core.counter.count_record(&body);
+    let draft = Draft::new(body, Some((tokens, tokens::IDENTITY)));
+    let appended = append(core, id, vec![draft], key).await?;
+    core.documents.note(id);
+    Ok(SessionRecordResult {
+        seq: appended.seq,
+        timestamp: appended.at,
+        tokens: appended.tokens,
+        count_kind: CountKind::Estimated,
+        usage: appended.usage,
+        duplicate: appended.duplicate,
+    })
+}
+
+/// Digests a key together with what it is used for, so that a retry is told apart from a reuse.
+pub(super) fn key_use<M: Method>(
+    key: Option<String>,
+    payload: &impl Serialize,
+) -> Result<Option<KeyUse>, TurnError> {
+    let Some(key) = key else { return Ok(None) };
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        let problem = format!("must have 1 to {MAX_KEY_BYTES} bytes");
+        return Err(TurnError::invalid("key", problem));
+    }
+    let payload = serde_json::to_vec(payload)
+        .map_err(|error| TurnError::invalid("params", error.to_string()))?;
+    Ok(Some(KeyUse::new(M::NAME, key, &payload)))
+}
+
+/// Long enough for any id that a client makes; a longer one is content by mistake.
+const MAX_KEY_BYTES: usize = 256;
+
+fn message_of(core: &Core, input: MessageInput) -> Result<Message, TurnError> {
+    let parts = match (input.parts, input.content) {
+        (Some(parts), None) => parts,
+        (None, Some(text)) => vec![Part::Text { text }],
+        _ => return Err(TurnError::invalid("message", "needs either parts or content")),
+    };
+    let calls = parts.iter().any(|part| matches!(part, Part::ToolCall { .. }));
+    if calls && input.role != Role::Assistant {
+        return Err(TurnError::invalid("message.parts", "only an assistant message calls tools"));
+    }
+    if input.role != Role::Tool && (input.tool_call_id.is_some() || input.tool_name.is_some()) {
+        let problem = "toolCallId and toolName belong to messages of role tool";
+        return Err(TurnError::invalid("message", problem));
+    }
+    Ok(Message {
+        role: input.role,
+        parts,
+        timestamp: input.timestamp.unwrap_or_else(|| core.clock.now()),
+        tool_call_id: input.tool_call_id,
+        tool_name: input.tool_name,
+        model: input.model,
+        finish_reason: input.finish_reason,
+        duration_ms: input.duration_ms,
+    })
+}

@@ -1,0 +1,122 @@
+//! Changing what a session is called, how it is set up, and where it is in its life.
+
+use std::sync::Arc;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{Close, CloseReason, MetaPatch, ModeChange, RecordBody};
+use ollm_protocol::methods::session::{Session, SessionSetModeParams, SessionUpdateParams};
+
+use super::{Core, TurnError, append, blocking};
+use crate::projects::Projects;
+use crate::session::Draft;
+
+/// The smallest context window that a context can be built for, in tokens.
+const MIN_CONTEXT_SIZE: u32 = 2048;
+
+/// Refuses a window that no context fits into.
+pub(super) fn check_context_size(size: Option<u32>) -> Result<(), TurnError> {
+    match size {
+        Some(size) if size < MIN_CONTEXT_SIZE => {
+            let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
+            Err(TurnError::invalid("contextSize", problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Changes fields of a session.
+pub(crate) async fn update(
+    core: &Arc<Core>,
+    params: SessionUpdateParams,
+) -> Result<Session, TurnError> {
+    let SessionUpdateParams {
+        session_id,
+        title,
+        description,
+        model,
+        provider,
+        system_prompt,
+        context_size,
+        project_path,
+        pinned,
+        metadata,
+    } = params;
+    check_context_size(context_size)?;
+    let patch = MetaPatch {
+        title,
+        description,
+        model,
+        provider,
+        system_prompt,
+        context_size,
+        project_path: project_path.as_deref().map(Projects::canonical).transpose()?,
+        pinned,
+        archived: None,
+        metadata: metadata.unwrap_or_default(),
+    };
+    if patch == MetaPatch::default() {
+        return Err(TurnError::invalid("params", "name at least one field to change"));
+    }
+    patched(core, session_id, patch).await
+}
+
+/// Puts a session away.
+pub(crate) async fn archive(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
+    set_archived(core, id, true).await
+}
+
+/// Brings an archived session back.
+pub(crate) async fn unarchive(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
+    set_archived(core, id, false).await
+}
+
+async fn set_archived(
+    core: &Arc<Core>,
+    id: SessionId,
+    archived: bool,
+) -> Result<Session, TurnError> {
+    patched(core, id, MetaPatch { archived: Some(archived), ..MetaPatch::default() }).await
+}
+
+async fn patched(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session, TurnError> {
+    append(core, id, vec![Draft::new(RecordBody::Meta(patch), None)], None).await?;
+    summary(core, id).await
+}
+
+/// Changes the mode of a session.
+pub(crate) async fn set_mode(
+    core: &Arc<Core>,
+    params: SessionSetModeParams,
+) -> Result<Session, TurnError> {
+    let SessionSetModeParams { session_id, mode, trigger, confidence } = params;
+    if mode.is_empty() {
+        return Err(TurnError::invalid("mode", "must not be empty"));
+    }
+    if confidence.is_some_and(|confidence| !(0.0..=1.0).contains(&confidence)) {
+        return Err(TurnError::invalid("confidence", "must lie between 0 and 1"));
+    }
+    let change = ModeChange {
+        from: summary(core, session_id).await?.mode,
+        to: mode,
+        timestamp: core.clock.now(),
+        trigger: trigger.unwrap_or_else(|| "manual".to_owned()),
+        confidence,
+    };
+    append(core, session_id, vec![Draft::new(RecordBody::ModeChange(change), None)], None).await?;
+    summary(core, session_id).await
+}
+
+/// Closes a session and writes its document.
+pub(crate) async fn close(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
+    let body = RecordBody::Close(Close { reason: CloseReason::Client });
+    append(core, id, vec![Draft::new(body, None)], None).await?;
+    blocking(core, move |core| {
+        super::save(core, id)?;
+        core.summary(id)
+    })
+    .await
+}
+
+async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
+    blocking(core, move |core| core.summary(id)).await
+}
