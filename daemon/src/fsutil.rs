@@ -94,6 +94,11 @@ pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
     sync_dir(to.parent().unwrap_or(Path::new(".")))
 }
 
+/// The size of a file in bytes; `None` where there is none.
+pub(crate) fn file_len(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|metadata| metadata.len())
+}
+
 /// Removes a file; one that is missing is no error.
 pub(crate) fn remove_file(path: &Path) -> Result<(), FsError> {
     match fs::remove_file(path) {

@@ -137,6 +137,8 @@ pub(crate) enum Parent {
     Leaf,
     /// Nothing: it begins a branch at the root.
     Root,
+    /// A record that was written before.
+    Record(Seq),
     /// Another record of the same write, by its place in it.
     Draft(usize),
 }

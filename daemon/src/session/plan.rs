@@ -130,6 +130,7 @@ impl<'a> Planner<'a> {
             let parent = match draft.parent {
                 Parent::Leaf => self.cursor.leaf,
                 Parent::Root => None,
+                Parent::Record(seq) => Some(seq),
                 Parent::Draft(at) => records.get(at).map(|scanned| scanned.seq),
             };
             if let Some(key) = key.take() {

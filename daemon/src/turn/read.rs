@@ -1,10 +1,11 @@
 //! Reading a session's records, page by page.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ollm_protocol::content::Record;
 use ollm_protocol::methods::session::{
-    BranchFilter, SessionGetParams, SessionGetResult, SessionResumeParams,
+    BranchFilter, Session, SessionGetParams, SessionGetResult, SessionResumeParams,
 };
 use ollm_protocol::{EventKind, Seq, SessionId};
 
@@ -43,12 +44,18 @@ pub(crate) fn resume(
     Ok(found)
 }
 
-/// The entries that a page may hold, and whether each is in force.
-struct Selection {
-    session: ollm_protocol::methods::session::Session,
-    reader: crate::session::Reader,
-    wanted: Vec<(Seq, Entry, bool)>,
-    end: u64,
+/// Consecutive records of a session, and what belongs to them.
+pub(super) struct Slice {
+    /// The session.
+    pub(super) session: Session,
+    /// The system prompt in force.
+    pub(super) system_prompt: Option<String>,
+    /// The readable records, oldest first, with their `active` flag.
+    pub(super) records: Vec<Record>,
+    /// The number after the last record looked at.
+    pub(super) next: u64,
+    /// Records of the session, damaged ones included.
+    pub(super) len: u64,
 }
 
 fn page(
@@ -61,31 +68,54 @@ fn page(
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(TurnError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
     }
+    let first = core.sessions.with(id, |live| first_of(live, from))??;
+    let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
+    let more = found.next < found.len;
+    let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
+    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
+}
+
+/// Reads the records from `first` to before `end`, at most `limit` of them. Blocks on the disk.
+pub(super) fn slice(
+    core: &Core,
+    id: SessionId,
+    first: u64,
+    end: u64,
+    limit: usize,
+) -> Result<Slice, TurnError> {
+    read(core, id, first..end, limit, BranchFilter::All)
+}
+
+fn read(
+    core: &Core,
+    id: SessionId,
+    range: Range<u64>,
+    limit: usize,
+    branch: BranchFilter,
+) -> Result<Slice, TurnError> {
     let now = core.clock.now();
-    let selected = core.sessions.with(id, |live| {
-        let first = first_of(live, from)?;
-        let (wanted, end) = select(live, first, limit, branch);
-        Ok(Selection { session: live.summary(now), reader: live.reader(), wanted, end })
+    let (mut slice, reader, wanted) = core.sessions.with(id, |live| {
+        let (wanted, next) = select(live, range, limit, branch);
+        let slice = Slice {
+            session: live.summary(now),
+            system_prompt: live.state().system_prompt().map(str::to_owned),
+            records: Vec::with_capacity(wanted.len()),
+            next,
+            len: live.state().entries().len() as u64,
+        };
+        (slice, live.reader(), wanted)
     })?;
-    let Selection { session, reader, wanted, end } = selected.map_err(TurnError::from)?;
-    let mut records = Vec::with_capacity(wanted.len());
-    let (mut bytes, mut next) = (0, end);
+    let mut bytes = 0;
     for (seq, entry, active) in wanted {
         let Some(record) = reader.read(entry) else { continue };
         bytes += weight(&record, entry);
-        if bytes > PAGE_BYTES && !records.is_empty() {
-            next = seq.0;
+        if bytes > PAGE_BYTES && !slice.records.is_empty() {
+            slice.next = seq.0;
             break;
         }
-        records.push(Record { active, ..record });
+        slice.records.push(Record { active, ..record });
     }
-    let more = next < session_len(core, id)?;
-    let next_from = more.then(|| i64::try_from(next).unwrap_or(i64::MAX));
-    Ok(SessionGetResult { session, records, next_from })
-}
-
-fn session_len(core: &Core, id: SessionId) -> Result<u64, TurnError> {
-    Ok(core.sessions.with(id, |live| live.state().entries().len() as u64)?)
+    Ok(slice)
 }
 
 /// The number that `from` means: a negative one counts from the end.
@@ -102,14 +132,20 @@ fn first_of(live: &Live, from: i64) -> Result<u64, SessionError> {
     Ok(distance)
 }
 
-/// The next `limit` readable entries from `first` on, and the number after the last one looked at.
-fn select(live: &Live, first: u64, limit: u32, branch: BranchFilter) -> (Vec<(Seq, Entry, bool)>, u64) {
+/// The first `limit` readable entries of a range, whether each is in force, and the number after the last one
+/// looked at.
+fn select(
+    live: &Live,
+    range: Range<u64>,
+    limit: usize,
+    branch: BranchFilter,
+) -> (Vec<(Seq, Entry, bool)>, u64) {
     let state = live.state();
     let path = state.path();
-    let mut wanted = Vec::with_capacity(limit as usize);
-    let mut next = first;
-    for entry in state.entries().iter().skip(usize::try_from(first).unwrap_or(usize::MAX)) {
-        if wanted.len() == limit as usize {
+    let mut wanted = Vec::new();
+    let mut next = range.start;
+    for entry in state.entries().iter().skip(usize::try_from(next).unwrap_or(usize::MAX)) {
+        if wanted.len() == limit || next == range.end {
             break;
         }
         let seq = Seq(next);

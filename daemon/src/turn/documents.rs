@@ -1,0 +1,189 @@
+//! The session documents: written on demand, at close, and when a session has grown and come to rest.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ollm_protocol::methods::session::{ExportFormat, SessionSaveResult};
+use ollm_protocol::{EventKind, SessionId};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::read::{Slice, slice};
+use super::{Core, TurnError, blocking};
+use crate::events::EventDraft;
+use crate::fsutil;
+use crate::session::SessionError;
+use crate::session::document::SessionFacts;
+use crate::session::export::Exporter;
+
+/// A log is written out again when it has grown by this part of its size at the last time, so that all writing
+/// together stays proportional to what was said.
+const GROWTH_DIVISOR: u64 = 4;
+/// Documents of larger logs are not written while the daemon leaves; they would hold it up.
+const SMALL_LOG_BYTES: u64 = 1024 * 1024;
+
+/// Sessions whose document may be due.
+#[derive(Default)]
+pub(crate) struct Documents {
+    pending: Mutex<Pending>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Pending {
+    /// When each session that has changed comes to rest.
+    due: HashMap<SessionId, Instant>,
+    /// The size of each log when its document was last written, in bytes.
+    saved_at: HashMap<SessionId, u64>,
+    idle: Duration,
+}
+
+impl Documents {
+    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session has changed.
+    pub(crate) fn note(&self, id: SessionId) {
+        let mut pending = self.pending();
+        let was_empty = pending.due.is_empty();
+        let due = Instant::now() + pending.idle;
+        pending.due.insert(id, due);
+        drop(pending);
+        if was_empty {
+            self.wake.notify_one();
+        }
+    }
+
+    /// A session is gone.
+    pub(crate) fn forget(&self, id: SessionId) {
+        let mut pending = self.pending();
+        pending.due.remove(&id);
+        pending.saved_at.remove(&id);
+    }
+
+    /// Writes documents as sessions come to rest; ends when it is dropped. Wakes up only when one is due.
+    pub(crate) async fn run(core: Arc<Core>) {
+        let documents = &core.documents;
+        loop {
+            documents.pending().idle = core.config().sessions.document_idle;
+            let next = documents.pending().due.values().min().copied();
+            match next {
+                None => documents.wake.notified().await,
+                Some(next) => tokio::time::sleep_until(next).await,
+            }
+            let now = Instant::now();
+            let rested: Vec<SessionId> = {
+                let mut pending = documents.pending();
+                let due = pending.due.extract_if(|_, due| *due <= now);
+                due.map(|(id, _)| id).collect()
+            };
+            if !core.config().sessions.auto_save {
+                continue;
+            }
+            for id in rested {
+                let saved = blocking(&core, move |core| save_if_grown(core, id)).await;
+                if let Err(error) = saved {
+                    tracing::warn!(session = %id, "the document was not written: {error}");
+                }
+            }
+        }
+    }
+
+    /// Writes the documents that are due and small; for the end of the daemon. Blocks on the disk.
+    pub(crate) fn finish(core: &Arc<Core>) {
+        if !core.config().sessions.auto_save {
+            return;
+        }
+        let due: Vec<SessionId> = core.documents.pending().due.drain().map(|(id, _)| id).collect();
+        for id in due {
+            let small = log_bytes(core, id).is_ok_and(|bytes| bytes <= SMALL_LOG_BYTES);
+            if small && let Err(error) = save_if_grown(core, id) {
+                tracing::warn!(session = %id, "the document was not written: {error}");
+            }
+        }
+    }
+}
+
+fn log_bytes(core: &Core, id: SessionId) -> Result<u64, TurnError> {
+    Ok(core.sessions.with(id, |live| live.state().point().bytes)?)
+}
+
+fn save_if_grown(core: &Arc<Core>, id: SessionId) -> Result<(), TurnError> {
+    let bytes = match log_bytes(core, id) {
+        // It was deleted meanwhile.
+        Err(TurnError::Session(SessionError::NotFound { .. })) => return Ok(()),
+        other => other?,
+    };
+    let known = core.documents.pending().saved_at.get(&id).copied();
+    let on_disk = || fsutil::file_len(&core.sessions.document_path(id));
+    let last = known.or_else(on_disk).unwrap_or_default();
+    if bytes >= last + last / GROWTH_DIVISOR {
+        save(core, id)?;
+    }
+    Ok(())
+}
+
+/// Writes a session's document. Blocks on the disk.
+pub(crate) fn save(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult, TurnError> {
+    let path = core.sessions.document_path(id);
+    let log_bytes = log_bytes(core, id)?;
+    let mut failure = None;
+    fsutil::replace_with(&path, |out| {
+        let written = write_document(core, id, |text| out.write_all(text.as_bytes()));
+        written.unwrap_or_else(|error| {
+            failure = Some(error);
+            Err(std::io::Error::other("the session cannot be read"))
+        })
+    })
+    .map_err(|error| failure.take().unwrap_or(TurnError::Storage(error)))?;
+    core.documents.pending().saved_at.insert(id, log_bytes);
+    let size_bytes = fsutil::file_len(&path).unwrap_or_default();
+    core.events.publish(EventDraft {
+        session_id: Some(id),
+        seq: None,
+        kind: EventKind::SessionSaved,
+        at: core.clock.now(),
+        data: serde_json::json!({ "sizeBytes": size_bytes }),
+    });
+    Ok(SessionSaveResult { path: path.to_string_lossy().into_owned(), size_bytes })
+}
+
+/// Hands the document to `write` piece by piece; memory stays that of one page of records.
+fn write_document(
+    core: &Arc<Core>,
+    id: SessionId,
+    mut write: impl FnMut(&str) -> std::io::Result<()>,
+) -> Result<std::io::Result<()>, TurnError> {
+    let mut exporter = Exporter::new(ExportFormat::Json);
+    let mut text = String::new();
+    let mut next = 0;
+    let end = slice(core, id, 0, u64::MAX, 1)?.len;
+    loop {
+        let Slice { session, system_prompt, records, next: after, .. } =
+            slice(core, id, next, end, 256)?;
+        let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
+        if text.is_empty() && next == 0 && exporter == Exporter::new(ExportFormat::Json) {
+            exporter.begin(&facts, &mut text);
+        }
+        for record in records {
+            exporter.record(record, &mut text);
+        }
+        next = after;
+        let mut done = false;
+        if next >= end {
+            done = !exporter.end_pass(&facts, &mut text);
+            next = 0;
+        }
+        if let Err(error) = write(&text) {
+            return Ok(Err(error));
+        }
+        if done {
+            return Ok(Ok(()));
+        }
+        text.clear();
+        // A pass that ended left its mark in the exporter, so the next one does not begin the document again.
+    }
+}

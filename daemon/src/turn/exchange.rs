@@ -1,0 +1,267 @@
+//! Sessions as files: exports that are read chunk by chunk, imports that arrive chunk by chunk.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ollm_protocol::methods::session::{
+    ExportFormat, ImportReport, Session, SessionExportParams, SessionExportResult,
+    SessionImportParams, SessionImportResult,
+};
+use ollm_protocol::{Seq, SessionId};
+
+use super::read::{Slice, slice};
+use super::{Core, TurnError};
+use crate::fsutil::{self, FsError};
+use crate::projects::Projects;
+use crate::session::document::SessionFacts;
+use crate::session::export::Exporter;
+use crate::session::import::{Imported, ImportedRecord, detect_and_parse};
+use crate::session::{Birth, Draft, KeyUse, Parent, SessionError};
+use crate::tokens;
+
+/// Records in one chunk of an export.
+const CHUNK_RECORDS: usize = 256;
+/// The largest file that can be imported; it is read into memory as a whole.
+const MAX_UPLOAD_BYTES: u64 = 1024 * 1024 * 1024;
+/// The most imports that arrive at once.
+const MAX_UPLOADS: usize = 8;
+/// An upload that got no chunk for this long was given up by its client.
+const UPLOAD_IDLE: Duration = Duration::from_secs(600);
+
+/// Reads the next chunk of an export. Blocks on the disk.
+pub(crate) fn export(
+    core: &Arc<Core>,
+    params: &SessionExportParams,
+) -> Result<SessionExportResult, TurnError> {
+    let id = params.session_id;
+    let Progress { end, next, mut exporter } = match &params.cursor {
+        Some(cursor) => Progress::parse(cursor, params.format)?,
+        None => Progress::start(core, id, params.format)?,
+    };
+    let mut data = String::new();
+    let Slice { session, system_prompt, records, next: after, .. } =
+        slice(core, id, next, end, CHUNK_RECORDS)?;
+    let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
+    if params.cursor.is_none() {
+        exporter.begin(&facts, &mut data);
+    }
+    for record in records {
+        exporter.record(record, &mut data);
+    }
+    let mut next = after;
+    let mut done = false;
+    if next >= end {
+        done = !exporter.end_pass(&facts, &mut data);
+        next = 0;
+    }
+    let next_cursor = (!done).then(|| Progress { end, next, exporter }.to_cursor());
+    Ok(SessionExportResult { data, next_cursor, done_records: after.min(end), total_records: end })
+}
+
+/// Where an export stands; all chunks stop at the record that was the last at the first chunk.
+struct Progress {
+    end: u64,
+    next: u64,
+    exporter: Exporter,
+}
+
+impl Progress {
+    fn start(core: &Core, id: SessionId, format: ExportFormat) -> Result<Self, TurnError> {
+        let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
+        Ok(Self { end, next: 0, exporter: Exporter::new(format) })
+    }
+
+    fn to_cursor(&self) -> String {
+        format!("{}:{}:{}", self.end, self.next, self.exporter.to_cursor())
+    }
+
+    fn parse(cursor: &str, format: ExportFormat) -> Result<Self, TurnError> {
+        let parse = || {
+            let mut fields = cursor.splitn(3, ':');
+            let end = fields.next()?.parse().ok()?;
+            let next = fields.next()?.parse().ok()?;
+            let exporter = Exporter::from_cursor(fields.next()?)?;
+            (exporter.format() == format).then_some(Self { end, next, exporter })
+        };
+        parse().ok_or_else(|| TurnError::invalid("cursor", "is not one of this export"))
+    }
+}
+
+/// Imports that arrive in chunks, each in a private file that has no name once it is opened.
+pub(crate) struct Uploads {
+    dir: PathBuf,
+    open: Mutex<HashMap<String, Upload>>,
+}
+
+struct Upload {
+    file: File,
+    bytes: u64,
+    touched: Instant,
+}
+
+impl Uploads {
+    /// Uploads kept in a directory.
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir, open: Mutex::default() }
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<String, Upload>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, id: String) -> Result<(), TurnError> {
+        let mut open = self.open();
+        open.retain(|_, upload| upload.touched.elapsed() < UPLOAD_IDLE);
+        if open.len() >= MAX_UPLOADS {
+            return Err(TurnError::Upload { id, problem: "too many imports arrive at once" });
+        }
+        // A file without a name cannot be left behind by a crash.
+        let file = tempfile::tempfile_in(&self.dir)
+            .map_err(|source| FsError::new("make a file in", &self.dir, source))?;
+        open.insert(id, Upload { file, bytes: 0, touched: Instant::now() });
+        Ok(())
+    }
+
+    fn append(&self, id: &str, data: &str) -> Result<(), TurnError> {
+        let mut open = self.open();
+        let unknown = || TurnError::Upload { id: id.to_owned(), problem: "is not known" };
+        let upload = open.get_mut(id).ok_or_else(unknown)?;
+        upload.bytes += data.len() as u64;
+        upload.touched = Instant::now();
+        if upload.bytes > MAX_UPLOAD_BYTES {
+            open.remove(id);
+            return Err(TurnError::Upload { id: id.to_owned(), problem: "is larger than 1 GiB" });
+        }
+        let written = upload.file.write_all(data.as_bytes());
+        written.map_err(|source| FsError::new("write to", &self.dir, source).into())
+    }
+
+    fn take(&self, id: &str) -> Result<String, TurnError> {
+        let taken = self.open().remove(id);
+        let unknown = || TurnError::Upload { id: id.to_owned(), problem: "is not known" };
+        let mut upload = taken.ok_or_else(unknown)?;
+        let mut text = String::new();
+        let read = upload.file.rewind().and_then(|()| upload.file.read_to_string(&mut text));
+        read.map_err(|source| FsError::new("read from", &self.dir, source))?;
+        Ok(text)
+    }
+}
+
+/// Takes a chunk of a file; with the last one the session is imported. Blocks on the disk.
+pub(crate) fn import(
+    core: &Arc<Core>,
+    params: SessionImportParams,
+) -> Result<SessionImportResult, TurnError> {
+    let SessionImportParams { upload_id, data, last, project_path, dry_run } = params;
+    let text = match (upload_id, last) {
+        (None, true) => data,
+        (None, false) => {
+            let id = core.clock.uuid().to_string();
+            core.uploads.begin(id.clone())?;
+            core.uploads.append(&id, &data)?;
+            return Ok(pending(id));
+        }
+        (Some(id), false) => {
+            core.uploads.append(&id, &data)?;
+            return Ok(pending(id));
+        }
+        (Some(id), true) => {
+            core.uploads.append(&id, &data)?;
+            core.uploads.take(&id)?
+        }
+    };
+    let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
+    let digest = blake3::hash(text.as_bytes()).to_hex();
+    let mut imported = detect_and_parse(&text, &digest, || core.clock.session_id())?;
+    drop(text);
+    if project_path.is_some() {
+        imported.header.project_path = project_path;
+    }
+    if dry_run {
+        let report = Some(imported.report);
+        return Ok(SessionImportResult { upload_id: None, session: None, report });
+    }
+    let (session, report) = store(core, imported)?;
+    Ok(SessionImportResult { upload_id: None, session: Some(session), report: Some(report) })
+}
+
+fn pending(id: String) -> SessionImportResult {
+    SessionImportResult { upload_id: Some(id), session: None, report: None }
+}
+
+/// Writes an imported session, or what is new of one that was imported before.
+fn store(core: &Arc<Core>, imported: Imported) -> Result<(Session, ImportReport), TurnError> {
+    let Imported { header, records, mut report, .. } = imported;
+    let id = header.session_id;
+    let known = match core.sessions.with(id, |live| live.state().entries().len()) {
+        Ok(len) => len.saturating_sub(1),
+        Err(SessionError::NotFound { .. }) => {
+            core.sessions.create(Birth { header, key: None })?;
+            0
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let same = known.min(records.len());
+    if !begins_alike(core, id, &records[..same])? {
+        return Err(SessionError::Exists { id }.into());
+    }
+    report.already_imported = known > 0 && known >= records.len();
+    report.imported_records = (records.len() - same) as u64;
+    let drafts: Vec<Draft> = drafts(core, records, same);
+    if !drafts.is_empty() {
+        let answer = core.sessions.append(id, drafts, None)?;
+        answer.blocking_recv().map_err(|_| SessionError::Stopping)??;
+    }
+    core.documents.note(id);
+    Ok((core.sessions.summary(id)?, report))
+}
+
+/// Whether the records of a session begin as the imported ones do.
+fn begins_alike(
+    core: &Core,
+    id: SessionId,
+    records: &[ImportedRecord],
+) -> Result<bool, TurnError> {
+    for (chunk, first) in records.chunks(CHUNK_RECORDS).zip((1..).step_by(CHUNK_RECORDS)) {
+        let seqs: Vec<Seq> = (first..).take(chunk.len()).map(Seq).collect();
+        let stored = core.sessions.records(id, &seqs)?;
+        let alike = chunk.iter().zip(stored).all(|(new, old)| {
+            old.is_some_and(|old| old.at == new.at && old.into_body().as_ref() == Some(&new.body))
+        });
+        if !alike {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The records after the first `known`, as the store takes them.
+fn drafts(core: &Core, records: Vec<ImportedRecord>, known: usize) -> Vec<Draft> {
+    let place = |parent: Option<usize>| match parent {
+        None => Parent::Root,
+        Some(at) if at < known => Parent::Record(Seq(at as u64 + 1)),
+        Some(at) => Parent::Draft(at - known),
+    };
+    let new = records.into_iter().skip(known);
+    new.map(|record| {
+        let ImportedRecord { parent, at, body, key } = record;
+        let tokens = core.counter.count_record(&body);
+        Draft {
+            tokens: Some((tokens, tokens::IDENTITY)),
+            at: Some(at),
+            parent: place(parent),
+            key: key.map(|key| KeyUse::new("session.import", key, &[])),
+            body,
+        }
+    })
+    .collect()
+}
+
+/// Makes the directory of uploads.
+pub(crate) fn prepare(dir: &std::path::Path) -> Result<(), FsError> {
+    fsutil::create_private_dir(dir)
+}

@@ -1,0 +1,147 @@
+//! Deleting sessions: log, document, blobs, catalog rows, what projects remember. A crash in the middle leaves
+//! a deletion that the next start finishes.
+
+use std::sync::Arc;
+
+use ollm_protocol::methods::session::{
+    CleanupFailure, Session, SessionCleanupParams, SessionCleanupResult, SessionClearParams,
+    SessionDeleteResult, SessionStatus,
+};
+use ollm_protocol::{EventKind, SessionId};
+
+use super::{Core, TurnError};
+use crate::catalog::ListQuery;
+use crate::events::EventDraft;
+
+/// Deletes a session and every file of it. Blocks on the disk.
+pub(crate) fn delete(core: &Arc<Core>, id: SessionId) -> Result<SessionDeleteResult, TurnError> {
+    delete_because(core, id, "client")
+}
+
+pub(super) fn delete_because(
+    core: &Arc<Core>,
+    id: SessionId,
+    reason: &'static str,
+) -> Result<SessionDeleteResult, TurnError> {
+    let project = core.sessions.summary(id).ok().and_then(|session| session.project_path);
+    let forks = core.catalog.forks_of(id).unwrap_or_default();
+    core.sessions.begin_delete(id)?;
+    finish(core, id, project.as_deref())?;
+    core.events.publish(EventDraft {
+        session_id: Some(id),
+        seq: None,
+        kind: EventKind::SessionDeleted,
+        at: core.clock.now(),
+        data: serde_json::json!({ "reason": reason }),
+    });
+    Ok(SessionDeleteResult { session_id: id, forks })
+}
+
+/// Removes what is left of a session whose deletion was begun; the log goes last.
+fn finish(core: &Arc<Core>, id: SessionId, project: Option<&str>) -> Result<(), TurnError> {
+    core.catalog.forget(id)?;
+    core.documents.forget(id);
+    core.builds.forget(id);
+    core.projects.forget(id, project)?;
+    Ok(core.sessions.finish_delete(id)?)
+}
+
+/// Finishes the deletions that a crash interrupted. Blocks on the disk.
+pub(crate) fn finish_deletions(core: &Arc<Core>) {
+    let unfinished = match core.sessions.unfinished_deletions() {
+        Ok(unfinished) => unfinished,
+        Err(error) => return tracing::warn!("cannot look for unfinished deletions: {error}"),
+    };
+    for id in unfinished {
+        match finish(core, id, None) {
+            Ok(()) => tracing::info!(session = %id, "finished a deletion"),
+            Err(error) => tracing::error!(session = %id, "a deletion is unfinished: {error}"),
+        }
+    }
+}
+
+/// Deletes every session. Blocks on the disk.
+pub(crate) fn clear(
+    core: &Arc<Core>,
+    params: &SessionClearParams,
+) -> Result<SessionCleanupResult, TurnError> {
+    if !params.all {
+        return Err(TurnError::invalid("all", "must be true: this deletes every session"));
+    }
+    let every = [
+        SessionStatus::Active,
+        SessionStatus::Closed,
+        SessionStatus::Archived,
+        SessionStatus::Corrupted,
+    ];
+    let sessions = newest_first(core, &every)?;
+    Ok(delete_all(core, sessions, 0))
+}
+
+/// Deletes all but the most recently active sessions; pinned and archived ones stay and do not count.
+/// Blocks on the disk.
+pub(crate) fn cleanup(
+    core: &Arc<Core>,
+    params: &SessionCleanupParams,
+) -> Result<SessionCleanupResult, TurnError> {
+    let counted = [SessionStatus::Active, SessionStatus::Closed, SessionStatus::Corrupted];
+    let mut sessions = newest_first(core, &counted)?;
+    sessions.retain(|session| !session.pinned && session.status != SessionStatus::Archived);
+    let keep = (params.keep as usize).min(sessions.len());
+    let going = sessions.split_off(keep);
+    if params.dry_run {
+        let kept = keep as u64;
+        return Ok(SessionCleanupResult { deleted: going, kept, failed: Vec::new(), dry_run: true });
+    }
+    Ok(delete_all(core, going, keep as u64))
+}
+
+fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCleanupResult {
+    let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    for session in sessions {
+        match delete(core, session.session_id) {
+            Ok(_) => deleted.push(session),
+            Err(error) => failed.push(CleanupFailure {
+                session_id: session.session_id,
+                message: error.to_string(),
+            }),
+        }
+    }
+    SessionCleanupResult { deleted, kept, failed, dry_run: false }
+}
+
+/// Every session of some statuses, the most recently active first; logs that the catalog does not know yet
+/// are among them.
+fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Session>, TurnError> {
+    let exclude = std::collections::HashSet::new();
+    let query = ListQuery {
+        project_hash: None,
+        statuses: &[
+            SessionStatus::Active,
+            SessionStatus::Closed,
+            SessionStatus::Archived,
+            SessionStatus::Corrupted,
+        ],
+        id_prefix: None,
+        limit: usize::MAX,
+        after: None,
+        exclude: &exclude,
+    };
+    let stored = core.catalog.list(&query)?;
+    let known = core.sessions.open_summaries();
+    let mut by_id: std::collections::HashMap<SessionId, Session> =
+        stored.into_iter().chain(known).map(|session| (session.session_id, session)).collect();
+    for (id, _) in core.sessions.log_ids()? {
+        if let std::collections::hash_map::Entry::Vacant(unknown) = by_id.entry(id)
+            && let Ok(session) = core.sessions.summary(id)
+        {
+            unknown.insert(session);
+        }
+    }
+    let mut sessions: Vec<Session> =
+        by_id.into_values().filter(|session| statuses.contains(&session.status)).collect();
+    sessions.sort_by_key(|session| {
+        std::cmp::Reverse((session.last_activity.unix_ms(), session.session_id))
+    });
+    Ok(sessions)
+}

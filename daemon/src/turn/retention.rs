@@ -1,0 +1,110 @@
+//! What becomes of old sessions: archived, or deleted where the user chose that; never silently.
+//!
+//! Pinned, archived, imported and active sessions are exempt and do not count.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ollm_protocol::content::{MetaPatch, RecordBody};
+use ollm_protocol::methods::session::SessionStatus;
+use ollm_protocol::{EventKind, SessionId, Timestamp};
+use tokio::sync::Notify;
+
+use super::{Core, TurnError, append, blocking, remove};
+use crate::catalog::RetentionRow;
+use crate::config::{OnLimit, SessionsConfig};
+use crate::events::EventDraft;
+use crate::session::Draft;
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Runs whenever sessions were created or closed, at most one run at a time.
+#[derive(Default)]
+pub(crate) struct Retention {
+    due: Notify,
+}
+
+impl Retention {
+    /// Asks for a run; several asks before it starts are one.
+    pub(crate) fn ask(&self) {
+        self.due.notify_one();
+    }
+
+    /// Runs when asked; ends when it is dropped.
+    pub(crate) async fn run(&self, core: Arc<Core>) {
+        loop {
+            self.due.notified().await;
+            if let Err(error) = apply(&core).await {
+                tracing::warn!("retention did not finish: {error}");
+            }
+        }
+    }
+}
+
+/// What is to be done with one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Archive(SessionId),
+    Delete(SessionId),
+}
+
+async fn apply(core: &Arc<Core>) -> Result<(), TurnError> {
+    let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
+    let now = core.clock.now();
+    for verdict in verdicts(rows, &core.config().sessions, now) {
+        match verdict {
+            Verdict::Archive(id) => {
+                let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
+                append(core, id, vec![Draft::new(RecordBody::Meta(patch), None)], None).await?;
+                core.events.publish(EventDraft {
+                    session_id: Some(id),
+                    seq: None,
+                    kind: EventKind::SessionArchived,
+                    at: core.clock.now(),
+                    data: serde_json::json!({ "reason": "retention" }),
+                });
+            }
+            Verdict::Delete(id) => {
+                blocking(core, move |core| remove::delete_because(core, id, "retention")).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Who has to go: first what is over a project's limit or too old, then what is over the whole limit.
+fn verdicts(mut rows: Vec<RetentionRow>, config: &SessionsConfig, now: Timestamp) -> Vec<Verdict> {
+    let rest_ms = |row: &RetentionRow| now.unix_ms() - row.last_activity_ms;
+    rows.retain(|row| {
+        let at_rest = row.status == SessionStatus::Closed || rest_ms(row) > DAY_MS;
+        let counts = !matches!(row.status, SessionStatus::Archived | SessionStatus::Corrupted);
+        counts && at_rest && !row.pinned && !row.imported
+    });
+    rows.sort_by_key(|row| std::cmp::Reverse((row.last_activity_ms, row.session_id)));
+    let mut verdicts = Vec::new();
+    let mut per_project: HashMap<String, u32> = HashMap::new();
+    let max_age_ms = i64::from(config.auto_archive_after_days) * DAY_MS;
+    rows.retain(|row| {
+        let in_project = row.project_hash.clone().map_or(0, |hash| {
+            let count = per_project.entry(hash).or_default();
+            *count += 1;
+            *count
+        });
+        let crowded =
+            config.max_sessions_per_project > 0 && in_project > config.max_sessions_per_project;
+        let old = max_age_ms > 0 && rest_ms(row) > max_age_ms;
+        if crowded || old {
+            verdicts.push(Verdict::Archive(row.session_id));
+        }
+        !crowded && !old
+    });
+    if config.max_sessions > 0 {
+        for row in rows.iter().skip(config.max_sessions as usize) {
+            verdicts.push(match config.on_limit {
+                OnLimit::Archive => Verdict::Archive(row.session_id),
+                OnLimit::Delete => Verdict::Delete(row.session_id),
+            });
+        }
+    }
+    verdicts
+}
