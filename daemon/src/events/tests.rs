@@ -1,0 +1,134 @@
+//! What a subscriber sees, by where it starts and how slow it is.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn ring(capacity: usize) -> Events {
+    Events::with_capacity(Arc::new(Clock::system()), capacity)
+}
+
+fn draft(kind: EventKind, session_id: Option<SessionId>) -> EventDraft {
+    let at = Timestamp::from_unix_ms(0);
+    EventDraft { session_id, seq: None, kind, at, data: Value::Null }
+}
+
+fn publish(events: &Events, n: usize) {
+    for _ in 0..n {
+        events.publish(draft(EventKind::MessageRecorded, None));
+    }
+}
+
+/// What is there now, as `(kind, number)`.
+fn seen(subscription: &mut EventSubscription) -> Vec<(EventKind, u64)> {
+    std::iter::from_fn(|| subscription.take()).map(|event| (event.kind, event.event_seq)).collect()
+}
+
+fn cursor(events: &Events, event_seq: u64) -> EventCursor {
+    EventCursor { epoch: events.epoch().to_owned(), event_seq }
+}
+
+#[test]
+fn where_a_subscription_starts() {
+    use EventKind::{MessageRecorded as M, Resync as R};
+    let check = |since: Option<u64>, expect: &[(EventKind, u64)]| {
+        let events = ring(4);
+        publish(&events, 6);
+        let since = since.map(|number| cursor(&events, number));
+        let mut subscription = events.subscribe(EventFilter::default(), since.as_ref());
+        publish(&events, 1);
+        assert_eq!(seen(&mut subscription), expect, "{since:?}");
+    };
+    check(None, &[(M, 7)]);
+    check(Some(6), &[(M, 7)]);
+    check(Some(4), &[(M, 5), (M, 6), (M, 7)]);
+    check(Some(1), &[(R, 6), (M, 7)]);
+    check(Some(7), &[(R, 6), (M, 7)]);
+    check(Some(u64::MAX), &[(R, 6), (M, 7)]);
+    check(Some(0), &[(R, 6), (M, 7)]);
+}
+
+#[test]
+fn the_oldest_event_there_is_can_be_replayed() {
+    let events = ring(4);
+    publish(&events, 5);
+    let mut subscription = events.subscribe(EventFilter::default(), Some(&cursor(&events, 1)));
+    assert_eq!(seen(&mut subscription).first(), Some(&(EventKind::MessageRecorded, 2)));
+}
+
+#[test]
+fn another_epoch_needs_a_resync() {
+    let events = ring(4);
+    publish(&events, 1);
+    let since = EventCursor { epoch: "another".to_owned(), event_seq: 1 };
+    let mut subscription = events.subscribe(EventFilter::default(), Some(&since));
+    assert_eq!(seen(&mut subscription), [(EventKind::Resync, 1)]);
+}
+
+#[test]
+fn filters_admit_what_they_say_and_always_the_loss() {
+    let events = ring(4);
+    let clock = Clock::system();
+    let (mine, other) = (clock.session_id(), clock.session_id());
+    let filter = EventFilter { session_id: Some(mine), kinds: vec![EventKind::SessionSaved] };
+    let mut subscription = events.subscribe(filter, None);
+    events.publish(draft(EventKind::SessionSaved, Some(other)));
+    events.publish(draft(EventKind::SessionClosed, Some(mine)));
+    events.publish(draft(EventKind::SessionSaved, Some(mine)));
+    assert_eq!(seen(&mut subscription), [(EventKind::SessionSaved, 3)]);
+    publish(&events, 5);
+    assert_eq!(seen(&mut subscription), [(EventKind::Lagged, 4)]);
+    assert_eq!(subscription.next, 9, "goes on after what was missed");
+}
+
+#[test]
+fn subscriptions_are_counted_while_they_live() {
+    let events = ring(4);
+    let first = events.subscribe(EventFilter::default(), None);
+    let second = events.subscribe(EventFilter::default(), None);
+    assert_eq!(events.subscriptions(), 2);
+    drop((first, second));
+    assert_eq!(events.subscriptions(), 0);
+}
+
+#[tokio::test]
+async fn a_waiting_subscriber_is_woken_from_another_thread() {
+    let events = ring(4);
+    let mut subscription = events.subscribe(EventFilter::default(), None);
+    let publisher = events.clone();
+    let thread = std::thread::spawn(move || publish(&publisher, 1));
+    assert_eq!(subscription.next().await.event_seq, 1);
+    thread.join().expect("publishes");
+}
+
+proptest! {
+    #[test]
+    fn received_and_missed_are_all(steps in prop::collection::vec((0_usize..12, any::<bool>()), 0..20)) {
+        let events = ring(5);
+        let mut subscription = events.subscribe(EventFilter::default(), None);
+        let (mut sent, mut received, mut missed) = (0_u64, 0_u64, 0_u64);
+        let mut last = 0;
+        for (n, read_all) in steps {
+            publish(&events, n);
+            sent += n as u64;
+            while let Some(event) = subscription.take() {
+                prop_assert!(event.event_seq > last);
+                last = event.event_seq;
+                match event.kind {
+                    EventKind::Lagged => missed += event.data["missed"].as_u64().expect("a number"),
+                    _ => received += 1,
+                }
+                if !read_all {
+                    break;
+                }
+            }
+        }
+        while let Some(event) = subscription.take() {
+            match event.kind {
+                EventKind::Lagged => missed += event.data["missed"].as_u64().expect("a number"),
+                _ => received += 1,
+            }
+        }
+        prop_assert_eq!(received + missed, sent);
+    }
+}

@@ -1,0 +1,161 @@
+//! The OpenRPC document: every method with its params, result and errors, from the Rust types.
+
+use std::sync::OnceLock;
+
+use ollm_protocol::method::{
+    EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE, EventSubscribe, Method, MethodInfo,
+};
+use ollm_protocol::{Class, ErrorKind, METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+/// The version of OpenRPC that the document follows.
+const OPENRPC_VERSION: &str = "1.3.2";
+
+/// Where the document keeps named types.
+const SCHEMAS: &str = "/components/schemas";
+
+/// The document, made once.
+pub(super) fn document() -> &'static Value {
+    static DOCUMENT: OnceLock<Value> = OnceLock::new();
+    DOCUMENT.get_or_init(build)
+}
+
+fn build() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| {
+        settings.definitions_path = SCHEMAS.into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut methods: Vec<Value> =
+        METHODS.iter().map(|method| describe(method, &mut generator)).collect();
+    methods.push(unsubscribe());
+    let errors: Map<String, Value> = ErrorKind::ALL
+        .iter()
+        .map(|kind| {
+            let data = json!({ "kind": kind.as_str() });
+            let error = json!({ "code": kind.code(), "message": kind.as_str(), "data": data });
+            (kind.as_str().to_owned(), error)
+        })
+        .collect();
+    json!({
+        "openrpc": OPENRPC_VERSION,
+        "info": {
+            "title": "ollmd",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Durable sessions, exact budgets and search for local language models.",
+            "x-protocol": PROTOCOL_VERSION,
+            "x-schema-revision": SCHEMA_REVISION,
+        },
+        "methods": methods,
+        "components": { "schemas": generator.take_definitions(true), "errors": errors },
+    })
+}
+
+fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
+    let params = params_of(method, generator);
+    let result = (method.result)(generator).to_value();
+    let mut described = json!({
+        "name": method.name,
+        "summary": method.summary,
+        "paramStructure": "by-name",
+        "params": params,
+        "errors": error_links(),
+        "x-class": match method.class {
+            Class::Read => "read",
+            Class::Write => "write",
+            Class::Stream => "stream",
+        },
+    });
+    if method.class == Class::Stream {
+        described["result"] = json!({ "name": "subscription", "schema": { "type": "integer" } });
+        if method.name == EventSubscribe::NAME {
+            described["x-notification"] = json!({ "method": EVENT_NOTIFICATION, "result": result });
+            described["x-unsubscribe"] = json!(EVENT_UNSUBSCRIBE);
+        }
+    } else {
+        described["result"] = json!({ "name": "result", "schema": result });
+    }
+    described
+}
+
+/// The properties of the params object, each as a param of its own, the required ones first.
+fn params_of(method: &MethodInfo, generator: &mut SchemaGenerator) -> Vec<Value> {
+    let link = (method.params)(generator).to_value();
+    let object = link["$ref"]
+        .as_str()
+        .and_then(|link| link.rsplit('/').next())
+        .and_then(|name| generator.definitions().get(name))
+        .unwrap_or(&link);
+    let required = |name: &str| {
+        object["required"].as_array().is_some_and(|names| names.iter().any(|known| known == name))
+    };
+    let mut params: Vec<Value> = object["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, schema)| {
+            let description = schema.get("description").cloned().unwrap_or_default();
+            let required = required(name);
+            json!({ "name": name, "required": required, "description": description, "schema": schema })
+        })
+        .collect();
+    params.sort_by_key(|param| param["required"] == false);
+    params
+}
+
+/// The end of a subscription, which the list of methods does not name.
+fn unsubscribe() -> Value {
+    json!({
+        "name": EVENT_UNSUBSCRIBE,
+        "summary": "Ends a subscription of events.",
+        "paramStructure": "by-position",
+        "params": [{ "name": "subscription", "required": true, "schema": { "type": "integer" } }],
+        "result": { "name": "ended", "schema": { "type": "boolean" } },
+        "errors": error_links(),
+        "x-class": "read",
+    })
+}
+
+fn error_links() -> Vec<Value> {
+    let link =
+        |kind: &ErrorKind| json!({ "$ref": format!("#/components/errors/{}", kind.as_str()) });
+    ErrorKind::ALL.iter().map(link).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_link_leads_somewhere() {
+        fn follow(document: &Value, value: &Value) {
+            match value {
+                Value::Object(fields) => {
+                    if let Some(link) = fields.get("$ref").and_then(Value::as_str) {
+                        let place = link.strip_prefix('#').expect("a link within the document");
+                        assert!(document.pointer(place).is_some(), "{link}");
+                    }
+                    fields.values().for_each(|value| follow(document, value));
+                }
+                Value::Array(items) => items.iter().for_each(|value| follow(document, value)),
+                _ => {}
+            }
+        }
+        follow(document(), document());
+    }
+
+    #[test]
+    fn every_method_is_described_with_its_params_by_name() {
+        let described = document()["methods"].as_array().expect("methods");
+        for method in METHODS {
+            assert!(described.iter().any(|found| found["name"] == method.name), "{}", method.name);
+        }
+        let hello = described.iter().find(|found| found["name"] == "daemon.hello").expect("hello");
+        let names: Vec<_> = hello["params"].as_array().expect("params").iter().collect();
+        assert_eq!(names.len(), 4);
+        assert!(names.iter().all(|param| param["required"] == true));
+        assert_eq!(hello["result"]["schema"]["$ref"], "#/components/schemas/DaemonHelloResult");
+    }
+}
