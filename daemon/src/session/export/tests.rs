@@ -1,0 +1,275 @@
+use ollm_protocol::content::{
+    Compaction, Custom, Message, Part, Record, RecordBody, Role, SessionHeader, ToolCall,
+    ToolResult,
+};
+use ollm_protocol::methods::session::ExportFormat;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use proptest::strategy::Strategy as _;
+use serde_json::json;
+
+use crate::session::import::tests::fold::{OTHER_ID, export, mark_active};
+
+/// Everything that ever got out of a page, a fence, a quote or a terminal.
+const HOSTILE: &str = "</pre></div></details><script>alert(1)</script>\n\
+    <img src=x onerror=alert(1)> \"' onload='x\" -->\n```\n</code>\n``````\n~~~\n# heading\n\
+    ![t](http://tracker/x.png) [a](javascript:alert(1)) `]()`\n[x]: http://evil\n\
+    \u{1b}[31mred\u{1b}]0;title\u{7} \u{202e}gnp.exe \u{9b}2J\r\n- ```\n<b>still here</b>\n";
+
+fn session(bodies: Vec<RecordBody>) -> Vec<Record> {
+    let at = Timestamp::from_unix_ms(1_769_508_000_000);
+    let header: SessionHeader = serde_json::from_value(json!({
+        "sessionId": SessionId::from_uuid(OTHER_ID), "startTime": at, "title": HOSTILE,
+        "model": HOSTILE, "projectPath": HOSTILE, "systemPrompt": HOSTILE,
+    }))
+    .unwrap();
+    let mut records = vec![Record::new(Seq(0), None, at, RecordBody::Session(header))];
+    for (seq, body) in (1..).zip(bodies) {
+        let parent = (seq > 1).then(|| Seq(seq - 1));
+        records.push(Record::new(Seq(seq), parent, at, body));
+    }
+    mark_active(&mut records);
+    records
+}
+
+fn hostile_session() -> Vec<Record> {
+    let at = Timestamp::from_unix_ms(1_769_508_000_000);
+    let message = |role| {
+        let text = || HOSTILE.to_owned();
+        let args = json!({ HOSTILE: HOSTILE });
+        let parts = vec![
+            Part::Text { text: text() },
+            Part::Thinking { text: text() },
+            Part::ToolCall { id: text(), name: text(), args },
+            Part::Image { mime_type: text(), data: text() },
+            Part::Image {
+                mime_type: "image/png".to_owned(),
+                data: "AAAA\" onerror=\"x".to_owned(),
+            },
+            Part::Image { mime_type: "image/svg+xml".to_owned(), data: "AAAA".to_owned() },
+        ];
+        let mut message = Message { parts, ..Message::text(role, "", at) };
+        message.model = Some(text());
+        message.tool_name = Some(text());
+        RecordBody::Message(message)
+    };
+    let call = ToolCall {
+        id: HOSTILE.to_owned(),
+        name: HOSTILE.to_owned(),
+        args: json!({ HOSTILE: HOSTILE }),
+        result: ToolResult {
+            llm_content: HOSTILE.to_owned(),
+            error: Some(HOSTILE.to_owned()),
+            ..ToolResult::default()
+        },
+        timestamp: at,
+        duration_ms: None,
+        message_seq: None,
+    };
+    let compaction: Compaction =
+        serde_json::from_value(json!({ "summary": HOSTILE, "tokensBefore": 1, "tokenizer": "t" }))
+            .unwrap();
+    let custom = Custom {
+        name: HOSTILE.to_owned(),
+        data: json!(null),
+        context_text: Some(HOSTILE.to_owned()),
+    };
+    session(vec![
+        message(Role::User),
+        message(Role::Assistant),
+        message(Role::Tool),
+        RecordBody::ToolCall(call),
+        RecordBody::Compaction(compaction),
+        RecordBody::Custom(custom),
+    ])
+}
+
+fn has_unsafe_characters(text: &str) -> bool {
+    text.chars().any(|c| {
+        (c.is_control() && c != '\n' && c != '\t') || ('\u{202a}'..='\u{202e}').contains(&c)
+    })
+}
+
+#[test]
+fn a_page_has_only_the_tags_that_the_exporter_writes() {
+    let page = export(ExportFormat::Html, &hostile_session());
+    assert!(!has_unsafe_characters(&page));
+    const TAGS: [&str; 29] = [
+        "!DOCTYPE html",
+        "html",
+        "/html",
+        "head",
+        "/head",
+        "meta",
+        "title",
+        "/title",
+        "style",
+        "/style",
+        "body",
+        "/body",
+        "h1",
+        "/h1",
+        "dl",
+        "/dl",
+        "dt",
+        "/dt",
+        "dd",
+        "/dd",
+        "article",
+        "/article",
+        "h2",
+        "/h2",
+        "time",
+        "/time",
+        "small",
+        "/small",
+        "p",
+    ];
+    const TEXT_TAGS: [&str; 8] =
+        ["/p", "div", "/div", "details", "/details", "summary", "/summary", "pre"];
+    for tag in page.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default()) {
+        let name =
+            if tag.starts_with('!') { tag } else { tag.split(' ').next().unwrap_or_default() };
+        let known = TAGS.contains(&name) || TEXT_TAGS.contains(&name) || name == "/pre";
+        assert!(known, "<{tag}>");
+        assert!(!tag.contains(" on"), "<{tag}>");
+    }
+    assert!(page.contains("default-src 'none'"));
+    assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
+}
+
+#[test]
+fn a_page_shows_images_that_are_images() {
+    let image = |mime_type: &str, data: &str| {
+        let parts = vec![Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() }];
+        let at = Timestamp::from_unix_ms(0);
+        let message = Message { parts, ..Message::text(Role::User, "", at) };
+        export(ExportFormat::Html, &session(vec![RecordBody::Message(message)])).contains("<img")
+    };
+    assert!(image("image/png", "iVBORw0KGgo="));
+    for (mime_type, data) in [
+        ("image/svg+xml", "iVBORw0KGgo="),
+        ("text/html", "iVBORw0KGgo="),
+        ("image/png", "iVBORw0KGgo"),
+        ("image/png", "iVBO=w0KGgo="),
+        ("image/png", "===="),
+        ("image/png", ""),
+        ("image/png", "https://tracker/"),
+    ] {
+        assert!(!image(mime_type, data), "{mime_type} {data}");
+    }
+}
+
+/// Reads Markdown as CommonMark does at the top level: fences, quotes, everything else.
+fn check_markdown(page: &str) {
+    let mut fence: Option<usize> = None;
+    let mut quoted_fence: Option<usize> = None;
+    let run = |line: &str| line.len() - line.trim_start_matches('`').len();
+    for line in page.lines() {
+        if let Some(len) = fence {
+            if run(line) >= len && line.trim_start_matches('`').is_empty() {
+                fence = None;
+            }
+            continue;
+        }
+        let Some(quoted) =
+            line.strip_prefix('>').map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
+        else {
+            assert!(quoted_fence.is_none(), "a quote ended within a fence: {line}");
+            if run(line) >= 3 {
+                fence = Some(run(line));
+            } else {
+                no_live_markup(line);
+            }
+            continue;
+        };
+        match quoted_fence {
+            Some(len) if run(quoted) >= len && quoted.trim_start_matches('`').is_empty() => {
+                quoted_fence = None;
+            }
+            Some(_) => {}
+            None if run(quoted) >= 3 && !quoted.trim_start_matches('`').contains('`') => {
+                quoted_fence = Some(run(quoted));
+            }
+            None => no_live_markup(quoted),
+        }
+    }
+    assert_eq!((fence, quoted_fence), (None, None), "a fence is left open");
+}
+
+fn no_live_markup(line: &str) {
+    let mut escaped = false;
+    for c in line.chars() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '<' | '[' | ']' => panic!("live {c} in {line:?}"),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn nothing_leaves_its_block_in_markdown() {
+    let page = export(ExportFormat::Markdown, &hostile_session());
+    assert!(!has_unsafe_characters(&page));
+    check_markdown(&page);
+    let n_turns = page.lines().filter(|line| line.starts_with("## ")).count();
+    assert_eq!(n_turns, 1 + 6, "the system prompt and one heading a record");
+}
+
+#[test]
+fn markdown_reads_well() {
+    let at = Timestamp::from_unix_ms(1_769_508_000_000);
+    let text = "Use `Vec` **now**:\n\n```rust\nlet a: Vec<u8> = vec![];\n```\n- C:\\Users";
+    let call = ToolCall {
+        id: "1".to_owned(),
+        name: "read_file".to_owned(),
+        args: json!({ "path": "a.rs" }),
+        result: ToolResult {
+            llm_content: "a\n```\nb".to_owned(),
+            success: Some(false),
+            exit_code: Some(2),
+            ..ToolResult::default()
+        },
+        timestamp: at,
+        duration_ms: None,
+        message_seq: None,
+    };
+    let mut records = session(vec![
+        RecordBody::Message(Message::text(Role::User, "hi", at)),
+        RecordBody::Message(Message::text(Role::Assistant, text, at)),
+        RecordBody::ToolCall(call),
+    ]);
+    records[3].active = false;
+    let page = export(ExportFormat::Markdown, &records);
+    let (_, turns) = page.split_once("## user").unwrap();
+    assert_eq!(
+        turns,
+        " · 2026-01-27 10:00:00 UTC · #1\n\n> hi\n\n\
+         ## assistant · 2026-01-27 10:00:00 UTC · #2\n\n\
+         > Use `Vec` **now**:\n>\n> ```rust\n> let a: Vec<u8> = vec![];\n> ```\n> - C:\\Users\n\n\
+         ## tool read\\_file · 2026-01-27 10:00:00 UTC · #3 · on a branch that was left\n\n\
+         ```json\n{\n  \"path\": \"a.rs\"\n}\n```\n\n*failed, exit code 2*\n\n\
+         ````text\na\n```\nb\n````\n\n"
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_stays_in_its_block(
+        parts in proptest::collection::vec(
+            proptest::prelude::prop_oneof![
+                proptest::prelude::any::<String>(),
+                proptest::sample::select(
+                    vec!["`", "```", "~~~", "\n", "<script>", "[", "\\", "&", "|", "- ", "  ", "> ", "x"],
+                ).prop_map(str::to_owned),
+            ],
+            0..20,
+        )
+    ) {
+        let at = Timestamp::from_unix_ms(0);
+        let message = Message::text(Role::Assistant, parts.concat(), at);
+        let records = session(vec![RecordBody::Message(message)]);
+        check_markdown(&export(ExportFormat::Markdown, &records));
+    }
+}

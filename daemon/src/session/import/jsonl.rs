@@ -1,0 +1,136 @@
+//! Own exports of lines: every record as the wire has it, so that an import gives the same session back.
+//!
+//! A damaged line costs that record only; what referred to it is moved or dropped as [`super::remap`] says.
+
+use ollm_protocol::content::{Record, RecordBody, SessionHeader};
+use ollm_protocol::methods::session::ImportReport;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use serde_json::Value;
+use serde_json::error::Category;
+
+use super::losses::Losses;
+use super::remap::SeqMap;
+use super::{ImportError, Imported, ImportedRecord, damaged, empty_header, lines, seq_of};
+use crate::session::export::JSONL_VERSION;
+
+/// Reads an own export of lines.
+///
+/// # Errors
+/// [`ImportError::Newer`] for a version that is not known; nothing else stops it.
+pub(super) fn parse(
+    text: &str,
+    digest_hex: &str,
+    fallback_id: impl FnOnce() -> SessionId,
+) -> Result<Imported, ImportError> {
+    let mut reader = Reader::default();
+    for (number, line, torn) in lines(text) {
+        reader.line(number, line, torn)?;
+    }
+    Ok(reader.finish(digest_hex, fallback_id))
+}
+
+#[derive(Default)]
+struct Reader {
+    header: Option<SessionHeader>,
+    session_id: Option<SessionId>,
+    records: Vec<ImportedRecord>,
+    map: SeqMap,
+    last_seq: Option<Seq>,
+    n_lines: u64,
+    losses: Losses,
+}
+
+impl Reader {
+    fn line(&mut self, number: u64, line: &str, torn: bool) -> Result<(), ImportError> {
+        if self.session_id.is_none() && line.contains("\"ollmExport\"") {
+            if let Ok(Value::Object(first)) = serde_json::from_str::<Value>(line) {
+                if let Some(found) = first.get("ollmExport") {
+                    let found = found.as_u64().unwrap_or(u64::MAX);
+                    if found > JSONL_VERSION {
+                        return Err(ImportError::Newer { found, supported: JSONL_VERSION });
+                    }
+                    self.session_id = first
+                        .get("sessionId")
+                        .and_then(Value::as_str)
+                        .and_then(|id| id.parse().ok());
+                    return Ok(());
+                }
+            }
+        }
+        self.n_lines += 1;
+        match serde_json::from_str::<Record>(line) {
+            Ok(record) => self.record(number, record),
+            Err(cause) if cause.classify() == Category::Data => {
+                self.losses.add(Some(number), "record", "not of a shape that this version knows");
+            }
+            Err(_) => {
+                let (what, reason) = damaged(torn);
+                self.losses.add(Some(number), what, reason);
+            }
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, number: u64, record: Record) {
+        let line = Some(number);
+        if self.last_seq.is_some_and(|last| record.seq <= last) {
+            self.losses.add(line, "record", "its number is not above the one before it");
+            return;
+        }
+        let Record { seq, parent, at, .. } = record;
+        let key = record.key.clone();
+        let Some(mut body) = record.into_body() else {
+            self.losses.add(line, "record", "the field that its type names is missing");
+            return;
+        };
+        self.last_seq = Some(seq);
+        if let (Seq(0), RecordBody::Session(header)) = (seq, &body) {
+            self.header = Some(header.clone());
+            self.map.insert(seq, Seq(0));
+            return;
+        }
+        let parent = self.parent(line, parent);
+        if self.map.apply(&mut body).is_err() {
+            self.losses.add(line, "record", "the record that it names is lost");
+            return;
+        }
+        self.map.insert(seq, seq_of(self.records.len()));
+        self.records.push(ImportedRecord { parent, at, body, key });
+    }
+
+    /// The parent as an index; one that is lost is replaced by the nearest record before it.
+    fn parent(&mut self, line: Option<u64>, parent: Option<Seq>) -> Option<usize> {
+        let parent = parent?;
+        let found = self.map.exact(parent).or_else(|| {
+            self.losses.add(
+                line,
+                "parent",
+                "it is lost; continued from the nearest record before it",
+            );
+            self.map.at_or_before(parent)
+        })?;
+        usize::try_from(found.0).ok()?.checked_sub(1)
+    }
+
+    fn finish(mut self, digest_hex: &str, fallback_id: impl FnOnce() -> SessionId) -> Imported {
+        let header = self.header.take().unwrap_or_else(|| {
+            self.losses.add(None, "header", "it is lost; only the id and the beginning are known");
+            let first = self.records.iter().map(|record| record.at).min();
+            SessionHeader {
+                imported_from: Some(format!("jsonl:{digest_hex}")),
+                ..empty_header(
+                    self.session_id.unwrap_or_else(fallback_id),
+                    first.unwrap_or(Timestamp::from_unix_ms(0)),
+                )
+            }
+        });
+        let report = ImportReport {
+            format: "ollm export".to_owned(),
+            source_records: self.n_lines,
+            imported_records: self.records.len() as u64 + 1,
+            already_imported: false,
+            losses: self.losses.finish(),
+        };
+        Imported { header, records: self.records, report, close: false }
+    }
+}

@@ -1,0 +1,130 @@
+//! References between records, moved from the numbers of a file to those that the store will give.
+//!
+//! Numbers differ only where records of the file were lost. A reference to a lost record continues at the
+//! nearest survivor where that keeps its meaning (the edge of a range, a moved leaf) and is dropped where it
+//! would say something false (a label, a pin).
+
+use std::collections::BTreeMap;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{HeadItem, RecordBody};
+
+/// From the numbers of a file to the numbers of the store.
+#[derive(Debug, Default)]
+pub(super) struct SeqMap(BTreeMap<Seq, Seq>);
+
+/// Says that what a record was about is lost, so that the record has no meaning.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TargetLost;
+
+impl SeqMap {
+    /// Notes the new number of a record of the file.
+    pub(super) fn insert(&mut self, file: Seq, store: Seq) {
+        self.0.insert(file, store);
+    }
+
+    /// The new number, or `None` where the record is lost.
+    pub(super) fn exact(&self, seq: Seq) -> Option<Seq> {
+        self.0.get(&seq).copied()
+    }
+
+    /// The new number of the record or of its nearest survivor before.
+    pub(super) fn at_or_before(&self, seq: Seq) -> Option<Seq> {
+        self.0.range(..=seq).next_back().map(|(_, &store)| store)
+    }
+
+    /// The new number of the record or of its nearest survivor after.
+    fn at_or_after(&self, seq: Seq) -> Option<Seq> {
+        self.0.range(seq..).next().map(|(_, &store)| store)
+    }
+
+    /// Moves every reference of a body.
+    pub(super) fn apply(&self, body: &mut RecordBody) -> Result<(), TargetLost> {
+        match body {
+            RecordBody::ToolCall(call) => {
+                call.message_seq = call.message_seq.and_then(|seq| self.exact(seq));
+            }
+            RecordBody::Compaction(compaction) => {
+                compaction.from = compaction.from.and_then(|seq| self.at_or_after(seq));
+                compaction.to = compaction.to.and_then(|seq| self.at_or_before(seq));
+                if let Some(epoch) = &mut compaction.epoch {
+                    self.apply_head(&mut epoch.head);
+                }
+            }
+            RecordBody::Epoch(epoch) => self.apply_head(&mut epoch.head),
+            RecordBody::BranchSummary(summary) => {
+                summary.from = summary.from.and_then(|seq| self.at_or_before(seq));
+            }
+            RecordBody::Snapshot(mark) => {
+                mark.leaf = mark.leaf.and_then(|seq| self.at_or_before(seq));
+            }
+            RecordBody::Leaf(leaf) => leaf.to = leaf.to.and_then(|seq| self.at_or_before(seq)),
+            RecordBody::Label(label) => {
+                label.target = self.exact(label.target).ok_or(TargetLost)?
+            }
+            RecordBody::Pin(pin) => pin.target = self.exact(pin.target).ok_or(TargetLost)?,
+            RecordBody::Session(_)
+            | RecordBody::Message(_)
+            | RecordBody::Delta(_)
+            | RecordBody::Goal(_)
+            | RecordBody::ContextEntry(_)
+            | RecordBody::ModeChange(_)
+            | RecordBody::Custom(_)
+            | RecordBody::Usage(_)
+            | RecordBody::Meta(_)
+            | RecordBody::Loop(_)
+            | RecordBody::Close(_) => {}
+        }
+        Ok(())
+    }
+
+    fn apply_head(&self, head: &mut Vec<HeadItem>) {
+        head.retain_mut(|item| match item {
+            HeadItem::Range { from, to } => {
+                match (self.at_or_after(*from), self.at_or_before(*to)) {
+                    (Some(first), Some(last)) if first <= last => {
+                        (*from, *to) = (first, last);
+                        true
+                    }
+                    _ => false,
+                }
+            }
+            HeadItem::Cut { seq, .. } | HeadItem::Handle { seq } => {
+                self.exact(*seq).map(|new| *seq = new).is_some()
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::{Label, LeafMove};
+
+    use super::*;
+
+    #[test]
+    fn a_range_shrinks_to_its_survivors_and_a_label_of_a_lost_record_goes() {
+        let mut map = SeqMap::default();
+        for (file, store) in [(0, 0), (1, 1), (3, 2), (4, 3), (6, 4)] {
+            map.insert(Seq(file), Seq(store));
+        }
+        let mut head = vec![
+            HeadItem::Range { from: Seq(2), to: Seq(5) },
+            HeadItem::Range { from: Seq(5), to: Seq(5) },
+            HeadItem::Handle { seq: Seq(2) },
+            HeadItem::Cut { seq: Seq(6), head_chars: 1, tail_chars: 1 },
+        ];
+        map.apply_head(&mut head);
+        let expected = [
+            HeadItem::Range { from: Seq(2), to: Seq(3) },
+            HeadItem::Cut { seq: Seq(4), head_chars: 1, tail_chars: 1 },
+        ];
+        assert_eq!(head, expected);
+
+        let mut label = RecordBody::Label(Label { target: Seq(2), name: Some("x".into()) });
+        assert_eq!(map.apply(&mut label), Err(TargetLost));
+        let mut leaf = RecordBody::Leaf(LeafMove { to: Some(Seq(5)), cause: "undo".into() });
+        assert_eq!(map.apply(&mut leaf), Ok(()));
+        assert_eq!(leaf, RecordBody::Leaf(LeafMove { to: Some(Seq(3)), cause: "undo".into() }));
+    }
+}

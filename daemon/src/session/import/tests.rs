@@ -1,0 +1,169 @@
+pub(in crate::session) mod fold;
+mod laws;
+mod pi;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{Part, RecordBody, Role};
+
+use self::fold::{OTHER_ID, losses, numbered, roles_in_force};
+use super::*;
+
+pub(in crate::session) fn parse(text: &str) -> Result<Imported, ImportError> {
+    detect_and_parse(text, "d1ge57", || SessionId::from_uuid(OTHER_ID))
+}
+
+#[test]
+fn what_cannot_be_imported_says_why() {
+    let check = |text: &str, expect: &str| {
+        let error = parse(text).expect_err(text).to_string();
+        assert!(error.starts_with(expect), "{text:?}: {error}");
+    };
+    check("", "the file is empty");
+    check("\u{feff} \n\t\n", "the file is empty");
+    check("hello\nworld", "the format is not known");
+    check("{}", "the format is not known");
+    check("[1, 2]", "the format is not known");
+    check(r#"{"type":"summary","leafUuid":"x"}"#, "the format is not known");
+    check(r#"{"v":1,"seq":0,"type":"session","id":"x"}"#, "the format is not known");
+    check(r#"{"ollmExport":2}"#, "version 2 of the export is newer than 1");
+    check(&format!("{{\"messages\":{}", "[".repeat(10_000)), "brackets are nested deeper than 128");
+    check("{\n\"sessionId\":\"x\",\n\"messages\":[{]\n}", "line 3 is not valid JSON");
+}
+
+#[test]
+fn a_document_as_the_source_documents_show_it_is_read_without_a_loss() {
+    let text = r#"{
+      "sessionId": "550e8400-e29b-41d4-a716-446655440000",
+      "startTime": "2026-01-27T10:00:00Z",
+      "lastActivity": "2026-01-27T11:30:00Z",
+      "model": "llama3.2:3b", "provider": "ollama",
+      "messages": [
+        {"role": "user", "parts": [{"type": "text", "text": "hi"}], "timestamp": "2026-01-27T10:00:00Z"},
+        {"role": "assistant", "parts": [{"type": "text", "text": "ho"}], "timestamp": "2026-01-27T10:00:15Z"},
+        {"role": "user", "parts": [{"type": "text", "text": "on"}], "timestamp": "2026-01-27T10:20:00Z"}
+      ],
+      "toolCalls": [
+        {"id": "call_123", "name": "read_file", "args": {"path": "file.ts"},
+         "result": {"llmContent": "text"}, "timestamp": "2026-01-27T10:00:20Z"}
+      ],
+      "metadata": {"tokenCount": 8500, "compressionCount": 0, "modeHistory": [
+        {"from": "assistant", "to": "code", "timestamp": "2026-01-27T10:15:00Z", "trigger": "auto",
+         "confidence": 0.95}]}
+    }"#;
+    let imported = parse(text).unwrap();
+    assert_eq!(imported.report.losses, []);
+    assert_eq!((imported.report.source_records, imported.report.imported_records), (6, 6));
+    let kinds: Vec<_> = imported.records.iter().map(|record| record.body.kind()).collect();
+    use ollm_protocol::content::RecordKind::{Message, ModeChange, ToolCall};
+    assert_eq!(kinds, [Message, Message, ToolCall, ModeChange, Message]);
+    assert_eq!(imported.header.mode.as_deref(), Some("assistant"));
+    assert_eq!(imported.header.imported_from.as_deref(), Some("document:d1ge57"));
+    assert_eq!(imported.records[4].at.to_string(), "2026-01-27T11:30:00.000Z");
+    assert!(imported.close);
+}
+
+#[test]
+fn a_document_with_holes_is_read_and_its_losses_are_named() {
+    let text = r#"{
+      "sessionId": "session-123", "unknown": 1,
+      "messages": [
+        {"role": "user", "content": "hi"},
+        {"role": "model", "parts": [{"type": "text", "text": "ho"}, {"type": "video"}], "timestamp": "?"},
+        {"role": "ghost"}, 7
+      ],
+      "toolCalls": [
+        {"name": "a", "result": "plain"},
+        {"id": "c", "name": "b", "result": {"llmContent": "x", "returnDisplay": "y",
+          "error": {"message": "broke", "type": "t"}}}
+      ],
+      "metadata": {"compressionCount": 2, "tags": []}
+    }"#;
+    let imported = parse(text).unwrap();
+    assert_eq!(imported.header.session_id, SessionId::from_uuid(OTHER_ID));
+    assert_eq!(roles_in_force(&imported), [Role::User, Role::Assistant]);
+    let RecordBody::ToolCall(call) = &imported.records[3].body else { panic!("a tool call") };
+    assert_eq!(call.result.display_content.as_deref(), Some("y"));
+    assert_eq!(call.result.error.as_deref(), Some("broke"));
+    assert_eq!(
+        losses(&imported),
+        [
+            "message.timestamp (2 times)",
+            "part of type \"video\"",
+            "message.timestamp",
+            "message of role \"ghost\"",
+            "message",
+            "toolCall.timestamp (2 times)",
+            "result.error.type",
+            "sessionId",
+            "metadata.compressionCount",
+            "document.unknown",
+            "metadata.tags",
+        ]
+    );
+}
+
+#[test]
+fn messages_off_the_path_stay_off_it() {
+    let text = r#"{"sessionId":"550e8400-e29b-41d4-a716-446655440000","messages":[
+      {"role":"user","content":"a","timestamp":"2026-01-01T00:00:00Z"},
+      {"role":"assistant","content":"b","timestamp":"2026-01-01T00:00:01Z","active":false},
+      {"role":"user","content":"c","timestamp":"2026-01-01T00:00:02Z","active":false},
+      {"role":"assistant","content":"d","timestamp":"2026-01-01T00:00:03Z"},
+      {"role":"user","content":"e","timestamp":"2026-01-01T00:00:04Z","active":false}]}"#;
+    let imported = parse(text).unwrap();
+    let parents: Vec<_> = imported.records.iter().map(|record| record.parent).collect();
+    assert_eq!(parents, [None, Some(0), Some(1), Some(0), Some(3), Some(3)]);
+    let said: Vec<_> = numbered(&imported)
+        .into_iter()
+        .filter(|record| record.active)
+        .filter_map(|record| record.message)
+        .map(|message| message.plain_text())
+        .collect();
+    assert_eq!(said, ["a", "d"]);
+}
+
+#[test]
+fn an_own_export_loses_only_its_damaged_lines() {
+    let text = concat!(
+        r#"{"ollmExport":1,"sessionId":"550e8400-e29b-41d4-a716-446655440000"}"#,
+        "\n",
+        r#"{"seq":0,"at":"2026-01-01T00:00:00.000Z","type":"session","session":{"sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00.000Z","importedFrom":"pi:abc"}}"#,
+        "\n",
+        r#"{"seq":1,"at":"2026-01-01T00:00:01.000Z","type":"message","key":"k","message":{"role":"user","parts":[{"type":"text","text":"a"}],"timestamp":"2026-01-01T00:00:01.000Z"}}"#,
+        "\n",
+        "{\"seq\":2,\"par\u{0}#\n",
+        r#"{"seq":3,"parent":2,"at":"2026-01-01T00:00:03.000Z","type":"message","message":{"role":"assistant","parts":[],"timestamp":"2026-01-01T00:00:03.000Z"}}"#,
+        "\n",
+        r#"{"seq":4,"parent":3,"at":"2026-01-01T00:00:04.000Z","type":"label","label":{"target":2,"name":"lost"}}"#,
+        "\n",
+        r#"{"seq":5,"parent":3,"at":"2026-01-01T00:00:05.000Z","type":"label","label":{"target":3,"name":"kept"}}"#,
+        "\n",
+        r#"{"seq":6,"parent":3,"at":"2026-01-01T00:00:06.000Z","type":"novelty"}"#,
+        "\n",
+        r#"{"seq":7,"parent":3,"at":"2026"#,
+    );
+    let imported = parse(text).unwrap();
+    assert_eq!(imported.header.imported_from.as_deref(), Some("pi:abc"));
+    assert!(!imported.close);
+    assert_eq!(imported.records.len(), 3);
+    assert_eq!(imported.records[0].key.as_deref(), Some("k"));
+    assert_eq!(imported.records[1].parent, Some(0));
+    let RecordBody::Label(label) = &imported.records[2].body else { panic!("a label") };
+    assert_eq!(label.target, seq_of(1));
+    let lines: Vec<_> = imported.report.losses.iter().map(|loss| loss.line).collect();
+    assert_eq!(lines, [Some(4), Some(5), Some(6), Some(8), Some(9)]);
+    assert_eq!(imported.report.source_records, 8);
+}
+
+#[test]
+fn a_part_of_every_kind_is_carried_over_from_a_document() {
+    let text = r#"{"messages":[{"role":"assistant","timestamp":"2026-01-01T00:00:00Z","parts":[
+      {"type":"thinking","text":"hm"},{"type":"toolCall","id":"1","name":"n","args":[2]},
+      {"type":"image","mimeType":"image/png","data":"AAAA"}]}]}"#;
+    let imported = parse(text).unwrap();
+    let RecordBody::Message(message) = &imported.records[0].body else { panic!("a message") };
+    assert!(matches!(
+        message.parts.as_slice(),
+        [Part::Thinking { .. }, Part::ToolCall { .. }, Part::Image { .. }]
+    ));
+}
