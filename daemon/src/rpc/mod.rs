@@ -7,6 +7,7 @@
 mod barrier;
 mod decode;
 mod discover;
+mod domain;
 pub(crate) mod error;
 mod methods;
 
@@ -23,6 +24,7 @@ use tracing::{Instrument, field};
 
 use crate::events::Events;
 use crate::shutdown::Tasks;
+use crate::turn::Core;
 use error::RpcError;
 
 /// Everything that handlers work with.
@@ -31,6 +33,8 @@ pub(crate) struct Handles {
     pub events: Events,
     /// Ends the daemon, and keeps writes running when their client leaves.
     pub shutdown: Tasks,
+    /// Sessions, catalog and all that works on them.
+    pub core: Arc<Core>,
     /// The process as a whole.
     pub control: Arc<dyn DaemonControl>,
     /// What one connection may do, as `daemon.hello` tells it.

@@ -1,12 +1,16 @@
 //! The handlers, one file a noun: convert in, one call of the domain, convert out.
 
+mod context;
 mod daemon;
 mod event;
+mod session;
 
 use super::Registry;
 
 /// Registers every handler.
 pub(super) fn register(registry: &mut Registry) {
+    context::register(registry);
     daemon::register(registry);
     event::register(registry);
+    session::register(registry);
 }

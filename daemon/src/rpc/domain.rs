@@ -1,0 +1,139 @@
+//! The domain's errors as error kinds: one `From` an enum, each with the command that helps next.
+
+use ollm_protocol::ErrorKind;
+
+use super::error::RpcError;
+use crate::catalog::CatalogError;
+use crate::context::ContextError;
+use crate::projects::ProjectError;
+use crate::session::SessionError;
+use crate::session::import::ImportError;
+use crate::turn::TurnError;
+
+impl From<SessionError> for RpcError {
+    fn from(error: SessionError) -> Self {
+        let message = error.to_string();
+        match error {
+            SessionError::NotFound { .. } => Self::new(ErrorKind::SessionNotFound, message)
+                .with_hint("ollmctl sessions list"),
+            SessionError::RecordNotFound { id, .. } => Self::new(ErrorKind::RecordNotFound, message)
+                .with_hint(format!("ollmctl sessions view {id}")),
+            SessionError::KeyConflict { id, seq } => Self::new(ErrorKind::Conflict, message)
+                .with_hint(format!("ollmctl sessions view {id} --from {seq} --limit 1"))
+                .with_field("holder", seq.0),
+            SessionError::Exists { id } => Self::new(ErrorKind::Conflict, message)
+                .with_hint(format!("ollmctl sessions view {id}"))
+                .with_field("holder", id.to_string()),
+            SessionError::Busy { .. } => Self::new(ErrorKind::Busy, message),
+            SessionError::Storage { path, .. } => Self::new(ErrorKind::Storage, message)
+                .with_hint("ollmctl daemon status")
+                .with_field("path", path.to_string_lossy()),
+            SessionError::UpgradeRequired { found, supported, .. } => {
+                Self::new(ErrorKind::UnsupportedVersion, message)
+                    .with_field("found", found)
+                    .with_field("supported", supported)
+            }
+            SessionError::Stopping => Self::leaving(),
+        }
+    }
+}
+
+impl From<CatalogError> for RpcError {
+    fn from(error: CatalogError) -> Self {
+        let message = chain(&error);
+        match error {
+            CatalogError::EmptyQuery
+            | CatalogError::QueryTooLong { .. }
+            | CatalogError::InvalidCursor => Self::new(ErrorKind::InvalidParams, message),
+            CatalogError::Closed | CatalogError::JournalInUse { .. } => {
+                Self::new(ErrorKind::Busy, message).with_hint("ollmctl daemon status")
+            }
+            CatalogError::Database { path, .. } | CatalogError::Unusable { path } => {
+                Self::new(ErrorKind::Storage, message).with_field("path", path.to_string_lossy())
+            }
+            CatalogError::File(error) => error.into(),
+            CatalogError::Source(_) | CatalogError::Thread(_) => {
+                Self::new(ErrorKind::Storage, message)
+            }
+        }
+    }
+}
+
+impl From<ContextError> for RpcError {
+    fn from(error: ContextError) -> Self {
+        let message = chain(&error);
+        match error {
+            ContextError::Overflow { needed, available, .. } => {
+                Self::new(ErrorKind::ContextOverflow, message)
+                    .with_field("needed", needed)
+                    .with_field("available", available)
+            }
+            ContextError::UnknownStrategy { .. } | ContextError::WindowTooSmall { .. } => {
+                Self::new(ErrorKind::InvalidParams, message)
+            }
+            ContextError::Contents(_) => Self::new(ErrorKind::Storage, message),
+        }
+    }
+}
+
+impl From<ProjectError> for RpcError {
+    fn from(error: ProjectError) -> Self {
+        match error {
+            ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => {
+                Self::new(ErrorKind::InvalidParams, format!("projectPath: {}", chain(&error)))
+            }
+            ProjectError::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<ImportError> for RpcError {
+    fn from(error: ImportError) -> Self {
+        let message = chain(&error);
+        match error {
+            ImportError::Newer { found, supported } => {
+                Self::new(ErrorKind::UnsupportedVersion, message)
+                    .with_field("found", found)
+                    .with_field("supported", supported)
+            }
+            _ => Self::new(ErrorKind::InvalidParams, message),
+        }
+    }
+}
+
+impl From<crate::fsutil::FsError> for RpcError {
+    fn from(error: crate::fsutil::FsError) -> Self {
+        Self::new(ErrorKind::Storage, chain(&error))
+            .with_hint("ollmctl daemon status")
+            .with_field("path", error.path.to_string_lossy())
+    }
+}
+
+impl From<TurnError> for RpcError {
+    fn from(error: TurnError) -> Self {
+        let message = error.to_string();
+        match error {
+            TurnError::Session(error) => error.into(),
+            TurnError::Catalog(error) => error.into(),
+            TurnError::Context(error) => error.into(),
+            TurnError::Project(error) => error.into(),
+            TurnError::Import(error) => error.into(),
+            TurnError::Storage(error) => error.into(),
+            TurnError::Invalid { .. } | TurnError::Upload { .. } => {
+                Self::new(ErrorKind::InvalidParams, message)
+            }
+            TurnError::Stopping => Self::leaving(),
+        }
+    }
+}
+
+/// An error with its causes: what was attempted, and why it failed.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
