@@ -1,1 +1,112 @@
-//! (to be written)
+//! What a model is sent: a frozen head, then every later message verbatim, within an exact budget.
+//!
+//! Pure and deterministic: the same path, settings and counter give the same context. Must not know sessions,
+//! files or the wire; contents come through [`Contents`].
+//!
+//! - [`build`]: the one entry. It keeps the head in force while it fits, else plans a new one.
+//! - `budget`: arithmetic; `units`: what no cut separates; `strategy`: planners of heads.
+//! - `assemble`, `render`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
+
+mod assemble;
+mod budget;
+mod build;
+mod contents;
+mod cut;
+mod omitted;
+mod previous;
+mod render;
+mod strategy;
+mod units;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::Epoch;
+use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
+use serde_json::Value;
+
+pub(crate) use self::budget::{Budget, MIN_CONTEXT_SIZE};
+pub(crate) use self::build::build;
+pub(crate) use self::contents::{Contents, ContentsError};
+pub(crate) use self::previous::PreviousBuild;
+pub(crate) use self::strategy::{STRATEGIES, Strategy};
+pub(crate) use self::units::PathItem;
+use crate::tokens::Counter;
+
+/// Everything that a build depends on.
+pub(crate) struct BuildInput<'a> {
+    /// The path from the root to the active leaf, oldest first.
+    pub path: &'a [PathItem],
+    /// The session's system prompt.
+    pub system_prompt: Option<&'a str>,
+    /// The text of the session's mode.
+    pub mode_text: Option<&'a str>,
+    /// Tool definitions that will be sent along.
+    pub tools: &'a [Value],
+    /// A user message that will follow and is not recorded.
+    pub pending: Option<&'a str>,
+    /// The window in tokens.
+    pub context_size: u32,
+    /// Tokens to keep free for the answer.
+    pub answer_reserve: u32,
+    /// The share of the conversation that user messages may have in a head, from 0 to 1.
+    pub user_share: f64,
+    /// A strategy by name; `None`: the first that fits.
+    pub strategy: Option<&'a str>,
+    /// Whether the caller will record a new epoch.
+    pub compact: CompactMode,
+    /// The epoch in force on the path and the record that opened it.
+    pub epoch: Option<(Seq, &'a Epoch)>,
+    /// The build before this one.
+    pub previous: Option<&'a PreviousBuild>,
+    /// Who counts.
+    pub counter: Counter,
+    /// Names the build.
+    pub build_id: String,
+}
+
+/// A context, and what to do about it.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// The reply.
+    pub result: ContextBuildResult,
+    /// The epoch to record when the caller may; the next build then begins with this one.
+    pub new_epoch: Option<Epoch>,
+    /// To be given to the next build as `previous`.
+    pub build: PreviousBuild,
+}
+
+/// A context cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContextError {
+    /// What cannot be left out does not fit.
+    #[error("the {what} needs {needed} tokens of {available}")]
+    Overflow {
+        /// Tokens that are needed at least.
+        needed: u64,
+        /// Tokens that there are.
+        available: u64,
+        /// What is too large.
+        what: &'static str,
+    },
+    /// No strategy has this name.
+    #[error("no strategy is named {name}; there are {}", known.join(", "))]
+    UnknownStrategy {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: Vec<&'static str>,
+    },
+    /// The window is smaller than anything can be built for.
+    #[error("a context window of {size} tokens is too small; the least is {minimum}")]
+    WindowTooSmall {
+        /// What was asked for.
+        size: u32,
+        /// The least.
+        minimum: u32,
+    },
+    /// The records could not be read.
+    #[error(transparent)]
+    Contents(#[from] ContentsError),
+}
+
+#[cfg(test)]
+mod tests;

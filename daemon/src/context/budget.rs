@@ -1,0 +1,153 @@
+//! How a window is divided between prompt and answer, and the prompt between its parts. Arithmetic only.
+
+use ollm_protocol::methods::context::ContextBudget;
+
+use super::ContextError;
+
+/// The smallest window for which everything works; below it not even one cut message and its answer fit.
+pub(crate) const MIN_CONTEXT_SIZE: u32 = 2048;
+
+/// A window, divided.
+///
+/// **Units**: tokens.
+/// **Invariant**: `prompt_limit + reserve <= num_ctx`, and what is used never passes `prompt_limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    /// The whole window.
+    pub num_ctx: u32,
+    /// The most that a prompt may have.
+    pub prompt_limit: u64,
+    /// The system message.
+    pub system: u64,
+    /// The tool definitions.
+    pub tools: u64,
+    /// The checkpoints.
+    pub checkpoints: u64,
+}
+
+impl Budget {
+    /// Divides a window.
+    ///
+    /// **Errors**: `WindowTooSmall` below [`MIN_CONTEXT_SIZE`]; `Overflow` when the fixed parts alone pass the
+    /// limit.
+    pub(crate) fn new(
+        num_ctx: u32,
+        answer_reserve: u32,
+        (system, tools, checkpoints): (u64, u64, u64),
+    ) -> Result<Self, ContextError> {
+        if num_ctx < MIN_CONTEXT_SIZE {
+            return Err(ContextError::WindowTooSmall { size: num_ctx, minimum: MIN_CONTEXT_SIZE });
+        }
+        let prompt_limit = prompt_limit(num_ctx, answer_reserve);
+        let fixed = system.saturating_add(tools).saturating_add(checkpoints);
+        if fixed > prompt_limit {
+            return Err(ContextError::Overflow {
+                needed: fixed,
+                available: prompt_limit,
+                what: "system message and tools",
+            });
+        }
+        Ok(Self { num_ctx, prompt_limit, system, tools, checkpoints })
+    }
+
+    /// What the conversation may have.
+    pub(crate) const fn available(&self) -> u64 {
+        self.prompt_limit - self.system - self.tools - self.checkpoints
+    }
+
+    /// The conversation's size from which on it should be compacted: `threshold` of what is available.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "token counts lie far below 2^52, and a share of one is never negative"
+    )]
+    pub(crate) fn trigger(&self, threshold: f64) -> u64 {
+        (self.available() as f64 * threshold.clamp(0.0, 1.0)) as u64
+    }
+
+    /// The longest answer, so that prompt and answer together leave one token of the window free.
+    pub(crate) fn num_predict(&self, tokens_used: u64) -> u32 {
+        let free = u64::from(self.num_ctx).saturating_sub(1).saturating_sub(tokens_used);
+        u32::try_from(free).unwrap_or(u32::MAX)
+    }
+
+    /// The division as replies show it.
+    #[expect(clippy::cast_precision_loss, reason = "token counts lie far below 2^52")]
+    pub(crate) fn report(&self, conversation: u64) -> ContextBudget {
+        let available = self.available();
+        let percent = if available == 0 {
+            0.0
+        } else {
+            (conversation as f64 * 10_000.0 / available as f64).round() / 100.0
+        };
+        ContextBudget {
+            model_context_window: u64::from(self.num_ctx),
+            prompt_limit: self.prompt_limit,
+            system_prompt_tokens: self.system,
+            tool_definition_tokens: self.tools,
+            checkpoint_tokens: self.checkpoints,
+            reserve_for_response: u64::from(self.num_ctx) - self.prompt_limit,
+            available_tokens: available,
+            current_conversation_tokens: conversation,
+            utilization_percent: percent,
+        }
+    }
+}
+
+/// 85 % of the window, or less where the user reserves more than the rest for answers; never under 60 %.
+fn prompt_limit(num_ctx: u32, answer_reserve: u32) -> u64 {
+    let window = u64::from(num_ctx);
+    let rest = window - (window * 85 + 50) / 100;
+    let wished = u64::from(answer_reserve).min(window * 40 / 100);
+    window - rest.max(wished)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_window_is_divided_as_documented() {
+        // (window, reserve, fixed parts) -> (limit, available, trigger)
+        let check = |size, reserve, fixed, expect: (u64, u64, u64)| {
+            let budget = Budget::new(size, reserve, fixed).expect("fits");
+            let got = (budget.prompt_limit, budget.available(), budget.trigger(0.80));
+            assert_eq!(got, expect, "{size} {reserve} {fixed:?}");
+        };
+        check(8192, 0, (0, 0, 0), (6963, 6963, 5570));
+        check(8192, 0, (500, 0, 0), (6963, 6463, 5170));
+        check(8192, 0, (500, 0, 2000), (6963, 4463, 3570));
+        check(8192, 2000, (500, 100, 0), (6192, 5592, 4473));
+        check(8192, 9000, (0, 0, 0), (4916, 4916, 3932));
+        check(2048, 0, (0, 0, 0), (1741, 1741, 1392));
+        check(4096, 0, (0, 0, 0), (3482, 3482, 2785));
+        check(262_144, 0, (0, 0, 0), (222_822, 222_822, 178_257));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_numbers() {
+        let refused = Budget::new(2047, 0, (0, 0, 0));
+        assert!(matches!(refused, Err(ContextError::WindowTooSmall { size: 2047, minimum: 2048 })));
+        let refused = Budget::new(8192, 0, (7000, 10, 0));
+        assert!(matches!(
+            refused,
+            Err(ContextError::Overflow { needed: 7010, available: 6963, .. })
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn prompt_and_answer_stay_within_the_window(
+            size in 2048_u32..=262_144, reserve in any::<u32>(), share in 0.0..=1.0_f64,
+        ) {
+            let budget = Budget::new(size, reserve, (0, 0, 0)).expect("fits");
+            let used = budget.trigger(share);
+            prop_assert!(used <= budget.prompt_limit);
+            prop_assert!(used + u64::from(budget.num_predict(used)) < u64::from(size));
+            prop_assert!(budget.prompt_limit * 10 >= u64::from(size) * 6);
+        }
+    }
+}

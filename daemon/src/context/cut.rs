@@ -1,0 +1,188 @@
+//! Cutting one record: the beginning and the end stay, a marker says what is missing and how to get it. Pure.
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{Message, Part, RecordBody, Role};
+use serde_json::{Map, Value};
+
+use crate::tokens::Counter;
+
+/// Fewest characters of a cut; with less the marker would be all that is left.
+const MIN_CHARS: u32 = 16;
+/// Most named arguments of a call that are cut one by one; a call with more is cut as one text.
+const MAX_CUT_ARGS: usize = 16;
+
+/// How many characters of a record are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// At the beginning.
+    pub head: u32,
+    /// At the end.
+    pub tail: u32,
+}
+
+/// The cut that brings a record to at most `tokens`, and what it then costs; `None` when none does.
+pub(super) fn fit(
+    counter: Counter,
+    seq: Seq,
+    body: &RecordBody,
+    tokens: u64,
+) -> Option<(Cut, u64)> {
+    // Four characters to a token is the most that common text reaches; then less until it fits.
+    let mut chars = u32::try_from(tokens.saturating_mul(4)).unwrap_or(u32::MAX);
+    while chars >= MIN_CHARS {
+        let cut = Cut { head: chars - chars / 2, tail: chars / 2 };
+        let cost = u64::from(counter.count_record(&apply(seq, body, cut)));
+        if cost <= tokens {
+            return Some((cut, cost));
+        }
+        chars -= chars.div_ceil(4);
+    }
+    None
+}
+
+/// The record with its texts and arguments cut; thinking and pictures are gone.
+pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
+    let text = |whole: &str| cut_text(seq, whole, cut);
+    match body {
+        RecordBody::Message(message) => RecordBody::Message(cut_message(seq, message, cut)),
+        RecordBody::ToolCall(call) => {
+            let mut kept = call.clone();
+            kept.args = cut_args(seq, &call.args, cut);
+            kept.result.llm_content = text(&call.result.llm_content);
+            RecordBody::ToolCall(kept)
+        }
+        RecordBody::Delta(delta) => {
+            let mut kept = delta.clone();
+            kept.text = text(&delta.text);
+            RecordBody::Delta(kept)
+        }
+        RecordBody::BranchSummary(branch) => {
+            let mut kept = branch.clone();
+            kept.summary = text(&branch.summary);
+            RecordBody::BranchSummary(kept)
+        }
+        RecordBody::Compaction(compaction) => {
+            let mut kept = compaction.clone();
+            kept.summary = text(&compaction.summary);
+            RecordBody::Compaction(kept)
+        }
+        RecordBody::Custom(custom) => {
+            let mut kept = custom.clone();
+            kept.context_text = custom.context_text.as_deref().map(text);
+            RecordBody::Custom(kept)
+        }
+        other => other.clone(),
+    }
+}
+
+fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
+    let mut kept = Message {
+        tool_call_id: message.tool_call_id.clone(),
+        tool_name: message.tool_name.clone(),
+        ..Message::text(Role::User, cut_text(seq, &message.plain_text(), cut), message.timestamp)
+    };
+    kept.role = message.role;
+    for part in &message.parts {
+        if let Part::ToolCall { id, name, args } = part {
+            let args = cut_args(seq, args, cut);
+            kept.parts.push(Part::ToolCall { id: id.clone(), name: name.clone(), args });
+        }
+    }
+    kept
+}
+
+/// The beginning and the end of a text, with a marker between them; the whole text where it is short enough.
+fn cut_text(seq: Seq, text: &str, cut: Cut) -> String {
+    let (head, tail) = (cut.head as usize, cut.tail as usize);
+    let n_chars = text.chars().count();
+    if n_chars <= head + tail {
+        return text.to_owned();
+    }
+    let head_end = text.char_indices().nth(head).map_or(text.len(), |(at, _)| at);
+    let tail_start = match tail {
+        0 => text.len(),
+        tail => text.char_indices().rev().nth(tail - 1).map_or(0, |(at, _)| at),
+    };
+    let left_out = n_chars - head - tail;
+    format!(
+        "{}\n[cut: {left_out} characters left out; session.get from {seq}]\n{}",
+        &text[..head_end],
+        &text[tail_start..]
+    )
+}
+
+/// Arguments keep their names, so that the call still reads as one; long values are cut.
+fn cut_args(seq: Seq, args: &Value, cut: Cut) -> Value {
+    let json = args.to_string();
+    if json.chars().count() <= cut.head as usize + cut.tail as usize {
+        return args.clone();
+    }
+    match args {
+        Value::Object(named)
+            if named.len() <= MAX_CUT_ARGS && named.keys().all(|name| name.len() <= 64) =>
+        {
+            let parts = u32::try_from(named.len().max(1)).unwrap_or(u32::MAX);
+            let each = Cut { head: cut.head / parts, tail: cut.tail / parts };
+            let kept =
+                named.iter().map(|(name, value)| (name.clone(), cut_value(seq, value, each)));
+            Value::Object(kept.collect())
+        }
+        _ => {
+            let whole = Value::String(cut_text(seq, &json, cut));
+            Value::Object(Map::from_iter([("cut".to_owned(), whole)]))
+        }
+    }
+}
+
+fn cut_value(seq: Seq, value: &Value, cut: Cut) -> Value {
+    let limit = cut.head as usize + cut.tail as usize;
+    match value {
+        Value::String(text) => Value::String(cut_text(seq, text, cut)),
+        other => {
+            let json = other.to_string();
+            if json.len() <= limit { other.clone() } else { cut_text(seq, &json, cut).into() }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::Timestamp;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_ends_stay_and_the_marker_says_what_is_missing() {
+        let check = |text: &str, head, tail, expect: &str| {
+            assert_eq!(cut_text(Seq(7), text, Cut { head, tail }), expect);
+        };
+        check("short", 3, 2, "short");
+        check("abcdefghij", 3, 2, "abc\n[cut: 5 characters left out; session.get from 7]\nij");
+        check("äöüßäöüß", 2, 1, "äö\n[cut: 5 characters left out; session.get from 7]\nß");
+        check("abc", 1, 0, "a\n[cut: 2 characters left out; session.get from 7]\n");
+    }
+
+    #[test]
+    fn arguments_keep_their_names() {
+        let args = json!({"path": "a.rs", "content": "x".repeat(500), "list": vec![1; 200]});
+        let kept = cut_args(Seq(1), &args, Cut { head: 60, tail: 60 });
+        assert_eq!(kept["path"], "a.rs");
+        assert!(kept["content"].as_str().is_some_and(|text| text.starts_with(&"x".repeat(20))));
+        assert!(kept["list"].as_str().is_some_and(|text| text.contains("left out")));
+        assert!(
+            cut_args(Seq(1), &json!("y".repeat(900)), Cut { head: 8, tail: 8 })["cut"].is_string()
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_fits(text in "[a-z \\n字é]{0,4000}", tokens in 48_u64..400) {
+            let at = Timestamp::from_unix_ms(0);
+            let body = RecordBody::Message(Message::text(Role::User, text, at));
+            let (_, cost) = fit(Counter, Seq(123_456), &body, tokens).expect("48 tokens suffice");
+            prop_assert!(cost <= tokens);
+        }
+    }
+}

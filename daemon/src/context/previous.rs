@@ -1,0 +1,75 @@
+//! How much of a build is the beginning of the one before: what a model server need not read again.
+
+use ollm_protocol::methods::context::ContextMessage;
+use serde_json::Value;
+
+use crate::tokens::Counter;
+
+/// What is remembered of a build, so that the next one can be compared with it.
+#[derive(Clone, Debug)]
+pub(crate) struct PreviousBuild {
+    /// Over the tool definitions, which chat templates put before everything else.
+    tools: blake3::Hash,
+    tool_tokens: u64,
+    /// Of each message: its hash and its tokens.
+    marks: Vec<(blake3::Hash, u32)>,
+    /// The last message, which the next build may extend.
+    last: Option<ContextMessage>,
+}
+
+impl PreviousBuild {
+    /// Remembers a build.
+    pub(super) fn new(
+        tools: &[Value],
+        tool_tokens: u64,
+        messages: &[ContextMessage],
+        tokens: &[u32],
+    ) -> Self {
+        let hash = |message: &ContextMessage| hash_json(message);
+        Self {
+            tools: hash_json(&tools),
+            tool_tokens,
+            marks: messages.iter().map(hash).zip(tokens.iter().copied()).collect(),
+            last: messages.last().cloned(),
+        }
+    }
+
+    /// Tokens of this build that `next`, whose messages are given, begins with.
+    pub(super) fn prefix_tokens(
+        &self,
+        counter: Counter,
+        next: &Self,
+        messages: &[ContextMessage],
+    ) -> u64 {
+        if self.tools != next.tools {
+            return 0;
+        }
+        let pairs = self.marks.iter().zip(&next.marks);
+        let equal = pairs.take_while(|(before, now)| before.0 == now.0).count();
+        let whole: u64 = self.marks[..equal].iter().map(|mark| u64::from(mark.1)).sum();
+        let part = match (&self.last, messages.get(equal)) {
+            (Some(before), Some(now)) if equal + 1 == self.marks.len() => {
+                common_tokens(counter, before, now)
+            }
+            _ => 0,
+        };
+        self.tool_tokens + whole + part
+    }
+}
+
+/// Tokens of the text with which both messages begin.
+fn common_tokens(counter: Counter, before: &ContextMessage, now: &ContextMessage) -> u64 {
+    if before.role != now.role || !now.images.starts_with(&before.images) {
+        return 0;
+    }
+    let pairs = before.content.chars().zip(now.content.chars());
+    let bytes = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
+    u64::from(counter.count_text(&before.content[..bytes]))
+}
+
+fn hash_json(value: &impl serde::Serialize) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    // Writing into a hasher cannot fail, and these values have string keys only.
+    let _: Result<(), serde_json::Error> = serde_json::to_writer(&mut hasher, value);
+    hasher.finalize()
+}

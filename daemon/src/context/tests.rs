@@ -1,0 +1,513 @@
+//! The laws of a context, over random sessions and windows, and the cases that a person should read.
+
+use std::collections::HashMap;
+
+use ollm_protocol::Timestamp;
+use ollm_protocol::content::{
+    Custom, Delta, Message, Part, RecordBody, RecordKind, Role, ToolCall, ToolResult,
+};
+use ollm_protocol::methods::context::{ContextMessage, OmittedItem};
+use proptest::prelude::*;
+use proptest::strategy::Strategy as _;
+use serde_json::json;
+
+use super::*;
+
+/// A session in memory.
+#[derive(Default)]
+struct Session {
+    path: Vec<PathItem>,
+    bodies: HashMap<Seq, RecordBody>,
+    epoch: Option<(Seq, Epoch)>,
+}
+
+impl Contents for Session {
+    fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
+        Ok(seqs.iter().map(|seq| self.bodies.get(seq).cloned()).collect())
+    }
+}
+
+impl Session {
+    fn push(&mut self, body: RecordBody) -> Seq {
+        let seq = Seq(self.path.len() as u64 * 2 + 1);
+        let message = match &body {
+            RecordBody::Message(message) => Some(message),
+            _ => None,
+        };
+        let has =
+            |is: fn(&Part) -> bool| message.is_some_and(|message| message.parts.iter().any(is));
+        self.path.push(PathItem {
+            seq,
+            kind: body.kind(),
+            role: message.map(|message| message.role),
+            tokens: Counter.count_record(&body),
+            calls_tools: has(|part| matches!(part, Part::ToolCall { .. })),
+            has_thinking: has(|part| matches!(part, Part::Thinking { .. })),
+            in_context: matches!(&body, RecordBody::Custom(custom) if custom.context_text.is_some()),
+        });
+        self.bodies.insert(seq, body);
+        seq
+    }
+
+    fn say(&mut self, role: Role, text: &str) -> Seq {
+        self.push(RecordBody::Message(Message::text(role, text, at())))
+    }
+
+    fn call(&mut self, text: &str, ids: &[&str]) -> Seq {
+        let mut message = Message::text(Role::Assistant, text, at());
+        message.parts.extend(ids.iter().map(|id| Part::ToolCall {
+            id: (*id).to_owned(),
+            name: "read".to_owned(),
+            args: json!({"path": "a.rs"}),
+        }));
+        self.push(RecordBody::Message(message))
+    }
+
+    fn tool(&mut self, id: &str, text: &str) -> Seq {
+        let mut message = Message::text(Role::Tool, text, at());
+        message.tool_call_id = Some(id.to_owned());
+        message.tool_name = Some("read".to_owned());
+        self.push(RecordBody::Message(message))
+    }
+
+    fn ran(&mut self, id: &str, text: &str) -> Seq {
+        self.push(RecordBody::ToolCall(ToolCall {
+            id: id.to_owned(),
+            name: "read".to_owned(),
+            args: json!({"path": "b.rs"}),
+            result: ToolResult { llm_content: text.to_owned(), ..ToolResult::default() },
+            timestamp: at(),
+            duration_ms: None,
+            message_seq: None,
+        }))
+    }
+
+    fn input(&self, context_size: u32) -> BuildInput<'_> {
+        BuildInput {
+            path: &self.path,
+            system_prompt: Some("You are helpful."),
+            mode_text: None,
+            tools: &[],
+            pending: None,
+            context_size,
+            answer_reserve: 0,
+            user_share: 0.5,
+            strategy: None,
+            compact: CompactMode::Auto,
+            epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
+            previous: None,
+            counter: Counter,
+            build_id: "b".to_owned(),
+        }
+    }
+
+    fn build(&self, context_size: u32) -> Built {
+        build(&self.input(context_size), self).expect("builds")
+    }
+
+    /// Builds, and records the epoch as a caller with `auto` does.
+    fn build_auto(&mut self, context_size: u32) -> Built {
+        let built = self.build(context_size);
+        if let Some(epoch) = built.new_epoch.clone() {
+            let seq = self.push(RecordBody::Epoch(epoch.clone()));
+            self.epoch = Some((seq, epoch));
+        }
+        built
+    }
+}
+
+fn at() -> Timestamp {
+    Timestamp::from_unix_ms(0)
+}
+
+/// The messages as a person reads them; `\n` as `|`.
+fn lines(messages: &[ContextMessage]) -> Vec<String> {
+    let line = |message: &ContextMessage| {
+        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.id.as_str()).collect();
+        let calls =
+            if calls.is_empty() { String::new() } else { format!(" -> {}", calls.join(",")) };
+        let id = message.tool_call_id.as_ref().map_or(String::new(), |id| format!(" {id}"));
+        format!("{}{id}: {}{calls}", message.role.as_str(), message.content.replace('\n', "|"))
+    };
+    messages.iter().map(line).collect()
+}
+
+#[test]
+fn conversations_are_rendered_as_models_take_them() {
+    let check = |fill: fn(&mut Session), expect: &[&str]| {
+        let mut session = Session::default();
+        fill(&mut session);
+        let built = session.build(8192);
+        assert_eq!(lines(&built.result.messages[1..]), expect);
+    };
+    check(
+        |s| {
+            s.say(Role::User, "a");
+            s.say(Role::User, "b");
+            s.say(Role::Assistant, "c");
+            s.say(Role::System, "d");
+            s.say(Role::User, "e");
+        },
+        &["user: a||b", "assistant: c", "user: <system-note>|d|</system-note>||e"],
+    );
+    check(
+        |s| {
+            s.say(Role::Assistant, "hello");
+        },
+        &["user: <conversation-start/>", "assistant: hello"],
+    );
+    // Results directly after their calls; the update between them waits.
+    check(
+        |s| {
+            s.say(Role::User, "go");
+            s.call("", &["1", "2"]);
+            s.tool("2", "two");
+            s.push(RecordBody::Delta(Delta { topic: "goal".into(), text: "x".into() }));
+            s.ran("1", "one");
+            s.ran("2", "two");
+        },
+        &[
+            "user: go",
+            "assistant:  -> 1,2",
+            "tool 2: two",
+            "tool 1: one",
+            "user: <update topic=\"goal\">|x|</update>",
+        ],
+    );
+    // A call that another turn overtook, and its result that came too late.
+    check(
+        |s| {
+            s.say(Role::User, "go");
+            s.call("", &["1"]);
+            s.say(Role::User, "stop");
+            s.tool("1", "late");
+        },
+        &[
+            "user: go",
+            "assistant:  -> 1",
+            "tool 1: [interrupted]",
+            "user: stop||<tool-result tool=\"read\" id=\"1\">|late|</tool-result>",
+        ],
+    );
+    // Recorded alone, twice with the same id, then once more in its other form.
+    check(
+        |s| {
+            s.say(Role::User, "go");
+            s.say(Role::Assistant, "let me see");
+            s.ran("1", "one");
+            s.ran("1", "again");
+            s.tool("1", "again");
+        },
+        &[
+            "user: go",
+            "assistant: let me see -> 1",
+            "tool 1: one",
+            "assistant:  -> 1",
+            "tool 1: again",
+        ],
+    );
+    check(
+        |s| {
+            s.say(Role::User, "go");
+            s.call("", &["1"]);
+        },
+        &["user: go", "assistant:  -> 1"],
+    );
+}
+
+#[test]
+fn thinking_and_empty_messages_are_listed_and_not_sent() {
+    let mut session = Session::default();
+    session.say(Role::User, "go");
+    let mut message = Message::text(Role::Assistant, "done", at());
+    message.parts.insert(0, Part::Thinking { text: "hmm, let me think".to_owned() });
+    let thought = session.push(RecordBody::Message(message));
+    let empty = session.say(Role::Assistant, "");
+    let built = session.build(4096).result;
+    assert_eq!(lines(&built.messages[1..]), ["user: go", "assistant: done"]);
+    let reasons: Vec<_> = built.omitted.iter().map(|i| (i.seq, i.reason.as_str())).collect();
+    assert_eq!(reasons, [(thought, "thinking"), (empty, "empty")]);
+    assert_eq!((built.original_message_count, built.included_message_count), (3, 2));
+}
+
+#[test]
+fn a_message_larger_than_the_window_keeps_both_ends() {
+    let mut session = Session::default();
+    let text = format!("BEGIN {} END", "some words of a long text ".repeat(8000));
+    session.say(Role::User, &text);
+    let built = session.build_auto(2048);
+    let content = &built.result.messages[1].content;
+    assert!(content.starts_with("BEGIN") && content.ends_with("END"), "{content}");
+    assert!(content.contains("characters left out; session.get from 1]"));
+    assert!(built.result.budget.current_conversation_tokens > 500);
+    assert_eq!(built.result.omitted.len(), 1);
+    assert_eq!(session.build(2048).result.messages, built.result.messages);
+}
+
+#[test]
+fn what_does_not_fit_is_said_with_numbers() {
+    let mut session = Session::default();
+    for _ in 0..100 {
+        session.say(Role::User, &"word ".repeat(100));
+    }
+    let long = "word ".repeat(5000);
+    let fails = |strategy, pending: Option<&str>, system_prompt: Option<&str>, size| {
+        let mut input = session.input(size);
+        (input.strategy, input.pending) = (strategy, pending);
+        input.system_prompt = system_prompt;
+        build(&input, &session).expect_err("too much").to_string()
+    };
+    assert_eq!(
+        fails(Some("best"), None, None, 2048),
+        "no strategy is named best; there are full-history, floor"
+    );
+    let message = fails(None, None, None, 100);
+    assert_eq!(message, "a context window of 100 tokens is too small; the least is 2048");
+    let check = |message: String, what: &str| {
+        assert!(message.starts_with(&format!("the {what} needs ")), "{message}");
+        assert!(message.ends_with(" tokens of 1741"), "{message}");
+    };
+    check(fails(Some("full-history"), None, None, 2048), "full history");
+    check(fails(None, Some(&long), None, 2048), "pending message");
+    check(fails(None, None, Some(&long), 2048), "system message and tools");
+}
+
+#[test]
+fn a_named_strategy_is_used_and_a_dry_plan_is_transient() {
+    let mut session = Session::default();
+    for turn in 0..20 {
+        session.say(Role::User, &format!("question {turn}"));
+        session.say(Role::Assistant, &"answer ".repeat(20));
+    }
+    let mut input = session.input(2048);
+    input.strategy = Some("floor");
+    let recorded = build(&input, &session).expect("builds");
+    input.compact = CompactMode::Never;
+    let dry = build(&input, &session).expect("builds");
+    assert_eq!(dry.result.messages, recorded.result.messages);
+    assert!(dry.result.transient && !recorded.result.transient);
+    assert_eq!(recorded.new_epoch.expect("opens an epoch").cause, "requested");
+    assert_eq!(dry.result.strategy, "floor");
+}
+
+/// One step of a random session.
+#[derive(Clone, Debug)]
+enum Op {
+    User(usize),
+    Assistant(usize),
+    Think(usize),
+    Call(u8),
+    Tool(u8, usize),
+    Ran(u8, usize),
+    Delta(usize),
+    System,
+    Custom,
+    Outside,
+    Image,
+}
+
+fn ops() -> impl proptest::strategy::Strategy<Value = Vec<Op>> {
+    let size = prop_oneof![8 => 0..60_usize, 3 => 60..900_usize, 1 => 900..12_000_usize];
+    let op = prop_oneof![
+        4 => size.clone().prop_map(Op::User),
+        4 => size.clone().prop_map(Op::Assistant),
+        1 => size.clone().prop_map(Op::Think),
+        3 => (1..4_u8).prop_map(Op::Call),
+        5 => (0..5_u8, size.clone()).prop_map(|(id, size)| Op::Tool(id, size)),
+        2 => (0..5_u8, size.clone()).prop_map(|(id, size)| Op::Ran(id, size)),
+        1 => size.prop_map(Op::Delta),
+        1 => Just(Op::System),
+        1 => Just(Op::Custom),
+        1 => Just(Op::Outside),
+        1 => Just(Op::Image),
+    ];
+    prop::collection::vec(op, 1..80)
+}
+
+fn apply(session: &mut Session, op: &Op) {
+    let seq = session.path.len() * 2 + 1;
+    let text = |size: usize| {
+        let body: String =
+            "lorem ipsum(dolor) {sit: 42}, 字符\n".chars().cycle().take(size).collect();
+        format!("«{seq}»{body}")
+    };
+    let id = |id: u8| format!("c{id}");
+    match *op {
+        Op::User(size) => session.say(Role::User, &text(size)),
+        Op::Assistant(0) => session.say(Role::Assistant, ""),
+        Op::Assistant(size) => session.say(Role::Assistant, &text(size)),
+        Op::Think(size) => {
+            let mut message = Message::text(Role::Assistant, text(size), at());
+            message.parts.push(Part::Thinking { text: "thought ".repeat(size / 8 + 1) });
+            session.push(RecordBody::Message(message))
+        }
+        Op::Call(n) => {
+            let ids: Vec<_> = (0..n).map(id).collect();
+            let ids: Vec<_> = ids.iter().map(String::as_str).collect();
+            session.call(&text(3), &ids)
+        }
+        Op::Tool(call, size) => session.tool(&id(call), &text(size)),
+        Op::Ran(call, size) => session.ran(&id(call), &text(size)),
+        Op::Delta(size) => {
+            session.push(RecordBody::Delta(Delta { topic: "goal".into(), text: text(size) }))
+        }
+        Op::System => session.say(Role::System, &text(9)),
+        Op::Custom => session.push(RecordBody::Custom(Custom {
+            name: "x".into(),
+            data: json!(null),
+            context_text: Some(text(20)),
+        })),
+        Op::Outside => session.push(RecordBody::Custom(Custom {
+            name: "y".into(),
+            data: json!(null),
+            context_text: None,
+        })),
+        Op::Image => {
+            let mut message = Message::text(Role::User, text(5), at());
+            let data = "QUJD".to_owned();
+            message.parts.push(Part::Image { mime_type: "image/png".into(), data });
+            session.push(RecordBody::Message(message))
+        }
+    };
+}
+
+fn is_omitted(omitted: &[OmittedItem], seq: Seq) -> bool {
+    omitted.iter().any(|item| item.seq <= seq && seq <= item.through_seq.unwrap_or(item.seq))
+}
+
+/// Laws 13 to 17 over one build.
+fn check_laws(session: &Session, built: &Built) {
+    let result = &built.result;
+    let counts = result.messages.iter().map(|m| u64::from(Counter.count_context_message(m)));
+    assert_eq!(counts.sum::<u64>() + result.budget.tool_definition_tokens, result.tokens_used);
+    assert!(result.tokens_used <= result.token_budget);
+    assert!(result.tokens_used + u64::from(result.num_predict) < u64::from(result.num_ctx));
+    assert!(result.messages.iter().skip(1).all(|message| message.role != Role::System));
+    check_turns(&result.messages);
+
+    let all: String = result.messages.iter().map(|message| message.content.as_str()).collect();
+    for item in session.path.iter().filter(|item| item.enters()) {
+        let marker = format!("«{}»", item.seq);
+        let n_shown = all.matches(&marker).count();
+        assert!(n_shown <= 1, "{marker} is there {n_shown} times");
+        assert!(n_shown == 1 || is_omitted(&result.omitted, item.seq), "{marker} is lost");
+    }
+    assert!(result.omitted.is_sorted_by_key(|item| item.seq));
+    if let Some(task) = session.path.iter().find(|item| item.is_user_message()) {
+        assert!(all.contains(&format!("«{}»", task.seq)), "the original task is lost");
+    }
+}
+
+/// User first, alternating, every result directly after its call.
+fn check_turns(messages: &[ContextMessage]) {
+    let mut open: Vec<&str> = Vec::new();
+    let mut last = Role::System;
+    for message in messages.iter().filter(|message| message.role != Role::System) {
+        match message.role {
+            Role::Tool => {
+                let id = message.tool_call_id.as_deref().expect("names its call");
+                let at = open.iter().position(|call| *call == id).expect("no orphans");
+                open.remove(at);
+            }
+            role => {
+                assert!(open.is_empty(), "a call without a result");
+                assert_ne!(role, last, "turns alternate");
+                assert!(last != Role::System || role == Role::User, "user first");
+                open = message.tool_calls.iter().map(|call| call.id.as_str()).collect();
+                last = role;
+            }
+        }
+        if message.role == Role::Tool {
+            last = Role::Tool;
+        }
+    }
+}
+
+/// Everything sent, as one text; what ends a message is not part of it.
+fn flat(messages: &[ContextMessage]) -> String {
+    let one = |message: &ContextMessage| {
+        let calls = serde_json::to_string(&message.tool_calls).expect("JSON");
+        let calls = calls.trim_end_matches(']').trim_start_matches('[').to_owned();
+        format!("\u{1}{}\u{2}{}{calls}", message.role.as_str(), message.content)
+    };
+    messages.iter().map(one).collect()
+}
+
+fn window() -> impl proptest::strategy::Strategy<Value = u32> {
+    prop_oneof![Just(2048_u32), 2048..8192_u32, 2048..=262_144_u32]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_session_keeps_the_laws_as_it_grows(ops in ops(), size in window(), every in 1..6_usize) {
+        let mut session = Session::default();
+        let mut before: Option<Built> = None;
+        for (at, op) in ops.iter().enumerate() {
+            apply(&mut session, op);
+            if at % every != 0 {
+                continue;
+            }
+            let mut input = session.input(size);
+            input.previous = before.as_ref().map(|built| &built.build);
+            let built = build(&input, &session).expect("always builds");
+            check_laws(&session, &built);
+            let again = build(&input, &session).expect("always builds");
+            prop_assert_eq!(&again.result, &built.result);
+            match (&built.new_epoch, &before) {
+                (Some(epoch), _) => {
+                    let conversation = built.result.budget.current_conversation_tokens;
+                    prop_assert!(conversation * 100 <= built.result.budget.available_tokens * 55);
+                    prop_assert_eq!(epoch.head_tokens, conversation);
+                    let seq = session.push(RecordBody::Epoch(epoch.clone()));
+                    session.epoch = Some((seq, epoch.clone()));
+                    let next = session.build(size);
+                    prop_assert_eq!(&next.result.messages, &built.result.messages);
+                    prop_assert_eq!(&next.result.omitted, &built.result.omitted);
+                    prop_assert!(next.new_epoch.is_none());
+                }
+                (None, Some(before)) => {
+                    let (old, new) = (flat(&before.result.messages), flat(&built.result.messages));
+                    prop_assert!(new.starts_with(&old), "{old:?}\nis no prefix of\n{new:?}");
+                    let last = before.result.messages.last().expect("a system message");
+                    let stable = before.result.tokens_used
+                        - u64::from(Counter.count_context_message(last));
+                    prop_assert!(built.result.prefix_tokens >= stable);
+                    prop_assert!(built.result.prefix_tokens <= built.result.tokens_used);
+                }
+                (None, None) => {}
+            }
+            before = Some(built);
+        }
+    }
+
+    #[test]
+    fn a_pending_message_fits_or_the_error_has_numbers(
+        ops in ops(), size in window(), pending in 0..9000_usize, reserve in 0..9000_u32,
+    ) {
+        let mut session = Session::default();
+        ops.iter().for_each(|op| apply(&mut session, op));
+        let text = "please go on ".repeat(pending / 13 + 1);
+        let mut input = session.input(size);
+        input.pending = Some(&text);
+        input.answer_reserve = reserve;
+        match build(&input, &session) {
+            Ok(built) => {
+                check_laws(&session, &built);
+                let last = built.result.messages.last().expect("the pending message");
+                prop_assert!(last.role == Role::User && last.content.ends_with(&text));
+            }
+            Err(ContextError::Overflow { needed, available, .. }) => prop_assert!(needed > available),
+            Err(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
+
+#[test]
+fn an_epoch_record_is_not_an_utterance() {
+    let mut session = Session::default();
+    session.say(Role::User, "go");
+    assert_eq!(session.build(2048).result.original_message_count, 1);
+    assert!(session.path.iter().all(|item| item.kind == RecordKind::Message));
+}
