@@ -24,7 +24,8 @@ impl From<SessionError> for RpcError {
             SessionError::Exists { id } => Self::new(ErrorKind::Conflict, message)
                 .with_hint(format!("ollmctl sessions view {id}"))
                 .with_field("holder", id.to_string()),
-            SessionError::Busy { .. } => Self::new(ErrorKind::Busy, message),
+            SessionError::Damaged { .. } => Self::new(ErrorKind::Corrupted, message),
+            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => Self::new(ErrorKind::Busy, message),
             SessionError::Storage { path, .. } => Self::new(ErrorKind::Storage, message)
                 .with_hint("ollmctl daemon status")
                 .with_field("path", path.to_string_lossy()),

@@ -43,6 +43,8 @@ pub(super) struct Command {
     pub drafts: Vec<Draft>,
     /// The key that makes a retry write nothing.
     pub key: Option<KeyUse>,
+    /// The active leaf that the write was planned on; any other refuses it.
+    pub expected_leaf: Option<Option<Seq>>,
     /// Who waits.
     pub reply: Reply,
 }

@@ -88,6 +88,20 @@ pub(crate) enum SessionError {
         /// The newest version known.
         supported: u32,
     },
+    /// The record is there and cannot be read.
+    #[error("record {seq} of session {id} is damaged")]
+    Damaged {
+        /// The session.
+        id: SessionId,
+        /// The record.
+        seq: Seq,
+    },
+    /// Something was recorded, or the leaf was moved, since the write was planned.
+    #[error("session {id} went on meanwhile")]
+    LeafMoved {
+        /// The session.
+        id: SessionId,
+    },
     /// A session with this id exists with other content.
     #[error("session {id} exists already and is not this import")]
     Exists {

@@ -67,7 +67,12 @@ impl<'a> Planner<'a> {
 
     /// Adds one command; one that cannot be encoded is refused alone.
     pub(super) fn add(&mut self, command: Command) {
-        let Command { drafts, key, reply } = command;
+        let Command { drafts, key, expected_leaf, reply } = command;
+        if expected_leaf.is_some_and(|leaf| leaf != self.cursor.leaf) {
+            let refused = Outcome::Refused(SessionError::LeafMoved { id: self.live.state.id() });
+            self.steps.push(Step { records: Vec::new(), reply: Some((reply, refused)) });
+            return;
+        }
         if let Some(outcome) = key.as_ref().and_then(|key| self.known(key)) {
             self.steps.push(Step { records: Vec::new(), reply: Some((reply, outcome)) });
             return;

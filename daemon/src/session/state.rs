@@ -271,6 +271,12 @@ impl SessionState {
             .filter(|text| !text.is_empty())
     }
 
+    /// The context window in force, in tokens.
+    pub(crate) fn context_size(&self) -> Option<u32> {
+        let header = self.carry.header.as_ref();
+        self.carry.patch.context_size.or_else(|| header?.context_size)
+    }
+
     /// When the last message was recorded.
     pub(crate) const fn last_message_at(&self) -> Option<Timestamp> {
         self.carry.last_message_at

@@ -99,6 +99,9 @@ impl Shared {
     }
 }
 
+/// What a write's caller waits for; it comes when the records are synced.
+pub(crate) type Answer = oneshot::Receiver<Result<Appended, SessionError>>;
+
 /// All sessions; a cheap clone.
 #[derive(Clone)]
 pub(crate) struct Sessions {
@@ -187,10 +190,24 @@ impl Sessions {
         id: SessionId,
         drafts: Vec<Draft>,
         key: Option<KeyUse>,
-    ) -> Result<oneshot::Receiver<Result<Appended, SessionError>>, SessionError> {
+    ) -> Result<Answer, SessionError> {
         let cell = self.cell(id)?;
         let (reply, answer) = oneshot::channel();
-        cell.submit(Command { drafts, key, reply });
+        cell.submit(Command { drafts, key, expected_leaf: None, reply });
+        Ok(answer)
+    }
+
+    /// Like [`Sessions::append`], refused with `LeafMoved` unless `leaf` is still the active leaf when it is
+    /// this write's turn.
+    pub(crate) fn append_after(
+        &self,
+        id: SessionId,
+        leaf: Option<Seq>,
+        drafts: Vec<Draft>,
+    ) -> Result<Answer, SessionError> {
+        let cell = self.cell(id)?;
+        let (reply, answer) = oneshot::channel();
+        cell.submit(Command { drafts, key: None, expected_leaf: Some(leaf), reply });
         Ok(answer)
     }
 

@@ -55,7 +55,7 @@ impl SessionState {
                 .clone()
                 .or_else(|| of_header(|header| header.provider.clone())),
             mode: self.mode(),
-            context_size: patch.context_size.or_else(|| header?.context_size),
+            context_size: self.context_size(),
             status: self.status(now),
             pinned: patch.pinned.unwrap_or_default(),
             start_time: start,
