@@ -1,1 +1,256 @@
-//! (to be written)
+//! The derived database: lists, cold-open hints and full-text search. *Shell*: handle and threads.
+//!
+//! The catalog follows the logs. It is told which sessions changed, asks an [`IndexSource`] what is new, and can
+//! be deleted at any time: it is made anew from the logs while everything else goes on.
+//!
+//! **Invariants**: one thread writes ([`index`]); who reads never waits for it (its own connection, and WAL);
+//! an acknowledged record never depends on anything here; a session that was forgotten left no byte in any file
+//! of the catalog ([`forget`]).
+//!
+//! Must not know log formats, the wire or configuration. FORMAT.md, "Catalog".
+
+mod document;
+mod forget;
+mod index;
+mod query;
+mod queue;
+mod read;
+mod rebuild;
+mod schema;
+mod search;
+mod snippet;
+mod terms;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::methods::daemon::CatalogStatus;
+use rusqlite::{Connection, ErrorCode};
+
+pub(crate) use read::{ListQuery, RetentionRow};
+pub(crate) use search::{SearchPage, SearchQuery};
+
+use crate::fsutil::FsError;
+use crate::session::index::IndexSource;
+use queue::{Forget, Queue};
+
+/// Why the catalog could not do something. Nothing here loses what was recorded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CatalogError {
+    /// The database refused.
+    #[error("cannot {attempt} the catalog {}", path.display())]
+    Database {
+        /// What was tried, as a verb.
+        attempt: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What SQLite said.
+        #[source]
+        source: rusqlite::Error,
+    },
+    /// A file of the catalog could not be made, moved or removed.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// A new file could not be used either.
+    #[error("the catalog {} is not usable even after it was made anew", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A reader kept the journal from being emptied; what was removed is still in it. Try again.
+    #[error("the journal of the catalog {} is in use", path.display())]
+    JournalInUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The logs could not be read.
+    #[error("cannot read the logs for the catalog")]
+    Source(#[source] io::Error),
+    /// The system gave no thread.
+    #[error("cannot start the thread of the catalog")]
+    Thread(#[source] io::Error),
+    /// The file was damaged and is being made anew, or the catalog was shut down.
+    #[error("the catalog is closed")]
+    Closed,
+    /// A query without any word.
+    #[error("the query has no word to search for")]
+    EmptyQuery,
+    /// A query that is longer than anybody types.
+    #[error("the query is longer than {limit_bytes} bytes")]
+    QueryTooLong {
+        /// The most bytes.
+        limit_bytes: usize,
+    },
+    /// A cursor that did not come from an earlier page of the same query.
+    #[error("the cursor is not one of this search")]
+    InvalidCursor,
+}
+
+/// What the catalog does besides its duty.
+#[derive(Clone, Debug)]
+pub(crate) struct CatalogOptions {
+    /// Compare with the logs right after opening. Tests switch it off to see the rows alone.
+    pub check_at_open: bool,
+}
+
+impl Default for CatalogOptions {
+    fn default() -> Self {
+        Self { check_at_open: true }
+    }
+}
+
+/// The derived database of one home. Every call may block: for async code it belongs on a blocking thread, except
+/// [`Catalog::mark_dirty`] and [`Catalog::status`].
+pub(crate) struct Catalog {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the handle and the writer thread have in common.
+struct Shared {
+    path: PathBuf,
+    source: Arc<dyn IndexSource>,
+    queue: Queue,
+    /// Absent while the file is replaced and after the end. Held for one short read at a time.
+    reader: Mutex<Option<Connection>>,
+    state: AtomicU8,
+}
+
+/// How the catalog is, as a number in [`Shared::state`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    Ready,
+    Rebuilding,
+    Unavailable,
+}
+
+impl Catalog {
+    /// Opens the catalog in `path`, or makes it, and begins to follow the logs in the background.
+    ///
+    /// **Errors**: only when the file can neither be used nor replaced, for example on a read-only disk.
+    pub(crate) fn open(
+        path: PathBuf,
+        source: Arc<dyn IndexSource>,
+        options: &CatalogOptions,
+    ) -> Result<Self, CatalogError> {
+        let connections = schema::open(&path)?;
+        let shared = Arc::new(Shared {
+            path,
+            source,
+            queue: Queue::default(),
+            reader: Mutex::new(Some(connections.reader)),
+            state: AtomicU8::new(State::Ready as u8),
+        });
+        if connections.fresh {
+            shared.set_state(State::Rebuilding);
+        }
+        if options.check_at_open || connections.fresh {
+            shared.queue.ask_check();
+        }
+        let thread =
+            index::spawn(Arc::clone(&shared), connections.writer).map_err(CatalogError::Thread)?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// A session changed. Cheap and never blocks; the catalog follows within about half a second.
+    ///
+    /// After [`Catalog::forget`] this means that the session exists again, for example by an import.
+    pub(crate) fn mark_dirty(&self, id: SessionId) {
+        self.shared.queue.mark(id);
+    }
+
+    /// Removes every trace of a session from the catalog's files, and returns when that is done. Changes that are
+    /// marked before it returns are dropped.
+    ///
+    /// To be called *before* the log is removed, because the words of a document can be taken out of the index
+    /// only by reading it once more. Where that fails, the whole index is dropped and made anew.
+    pub(crate) fn forget(&self, id: SessionId) -> Result<(), CatalogError> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.shared.queue.ask_forget(Forget { id, reply })?;
+        answer.recv().map_err(|_| CatalogError::Closed)?
+    }
+
+    /// How it is. Reads no table.
+    pub(crate) fn status(&self) -> CatalogStatus {
+        let state = match self.shared.state() {
+            State::Ready => "ready",
+            State::Rebuilding => "rebuilding",
+            State::Unavailable => "unavailable",
+        };
+        CatalogStatus {
+            state: state.to_owned(),
+            behind: self.shared.queue.behind() as u64,
+            size_bytes: schema::size_bytes(&self.shared.path),
+        }
+    }
+
+    /// Waits until the catalog holds all that was marked; false when `deadline` came first.
+    pub(crate) fn wait_caught_up(&self, deadline: Instant) -> bool {
+        self.shared.queue.wait_done(deadline)
+    }
+
+    /// Finishes the batch under way and closes the file. What was not indexed is found at the next start.
+    pub(crate) fn shutdown(&self) {
+        self.shared.queue.close();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the catalog panicked");
+        }
+    }
+}
+
+impl Drop for Catalog {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> State {
+        match self.state.load(Ordering::Relaxed) {
+            0 => State::Ready,
+            1 => State::Rebuilding,
+            _ => State::Unavailable,
+        }
+    }
+
+    fn set_state(&self, state: State) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Wraps what SQLite said; a damaged file is replaced soon after.
+    fn database_error(&self, attempt: &'static str, source: rusqlite::Error) -> CatalogError {
+        if is_damage(&source) {
+            self.queue.ask_recover();
+        }
+        CatalogError::Database { attempt, path: self.path.clone(), source }
+    }
+
+    /// Replaces the connection of those who read; `None` closes it.
+    fn set_reader(&self, reader: Option<Connection>) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
+    }
+}
+
+/// Whether SQLite says that the file is not what it should be.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
+            true
+        }
+        _ => matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SchemaChanged)
+        ),
+    }
+}

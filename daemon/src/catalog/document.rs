@@ -1,0 +1,201 @@
+//! What of a record is searched, and as which document the index knows it.
+//!
+//! Pure. The text made here is what is indexed, verified, removed and shown, so all four agree.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+
+use ollm_protocol::content::{Part, Record, RecordKind, Role};
+use ollm_protocol::{Seq, Timestamp};
+use serde_json::Value;
+
+use super::words;
+use crate::session::index::Entry;
+
+/// How much of one content is searched, in bytes. What is larger is data, of which the beginning says what it is.
+const MAX_CONTENT_BYTES: usize = 256 * 1024;
+
+/// The searched form of one record.
+#[derive(Debug, PartialEq)]
+pub(super) struct Document {
+    /// Its position in the log.
+    pub seq: Seq,
+    /// Who said it.
+    pub role: Role,
+    /// When it was said.
+    pub at: Timestamp,
+    /// The contents, one after another.
+    pub text: String,
+}
+
+/// Whether a record of this entry may have text, so that others are not read.
+pub(super) fn has_text(entry: &Entry) -> bool {
+    match entry.kind() {
+        Some(RecordKind::Message | RecordKind::ToolCall) => true,
+        Some(RecordKind::Custom) => entry.has(Entry::IN_CONTEXT),
+        _ => false,
+    }
+}
+
+impl Document {
+    /// The document of a record; `None` where nothing in it is searched.
+    pub(super) fn of(record: &Record) -> Option<Self> {
+        let mut text = String::new();
+        let (role, at) = match record.kind {
+            RecordKind::Message => {
+                let message = record.message.as_ref()?;
+                for part in &message.parts {
+                    add_part(&mut text, part);
+                }
+                (message.role, message.timestamp)
+            }
+            RecordKind::ToolCall => {
+                let call = record.tool_call.as_ref()?;
+                add(&mut text, &call.name);
+                add_value(&mut text, &call.args);
+                add(&mut text, &call.result.llm_content);
+                add(&mut text, call.result.error.as_deref().unwrap_or_default());
+                (Role::Tool, call.timestamp)
+            }
+            // It enters the context as a user turn.
+            RecordKind::Custom => {
+                add(&mut text, record.custom.as_ref()?.context_text.as_deref()?);
+                (Role::User, record.at)
+            }
+            _ => return None,
+        };
+        (!text.is_empty()).then_some(Self { seq: record.seq, role, at, text })
+    }
+
+    /// The document's tokens for the index, each once, separated by spaces.
+    pub(super) fn tokens(&self, session: i64, project: Option<&str>) -> String {
+        let mut joined = session_term(session);
+        joined.push(' ');
+        joined.push_str(&role_term(self.role));
+        if let Some(project) = project {
+            joined.push(' ');
+            joined.push_str(&project_term(project));
+        }
+        // Hashes instead of copies: a collision of 64 bits within one document would cost one word.
+        let hasher = RandomState::new();
+        let mut seen = HashSet::with_capacity(256);
+        words::each_token(&self.text, |token, _| {
+            if seen.insert(hasher.hash_one(token)) {
+                joined.push(' ');
+                joined.push_str(token);
+            }
+            ControlFlow::Continue(())
+        });
+        joined
+    }
+}
+
+/// The private term of a session's documents.
+pub(super) fn session_term(session: i64) -> String {
+    format!("{}s{session}", words::FILTER)
+}
+
+/// The private term of a role's documents.
+pub(super) fn role_term(role: Role) -> String {
+    format!("{}r{}", words::FILTER, role as u8)
+}
+
+/// The private term of a project's documents. A session that changes its project is indexed again.
+pub(super) fn project_term(hash: &str) -> String {
+    let mut term = format!("{}p", words::FILTER);
+    term.extend(
+        hash.chars().filter(char::is_ascii_alphanumeric).map(|char| char.to_ascii_lowercase()),
+    );
+    term
+}
+
+fn add_part(text: &mut String, part: &Part) {
+    match part {
+        Part::Text { text: said } => add(text, said),
+        Part::ToolCall { name, args, .. } => {
+            add(text, name);
+            add_value(text, args);
+        }
+        // Thinking is never shown again, and a picture has no words.
+        Part::Thinking { .. } | Part::Image { .. } => {}
+    }
+}
+
+/// The texts inside JSON: the paths, commands and patches of a tool call.
+fn add_value(text: &mut String, value: &Value) {
+    match value {
+        Value::String(said) => add(text, said),
+        Value::Array(items) => items.iter().for_each(|item| add_value(text, item)),
+        Value::Object(fields) => fields.values().for_each(|field| add_value(text, field)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+fn add(text: &mut String, content: &str) {
+    if content.is_empty() {
+        return;
+    }
+    if !text.is_empty() {
+        text.push('\n');
+    }
+    let mut end = content.len().min(MAX_CONTENT_BYTES);
+    while !content.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.push_str(&content[..end]);
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::{Custom, Message, RecordBody, ToolCall, ToolResult};
+    use serde_json::json;
+
+    use super::*;
+
+    fn text_of(body: RecordBody) -> Option<String> {
+        let at = Timestamp::from_unix_ms(1_700_000_000_000);
+        Document::of(&Record::new(Seq(1), None, at, body)).map(|document| document.text)
+    }
+
+    #[test]
+    fn only_what_was_said_is_searched() {
+        let at = Timestamp::from_unix_ms(0);
+        let mut message = Message::text(Role::Assistant, "hello", at);
+        message.parts.push(Part::Thinking { text: "hmm".into() });
+        message.parts.push(Part::ToolCall {
+            id: "1".into(),
+            name: "read".into(),
+            args: json!({"path": "a.rs", "n": 3}),
+        });
+        assert_eq!(text_of(RecordBody::Message(message)).as_deref(), Some("hello\nread\na.rs"));
+        let call = ToolCall {
+            id: "1".into(),
+            name: "shell".into(),
+            args: json!({"cmd": ["ls", "-l"]}),
+            result: ToolResult { llm_content: "out".into(), ..ToolResult::default() },
+            timestamp: at,
+            duration_ms: None,
+            message_seq: None,
+        };
+        assert_eq!(text_of(RecordBody::ToolCall(call)).as_deref(), Some("shell\nls\n-l\nout"));
+        let custom = Custom { name: "x".into(), data: json!("hidden"), context_text: None };
+        assert_eq!(text_of(RecordBody::Custom(custom)), None);
+        assert_eq!(text_of(RecordBody::Message(Message::text(Role::User, "", at))), None);
+    }
+
+    #[test]
+    fn a_large_content_is_cut_at_a_character() {
+        let text = "é".repeat(MAX_CONTENT_BYTES);
+        let message = Message::text(Role::User, format!("a{text}"), Timestamp::from_unix_ms(0));
+        let cut = text_of(RecordBody::Message(message)).expect("has text");
+        assert_eq!(cut.len(), MAX_CONTENT_BYTES - 1);
+    }
+
+    #[test]
+    fn tokens_come_once_with_the_terms_of_the_document() {
+        let at = Timestamp::from_unix_ms(0);
+        let document = Document { seq: Seq(0), role: Role::Tool, at, text: "go go GO".into() };
+        assert_eq!(document.tokens(7, Some("ab01")), "\u{82}s7 \u{82}r3 \u{82}pab01 go");
+    }
+}

@@ -1,0 +1,80 @@
+//! Making the catalog right again: the comparison with the logs, a new index, a new file.
+//!
+//! The same code for the first start, for logs that changed while the daemon was away, and for damage: sessions
+//! that differ are put into the queue, and [`super::index`] does the work.
+
+use std::collections::HashMap;
+
+use super::index::Writer;
+use super::queue::Need;
+use super::{CatalogError, State, forget, query, schema};
+
+/// Compares the size of every log with what the catalog has read of it, in one pass over both lists.
+///
+/// A log that vanished is asked for like a changed one: only the source says that a session is gone.
+pub(super) fn check(writer: &Writer) -> Result<(), CatalogError> {
+    let shared = &writer.shared;
+    let logs = shared.source.logs().map_err(CatalogError::Source)?;
+    let extents =
+        query::extents(writer.conn()?).map_err(|error| shared.database_error("read", error))?;
+    let mut sizes: HashMap<_, _> = logs.into_iter().collect();
+    let mut found = Vec::new();
+    for extent in extents {
+        match sizes.remove(&extent.id) {
+            Some(bytes) if bytes == extent.bytes && extent.complete => {}
+            Some(bytes) if bytes == extent.bytes => found.push((extent.id, Need::Text)),
+            _ => found.push((extent.id, Need::Update)),
+        }
+    }
+    found.extend(sizes.into_keys().map(|id| (id, Need::Update)));
+    if !found.is_empty() {
+        tracing::info!(sessions = found.len(), "the catalog catches up with the logs");
+    }
+    shared.queue.mark_found(found);
+    Ok(())
+}
+
+/// Drops the full-text index and makes it anew from the logs; lists and hints stay.
+///
+/// The way out when text that must go cannot be taken out of the index, because what it was made from is gone.
+pub(super) fn reset_search(writer: &mut Writer) -> Result<(), CatalogError> {
+    tracing::info!("the full-text index is made anew");
+    let shared = std::sync::Arc::clone(&writer.shared);
+    let fail = |error| shared.database_error("make the index anew in", error);
+    let conn = writer.conn()?;
+    query::begin(conn).map_err(fail)?;
+    query::text::reset(conn).map_err(fail)?;
+    query::commit(conn).map_err(fail)?;
+    let incomplete =
+        query::extents(conn).map_err(fail)?.into_iter().filter(|extent| !extent.complete);
+    shared.queue.mark_found(incomplete.map(|extent| (extent.id, Need::Text)).collect::<Vec<_>>());
+    shared.set_state(State::Rebuilding);
+    writer.reset = false;
+    writer.rows_replaced();
+    forget::scrub(writer)
+}
+
+/// Moves a damaged file aside, makes a new one and fills it from the logs.
+pub(super) fn recover(writer: &mut Writer) -> Result<(), CatalogError> {
+    let shared = std::sync::Arc::clone(&writer.shared);
+    tracing::warn!(path = %shared.path.display(), "the catalog is damaged and made anew");
+    shared.set_state(State::Rebuilding);
+    shared.set_reader(None);
+    writer.conn = None;
+    writer.reset = false;
+    writer.rows_replaced();
+    let made = schema::move_aside(&shared.path).and_then(|()| schema::open(&shared.path));
+    match made {
+        Ok(connections) => {
+            shared.set_reader(Some(connections.reader));
+            writer.conn = Some(connections.writer);
+            shared.queue.recovered();
+            shared.queue.ask_check();
+            Ok(())
+        }
+        Err(error) => {
+            shared.queue.ask_recover();
+            Err(error)
+        }
+    }
+}

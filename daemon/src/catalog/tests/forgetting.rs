@@ -1,0 +1,164 @@
+//! After a removal nothing of a session is in any file.
+
+use ollm_protocol::content::Role;
+
+use super::fake::{Bench, at, id};
+use crate::session::index::KeyEntry;
+
+/// Words that only one session has, different from their first letters on.
+fn secrets(n: usize) -> Vec<String> {
+    let letters = |seed: usize| {
+        let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let letter = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            char::from(b'a' + u8::try_from(state % 26).expect("small"))
+        };
+        std::iter::repeat_with(letter).take(10).collect::<String>()
+    };
+    (1..=n).map(letters).collect()
+}
+
+fn integrity(bench: &Bench) {
+    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+    conn.execute("INSERT INTO words (words) VALUES ('integrity-check')", [])
+        .expect("the index is whole");
+    let answer: String =
+        conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
+    assert_eq!(answer, "ok");
+}
+
+#[test]
+fn no_byte_of_a_forgotten_session_is_left() {
+    let bench = Bench::new();
+    // An id whose bytes occur nowhere by chance.
+    let gone = id(0x7c9e_6679_7425_40de_944b_e07f_c1f9_0ae7);
+    let secrets = secrets(3_000);
+    // Other sessions before, between and after, so that pages and segments are shared.
+    for (number, chunk) in secrets.chunks(30).enumerate() {
+        let other: Vec<String> = chunk.iter().map(|word| word.chars().rev().collect()).collect();
+        bench.say(id(1), Role::User, at(0), &other.join(" "));
+        bench.say(gone, Role::Tool, at(0), &format!("common {}", chunk.join(" ")));
+        if number % 7 == 0 {
+            bench.settle();
+        }
+    }
+    let mark = *b"markedcreatekey!";
+    bench.logs.with(gone, |log| {
+        log.session.title = "Titleofsecrets".into();
+        log.keys = vec![KeyEntry { key: *b"markedrecordkey!", payload: *b"payload!", seq: 1 }];
+        log.create_key = Some(KeyEntry { key: mark, payload: *b"payload!", seq: 0 });
+    });
+    bench.catalog.mark_dirty(gone);
+    bench.settle();
+    assert!(
+        bench.holds(b"Titleofsecrets") && bench.holds(&mark) && bench.holds(b"markedrecordkey!")
+    );
+    let found = |word: &&String| bench.holds(word.as_bytes());
+    assert!(secrets.iter().filter(found).count() > 100, "words are in the file before");
+    bench.catalog.forget(gone).expect("forgets");
+    assert!(
+        !bench.holds(b"Titleofsecrets") && !bench.holds(&mark) && !bench.holds(b"markedrecordkey!")
+    );
+    assert!(
+        !bench.holds(b"carry of 100"[..].get(..).expect("whole"))
+            || bench.catalog.hint(id(1)).is_some()
+    );
+    assert!(!bench.holds(&gone.as_uuid().into_bytes()));
+    assert!(!bench.holds(gone.to_string().as_bytes()));
+    let left: Vec<_> = secrets.iter().filter(found).collect();
+    assert!(
+        left.is_empty(),
+        "{} words are left, among them {:?}",
+        left.len(),
+        &left[..left.len().min(5)]
+    );
+    // A word can also begin in the index with what it has in common with the word before it.
+    let tails: Vec<_> = secrets.iter().filter(|word| bench.holds(&word.as_bytes()[2..])).collect();
+    assert!(tails.is_empty(), "{tails:?}");
+    assert_eq!(bench.find("common"), "");
+    for word in &secrets {
+        let other: String = word.chars().rev().collect();
+        assert!(bench.find(&other).starts_with("1:"), "{other} of another session is still found");
+    }
+    integrity(&bench);
+}
+
+#[test]
+fn words_of_a_session_whose_log_is_gone_go_with_the_whole_index() {
+    let bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "staying words");
+    bench.say(id(2), Role::User, at(0), "vanishedword");
+    bench.settle();
+    bench.logs.remove(id(2));
+    bench.catalog.forget(id(2)).expect("forgets");
+    assert!(!bench.holds(b"vanishedword"));
+    bench.settle();
+    assert_eq!((bench.find("staying"), bench.find("vanishedword")), ("1:0".into(), String::new()));
+    assert!(bench.catalog.hint(id(2)).is_none());
+    integrity(&bench);
+}
+
+#[test]
+fn a_replaced_log_leaves_nothing_either() {
+    let bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "lostfromthelog");
+    bench.settle();
+    bench.logs.with(id(1), |log| {
+        log.records.clear();
+        log.generation = 2;
+    });
+    bench.say(id(1), Role::User, at(0), "presentinthelog");
+    bench.settle();
+    bench.catalog.forget(id(1)).expect("forgets");
+    assert!(!bench.holds(b"lostfromthelog") && !bench.holds(b"presentinthelog"));
+}
+
+#[test]
+fn files_that_were_moved_aside_go_too() {
+    let mut bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "wordinolderfile");
+    bench.settle();
+    bench.catalog.shutdown();
+    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+    conn.pragma_update(None, "user_version", 99).expect("writes");
+    drop(conn);
+    bench.reopen();
+    bench.settle();
+    assert!(bench.home.path().join("catalog.sqlite3.corrupt-1").exists());
+    bench.catalog.forget(id(1)).expect("forgets");
+    assert!(!bench.holds(b"wordinolderfile"));
+}
+
+#[test]
+fn a_forgotten_session_comes_back_only_when_it_is_marked_again() {
+    let bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "hello");
+    bench.catalog.forget(id(1)).expect("forgets");
+    bench.settle();
+    assert_eq!(bench.find("hello"), "", "its log is still there, and it is not indexed");
+    bench.catalog.mark_dirty(id(1));
+    bench.settle();
+    assert_eq!(bench.find("hello"), "1:0");
+    bench.catalog.forget(id(7)).expect("one that is not known is no error");
+}
+
+#[test]
+fn a_session_in_another_project_is_found_there() {
+    let bench = Bench::new();
+    let move_to = |project: &str| {
+        bench.logs.with(id(1), |log| log.session.project_hash = Some(project.into()));
+        bench.say(id(1), Role::User, at(0), "hello");
+        bench.settle();
+    };
+    let find = |project: &str| {
+        let query = super::fake::search("hello");
+        bench.find_with(&crate::catalog::SearchQuery { project_hash: Some(project), ..query })
+    };
+    move_to("aaaa");
+    assert_eq!((find("aaaa"), find("bbbb")), ("1:0".into(), String::new()));
+    move_to("bbbb");
+    assert_eq!((find("aaaa"), find("bbbb")), (String::new(), "1:1 1:0".into()));
+    integrity(&bench);
+}

@@ -1,0 +1,344 @@
+//! Text to index tokens, the same way for what is indexed, what is searched and what is highlighted.
+//!
+//! FTS5 splits its input with the `ascii` tokenizer, which keeps ASCII letters, digits and every byte above 127
+//! together and drops the rest. So that each token made here is exactly one token there, punctuation inside a
+//! token is written as a C1 control character ([`UNDERSCORE`], [`DOT`]): two bytes in UTF-8, and never part of a
+//! word, because control characters are not alphanumeric. [`FILTER`] begins the private terms of a document
+//! (session, project, role), which no text can contain for the same reason.
+//!
+//! The rules:
+//! - a word is a run of letters, digits and `_`, in lower case;
+//! - a word with inner structure (`foo_bar`, `camelCase`, `HTTPServer2`) gives itself and its parts;
+//! - a file name (`main.rs`) gives its words and itself, for the extensions of [`EXTENSIONS`];
+//! - a run of Chinese, Japanese or Korean characters gives its overlapping pairs and its last character alone,
+//!   so that every character begins some token and every longer substring is an AND of pairs.
+//!
+//! Pure: no I/O. A change here is a change of [`super::schema::VERSION`].
+
+use std::ops::{ControlFlow, Range};
+
+/// Stands for `_` inside a token.
+pub(super) const UNDERSCORE: char = '\u{80}';
+/// Stands for `.` inside a token.
+pub(super) const DOT: char = '\u{81}';
+/// Begins a private term of a document.
+pub(super) const FILTER: char = '\u{82}';
+
+/// The longest token, in bytes; what is longer is found by its beginning. Longer runs are keys and encoded data,
+/// of which nobody types more.
+const MAX_TOKEN_BYTES: usize = 64;
+
+/// The most parts that a word is split into; a word with more is encoded data whose parts say nothing.
+const MAX_PARTS: usize = 8;
+
+/// Extensions that make `name.ext` a token of its own: without it, the search for a file would read every record
+/// with both common words. `x.y` with any other `y` is mostly a field or a method, and would cost an eighth of
+/// the index. Sorted.
+const EXTENSIONS: &[&str] = &[
+    "bash", "bat", "c", "cc", "cfg", "conf", "cpp", "cs", "css", "csv", "go", "h", "hpp", "html",
+    "ini", "ipynb", "java", "js", "json", "jsonl", "jsx", "kt", "lock", "log", "lua", "md", "mjs",
+    "php", "png", "proto", "py", "rb", "rs", "scss", "sh", "sql", "svg", "swift", "toml", "ts",
+    "tsx", "txt", "vue", "xml", "yaml", "yml", "zig",
+];
+
+/// What a stretch of text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stretch {
+    /// A run of letters, digits and `_`.
+    Word,
+    /// A run of Chinese, Japanese or Korean characters.
+    Cjk,
+}
+
+/// The words and CJK runs of `text` with their bytes, in order.
+pub(super) fn stretches(text: &str) -> impl Iterator<Item = (Stretch, Range<usize>)> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let mut begin: Option<(Stretch, usize)> = None;
+        while let Some(char) = char_at(text, at) {
+            let class = class_of(char);
+            match (begin, class) {
+                (None, Some(stretch)) => begin = Some((stretch, at)),
+                (Some((stretch, from)), class) if class != Some(stretch) => {
+                    return Some((stretch, from..at));
+                }
+                _ => {}
+            }
+            at += char.len_utf8();
+        }
+        begin.map(|(stretch, from)| (stretch, from..text.len()))
+    })
+}
+
+/// Gives every token of `text` with the bytes that it comes from, until `each` breaks.
+pub(super) fn each_token(text: &str, mut each: impl FnMut(&str, Range<usize>) -> ControlFlow<()>) {
+    let mut token = String::new();
+    let mut previous: Option<Range<usize>> = None;
+    for (stretch, range) in stretches(text) {
+        let flow = match stretch {
+            Stretch::Cjk => cjk_tokens(text, range.clone(), &mut each),
+            Stretch::Word => word_tokens(text, range.clone(), &mut token, &mut each),
+        };
+        if flow.is_break() {
+            return;
+        }
+        if let Some(name) = file_name(text, previous.as_ref(), &range) {
+            lower(&text[name.clone()], &mut token);
+            if each(&token, name).is_break() {
+                return;
+            }
+        }
+        previous = Some(range);
+    }
+}
+
+/// The bytes of `name.ext` where `previous` and `word` are its two words.
+pub(super) fn file_name(
+    text: &str,
+    previous: Option<&Range<usize>>,
+    word: &Range<usize>,
+) -> Option<Range<usize>> {
+    let name = previous.filter(|name| name.end + 1 == word.start)?;
+    let dotted = text.as_bytes()[name.end] == b'.';
+    (dotted && is_extension(&text[word.clone()])).then(|| name.start..word.end)
+}
+
+/// A word or file name as its token.
+pub(super) fn whole(word: &str) -> String {
+    let mut token = String::new();
+    lower(word, &mut token);
+    token
+}
+
+/// Lower case, one character after another, so that both sides of a comparison agree.
+pub(super) fn fold(char: char) -> impl Iterator<Item = char> {
+    char.to_lowercase()
+}
+
+fn char_at(text: &str, at: usize) -> Option<char> {
+    match text.as_bytes().get(at) {
+        Some(byte) if byte.is_ascii() => Some(char::from(*byte)),
+        _ => text[at..].chars().next(),
+    }
+}
+
+fn class_of(char: char) -> Option<Stretch> {
+    if char.is_ascii() {
+        (char.is_ascii_alphanumeric() || char == '_').then_some(Stretch::Word)
+    } else if is_cjk(char) {
+        Some(Stretch::Cjk)
+    } else {
+        char.is_alphanumeric().then_some(Stretch::Word)
+    }
+}
+
+/// Scripts that are written without spaces between words, and Korean, whose words change at their end.
+fn is_cjk(char: char) -> bool {
+    matches!(u32::from(char),
+        0x1100..=0x11FF | 0x3005..=0x3007 | 0x3041..=0x3096 | 0x309D..=0x309F | 0x30A1..=0x30FA
+        | 0x30FC..=0x30FF | 0x3131..=0x318E | 0x31F0..=0x31FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF
+        | 0xA960..=0xA97C | 0xAC00..=0xD7FB | 0xF900..=0xFAFF | 0xFF66..=0xFFDC | 0x20000..=0x3FFFD)
+}
+
+fn is_extension(word: &str) -> bool {
+    EXTENSIONS
+        .binary_search_by(|known| {
+            known.bytes().cmp(word.bytes().map(|byte| byte.to_ascii_lowercase()))
+        })
+        .is_ok()
+}
+
+fn cjk_tokens(
+    text: &str,
+    range: Range<usize>,
+    each: &mut impl FnMut(&str, Range<usize>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let mut chars = text[range.clone()].char_indices().peekable();
+    while let Some((offset, char)) = chars.next() {
+        let from = range.start + offset;
+        let to = from + char.len_utf8() + chars.peek().map_or(0, |(_, next)| next.len_utf8());
+        each(&text[from..to], from..to)?;
+    }
+    ControlFlow::Continue(())
+}
+
+fn word_tokens(
+    text: &str,
+    range: Range<usize>,
+    token: &mut String,
+    each: &mut impl FnMut(&str, Range<usize>) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let word = &text[range.clone()];
+    if word.bytes().all(|byte| byte == b'_') {
+        return ControlFlow::Continue(());
+    }
+    lower(word, token);
+    each(token, range.clone())?;
+    let (parts, n_parts) = parts_of(word);
+    if n_parts > MAX_PARTS || (n_parts == 1 && parts[0].len() == word.len()) {
+        return ControlFlow::Continue(());
+    }
+    for part in &parts[..n_parts] {
+        lower(&word[part.clone()], token);
+        each(token, range.start + part.start..range.start + part.end)?;
+    }
+    ControlFlow::Continue(())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Underscore,
+    Digit,
+    Upper,
+    Other,
+}
+
+/// Splits at `_`, between letters and digits, before an upper case letter that follows another case, and before
+/// the last of several upper case letters that a lower case one follows. A count above [`MAX_PARTS`] means that
+/// there are more.
+fn parts_of(word: &str) -> ([Range<usize>; MAX_PARTS], usize) {
+    let mut parts: [Range<usize>; MAX_PARTS] = std::array::from_fn(|_| 0..0);
+    let mut n_parts = 0;
+    let mut add = |part: Range<usize>| {
+        if !part.is_empty() {
+            if let Some(slot) = parts.get_mut(n_parts) {
+                *slot = part;
+            }
+            n_parts += 1;
+        }
+    };
+    let (mut begin, mut last, mut last_at) = (0, Case::Underscore, 0);
+    for (at, char) in word.char_indices() {
+        let case = case_of(char);
+        let cut = match (last, case) {
+            (Case::Underscore, _) => None,
+            (last, case) if last == case => None,
+            // `Server` in `HTTPServer`: the part begins at the capital, not after it.
+            (Case::Upper, Case::Other) => Some(last_at),
+            _ => Some(at),
+        };
+        if let Some(cut) = cut {
+            add(begin..cut);
+            begin = cut;
+        }
+        if case == Case::Underscore {
+            begin = at + char.len_utf8();
+        }
+        (last, last_at) = (case, at);
+    }
+    add(begin..word.len());
+    (parts, n_parts)
+}
+
+fn case_of(char: char) -> Case {
+    match char {
+        '_' => Case::Underscore,
+        _ if char.is_ascii_digit() => Case::Digit,
+        _ if char.is_uppercase() => Case::Upper,
+        _ => Case::Other,
+    }
+}
+
+fn lower(word: &str, token: &mut String) {
+    token.clear();
+    for char in word.chars() {
+        match char {
+            '_' => token.push(UNDERSCORE),
+            '.' => token.push(DOT),
+            _ if char.is_ascii() => token.push(char.to_ascii_lowercase()),
+            _ => token.extend(fold(char)),
+        }
+        if token.len() >= MAX_TOKEN_BYTES {
+            break;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn tokens(text: &str) -> Vec<String> {
+        let mut tokens = Vec::new();
+        each_token(text, |token, range| {
+            assert!(text.get(range).is_some_and(|source| !source.is_empty()), "{text}");
+            tokens.push(token.replace(UNDERSCORE, "_").replace(DOT, "."));
+            ControlFlow::Continue(())
+        });
+        tokens
+    }
+
+    #[test]
+    fn text_becomes_words_and_their_parts() {
+        let check = |text: &str, expect: &str| assert_eq!(tokens(text).join(" "), expect, "{text}");
+        check("Hello, World!", "hello world");
+        check("foo_bar", "foo_bar foo bar");
+        check("camelCaseWord", "camelcaseword camel case word");
+        check("HTTPServer", "httpserver http server");
+        check("utf8", "utf8 utf 8");
+        check("__init__ ___ _x", "__init__ init _x x");
+        check("src/main.rs", "src main rs main.rs");
+        check("foo_bar.test.ts", "foo_bar foo bar test ts test.ts");
+        check("a.b(c) self.len()", "a b c self len");
+        check("don't", "don t");
+        check("Größe ÉCOLE", "größe école");
+        check("日本語", "日本 本語 語");
+        check("本", "本");
+        check("foo日本bar", "foo 日本 本 bar");
+        check("한국어 を", "한국 국어 어 を");
+        check("", "");
+    }
+
+    #[test]
+    fn encoded_data_costs_one_token_a_word() {
+        assert_eq!(tokens("a1b2c3d4e5f6").len(), 1);
+        let long = "x".repeat(5000);
+        assert_eq!(tokens(&long), ["x".repeat(MAX_TOKEN_BYTES)]);
+    }
+
+    #[test]
+    fn extensions_are_sorted() {
+        assert!(EXTENSIONS.is_sorted());
+    }
+
+    proptest! {
+        /// Any part of an identifier is found, and so is the whole.
+        #[test]
+        fn parts_of_identifiers_are_tokens(parts in prop::collection::vec("[a-z]{2,8}", 2..MAX_PARTS)) {
+            let snake = parts.join("_");
+            let camel: String = parts.iter().map(|part| part[..1].to_uppercase() + &part[1..]).collect();
+            for name in [&snake, &camel] {
+                let found = tokens(&format!("let {name} = 1;"));
+                prop_assert!(found.contains(&name.to_lowercase()));
+                for part in &parts {
+                    prop_assert!(found.contains(part), "{part} of {name} in {found:?}");
+                }
+            }
+        }
+
+        /// FTS5's tokenizer must see each token as exactly one.
+        #[test]
+        fn a_token_is_one_token_for_fts5(text in any::<String>()) {
+            each_token(&text, |token, _| {
+                assert!(!token.is_empty() && !token.starts_with(FILTER));
+                assert!(token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte >= 0x80), "{token:?}");
+                ControlFlow::Continue(())
+            });
+        }
+
+        /// Every pair of neighbors in a CJK run is a token, and every character begins one.
+        #[test]
+        fn substrings_of_cjk_are_found(text in "[一-龥ぁ-ん]{1,12}") {
+            let found = tokens(&text);
+            let chars: Vec<char> = text.chars().collect();
+            for pair in chars.windows(2) {
+                prop_assert!(found.contains(&pair.iter().collect::<String>()));
+            }
+            for char in chars {
+                prop_assert!(found.iter().any(|token| token.starts_with(char)));
+            }
+        }
+    }
+}
