@@ -232,7 +232,8 @@ fn prose(line: &str) -> String {
     let mut escaped = String::with_capacity(line.len() + 8);
     let mut rest = line;
     while let Some(c) = rest.chars().next() {
-        let run = rest.len() - rest.trim_start_matches(c).len();
+        // Only marks are counted: counting every run would make a long line of one letter quadratic.
+        let run = if matches!(c, '`' | '~') { run_length(rest, c) } else { 1 };
         match c {
             '`' => {
                 if let Some(span) = code_span(rest, run) {
@@ -267,7 +268,7 @@ fn code_span(rest: &str, run: usize) -> Option<usize> {
     let mut at = run;
     while let Some(offset) = rest[at..].find('`') {
         let start = at + offset;
-        let len = rest[start..].len() - rest[start..].trim_start_matches('`').len();
+        let len = run_length(&rest[start..], '`');
         if len == run {
             let inside = &rest[run..start];
             let is_harmless = !inside.contains(['<', '[', ']', '&', '\\', '|']);
@@ -276,6 +277,11 @@ fn code_span(rest: &str, run: usize) -> Option<usize> {
         at = start + len;
     }
     None
+}
+
+/// How often a text begins with a mark of one byte.
+fn run_length(text: &str, mark: char) -> usize {
+    text.len() - text.trim_start_matches(mark).len()
 }
 
 fn push_line(out: &mut String, line: &str) {

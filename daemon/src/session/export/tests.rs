@@ -1,3 +1,5 @@
+//! Hostile content stays content, and pages read well.
+
 use ollm_protocol::content::{
     Compaction, Custom, Message, Part, Record, RecordBody, Role, SessionHeader, ToolCall,
     ToolResult,
@@ -252,6 +254,17 @@ fn markdown_reads_well() {
          ```json\n{\n  \"path\": \"a.rs\"\n}\n```\n\n*failed, exit code 2*\n\n\
          ````text\na\n```\nb\n````\n\n"
     );
+}
+
+#[test]
+fn a_line_of_one_letter_is_read_in_one_pass() {
+    let at = Timestamp::from_unix_ms(0);
+    let long = "a".repeat(4_000_000);
+    let page = export(
+        ExportFormat::Markdown,
+        &session(vec![RecordBody::Message(Message::text(Role::User, long.as_str(), at))]),
+    );
+    assert!(page.contains(&long));
 }
 
 proptest::proptest! {

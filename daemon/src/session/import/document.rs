@@ -39,16 +39,13 @@ pub(super) fn parse(
     let mut metadata = fields.object("metadata").unwrap_or_default();
 
     let places = Places::of(&messages);
-    let mut calls = Vec::new();
-    for value in fields.list("toolCalls").unwrap_or_default() {
-        source_records += 1;
-        calls.extend(tool_call(value, start, &places, &mut losses));
-    }
-    let mut modes = Vec::new();
-    for value in metadata.list("modeHistory").unwrap_or_default() {
-        source_records += 1;
-        modes.extend(mode_change(value, start, &places, &mut losses));
-    }
+    let mut take = |list: Option<Vec<Value>>, read: ReadPlaced| -> Vec<Item> {
+        let list = list.unwrap_or_default();
+        source_records += list.len() as u64;
+        list.into_iter().filter_map(|value| read(value, start, &places, &mut losses)).collect()
+    };
+    let calls = take(fields.list("toolCalls"), tool_call);
+    let modes = take(metadata.list("modeHistory"), mode_change);
 
     let mut header = header(&mut fields, start, digest_hex, fallback_id, &mut losses);
     let description = complete(&mut header, &mut metadata, &mut losses);
@@ -74,6 +71,9 @@ pub(super) fn parse(
     };
     Imported { header, records, report, close: true }
 }
+
+/// Reads one thing that has to find its place among the messages.
+type ReadPlaced = fn(Value, Timestamp, &Places, &mut Losses) -> Option<Item>;
 
 /// One thing of the document before it has its place among the records.
 struct Item {

@@ -165,6 +165,20 @@ mod tests {
     }
 
     #[test]
+    fn a_count_is_any_whole_number_from_0() {
+        let check = |value: Value, expect: Option<u64>| {
+            let found = Fields::of(json!({ "n": value })).and_then(|mut fields| fields.count("n"));
+            assert_eq!(found, expect);
+        };
+        check(json!(u64::MAX), Some(u64::MAX));
+        check(json!(3.0), Some(3));
+        check(json!(3.5), None);
+        check(json!(-1), None);
+        check(json!(1e300), None);
+        check(json!("3"), None);
+    }
+
+    #[test]
     fn what_nobody_took_is_reported_and_null_is_nothing() {
         let mut fields =
             Fields::of(json!({ "a": 1, "b": "x", "c": null, "d": 3 })).expect("an object");

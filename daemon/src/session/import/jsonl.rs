@@ -42,20 +42,8 @@ struct Reader {
 
 impl Reader {
     fn line(&mut self, number: u64, line: &str, torn: bool) -> Result<(), ImportError> {
-        if self.session_id.is_none() && line.contains("\"ollmExport\"") {
-            if let Ok(Value::Object(first)) = serde_json::from_str::<Value>(line) {
-                if let Some(found) = first.get("ollmExport") {
-                    let found = found.as_u64().unwrap_or(u64::MAX);
-                    if found > JSONL_VERSION {
-                        return Err(ImportError::Newer { found, supported: JSONL_VERSION });
-                    }
-                    self.session_id = first
-                        .get("sessionId")
-                        .and_then(Value::as_str)
-                        .and_then(|id| id.parse().ok());
-                    return Ok(());
-                }
-            }
+        if self.session_id.is_none() && self.first_line(line)? {
+            return Ok(());
         }
         self.n_lines += 1;
         match serde_json::from_str::<Record>(line) {
@@ -69,6 +57,22 @@ impl Reader {
             }
         }
         Ok(())
+    }
+
+    /// Reads the line that names the format; false for any other.
+    fn first_line(&mut self, line: &str) -> Result<bool, ImportError> {
+        if !line.contains("\"ollmExport\"") {
+            return Ok(false);
+        }
+        let Ok(Value::Object(first)) = serde_json::from_str(line) else { return Ok(false) };
+        let Some(found) = first.get("ollmExport") else { return Ok(false) };
+        let found = found.as_u64().unwrap_or(u64::MAX);
+        if found > JSONL_VERSION {
+            return Err(ImportError::Newer { found, supported: JSONL_VERSION });
+        }
+        let id = first.get("sessionId").and_then(Value::as_str);
+        self.session_id = id.and_then(|id| id.parse().ok());
+        Ok(true)
     }
 
     fn record(&mut self, number: u64, record: Record) {

@@ -4,6 +4,7 @@
 //! assumes of the store is the numbering: the header becomes record 0 and `records[i]` becomes record `i + 1`,
 //! so that references inside bodies are final.
 
+mod detect;
 mod document;
 mod fields;
 mod jsonl;
@@ -15,11 +16,6 @@ use ollm_protocol::content::{LeafMove, Meta, RecordBody, Scope, SessionHeader};
 use ollm_protocol::methods::session::ImportReport;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
-
-/// Lines at the beginning of a file that may tell its format; more than one because the first may be damaged.
-const DETECT_LINES: usize = 5;
-/// Nested brackets that a file may have; the JSON reader stops there to protect the stack.
-const MAX_DEPTH: usize = 128;
 
 /// A file as a session: what it is born with and its records in the order of the file.
 #[derive(Debug)]
@@ -100,9 +96,9 @@ pub(crate) fn detect_and_parse(
     if text.trim().is_empty() {
         return Err(ImportError::Empty);
     }
-    match detect_lines(text) {
-        Some(Format::Export) => return jsonl::parse(text, digest_hex, fallback_id),
-        Some(Format::Pi) => return Ok(pi::parse(text, digest_hex, fallback_id)),
+    match detect::by_lines(text) {
+        Some(detect::Format::Export) => return jsonl::parse(text, digest_hex, fallback_id),
+        Some(detect::Format::Pi) => return Ok(pi::parse(text, digest_hex, fallback_id)),
         None => {}
     }
     match serde_json::from_str::<Value>(text) {
@@ -110,7 +106,7 @@ pub(crate) fn detect_and_parse(
             Ok(document::parse(Value::Object(map), digest_hex, fallback_id))
         }
         Ok(_) => Err(ImportError::Unrecognized),
-        Err(_) if too_deep(text) => Err(ImportError::TooDeep { limit: MAX_DEPTH }),
+        Err(_) if detect::too_deep(text) => Err(ImportError::TooDeep { limit: detect::MAX_DEPTH }),
         Err(cause) if text.contains("\"messages\"") && text.contains("\"sessionId\"") => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }
@@ -121,51 +117,6 @@ pub(crate) fn detect_and_parse(
 /// The number that the store gives to `records[index]`.
 pub(crate) const fn seq_of(index: usize) -> Seq {
     Seq(index as u64 + 1)
-}
-
-enum Format {
-    Export,
-    Pi,
-}
-
-fn detect_lines(text: &str) -> Option<Format> {
-    let lines = text.lines().filter(|line| !line.trim().is_empty()).take(DETECT_LINES);
-    for line in lines {
-        let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else { continue };
-        if object.contains_key("ollmExport") {
-            return Some(Format::Export);
-        }
-        let is_session = object.get("type").and_then(Value::as_str) == Some("session");
-        // Lines of our own log have a `seq`; they are no pi entries.
-        if is_session
-            && object.get("id").is_some_and(Value::is_string)
-            && !object.contains_key("seq")
-        {
-            return Some(Format::Pi);
-        }
-    }
-    None
-}
-
-/// Whether brackets outside of strings are nested deeper than the JSON reader goes.
-fn too_deep(text: &str) -> bool {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                if depth >= MAX_DEPTH {
-                    return true;
-                }
-            }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    false
 }
 
 /// The non-blank lines of a file with their numbers from 1, and whether the file ends within the line.

@@ -1,3 +1,5 @@
+//! What is read, what is refused, and what is named as lost.
+
 pub(in crate::session) mod fold;
 mod laws;
 mod pi;

@@ -60,8 +60,7 @@ impl Reader {
         }
         let usage = fields.object("usage").and_then(|usage| self.usage(line, usage, &answer));
         let index = self.push(at, RecordBody::Message(answer));
-        let ids: Vec<_> = self.message_at(index).into_iter().flat_map(call_ids).collect();
-        self.calls.extend(ids.into_iter().map(|id| (id, index)));
+        self.note_calls(index);
         if let Some(usage) = usage {
             self.push(at, RecordBody::Usage(usage));
         }
@@ -106,8 +105,7 @@ impl Reader {
             self.losses.add(line, "toolResult.details", "data of the tool's own display");
         }
         let only_text = parts.iter().all(|part| matches!(part, Part::Text { .. }));
-        let call = self.calls.get(&id).and_then(|&index| find_call(self.message_at(index)?, &id));
-        if let (Some((called, args)), true) = (call, only_text) {
+        if let Some((called, args)) = self.find_call(&id).filter(|_| only_text) {
             let result = ToolResult {
                 llm_content: message(Role::Tool, parts, said_at).plain_text(),
                 display_content,
@@ -244,20 +242,6 @@ impl Reader {
 
 fn message(role: Role, parts: Vec<Part>, timestamp: Timestamp) -> Message {
     Message { parts, ..Message::text(role, "", timestamp) }
-}
-
-fn call_ids(message: &Message) -> impl Iterator<Item = String> {
-    message.parts.iter().filter_map(|part| match part {
-        Part::ToolCall { id, .. } => Some(id.clone()),
-        _ => None,
-    })
-}
-
-fn find_call(message: &Message, wanted: &str) -> Option<(String, Value)> {
-    message.parts.iter().find_map(|part| match part {
-        Part::ToolCall { id, name, args } if id == wanted => Some((name.clone(), args.clone())),
-        _ => None,
-    })
 }
 
 /// What a person was shown: a text, or an object that holds nothing but the text of a diff.

@@ -11,7 +11,7 @@ mod message;
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{Message, RecordBody, Scope, SessionHeader};
+use ollm_protocol::content::{Part, RecordBody, Scope, SessionHeader};
 use ollm_protocol::methods::session::ImportReport;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
@@ -68,8 +68,8 @@ struct Reader {
     by_index: Vec<Place>,
     /// The end of the path that the next entry of a linear file continues.
     tail: Option<usize>,
-    /// By id of a tool call, the record of the message that made it.
-    calls: HashMap<String, usize>,
+    /// By id of a tool call, the record of the message that made it and the part that is the call.
+    calls: HashMap<String, (usize, usize)>,
     provider: Option<String>,
     /// The instant of the entry before, for entries that have none.
     at: Option<Timestamp>,
@@ -171,9 +171,22 @@ impl Reader {
         index
     }
 
-    fn message_at(&self, index: usize) -> Option<&Message> {
-        match &self.records.get(index)?.body {
-            RecordBody::Message(message) => Some(message),
+    /// Notes the calls that a message makes, for the results that follow.
+    fn note_calls(&mut self, index: usize) {
+        let RecordBody::Message(message) = &self.records[index].body else { return };
+        for (at, part) in message.parts.iter().enumerate() {
+            if let Part::ToolCall { id, .. } = part {
+                self.calls.insert(id.clone(), (index, at));
+            }
+        }
+    }
+
+    /// The name and the arguments of an earlier call.
+    fn find_call(&self, id: &str) -> Option<(String, Value)> {
+        let &(index, at) = self.calls.get(id)?;
+        let RecordBody::Message(message) = &self.records[index].body else { return None };
+        match &message.parts[at] {
+            Part::ToolCall { name, args, .. } => Some((name.clone(), args.clone())),
             _ => None,
         }
     }
