@@ -1,1 +1,7 @@
-fn main() {}
+//! The daemon's binary: flags in, exit code out.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ollm_daemon::run(&ollm_daemon::Flags::of_process())
+}

@@ -1,1 +1,231 @@
-//! (to be written)
+//! The composition root: builds every part before the socket exists, runs them, takes them down in reverse.
+//!
+//! Must not know: what a method does, what a record means.
+
+mod control;
+mod observer;
+mod start;
+mod upkeep;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use ollm_protocol::PROTOCOL_VERSION;
+use ollm_protocol::address::DaemonFile;
+
+use crate::catalog::{Catalog, CatalogOptions};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::events::Events;
+use crate::flags::Flags;
+use crate::projects::Projects;
+use crate::rpc::Handles;
+use crate::server::listener::Listener;
+use crate::server::lock::InstanceLock;
+use crate::server::readiness::{self, Announcement, Readiness};
+use crate::server::{Limits, OpenConnections};
+use crate::session::{Sessions, SessionsOptions};
+use crate::shutdown::Tasks;
+use crate::tokens::Counter;
+use crate::turn::{Builds, Core, Documents, Retention, Uploads};
+
+use self::control::Control;
+use self::observer::{Announcer, CatalogHints};
+use self::start::{Home, StartError};
+
+/// How long tasks may take to finish after the last connection is gone; together with the server's own drain it
+/// stays below the ten seconds after which service managers lose patience.
+const DRAIN: Duration = Duration::from_secs(3);
+/// Threads that serve calls; the disk has threads of its own.
+const WORKERS: usize = 2;
+
+/// Runs the daemon until it is told to leave.
+///
+/// **Shape**: exit code 0 after a clean end, 75 when another daemon owns the home, 78 when the configuration is
+/// wrong, 1 for anything else.
+#[must_use]
+pub fn run(flags: &Flags) -> ExitCode {
+    // Nothing that is made from here on is for others.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    let readiness = Readiness::from_fd(flags.ready_fd);
+    if flags.check_config || flags.show_config {
+        return start::report_config(flags);
+    }
+    if flags.detach {
+        // Fails only for the leader of a process group, which has no terminal to lose.
+        drop(rustix::process::setsid());
+    }
+    match start(flags, readiness) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            start::complain(&error);
+            error.exit_code()
+        }
+    }
+}
+
+fn start(flags: &Flags, readiness: Readiness) -> Result<(), StartError> {
+    let prepared = Home::prepare(flags).and_then(|home| {
+        let config = start::load_config(flags, &home.dir)?;
+        let logging = start::log_to(&home.dir, &config.0, flags.detach)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("ollmd")
+            .enable_all()
+            .build()
+            .map_err(StartError::Runtime)?;
+        Ok((home, config, logging, runtime))
+    });
+    let (home, (config, warnings), _logging, runtime) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            readiness.failed(&error.to_rpc());
+            return Err(error);
+        }
+    };
+    let result = runtime.block_on(async {
+        let parts = match Parts::build(flags, home, config, warnings) {
+            Ok(parts) => parts,
+            Err(error) => {
+                readiness.failed(&error.to_rpc());
+                return Err(error);
+            }
+        };
+        parts.serve(readiness).await;
+        Ok(())
+    });
+    // Reads that block on a dead disk must not hold up the end; what was acknowledged is synced.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Everything, built.
+struct Parts {
+    handles: Arc<Handles>,
+    control: Arc<Control>,
+    core: Arc<Core>,
+    retention: Arc<Retention>,
+    listener: Listener,
+    announcement: Announcement,
+    tasks: Tasks,
+    limits: Limits,
+    connections: OpenConnections,
+    /// Held for life.
+    _locks: Vec<InstanceLock>,
+}
+
+impl Parts {
+    fn build(
+        flags: &Flags,
+        home: Home,
+        config: Config,
+        warnings: Vec<String>,
+    ) -> Result<Self, StartError> {
+        let clock = Arc::new(Clock::system());
+        let started_at = clock.now();
+        let events = Events::new(Arc::clone(&clock));
+        let retention = Arc::new(Retention::default());
+        let announcer = Arc::new(Announcer::new(events.clone(), Arc::clone(&retention)));
+        let Home { dir, sessions_dir, locks } = home;
+        let sessions = Sessions::new(SessionsOptions {
+            dir: sessions_dir,
+            clock: Arc::clone(&clock),
+            observer: Arc::<Announcer>::clone(&announcer),
+        });
+        let catalog = open_catalog(&dir, &sessions)?;
+        announcer.follow(&catalog);
+        sessions.set_hints(Arc::new(CatalogHints::new(&catalog)));
+        let core = Arc::new(Core {
+            sessions,
+            catalog,
+            projects: Projects::new(dir.join("projects")),
+            events: events.clone(),
+            clock,
+            counter: Counter,
+            builds: Builds::default(),
+            uploads: Uploads::new(dir.clone()),
+            documents: Documents::default(),
+            creating: std::sync::Mutex::new(()),
+            config: RwLock::new(Arc::new(config)),
+        });
+        let lock = locks.first().ok_or(StartError::NoHome)?;
+        let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
+        let file = DaemonFile {
+            socket: listener.path().to_owned(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol: PROTOCOL_VERSION,
+            started_at,
+        };
+        let announcement = Announcement::publish(&dir, &file)?;
+        let (tasks, limits, connections) =
+            (Tasks::new(), Limits::default(), OpenConnections::default());
+        let control = Arc::new(Control {
+            core: Arc::clone(&core),
+            source: start::ConfigSource::new(flags, &dir),
+            home: dir,
+            daemon_file: file,
+            connections: connections.clone(),
+            warnings: std::sync::Mutex::new(warnings),
+            restart_needed: std::sync::Mutex::default(),
+        });
+        let handles = Arc::new(Handles {
+            events,
+            shutdown: tasks.clone(),
+            core: Arc::clone(&core),
+            control: Arc::new(Arc::clone(&control)),
+            limits: limits.call.clone(),
+        });
+        Ok(Self {
+            handles,
+            control,
+            core,
+            retention,
+            listener,
+            announcement,
+            tasks,
+            limits,
+            connections,
+            _locks: locks,
+        })
+    }
+
+    async fn serve(self, readiness: Readiness) {
+        let methods = crate::rpc::methods(self.handles);
+        upkeep::spawn(&self.tasks, &self.core, &self.retention, &self.control);
+        tracing::info!(socket = %self.listener.path().display(), "ready");
+        readiness.ready();
+        crate::server::run(
+            self.listener,
+            methods,
+            self.tasks.clone(),
+            self.limits,
+            self.connections,
+        )
+        .await;
+        readiness::stopping();
+        let left = self.tasks.drain(DRAIN).await;
+        if left > 0 {
+            tracing::warn!(left, "tasks were cut off: the time to finish is over");
+        }
+        let core = Arc::clone(&self.core);
+        let finished = tokio::task::spawn_blocking(move || {
+            Documents::finish(&core);
+            core.catalog.shutdown();
+        });
+        drop(finished.await);
+        if let Err(error) = self.announcement.withdraw() {
+            tracing::warn!("{error}");
+        }
+        tracing::info!("left");
+    }
+}
+
+/// Opens the catalog; one that cannot be used at all is an error of the start, because nothing could be listed.
+fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
+    let path: PathBuf = dir.join("catalog.sqlite3");
+    let source = Arc::new(sessions.clone());
+    Ok(Arc::new(Catalog::open(path, source, &CatalogOptions::default())?))
+}

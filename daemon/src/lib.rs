@@ -6,21 +6,26 @@
 //! - [`server`]: socket, lock and framing; [`rpc`]: methods and errors of the wire.
 //! - [`turn`]: what combines several parts: recording, building, importing, retention.
 //! - [`context`]: what a model is sent; [`catalog`]: the derived database; [`tokens`]: counting.
-//! - [`session`]: the log and everything folded from it.
+//! - [`projects`]: what is remembered of a project; [`session`]: the log and everything folded from it.
 //! - [`events`], [`config`], [`fsutil`], [`clock`], [`shutdown`]: what all of them stand on.
 //!
 //! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
 
 mod catalog;
 mod clock;
-pub mod config;
+mod config;
 mod context;
 mod daemon;
 mod events;
+mod flags;
 mod fsutil;
+mod projects;
 mod rpc;
 mod server;
 mod session;
 mod shutdown;
 mod tokens;
 mod turn;
+
+pub use daemon::run;
+pub use flags::Flags;

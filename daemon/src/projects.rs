@@ -64,13 +64,18 @@ impl Projects {
     pub(crate) fn canonical(path: &str) -> Result<String, ProjectError> {
         let refuse = |source| ProjectError::NoDirectory { path: path.to_owned(), source };
         if !Path::new(path).is_absolute() {
-            return Err(refuse(io::Error::other("the daemon has no working directory: give it absolute")));
+            return Err(refuse(io::Error::other(
+                "the daemon has no working directory: give it absolute",
+            )));
         }
         let found = fs::canonicalize(path).map_err(refuse)?;
         if !found.is_dir() {
             return Err(refuse(io::Error::from(io::ErrorKind::NotADirectory)));
         }
-        found.into_os_string().into_string().map_err(|path| ProjectError::NotUtf8 { path: path.into() })
+        found
+            .into_os_string()
+            .into_string()
+            .map_err(|path| ProjectError::NotUtf8 { path: path.into() })
     }
 
     /// The canonical path where the directory exists, else the path as it was given: a project whose
@@ -85,7 +90,11 @@ impl Projects {
     }
 
     /// Sets or forgets the session that a project goes on with.
-    pub(crate) fn set_current(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {
+    pub(crate) fn set_current(
+        &self,
+        path: &str,
+        id: Option<SessionId>,
+    ) -> Result<(), ProjectError> {
         let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = ProjectFile { path: path.to_owned(), current_session: id };
         fsutil::create_private_dir(&self.dir)?;
@@ -113,7 +122,8 @@ impl Projects {
         let Ok(files) = fs::read_dir(&self.dir) else { return Vec::new() };
         files
             .filter_map(|file| {
-                let file: ProjectFile = serde_json::from_slice(&fs::read(file.ok()?.path()).ok()?).ok()?;
+                let file: ProjectFile =
+                    serde_json::from_slice(&fs::read(file.ok()?.path()).ok()?).ok()?;
                 (file.current_session == Some(id)).then_some(file.path)
             })
             .collect()
@@ -158,7 +168,10 @@ mod tests {
     #[test]
     fn a_project_must_be_a_directory_named_from_the_root() {
         assert!(matches!(Projects::canonical("relative"), Err(ProjectError::NoDirectory { .. })));
-        assert!(matches!(Projects::canonical("/no/such/place"), Err(ProjectError::NoDirectory { .. })));
+        assert!(matches!(
+            Projects::canonical("/no/such/place"),
+            Err(ProjectError::NoDirectory { .. })
+        ));
         assert_eq!(Projects::canonical("/").expect("exists"), "/");
     }
 }

@@ -7,6 +7,11 @@ use chrono::{DateTime, SecondsFormat, TimeZone, Utc};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+/// 0001-01-01T00:00:00.000Z.
+const FIRST_MS: i64 = -62_135_596_800_000;
+/// 9999-12-31T23:59:59.999Z.
+const LAST_MS: i64 = 253_402_300_799_999;
+
 /// An instant in UTC with millisecond precision, written as RFC 3339 (`2026-01-27T10:00:00.000Z`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(DateTime<Utc>);
@@ -17,9 +22,11 @@ pub struct Timestamp(DateTime<Utc>);
 pub struct InvalidTimestamp;
 
 impl Timestamp {
-    /// The instant that lies `ms` milliseconds after 1970; values outside chrono's range become 1970.
+    /// The instant that lies `ms` milliseconds after 1970, kept within the years 1 to 9999 that RFC 3339 can
+    /// write.
     #[must_use]
     pub fn from_unix_ms(ms: i64) -> Self {
+        let ms = ms.clamp(FIRST_MS, LAST_MS);
         Self(Utc.timestamp_millis_opt(ms).single().unwrap_or_default())
     }
 
@@ -40,9 +47,14 @@ impl FromStr for Timestamp {
     type Err = InvalidTimestamp;
 
     fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
-        DateTime::parse_from_rfc3339(text)
-            .map(|at| Self::from_unix_ms(at.timestamp_millis()))
-            .map_err(|_| InvalidTimestamp)
+        let at = DateTime::parse_from_rfc3339(text).map_err(|_| InvalidTimestamp)?;
+        let ms = at.timestamp_millis();
+        // An offset can carry an instant over the end of the years that can be written back.
+        if (FIRST_MS..=LAST_MS).contains(&ms) {
+            Ok(Self::from_unix_ms(ms))
+        } else {
+            Err(InvalidTimestamp)
+        }
     }
 }
 
@@ -90,5 +102,10 @@ mod tests {
         let at: Timestamp = "2026-01-27T11:00:00.123456+01:00".parse().expect("valid");
         assert_eq!(at.to_string(), "2026-01-27T10:00:00.123Z");
         assert!("yesterday".parse::<Timestamp>().is_err());
+        assert!("9999-12-31T23:59:59-01:00".parse::<Timestamp>().is_err());
+        for ms in [i64::MIN, i64::MAX] {
+            let at = Timestamp::from_unix_ms(ms);
+            assert_eq!(at.to_string().parse(), Ok(at));
+        }
     }
 }

@@ -14,10 +14,13 @@ impl From<SessionError> for RpcError {
     fn from(error: SessionError) -> Self {
         let message = error.to_string();
         match error {
-            SessionError::NotFound { .. } => Self::new(ErrorKind::SessionNotFound, message)
-                .with_hint("ollmctl sessions list"),
-            SessionError::RecordNotFound { id, .. } => Self::new(ErrorKind::RecordNotFound, message)
-                .with_hint(format!("ollmctl sessions view {id}")),
+            SessionError::NotFound { .. } => {
+                Self::new(ErrorKind::SessionNotFound, message).with_hint("ollmctl sessions list")
+            }
+            SessionError::RecordNotFound { id, .. } => {
+                Self::new(ErrorKind::RecordNotFound, message)
+                    .with_hint(format!("ollmctl sessions view {id}"))
+            }
             SessionError::KeyConflict { id, seq } => Self::new(ErrorKind::Conflict, message)
                 .with_hint(format!("ollmctl sessions view {id} --from {seq} --limit 1"))
                 .with_field("holder", seq.0),
@@ -25,7 +28,9 @@ impl From<SessionError> for RpcError {
                 .with_hint(format!("ollmctl sessions view {id}"))
                 .with_field("holder", id.to_string()),
             SessionError::Damaged { .. } => Self::new(ErrorKind::Corrupted, message),
-            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => Self::new(ErrorKind::Busy, message),
+            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => {
+                Self::new(ErrorKind::Busy, message)
+            }
             SessionError::Storage { path, .. } => Self::new(ErrorKind::Storage, message)
                 .with_hint("ollmctl daemon status")
                 .with_field("path", path.to_string_lossy()),

@@ -1,6 +1,6 @@
 //! Beginning a session.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use ollm_protocol::content::SessionHeader;
 use ollm_protocol::method;
@@ -19,6 +19,8 @@ pub(crate) fn create(
 ) -> Result<Session, TurnError> {
     let key = params.key.take();
     let key = key_use::<method::SessionCreate>(key, &params)?;
+    let _one_at_a_time =
+        key.is_some().then(|| core.creating.lock().unwrap_or_else(PoisonError::into_inner));
     if let Some(key) = &key
         && let Some(session) = begun_before(core, key)?
     {

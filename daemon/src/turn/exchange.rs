@@ -21,7 +21,6 @@ use crate::session::document::SessionFacts;
 use crate::session::export::Exporter;
 use crate::session::import::{Imported, ImportedRecord, detect_and_parse};
 use crate::session::{Birth, Draft, KeyUse, Parent, SessionError};
-use crate::tokens;
 
 /// Records in one chunk of an export.
 const CHUNK_RECORDS: usize = 256;
@@ -221,11 +220,7 @@ fn store(core: &Arc<Core>, imported: Imported) -> Result<(Session, ImportReport)
 }
 
 /// Whether the records of a session begin as the imported ones do.
-fn begins_alike(
-    core: &Core,
-    id: SessionId,
-    records: &[ImportedRecord],
-) -> Result<bool, TurnError> {
+fn begins_alike(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<bool, TurnError> {
     for (chunk, first) in records.chunks(CHUNK_RECORDS).zip((1..).step_by(CHUNK_RECORDS)) {
         let seqs: Vec<Seq> = (first..).take(chunk.len()).map(Seq).collect();
         let stored = core.sessions.records(id, &seqs)?;
@@ -251,7 +246,7 @@ fn drafts(core: &Core, records: Vec<ImportedRecord>, known: usize) -> Vec<Draft>
         let ImportedRecord { parent, at, body, key } = record;
         let tokens = core.counter.count_record(&body);
         Draft {
-            tokens: Some((tokens, tokens::IDENTITY)),
+            tokens: Some((tokens, core.counter.identity())),
             at: Some(at),
             parent: place(parent),
             key: key.map(|key| KeyUse::new("session.import", key, &[])),

@@ -14,7 +14,7 @@ mod remove;
 mod retention;
 mod update;
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ollm_protocol::SessionId;
 use ollm_protocol::methods::session::Session;
@@ -60,6 +60,8 @@ pub(crate) struct Core {
     pub uploads: Uploads,
     /// Session documents that are due.
     pub documents: Documents,
+    /// Held while a session is begun with a key, so that two retries at once begin one.
+    pub creating: Mutex<()>,
     /// The configuration in force; replaced as a whole when it is read again.
     pub config: RwLock<Arc<Config>>,
 }

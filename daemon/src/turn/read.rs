@@ -21,7 +21,10 @@ const MAX_LIMIT: u32 = 1000;
 const PAGE_BYTES: usize = 6 * 1024 * 1024;
 
 /// Reads a page of records. Blocks on the disk.
-pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult, TurnError> {
+pub(crate) fn get(
+    core: &Arc<Core>,
+    params: SessionGetParams,
+) -> Result<SessionGetResult, TurnError> {
     let SessionGetParams { session_id, from, limit, branch } = params;
     page(core, session_id, from.unwrap_or_default(), limit.unwrap_or(DEFAULT_LIMIT), branch)
 }

@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use super::{Core, TurnError, append};
 use crate::session::{Draft, KeyUse};
-use crate::tokens;
 
 /// Records one message.
 pub(crate) async fn record(
@@ -69,7 +68,7 @@ async fn write(
     key: Option<KeyUse>,
 ) -> Result<SessionRecordResult, TurnError> {
     let tokens = core.counter.count_record(&body);
-    let draft = Draft::new(body, Some((tokens, tokens::IDENTITY)));
+    let draft = Draft::new(body, Some((tokens, core.counter.identity())));
     let appended = append(core, id, vec![draft], key).await?;
     core.documents.note(id);
     Ok(SessionRecordResult {

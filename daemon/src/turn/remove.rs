@@ -91,7 +91,12 @@ pub(crate) fn cleanup(
     let going = sessions.split_off(keep);
     if params.dry_run {
         let kept = keep as u64;
-        return Ok(SessionCleanupResult { deleted: going, kept, failed: Vec::new(), dry_run: true });
+        return Ok(SessionCleanupResult {
+            deleted: going,
+            kept,
+            failed: Vec::new(),
+            dry_run: true,
+        });
     }
     Ok(delete_all(core, going, keep as u64))
 }

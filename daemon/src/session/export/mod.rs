@@ -33,6 +33,11 @@ impl Exporter {
         Self { format, document: DocumentWriter::default() }
     }
 
+    /// The form that it writes.
+    pub(crate) const fn format(&self) -> ExportFormat {
+        self.format
+    }
+
     /// Writes what comes before the first record.
     pub(crate) fn begin(&mut self, facts: &SessionFacts<'_>, out: &mut String) {
         match self.format {

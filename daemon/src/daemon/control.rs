@@ -1,0 +1,118 @@
+//! The process as its own methods see it: status and reload.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ollm_protocol::address::DaemonFile;
+use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
+use ollm_protocol::{ErrorKind, EventKind};
+
+use super::start::ConfigSource;
+use crate::events::EventDraft;
+use crate::rpc::error::RpcError;
+use crate::rpc::{Answer, DaemonControl};
+use crate::server::OpenConnections;
+use crate::turn::Core;
+
+/// Most warnings that are kept for `daemon.status`; the log has them all.
+const MAX_WARNINGS: usize = 20;
+
+/// What `daemon.status` and `daemon.reload` work on.
+pub(super) struct Control {
+    pub(super) core: Arc<Core>,
+    pub(super) source: ConfigSource,
+    pub(super) home: PathBuf,
+    pub(super) daemon_file: DaemonFile,
+    pub(super) connections: OpenConnections,
+    pub(super) warnings: Mutex<Vec<String>>,
+    pub(super) restart_needed: Mutex<Vec<String>>,
+}
+
+impl Control {
+    /// Keeps a warning for `daemon.status`.
+    pub(super) fn warn(&self, warning: String) {
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.last() != Some(&warning) {
+            warnings.push(warning);
+        }
+        let over = warnings.len().saturating_sub(MAX_WARNINGS);
+        warnings.drain(..over);
+    }
+
+    fn status_now(&self) -> DaemonStatusResult {
+        let file = &self.daemon_file;
+        DaemonStatusResult {
+            version: file.version.clone(),
+            pid: file.pid,
+            started_at: file.started_at,
+            home: self.home.clone(),
+            socket: file.socket.clone(),
+            protocol: file.protocol,
+            connections: self.connections.count() as u64,
+            store: self.core.sessions.status(),
+            catalog: self.core.catalog.status(),
+            subscriptions: self.core.events.subscriptions() as u64,
+            memory_bytes: resident_bytes(),
+            restart_needed: self
+                .restart_needed
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+            warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    fn reload_now(&self) -> Result<DaemonReloadResult, RpcError> {
+        let (config, warnings) = self.source.load().map_err(|error| {
+            RpcError::new(ErrorKind::Config, error.to_string()).with_hint("ollmctl config check")
+        })?;
+        let old = self.core.config();
+        let (applied, restart_needed) = config.diff(&old);
+        let mut slot = self.core.config.write().unwrap_or_else(PoisonError::into_inner);
+        *slot = Arc::new(config);
+        drop(slot);
+        let mut pending = self.restart_needed.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in &restart_needed {
+            if !pending.contains(name) {
+                pending.push(name.clone());
+            }
+        }
+        drop(pending);
+        if !applied.is_empty() || !restart_needed.is_empty() {
+            self.core.events.publish(EventDraft {
+                session_id: None,
+                seq: None,
+                kind: EventKind::ConfigReloaded,
+                at: self.core.clock.now(),
+                data: serde_json::json!({ "applied": applied, "restartNeeded": restart_needed }),
+            });
+        }
+        Ok(DaemonReloadResult { applied, restart_needed, warnings })
+    }
+}
+
+impl DaemonControl for Arc<Control> {
+    fn status(&self) -> Answer<'_, DaemonStatusResult> {
+        let control = Arc::clone(self);
+        Box::pin(async move {
+            let status = tokio::task::spawn_blocking(move || control.status_now());
+            status.await.map_err(|_| RpcError::leaving())
+        })
+    }
+
+    fn reload(&self) -> Answer<'_, DaemonReloadResult> {
+        let control = Arc::clone(self);
+        Box::pin(async move {
+            let reloaded = tokio::task::spawn_blocking(move || control.reload_now());
+            reloaded.await.map_err(|_| RpcError::leaving())?
+        })
+    }
+}
+
+/// The memory that the process holds, where the system tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kib * 1024)
+}

@@ -1,0 +1,246 @@
+//! From flags to a locked home, a configuration and a log; and how a start that fails says so.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ollm_protocol::ErrorKind;
+use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::rolling::{RollingFileAppender, Rotation};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt;
+use tracing_subscriber::prelude::*;
+
+use crate::catalog::CatalogError;
+use crate::config::{Config, ConfigError, FlagOverrides};
+use crate::flags::Flags;
+use crate::fsutil::{self, FsError};
+use crate::rpc::error::RpcError;
+use crate::server::listener::ListenError;
+use crate::server::lock::{InstanceLock, LockError};
+
+/// The home when nothing else is said, below the user's own directory.
+const DEFAULT_HOME: &str = ".ollm";
+/// `EX_TEMPFAIL`: another daemon owns the home.
+const EXIT_LOCKED: u8 = 75;
+/// `EX_CONFIG`: the configuration is wrong.
+const EXIT_CONFIG: u8 = 78;
+
+/// The daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    /// Neither a flag nor the environment says where the home is.
+    #[error("no home: give --home DIR or set HOME")]
+    NoHome,
+    /// Another daemon owns it.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A file or directory cannot be used.
+    #[error(transparent)]
+    File(#[from] FsError),
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The log cannot be written.
+    #[error("cannot write the log in {}", dir.display())]
+    Log {
+        /// The directory.
+        dir: PathBuf,
+        /// Why not.
+        #[source]
+        source: tracing_appender::rolling::InitError,
+    },
+    /// The level is not one.
+    #[error("--log-level must be error, warn, info, debug or trace, not {level:?}")]
+    LogLevel {
+        /// As it was given.
+        level: String,
+    },
+    /// The system gave no threads.
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+    /// The catalog can neither be used nor replaced.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    /// There is no place to listen in.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+impl StartError {
+    pub(super) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Lock(LockError::Held { .. }) => ExitCode::from(EXIT_LOCKED),
+            Self::Config(_) | Self::LogLevel { .. } => ExitCode::from(EXIT_CONFIG),
+            _ => ExitCode::FAILURE,
+        }
+    }
+
+    /// The error as the client that started us shows it.
+    pub(super) fn to_rpc(&self) -> RpcError {
+        let message = chain(self);
+        match self {
+            Self::Lock(LockError::Held { .. }) => {
+                RpcError::new(ErrorKind::Locked, message).with_hint("ollmctl daemon status")
+            }
+            Self::Config(_) | Self::LogLevel { .. } => {
+                RpcError::new(ErrorKind::Config, message).with_hint("ollmctl config check")
+            }
+            _ => RpcError::new(ErrorKind::Storage, message),
+        }
+    }
+}
+
+/// An error with its causes, for people.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
+
+/// Says on standard error why the daemon does not start.
+#[expect(clippy::print_stderr, reason = "there may be no log yet")]
+pub(super) fn complain(error: &StartError) {
+    let error = error.to_rpc();
+    eprintln!("ollmd: {}", error.message);
+    if let Some(hint) = error.hint {
+        eprintln!("try: {hint}");
+    }
+}
+
+/// The directories of this daemon, locked.
+pub(super) struct Home {
+    /// The home, canonical.
+    pub(super) dir: PathBuf,
+    /// The logs of sessions, which may lie elsewhere.
+    pub(super) sessions_dir: PathBuf,
+    /// Held for life; the first one is the home's.
+    pub(super) locks: Vec<InstanceLock>,
+}
+
+impl Home {
+    /// Makes the home where it is missing and locks it; nothing in it was read before.
+    pub(super) fn prepare(flags: &Flags) -> Result<Self, StartError> {
+        let dir = home_dir(flags)?;
+        fsutil::create_private_dir(&dir)?;
+        let dir = dir.canonicalize().map_err(|source| FsError::new("find", &dir, source))?;
+        let mut locks = vec![InstanceLock::acquire(&dir)?];
+        let (config, _) = ConfigSource::new(flags, &dir).load()?;
+        let sessions_dir = config.sessions.data_dir.unwrap_or_else(|| dir.join("sessions"));
+        fsutil::create_private_dir(&sessions_dir)?;
+        let sessions_dir = sessions_dir
+            .canonicalize()
+            .map_err(|source| FsError::new("find", &sessions_dir, source))?;
+        if !sessions_dir.starts_with(&dir) {
+            locks.push(InstanceLock::acquire(&sessions_dir)?);
+        }
+        Ok(Self { dir, sessions_dir, locks })
+    }
+}
+
+fn home_dir(flags: &Flags) -> Result<PathBuf, StartError> {
+    if let Some(home) = &flags.home {
+        return std::path::absolute(home)
+            .map_err(|source| FsError::new("find", home, source).into());
+    }
+    std::env::home_dir().map(|dir| dir.join(DEFAULT_HOME)).ok_or(StartError::NoHome)
+}
+
+/// Where the configuration comes from, to be read now and again.
+pub(super) struct ConfigSource {
+    home: PathBuf,
+    explicit: Option<PathBuf>,
+    overrides: FlagOverrides,
+}
+
+impl ConfigSource {
+    pub(super) fn new(flags: &Flags, home: &Path) -> Self {
+        let overrides = FlagOverrides { log_level: flags.log_level.clone() };
+        let explicit = flags
+            .config
+            .as_ref()
+            .map(|file| std::path::absolute(file).unwrap_or_else(|_| file.clone()));
+        Self { home: home.to_owned(), explicit, overrides }
+    }
+
+    /// The file that is read.
+    pub(super) fn file(&self) -> PathBuf {
+        self.explicit.clone().unwrap_or_else(|| self.home.join("config.yaml"))
+    }
+
+    /// Reads it; warnings as texts.
+    pub(super) fn load(&self) -> Result<(Config, Vec<String>), ConfigError> {
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        let explicit = self.explicit.as_deref();
+        let (config, warnings) = Config::load(&self.home, explicit, environment, &self.overrides)?;
+        Ok((config, warnings.iter().map(ToString::to_string).collect()))
+    }
+}
+
+/// The configuration of this start, with what it warns of.
+pub(super) fn load_config(flags: &Flags, home: &Path) -> Result<(Config, Vec<String>), StartError> {
+    Ok(ConfigSource::new(flags, home).load()?)
+}
+
+/// Logs to a file a day in the home, and to standard error unless the daemon left the terminal.
+pub(super) fn log_to(
+    home: &Path,
+    config: &Config,
+    detached: bool,
+) -> Result<WorkerGuard, StartError> {
+    let level: LevelFilter = config
+        .log
+        .level
+        .parse()
+        .map_err(|_| StartError::LogLevel { level: config.log.level.clone() })?;
+    let dir = home.join("logs");
+    fsutil::create_private_dir(&dir)?;
+    let file = RollingFileAppender::builder()
+        .rotation(Rotation::DAILY)
+        .filename_prefix("ollmd.log")
+        .max_log_files(config.log.keep_days.max(1) as usize)
+        .build(&dir)
+        .map_err(|source| StartError::Log { dir, source })?;
+    let (file, guard) = tracing_appender::non_blocking(file);
+    let to_file = fmt::layer().with_ansi(false).with_writer(file);
+    let to_terminal = (!detached).then(|| {
+        fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr)
+    });
+    // A second subscriber exists only in a test that starts two daemons; the first one keeps logging.
+    drop(tracing_subscriber::registry().with(level).with(to_file).with(to_terminal).try_init());
+    Ok(guard)
+}
+
+/// `--check-config` and `--show-config`.
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is what the flags are for")]
+pub(super) fn report_config(flags: &Flags) -> ExitCode {
+    let loaded = home_dir(flags).and_then(|home| load_config(flags, &home));
+    let (config, warnings) = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            let text = chain(&error);
+            if flags.json {
+                println!("{}", serde_json::json!({ "ok": false, "error": text }));
+            } else {
+                eprintln!("{text}");
+            }
+            return error.exit_code();
+        }
+    };
+    for warning in &warnings {
+        eprintln!("warning: {warning}");
+    }
+    match (flags.show_config, flags.json) {
+        (true, true) => println!("{}", config.to_json()),
+        (true, false) => print!("{}", config.to_yaml()),
+        (false, true) => println!("{}", serde_json::json!({ "ok": true, "warnings": warnings })),
+        (false, false) => println!("the configuration is fine"),
+    }
+    ExitCode::SUCCESS
+}

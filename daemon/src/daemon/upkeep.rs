@@ -1,0 +1,151 @@
+//! What the daemon does by itself: signals, changed configuration, documents, retention, unused sessions.
+//!
+//! Timers: one a minute while sessions are open. Everything else sleeps until something happens.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher};
+use ollm_protocol::Timestamp;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+use super::control::Control;
+use crate::rpc::DaemonControl;
+use crate::shutdown::Tasks;
+use crate::turn::{Core, Documents, Retention, finish_deletions};
+
+/// A session that nobody used for this long is closed; opening it again takes milliseconds.
+const UNUSED_MS: i64 = 5 * 60 * 1000;
+/// How often unused sessions are looked for.
+const LOOK_FOR_UNUSED: Duration = Duration::from_secs(60);
+/// Editors write a file in several steps; it is read when they have been quiet for this long.
+const CONFIG_QUIET: Duration = Duration::from_millis(200);
+/// Sent when a file would grow beyond a limit; without a handler it would kill the daemon.
+const SIGXFSZ: i32 = 25;
+
+/// Starts all of it; every task ends when the daemon stops.
+pub(super) fn spawn(
+    tasks: &Tasks,
+    core: &Arc<Core>,
+    retention: &Arc<Retention>,
+    control: &Arc<Control>,
+) {
+    until_stopped(tasks, Documents::run(Arc::clone(core)));
+    let (runner, for_retention) = (Arc::clone(retention), Arc::clone(core));
+    until_stopped(tasks, async move { runner.run(for_retention).await });
+    until_stopped(tasks, close_unused(Arc::clone(core)));
+    let for_deletions = Arc::clone(core);
+    drop(tokio::task::spawn_blocking(move || finish_deletions(&for_deletions)));
+    retention.ask();
+    drop(tasks.spawn(signals(tasks.clone(), Arc::clone(control))));
+    until_stopped(tasks, follow_config(Arc::clone(control)));
+}
+
+/// Runs work that has no end of its own.
+fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static) {
+    let stop = tasks.clone();
+    drop(tasks.spawn(async move {
+        tokio::select! {
+            () = stop.stopping() => {}
+            () = work => {}
+        }
+    }));
+}
+
+async fn close_unused(core: Arc<Core>) {
+    loop {
+        tokio::time::sleep(LOOK_FOR_UNUSED).await;
+        let before = core.clock.now().unix_ms() - UNUSED_MS;
+        let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
+        if closed > 0 {
+            tracing::debug!(closed, "closed unused sessions");
+        }
+    }
+}
+
+/// The first TERM or INT asks the daemon to leave, the second makes it; HUP reads the configuration again.
+async fn signals(tasks: Tasks, control: Arc<Control>) {
+    let handler =
+        |kind| signal(kind).inspect_err(|error| tracing::error!("no signal handler: {error}"));
+    let (Ok(mut term), Ok(mut int), Ok(mut hup), Ok(_too_large)) = (
+        handler(SignalKind::terminate()),
+        handler(SignalKind::interrupt()),
+        handler(SignalKind::hangup()),
+        handler(SignalKind::from_raw(SIGXFSZ)),
+    ) else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            () = told_to_leave(&mut term, &mut int) => {
+                if tasks.is_stopping() {
+                    tasks.force();
+                    return;
+                }
+                tracing::info!("a signal asked the daemon to leave");
+                tasks.stop();
+                // The task outlives the drain only to notice a second signal.
+                tokio::select! {
+                    () = told_to_leave(&mut term, &mut int) => tasks.force(),
+                    () = tasks.forced() => {}
+                    () = tokio::time::sleep(super::DRAIN) => {}
+                }
+                return;
+            }
+            Some(()) = hup.recv() => reload(&control).await,
+            () = tasks.stopping() => return,
+        }
+    }
+}
+
+async fn told_to_leave(term: &mut Signal, int: &mut Signal) {
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+}
+
+/// Reads the configuration again whenever its file changes.
+async fn follow_config(control: Arc<Control>) {
+    let file = control.source.file().to_owned();
+    let changed = Arc::new(Notify::new());
+    let Some(_watcher) = watch(&file, Arc::clone(&changed)) else {
+        return std::future::pending().await;
+    };
+    loop {
+        changed.notified().await;
+        while tokio::time::timeout(CONFIG_QUIET, changed.notified()).await.is_ok() {}
+        reload(&control).await;
+    }
+}
+
+/// Watches the directory, because editors replace the file.
+fn watch(file: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
+    let (dir, name) = (file.parent()?, file.file_name()?.to_owned());
+    let told = move |event: Result<notify::Event, notify::Error>| {
+        let concerns = |event: &notify::Event| {
+            let named = event.paths.iter().any(|path| path.file_name() == Some(&name));
+            named && !event.kind.is_access()
+        };
+        if event.as_ref().is_ok_and(concerns) {
+            changed.notify_one();
+        }
+    };
+    let watcher = notify::recommended_watcher(told).and_then(|mut watcher| {
+        watcher.watch(dir, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    // Without it SIGHUP and `daemon.reload` still work.
+    watcher
+        .inspect_err(|error| tracing::warn!("changes of the configuration go unnoticed: {error}"))
+        .ok()
+}
+
+async fn reload(control: &Arc<Control>) {
+    if let Err(error) = control.reload().await {
+        tracing::error!("the configuration was not read again: {error}");
+        control.warn(error.message);
+    }
+}
