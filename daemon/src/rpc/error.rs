@@ -44,6 +44,20 @@ impl RpcError {
             .with_field("limit", limit)
     }
 
+    /// An error of the domain with its whole chain of causes in the message.
+    ///
+    /// For errors that reach a person who has no log yet: those of a start.
+    pub(crate) fn with_causes(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message.push_str(": ");
+            message.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        Self::new(kind, message)
+    }
+
     /// Adds a command that helps.
     #[must_use]
     pub(crate) fn with_hint(mut self, command: impl Into<String>) -> Self {

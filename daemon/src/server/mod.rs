@@ -24,6 +24,7 @@ use ollm_protocol::ErrorKind;
 use ollm_protocol::frame::{Framing, MAX_FRAME_BYTES, encode};
 use ollm_protocol::methods::daemon::Limits as CallLimits;
 use rustix::net::SendFlags;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
@@ -39,6 +40,9 @@ const SELF_CHECK: Duration = Duration::from_secs(30);
 
 /// How long accepting rests after an error, which is nearly always a lack of file descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
+
+/// The most open files that we ask for; more than the connections and open sessions of one user need.
+const MAX_OPEN_FILES: u64 = 16 * 1024;
 
 /// What the server allows.
 #[derive(Clone, Debug)]
@@ -92,6 +96,7 @@ pub(crate) async fn run(
     limits: Limits,
     open: OpenConnections,
 ) {
+    raise_file_limit();
     let drain = limits.drain;
     let ids = Arc::new(SubscriptionIds::default());
     let shared = connection::Shared { methods, tasks: tasks.clone(), limits, ids };
@@ -112,6 +117,19 @@ pub(crate) async fn run(
     }
     connections.shutdown().await;
     open.0.store(0, Ordering::Relaxed);
+}
+
+/// Raises the limit of open files as far as we may: the usual 1024 would leave nothing for session logs.
+fn raise_file_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(MAX_OPEN_FILES, |most| most.min(MAX_OPEN_FILES));
+    if limit.current.is_none_or(|current| current >= most) {
+        return;
+    }
+    limit.current = Some(most);
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
 }
 
 async fn accept(

@@ -150,6 +150,12 @@ impl Service {
                     .with_hint("ollmctl call rpc.discover");
                 MethodResponse::error(id, ErrorObjectOwned::from(error))
             }
+            Some(MethodCallback::Unsubscription(_)) if params.is_object() => {
+                // Else it would say that there is no such subscription.
+                let message = format!("{method} takes the id of the subscription in an array");
+                let error = RpcError::new(ErrorKind::InvalidParams, message);
+                MethodResponse::error(id, ErrorObjectOwned::from(error))
+            }
             Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions),
             Some(MethodCallback::Unsubscription(run)) => {
                 run(id, params, connection, max_bytes, extensions)

@@ -175,7 +175,8 @@ impl Client {
         let mut searched = 0;
         loop {
             if let Some(end) = memchr::memchr(b'\n', &self.pending[searched..]) {
-                let line: Vec<u8> = self.pending.drain(..=searched + end).collect();
+                let rest = self.pending.split_off(searched + end + 1);
+                let line = std::mem::replace(&mut self.pending, rest);
                 return serde_json::from_slice(&line).expect("a line of JSON");
             }
             searched = self.pending.len();
