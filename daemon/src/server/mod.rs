@@ -37,6 +37,8 @@ pub(crate) struct Limits {
     pub held_bytes: usize,
     /// The most connections at once.
     pub connections: usize,
+    /// How long a client for which something waits may take nothing at all before it is given up.
+    pub stall: Duration,
     /// How long calls in flight may take when the daemon stops.
     pub drain: Duration,
 }
@@ -54,6 +56,7 @@ impl Default for Limits {
             },
             held_bytes: 2 * MAX_FRAME_BYTES,
             connections: 1024,
+            stall: Duration::from_secs(30),
             drain: Duration::from_secs(5),
         }
     }

@@ -77,6 +77,18 @@ async fn a_client_that_does_not_read_gets_no_further_answers_made() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_nothing_is_given_up_and_others_are_not() {
+    let server = Server::with(|limits| limits.stall = Duration::from_millis(20));
+    let mut idle = server.connect().await;
+    idle.is_alive().await;
+    let mut stuck = server.connect().await;
+    let call = line(&request(1, "toy.big", json!({ "bytes": 1 << 20 })));
+    stuck.send(call.repeat(4)).await;
+    until("it is gone", || server.open.count() == 1).await;
+    idle.is_alive().await;
+}
+
+#[tokio::test]
 async fn a_subscription_sees_what_the_next_frame_causes() {
     let server = Server::start();
     let mut client = server.connect().await;
