@@ -4,10 +4,13 @@ use jsonrpsee::types::Params;
 use ollm_protocol::ErrorKind;
 use serde::de::DeserializeOwned;
 
-use super::error::RpcError;
+use super::error::{RpcError, shorten};
 
 /// Levels of a path that are named; a deeper place is found from there, and a message stays readable.
 const PATH_LEVELS: usize = 12;
+
+/// The longest path that an answer names; the keys in it are the client's.
+const MAX_PATH_BYTES: usize = 200;
 
 /// Reads the params of a call to `method`: an object; absent counts as an empty one.
 ///
@@ -33,6 +36,7 @@ pub(crate) fn decode<P: DeserializeOwned>(
             // A value that its own type refuses is reported when the object was read to its end: it is the last.
             path = path_at(text, end.saturating_sub(1));
         }
+        shorten(&mut path, MAX_PATH_BYTES);
         if path.is_empty() {
             let message = format!("the params of {method} do not fit: {reason}");
             return RpcError::new(ErrorKind::InvalidParams, message);

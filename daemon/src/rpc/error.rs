@@ -7,6 +7,10 @@ use jsonrpsee::types::ErrorObjectOwned;
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value};
 
+/// The longest message in bytes: a few lines for a person. Messages quote names that clients made up, which may
+/// be as long as a frame.
+const MAX_MESSAGE_BYTES: usize = 1000;
+
 /// An error as a client receives it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
@@ -44,6 +48,20 @@ impl RpcError {
             .with_field("limit", limit)
     }
 
+    /// An error of the domain with its whole chain of causes in the message.
+    ///
+    /// For errors that reach a person who has no log yet: those of a start.
+    pub(crate) fn with_causes(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
+        let mut message = error.to_string();
+        let mut source = error.source();
+        while let Some(cause) = source {
+            message.push_str(": ");
+            message.push_str(&cause.to_string());
+            source = cause.source();
+        }
+        Self::new(kind, message)
+    }
+
     /// Adds a command that helps.
     #[must_use]
     pub(crate) fn with_hint(mut self, command: impl Into<String>) -> Self {
@@ -61,8 +79,18 @@ impl RpcError {
 
 impl From<RpcError> for ErrorObjectOwned {
     fn from(error: RpcError) -> Self {
-        let RpcError { kind, message, hint, fields } = error;
+        let RpcError { kind, mut message, hint, fields } = error;
+        shorten(&mut message, MAX_MESSAGE_BYTES);
         Self::owned(kind.code(), message, Some(ErrorData { kind, hint, fields }))
+    }
+}
+
+/// Cuts a text that may quote what a client sent.
+pub(crate) fn shorten(text: &mut String, max_bytes: usize) {
+    if text.len() > max_bytes {
+        let end = (0..=max_bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
     }
 }
 
@@ -80,5 +108,12 @@ mod tests {
             "data": { "kind": "tooLarge", "hint": "ollmctl daemon status", "limit": 16 },
         });
         assert_eq!(wire, expect);
+    }
+
+    #[test]
+    fn what_a_client_made_up_cannot_swell_the_answer() {
+        let error = RpcError::new(ErrorKind::MethodNotFound, "é".repeat(1 << 20));
+        let wire = ErrorObjectOwned::from(error);
+        assert_eq!(wire.message().len(), MAX_MESSAGE_BYTES + "…".len());
     }
 }

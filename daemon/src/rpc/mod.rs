@@ -71,12 +71,12 @@ pub(crate) fn methods(handles: Arc<Handles>) -> Methods {
 
 /// Collects one handler a method.
 pub(crate) struct Registry {
-    module: RpcModule<Arc<Handles>>,
+    module: RpcModule<Handles>,
 }
 
 impl Registry {
     fn new(handles: Arc<Handles>) -> Self {
-        Self { module: RpcModule::new(handles) }
+        Self { module: RpcModule::from_arc(handles) }
     }
 
     /// Registers the handler of a method that answers once.
@@ -87,7 +87,7 @@ impl Registry {
         F: Future<Output = Result<M::Result, RpcError>> + Send + 'static,
     {
         let callback = move |params: jsonrpsee::types::Params<'static>,
-                             handles: Arc<Arc<Handles>>,
+                             handles: Arc<Handles>,
                              extensions: Extensions| {
             let handler = handler.clone();
             let span = call_span(M::NAME, &extensions);
@@ -113,7 +113,7 @@ impl Registry {
     }
 
     /// The module itself, for a subscription.
-    pub(crate) fn module(&mut self) -> &mut RpcModule<Arc<Handles>> {
+    pub(crate) fn module(&mut self) -> &mut RpcModule<Handles> {
         &mut self.module
     }
 }

@@ -98,7 +98,8 @@ pub(super) async fn serve(stream: UnixStream, number: usize, shared: Shared) {
     let framing = Arc::new(OnceLock::new());
     let max_item = u32::try_from(limits.call.frame_bytes).unwrap_or(u32::MAX);
     let items = MethodSink::new_with_limit(items, max_item);
-    let writer = tasks.spawn(write(out, answers_end, items_end, Arc::clone(&framing)));
+    let writer =
+        tasks.spawn(write(out, answers_end, items_end, Arc::clone(&framing), limits.stall));
     let mut writer = AbortOnDropHandle::new(writer);
     let frame_bytes = usize::try_from(limits.call.frame_bytes).unwrap_or(usize::MAX);
     let mut peer_check = tokio::time::interval(PEER_CHECK);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
+use ollm_protocol::ErrorKind;
 use ollm_protocol::address::candidates;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
@@ -18,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use super::address::{AddressError, prepare_candidate, prepare_chosen};
 use super::lock::InstanceLock;
 use crate::fsutil;
+use crate::rpc::error::RpcError;
 
 /// Why there is no socket to listen on.
 #[derive(Debug, thiserror::Error)]
@@ -62,11 +64,17 @@ pub(crate) enum ListenError {
 }
 
 fn reasons(tried: &[ListenError]) -> String {
-    let reason = |error: &ListenError| match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    };
-    tried.iter().map(reason).collect::<Vec<_>>().join("; ")
+    tried.iter().map(|error| RpcError::from(error).message).collect::<Vec<_>>().join("; ")
+}
+
+impl From<&ListenError> for RpcError {
+    fn from(error: &ListenError) -> Self {
+        let kind = match error {
+            ListenError::InUse { .. } => ErrorKind::Locked,
+            _ => ErrorKind::Config,
+        };
+        Self::with_causes(kind, error).with_hint("ollmctl socket")
+    }
 }
 
 /// A socket that takes connections.
@@ -270,7 +278,9 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(scratch.socket()).expect("binds"));
         assert!(scratch.socket().exists(), "left over");
         let listener = scratch.open().expect("replaces it");
-        assert!(matches!(scratch.open(), Err(ListenError::InUse { .. })));
+        let refused = scratch.open().expect_err("somebody answers there");
+        assert!(matches!(refused, ListenError::InUse { .. }), "{refused}");
+        assert_eq!(RpcError::from(&refused).kind, ErrorKind::Locked);
         assert!(listener.is_ours().await);
     }
 

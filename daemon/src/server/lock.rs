@@ -4,7 +4,10 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use ollm_protocol::ErrorKind;
+
 use crate::fsutil::{self, FsError};
+use crate::rpc::error::RpcError;
 
 /// The name of the lock file in a directory.
 const LOCK_FILE: &str = "ollmd.lock";
@@ -23,6 +26,18 @@ pub(crate) enum LockError {
     /// The lock file could not be used.
     #[error(transparent)]
     File(#[from] FsError),
+}
+
+impl From<&LockError> for RpcError {
+    fn from(error: &LockError) -> Self {
+        match error {
+            LockError::Held { .. } => {
+                Self::with_causes(ErrorKind::Locked, error).with_hint("ollmctl daemon status")
+            }
+            LockError::File(file) => Self::with_causes(ErrorKind::Storage, error)
+                .with_field("path", file.path.to_string_lossy()),
+        }
+    }
 }
 
 /// Held for life: dropping it lets another daemon have the directory.
@@ -71,9 +86,9 @@ mod tests {
     fn a_second_daemon_is_told_who_has_it_and_a_later_one_gets_it() {
         let home = tempfile::tempdir().expect("a scratch directory");
         let first = InstanceLock::acquire(home.path()).expect("nobody has it");
-        let Err(LockError::Held { holder, .. }) = InstanceLock::acquire(home.path()) else {
-            panic!("the lock is held")
-        };
+        let held = InstanceLock::acquire(home.path()).expect_err("the lock is held");
+        assert_eq!(RpcError::from(&held).kind, ErrorKind::Locked);
+        let LockError::Held { holder, .. } = held else { panic!("{held}") };
         assert!(holder.contains(&format!("pid {}", std::process::id())), "{holder}");
         drop(first);
         InstanceLock::acquire(home.path()).expect("nobody has it any more");

@@ -6,6 +6,7 @@
 //! **Invariants**: nothing listens without the lock; a socket file is removed only if we made it and it is
 //! still ours; no connection is served for another user.
 
+mod accept;
 mod address;
 mod connection;
 pub(crate) mod listener;
@@ -19,26 +20,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use jsonrpsee::Methods;
-use jsonrpsee::types::Id;
-use ollm_protocol::ErrorKind;
-use ollm_protocol::frame::{Framing, MAX_FRAME_BYTES, encode};
+use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::methods::daemon::Limits as CallLimits;
-use rustix::net::SendFlags;
-use tokio::net::UnixStream;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
-use crate::rpc::error::RpcError;
 use crate::shutdown::Tasks;
 use listener::Listener;
 use service::SubscriptionIds;
-
-/// How often the daemon looks whether its socket is still its own. A daemon that nobody can reach any more
-/// keeps the lock and so keeps a new one from starting; this is how long that can last.
-const SELF_CHECK: Duration = Duration::from_secs(30);
-
-/// How long accepting rests after an error, which is nearly always a lack of file descriptors.
-const ACCEPT_REST: Duration = Duration::from_millis(100);
 
 /// What the server allows.
 #[derive(Clone, Debug)]
@@ -49,6 +37,8 @@ pub(crate) struct Limits {
     pub held_bytes: usize,
     /// The most connections at once.
     pub connections: usize,
+    /// How long a client for which something waits may take nothing at all before it is given up.
+    pub stall: Duration,
     /// How long calls in flight may take when the daemon stops.
     pub drain: Duration,
 }
@@ -66,6 +56,7 @@ impl Default for Limits {
             },
             held_bytes: 2 * MAX_FRAME_BYTES,
             connections: 1024,
+            stall: Duration::from_secs(30),
             drain: Duration::from_secs(5),
         }
     }
@@ -92,11 +83,12 @@ pub(crate) async fn run(
     limits: Limits,
     open: OpenConnections,
 ) {
+    accept::raise_file_limit();
     let drain = limits.drain;
     let ids = Arc::new(SubscriptionIds::default());
     let shared = connection::Shared { methods, tasks: tasks.clone(), limits, ids };
     let mut connections = JoinSet::new();
-    accept(&listener, &shared, &mut connections, &open).await;
+    accept::accept(&listener, &shared, &mut connections, &open).await;
     listener.close().await;
     let finished = async {
         while connections.join_next().await.is_some() {
@@ -112,80 +104,6 @@ pub(crate) async fn run(
     }
     connections.shutdown().await;
     open.0.store(0, Ordering::Relaxed);
-}
-
-async fn accept(
-    listener: &Listener,
-    shared: &connection::Shared,
-    connections: &mut JoinSet<()>,
-    open: &OpenConnections,
-) {
-    let mut self_check = tokio::time::interval(SELF_CHECK);
-    self_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut number = 0;
-    loop {
-        open.0.store(connections.len(), Ordering::Relaxed);
-        tokio::select! {
-            biased;
-            () = shared.tasks.stopping() => return,
-            Some(_) = connections.join_next() => {}
-            _ = self_check.tick() => if !listener.is_ours().await {
-                tracing::error!(socket = %listener.path().display(), "the socket is gone or not ours any more; leaving");
-                shared.tasks.stop();
-            },
-            accepted = listener.accept() => match accepted {
-                Ok(stream) => {
-                    if !admit(&stream, connections.len(), shared.limits.connections) {
-                        continue;
-                    }
-                    number += 1;
-                    let (shared, tasks) = (shared.clone(), shared.tasks.clone());
-                    connections.spawn(async move {
-                        tokio::select! {
-                            () = connection::serve(stream, number, shared) => {}
-                            () = tasks.forced() => {}
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    tokio::select! {
-                        () = tokio::time::sleep(ACCEPT_REST) => {}
-                        () = shared.tasks.stopping() => {}
-                    }
-                }
-            },
-        }
-    }
-}
-
-/// Whether a connection is served: not for another user, and not beyond the limit, which it is told.
-fn admit(stream: &UnixStream, open: usize, limit: usize) -> bool {
-    let ours = rustix::process::geteuid().as_raw();
-    match stream.peer_cred() {
-        Ok(peer) if peer.uid() == ours || peer.uid() == 0 => {}
-        Ok(peer) => {
-            tracing::warn!(uid = peer.uid(), pid = ?peer.pid(), "refused a connection of another user");
-            return false;
-        }
-        Err(error) => {
-            tracing::warn!(%error, "refused a connection whose user is unknown");
-            return false;
-        }
-    }
-    if open < limit {
-        return true;
-    }
-    let message = format!("the daemon has {limit} connections, as many as it may");
-    let error = RpcError::new(ErrorKind::Busy, message).with_field("limit", limit);
-    let mut line = Vec::new();
-    encode(Framing::Lines, service::error_reply(&Id::Null, error).get().as_bytes(), &mut line);
-    // The buffer of a new socket has room for a line; a client that is gone already needs none.
-    if let Err(error) = rustix::net::send(stream, &line, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-    {
-        tracing::debug!(%error, "a refused client was not told why");
-    }
-    false
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use jsonrpsee::types::error::OVERSIZED_RESPONSE_CODE;
 use jsonrpsee::types::{ErrorCode, ErrorObjectOwned, Id, Params, SubscriptionId};
 use jsonrpsee::{
     BoundedSubscriptions, ConnectionId, Extensions, MethodCallback, MethodResponse, MethodSink,
-    Methods, SubscriptionState,
+    Methods, SubscriptionMethod, SubscriptionState,
 };
 use ollm_protocol::ErrorKind;
 use ollm_protocol::frame::{Frame, partial_id};
@@ -150,6 +150,12 @@ impl Service {
                     .with_hint("ollmctl call rpc.discover");
                 MethodResponse::error(id, ErrorObjectOwned::from(error))
             }
+            Some(MethodCallback::Unsubscription(_)) if params.is_object() => {
+                // Else it would say that there is no such subscription.
+                let message = format!("{method} takes the id of the subscription in an array");
+                let error = RpcError::new(ErrorKind::InvalidParams, message);
+                MethodResponse::error(id, ErrorObjectOwned::from(error))
+            }
             Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions),
             Some(MethodCallback::Unsubscription(run)) => {
                 run(id, params, connection, max_bytes, extensions)
@@ -167,24 +173,31 @@ impl Service {
             // Nobody could end a subscription that was never answered.
             Some(MethodCallback::Subscription(_)) if !answered => return Work::Done(None),
             Some(MethodCallback::Subscription(run)) => {
-                let Some(subscription_permit) = self.subscriptions.acquire() else {
-                    return Work::Done(Some(self.too_many_subscriptions(&id)));
-                };
-                let conn_id = connection;
-                let id_provider = &*self.ids;
-                let state = SubscriptionState { conn_id, id_provider, subscription_permit };
-                let answer = run(id.clone(), params, self.items.clone(), state, extensions);
-                let id = id.into_owned();
-                let reply = async move {
-                    let response = answer.await;
-                    // Accepted or rejected, the answer went through the sink; otherwise the handler is gone.
-                    let lost = !response.is_subscription();
-                    lost.then(|| error_reply(&id, RpcError::internal()))
-                };
-                return Work::Subscribe(Box::pin(reply));
+                return self.subscribe(run, id, params, extensions);
             }
         };
         Work::Done(answered.then(|| response.into_json()))
+    }
+
+    fn subscribe(
+        &self,
+        run: &SubscriptionMethod<'static>,
+        id: Id<'_>,
+        params: Params<'_>,
+        extensions: Extensions,
+    ) -> Work {
+        let Some(subscription_permit) = self.subscriptions.acquire() else {
+            return Work::Done(Some(self.too_many_subscriptions(&id)));
+        };
+        let conn_id = ConnectionId(self.connection);
+        let state = SubscriptionState { conn_id, id_provider: &*self.ids, subscription_permit };
+        let answer = run(id.clone(), params, self.items.clone(), state, extensions);
+        let id = id.into_owned();
+        Work::Subscribe(Box::pin(async move {
+            // Accepted or rejected, the answer went through the sink; otherwise the handler is gone.
+            let lost = !answer.await.is_subscription();
+            lost.then(|| error_reply(&id, RpcError::internal()))
+        }))
     }
 
     fn extensions(&self, id: &Id<'_>) -> Extensions {

@@ -1,7 +1,7 @@
 //! The sending half of a connection: answers and subscription items into frames, in large writes.
 //!
 //! **Invariants**: what waits here is bounded, in bytes for answers and in number for items; a client that
-//! takes nothing for [`STALL`] is given up.
+//! takes nothing for the allowed time is given up.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,9 +20,6 @@ pub(super) const OUTGOING_BYTES: usize = 8 * 1024 * 1024;
 
 /// Messages that go out in one write.
 const WRITE_MESSAGES: usize = 64;
-
-/// How long a client may take nothing at all before it is given up.
-const STALL: Duration = Duration::from_secs(30);
 
 /// From this capacity on the buffer is given back after a write, so that an idle connection stays small.
 const KEEP_BUFFER_BYTES: usize = 64 * 1024;
@@ -73,11 +70,14 @@ impl Answers {
 }
 
 /// Writes until nobody can send any more, then closes the sending half.
+///
+/// **Errors**: `TimedOut` when the client takes nothing for as long as `stall`.
 pub(super) async fn write(
     mut out: impl AsyncWrite + Unpin,
     mut answers: mpsc::Receiver<Outgoing>,
     mut items: mpsc::Receiver<Box<RawValue>>,
     framing: Arc<OnceLock<Framing>>,
+    stall: Duration,
 ) -> io::Result<()> {
     let (mut next_answers, mut next_items) = (Vec::new(), Vec::new());
     let (mut answers_open, mut items_open) = (true, true);
@@ -95,7 +95,7 @@ pub(super) async fn write(
         for json in next_answers.iter().map(|answer: &Outgoing| &answer.json).chain(&next_items) {
             encode(framing, json.get().as_bytes(), &mut buffer);
         }
-        write_all(&mut out, &buffer).await?;
+        write_all(&mut out, &buffer, stall).await?;
         // Only now, so that what is being written counts as waiting.
         next_answers.clear();
         next_items.clear();
@@ -105,10 +105,14 @@ pub(super) async fn write(
     out.shutdown().await
 }
 
-/// Like `AsyncWriteExt::write_all`, given up when nothing moves for [`STALL`].
-async fn write_all(out: &mut (impl AsyncWrite + Unpin), mut bytes: &[u8]) -> io::Result<()> {
+/// Like `AsyncWriteExt::write_all`, given up when nothing moves for as long as `stall`.
+async fn write_all(
+    out: &mut (impl AsyncWrite + Unpin),
+    mut bytes: &[u8],
+    stall: Duration,
+) -> io::Result<()> {
     while !bytes.is_empty() {
-        let written = match tokio::time::timeout(STALL, out.write(bytes)).await {
+        let written = match tokio::time::timeout(stall, out.write(bytes)).await {
             Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => written?,
             Err(_) => return Err(io::ErrorKind::TimedOut.into()),

@@ -26,7 +26,7 @@ pub(super) fn register(registry: &mut Registry) {
 async fn start(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
-    handles: Arc<Arc<Handles>>,
+    handles: Arc<Handles>,
     extensions: Extensions,
 ) -> SubscriptionCloseResponse {
     let span = call_span(EventSubscribe::NAME, &extensions);
