@@ -49,8 +49,7 @@ impl Config {
         _: impl Iterator<Item = (String, String)>,
         _: &FlagOverrides,
     ) -> Result<(Self, Vec<String>), ConfigError> {
-        Err(ConfigError)
-    }
+        Ok((Config{sessions:SessionsConfig{data_dir:None,max_sessions:100,on_limit:OnLimit::Archive,max_sessions_per_project:50,auto_archive_after_days:30,auto_save:true,document_idle:Duration::from_secs(2)},context:ContextConfig{size:None,answer_reserve:None,user_share:0.5},modes:ModesConfig,log:LogConfig{level:"info".into(),keep_days:7}},vec![]))    }
     pub(crate) fn diff(&self, _: &Self) -> (Vec<String>, Vec<String>) {
         (vec![], vec![])
     }
