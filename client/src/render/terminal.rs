@@ -1,0 +1,103 @@
+//! Where output goes: data to stdout, everything else to stderr.
+//!
+//! Decides once whether there is a terminal, how wide it is and whether it wants colors.
+
+use std::io::{self, BufRead as _, BufWriter, IsTerminal as _, Write};
+
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
+
+/// The width that is assumed where nobody says.
+const DEFAULT_WIDTH: usize = 80;
+
+/// The two streams of a command, and what is known of them.
+pub(crate) struct Terminal {
+    out: Box<dyn Write>,
+    out_color: bool,
+    err_color: bool,
+    interactive_out: bool,
+    interactive_in: bool,
+    width: usize,
+}
+
+impl Terminal {
+    /// The streams of this process.
+    pub(crate) fn of_process(choice: ColorChoice) -> Self {
+        let color = |auto: ColorChoice| match choice {
+            ColorChoice::Auto => auto != ColorChoice::Never,
+            fixed => fixed != ColorChoice::Never,
+        };
+        let stdout = io::stdout();
+        let interactive_out = stdout.is_terminal();
+        let width = comfy_table::Table::new().width().filter(|_| interactive_out);
+        Self {
+            out_color: color(AutoStream::choice(&stdout)),
+            err_color: color(AutoStream::choice(&io::stderr())),
+            interactive_out,
+            interactive_in: io::stdin().is_terminal() && io::stderr().is_terminal(),
+            width: width.map_or(DEFAULT_WIDTH, usize::from).max(40),
+            out: Box::new(BufWriter::new(stdout)),
+        }
+    }
+
+    /// Whether a person reads what is printed.
+    pub(crate) fn is_interactive(&self) -> bool {
+        self.interactive_out
+    }
+
+    /// Whether a person can be asked.
+    pub(crate) fn can_ask(&self) -> bool {
+        self.interactive_in
+    }
+
+    /// Columns of a line.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Writes text for people; its styles are dropped where they are not wanted.
+    pub(crate) fn print(&mut self, text: &str) -> io::Result<()> {
+        if self.out_color {
+            self.out.write_all(text.as_bytes())
+        } else {
+            write!(self.out, "{}", strip_str(text))
+        }
+    }
+
+    /// Writes data as it is.
+    pub(crate) fn print_raw(&mut self, data: &str) -> io::Result<()> {
+        self.out.write_all(data.as_bytes())
+    }
+
+    /// Writes bytes that need not be text.
+    pub(crate) fn print_bytes(&mut self, data: &[u8]) -> io::Result<()> {
+        self.out.write_all(data)
+    }
+
+    /// Hands everything to the reader.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// Tells a person something beside the data. Nobody is left to tell where that fails.
+    pub(crate) fn note(&self, text: &str) {
+        let mut err = io::stderr().lock();
+        let written = if self.err_color {
+            writeln!(err, "{text}")
+        } else {
+            writeln!(err, "{}", strip_str(text))
+        };
+        drop(written);
+    }
+
+    /// Asks a question that only `y` or `yes` affirms.
+    pub(crate) fn ask(&mut self, question: &str) -> io::Result<bool> {
+        self.flush()?;
+        let mut err = io::stderr().lock();
+        write!(err, "{question} [y/N] ")?;
+        err.flush()?;
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    }
+}
