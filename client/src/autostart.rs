@@ -99,7 +99,7 @@ pub(crate) fn start(address: &Address, program: &Program) -> Result<Opened, Clie
             Err(TryLockError::Error(source)) => return Err(lock_failed(source)),
         };
         // Whoever held the lock before has probably started it.
-        if let Ok(opened) = probe(&address)? {
+        if let Ok(opened) = probe(&address) {
             return Ok(opened);
         }
         if locked {
@@ -125,7 +125,7 @@ fn connect(
     log: PathBuf,
 ) -> Result<Opened, ClientError> {
     loop {
-        match probe(address)? {
+        match probe(address) {
             Ok(opened) => return Ok(Opened { started: !lost_race, ..opened }),
             Err(attempts) if !lost_race => return Err(ClientError::Unreachable { attempts }),
             Err(_) if Instant::now() >= deadline => {

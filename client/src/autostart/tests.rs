@@ -101,16 +101,17 @@ fn losing_the_race_means_to_connect_to_the_winner() {
 fn whoever_waits_for_the_lock_connects_to_what_the_other_started() {
     let _turn = turn();
     let scratch = Scratch::new();
-    let connector = daemon(&scratch, "echo 'must not run' >&2; exit 1");
+    let ran = scratch.directory.path().join("ran");
+    let connector = daemon(&scratch, &format!(": >{}; exit 1", ran.display()));
     let home = connector.address().home().to_owned();
     create_private_dir(&home).unwrap();
     let lock = private_file(&home.join("start.lock")).unwrap();
     lock.lock().unwrap();
     let socket = scratch.socket();
-    let waiting = std::thread::spawn(move || BlockingClient::connect(&connector));
+    let waiting = std::thread::spawn(move || start(connector.address(), connector.program()));
     let _listener = UnixListener::bind(socket).unwrap();
-    let client = waiting.join().unwrap().unwrap();
-    assert!(!client.started_daemon());
+    assert!(!waiting.join().unwrap().unwrap().started);
+    assert!(!ran.exists());
     drop(lock);
 }
 

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::error::ErrorKind;
-use ollm_protocol::method::{DaemonShutdown, DaemonStatus};
+use ollm_protocol::method::{DaemonShutdown, DaemonStatus, Method as _};
 use ollm_protocol::methods::daemon::NoParams;
 use serde_json::json;
 
 use super::{CommandError, Cx};
 use crate::cli::{DaemonCommand, DaemonRunArgs};
-use crate::connection::{BlockingClient, probe};
+use crate::connection::{BlockingClient, Connector, decode, probe};
 use crate::error::{Attempt, ClientError};
-use crate::render::daemon;
+use crate::render::{clean, daemon};
 
 /// How long a daemon may take to leave: its own limit is ten seconds.
 const LEAVE: Duration = Duration::from_secs(15);
@@ -49,10 +49,10 @@ fn start(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     cx.print(&reply, |status, _| {
         format!(
             "ollmd {} {} (process {}) at {}\n",
-            status.version,
+            clean::one_line(&status.version),
             if already { "is running already" } else { "started" },
             status.pid,
-            status.socket.display(),
+            clean::one_line(&status.socket.to_string_lossy()),
         )
     })
 }
@@ -61,15 +61,15 @@ fn start(cx: &mut Cx<'_>) -> Result<(), CommandError> {
 fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let connector = cx.connector().clone().without_spawn();
     let mut client = BlockingClient::connect(&connector)?;
-    let raw = client.call_raw("daemon.status", &NoParams {})?;
-    let value = crate::connection::decode("daemon.status", &raw)?;
+    let raw = client.call_raw(DaemonStatus::NAME, &NoParams {})?;
+    let value = decode(DaemonStatus::NAME, &raw)?;
     cx.print(&super::Reply { raw, value }, |status, cx| daemon::status(status, &cx.view()))
 }
 
 /// Asks the daemon to leave and waits until its home is free; the process that left, or `None` if there was
 /// none.
 fn stop(cx: &mut Cx<'_>) -> Result<Option<u32>, CommandError> {
-    let connector = cx.connector().clone().without_spawn();
+    let connector = cx.connector().clone().without_spawn().with_any_protocol();
     let mut client = match BlockingClient::connect(&connector) {
         Ok(client) => client,
         Err(ClientError::Unreachable { attempts })
@@ -89,7 +89,7 @@ fn stop(cx: &mut Cx<'_>) -> Result<Option<u32>, CommandError> {
     drop(client);
     let lock: PathBuf = connector.address().home().join("ollmd.lock");
     let deadline = Instant::now() + LEAVE;
-    while is_listening(cx)? || is_locked(&lock) {
+    while is_listening(&connector) || is_locked(&lock) {
         if Instant::now() >= deadline {
             return Err(CommandError::StillRunning { seconds: LEAVE.as_secs() });
         }
@@ -98,11 +98,11 @@ fn stop(cx: &mut Cx<'_>) -> Result<Option<u32>, CommandError> {
     Ok(Some(pid.unwrap_or_default()))
 }
 
-fn is_listening(cx: &Cx<'_>) -> Result<bool, CommandError> {
-    Ok(match probe(cx.connector().address())? {
+fn is_listening(connector: &Connector) -> bool {
+    match probe(connector.address()) {
         Ok(_) => true,
         Err(attempts) => !attempts.iter().all(Attempt::means_not_running),
-    })
+    }
 }
 
 /// Whether a daemon owns the home. A shared lock held for an instant is enough to know.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ollm_protocol::methods::session::Session;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::error::ClientError;
 use crate::exit::Exit;
@@ -156,6 +156,11 @@ impl CommandError {
 
     /// For programs: `{"error":{"kind","message","hint"}}` on one line.
     pub(crate) fn to_json(&self) -> String {
+        json::escaped(&self.to_value().to_string())
+    }
+
+    /// The same as a value.
+    pub(crate) fn to_value(&self) -> Value {
         let mut error = json!({ "kind": self.kind(), "message": self.message() });
         if let Some(hint) = self.hint() {
             error["hint"] = hint.into();
@@ -174,7 +179,7 @@ impl CommandError {
                 error[name] = value.clone();
             }
         }
-        json::escaped(&json!({ "error": error }).to_string())
+        json!({ "error": error })
     }
 
     fn candidates(&self) -> &[Session] {

@@ -39,16 +39,16 @@ use crate::resolve::{self, ListSessions};
 
 pub(crate) use error::CommandError;
 
+/// The version of this program.
+const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Runs `ollmctl` and returns its exit code. Everything is printed, nothing is left to do.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
-    let cli = match Cli::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
-        Err(error) => {
-            // Help and version are no errors; where printing them fails nobody reads them.
-            drop(error.print());
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
-        }
+        Err(error) => return refuse(&error, &arguments).into(),
     };
     let mut terminal = Terminal::of_process(match cli.global.color {
         ColorArg::Auto => ColorChoice::Auto,
@@ -69,6 +69,24 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
             error.exit().into()
         }
     }
+}
+
+/// Prints help, or what is wrong with the command line; for a program as JSON.
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    if !error.use_stderr() {
+        // Where printing help fails nobody reads it.
+        drop(error.print());
+        return Exit::Done;
+    }
+    if arguments.iter().any(|argument| argument == "--json") {
+        let text = error.to_string();
+        let message = text.trim_start_matches("error: ").lines().next().unwrap_or_default();
+        let told = CommandError::usage(message, "ollmctl --help").to_json();
+        Terminal::of_process(ColorChoice::Never).note(&told);
+    } else {
+        drop(error.print());
+    }
+    Exit::Usage
 }
 
 fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
@@ -93,6 +111,14 @@ pub(crate) struct Cx<'a> {
     client: Option<BlockingClient>,
     json: bool,
     timeout: Option<Duration>,
+}
+
+/// Whether a version comes before another; one that cannot be read does not.
+fn is_older(version: &str, other: &str) -> bool {
+    let parts = |text: &str| -> Option<Vec<u64>> {
+        text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok()).collect()
+    };
+    matches!((parts(version), parts(other)), (Some(version), Some(other)) if version < other)
 }
 
 /// A result as it was sent, and what it means.
@@ -139,7 +165,15 @@ impl<'a> Cx<'a> {
     pub(crate) fn client(&mut self) -> Result<&mut BlockingClient, ClientError> {
         match &mut self.client {
             Some(client) => Ok(client),
-            empty => Ok(empty.insert(BlockingClient::connect(&self.connector)?)),
+            empty => {
+                let client = BlockingClient::connect(&self.connector)?;
+                if self.terminal.can_ask()
+                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, OWN_VERSION))
+                {
+                    self.terminal.note("an older ollmd is running: ollmctl daemon restart");
+                }
+                Ok(empty.insert(client))
+            }
         }
     }
 
@@ -230,3 +264,6 @@ impl ListSessions for BlockingClient {
         self.call::<SessionList>(params)
     }
 }
+
+#[cfg(test)]
+mod tests;

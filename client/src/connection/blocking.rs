@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{EventSubscribe, Method};
 use ollm_protocol::methods::event::EventSubscribeParams;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -26,6 +27,7 @@ pub struct BlockingClient {
     stream: UnixStream,
     socket: PathBuf,
     started: bool,
+    daemon_version: Option<String>,
     lines: Lines,
     next_id: u64,
     timeout: Duration,
@@ -51,7 +53,7 @@ struct Incoming<'a> {
     #[serde(default)]
     id: Option<Value>,
     #[serde(default)]
-    method: Option<&'a str>,
+    method: Option<IgnoredAny>,
     #[serde(default, borrow)]
     params: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -86,6 +88,7 @@ impl BlockingClient {
             stream: opened.stream,
             socket: opened.socket,
             started: opened.started,
+            daemon_version: opened.daemon.map(|daemon| daemon.version),
             lines: Lines::default(),
             next_id: 1,
             timeout: connector.timeout(),
@@ -102,6 +105,12 @@ impl BlockingClient {
     #[must_use]
     pub fn started_daemon(&self) -> bool {
         self.started
+    }
+
+    /// The version that the daemon wrote down, where it did; asking it costs nothing.
+    #[must_use]
+    pub fn daemon_version(&self) -> Option<&str> {
+        self.daemon_version.as_deref()
     }
 
     /// Waits at most this long for each further reply.

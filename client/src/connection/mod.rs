@@ -14,6 +14,7 @@ pub use async_client::{AsyncClient, EventStream};
 pub(crate) use blocking::decode;
 pub use blocking::{BlockingClient, Events};
 use ollm_protocol::PROTOCOL_VERSION;
+use ollm_protocol::address::DaemonFile;
 
 use crate::address::{Address, Environment};
 use crate::autostart;
@@ -32,6 +33,7 @@ pub struct Connector {
     address: Address,
     program: autostart::Program,
     spawn: bool,
+    any_protocol: bool,
     timeout: Duration,
 }
 
@@ -42,6 +44,8 @@ pub(crate) struct Opened {
     pub(crate) stream: UnixStream,
     /// Where it leads.
     pub(crate) socket: PathBuf,
+    /// What the daemon that listens there wrote about itself, where it did.
+    pub(crate) daemon: Option<DaemonFile>,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
 }
@@ -54,6 +58,7 @@ impl Connector {
             address,
             program: autostart::Program::new(environment),
             spawn: !environment.no_spawn,
+            any_protocol: false,
             timeout: DEFAULT_TIMEOUT,
         }
     }
@@ -62,6 +67,12 @@ impl Connector {
     #[must_use]
     pub fn without_spawn(mut self) -> Self {
         self.spawn = false;
+        self
+    }
+
+    /// Connects to a daemon of another protocol too: it must at least be possible to stop it.
+    pub(crate) fn with_any_protocol(mut self) -> Self {
+        self.any_protocol = true;
         self
     }
 
@@ -90,38 +101,69 @@ impl Connector {
 
     /// Connects, starting the daemon if it is not running and that is allowed.
     pub(crate) fn open(&self) -> Result<Opened, ClientError> {
-        match probe(&self.address)? {
-            Ok(opened) => Ok(opened),
+        let opened = match probe(&self.address) {
+            Ok(opened) => opened,
             Err(attempts) if self.spawn && attempts.iter().all(Attempt::means_not_running) => {
-                autostart::start(&self.address, &self.program)
+                autostart::start(&self.address, &self.program)?
             }
-            Err(attempts) => Err(ClientError::Unreachable { attempts }),
+            Err(attempts) => return Err(ClientError::Unreachable { attempts }),
+        };
+        match &opened.daemon {
+            Some(daemon) if daemon.protocol != PROTOCOL_VERSION && !self.any_protocol => {
+                Err(ClientError::ProtocolMismatch {
+                    version: daemon.version.clone(),
+                    protocol: daemon.protocol,
+                })
+            }
+            _ => Ok(opened),
         }
     }
 }
 
 /// Tries every socket of an address once.
 ///
-/// **Errors**: only what no other socket can mend; sockets that were tried in vain are the inner error.
-pub(crate) fn probe(address: &Address) -> Result<Result<Opened, Vec<Attempt>>, ClientError> {
+/// **Errors**: what was tried, in order.
+pub(crate) fn probe(address: &Address) -> Result<Opened, Vec<Attempt>> {
     let sockets = address.sockets();
     let mut attempts = Vec::new();
     for path in sockets.paths {
         match probe::connect(&path) {
             Ok(stream) => {
-                // Only what was written by whoever listens there counts: after a crash the file is stale.
-                if let Some(daemon) = sockets.daemon.as_ref().filter(|file| file.socket == path)
-                    && daemon.protocol != PROTOCOL_VERSION
-                {
-                    return Err(ClientError::ProtocolMismatch {
-                        version: daemon.version.clone(),
-                        protocol: daemon.protocol,
-                    });
-                }
-                return Ok(Ok(Opened { stream, socket: path, started: false }));
+                // After a crash the file is about another daemon than the one that answers.
+                let daemon = sockets.daemon.filter(|file| file.socket == path);
+                return Ok(Opened { stream, socket: path, daemon, started: false });
             }
             Err(cause) => attempts.push(Attempt { path, cause }),
         }
     }
-    Ok(Err(attempts))
+    Err(attempts)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_daemon_of_another_protocol_is_only_good_for_being_stopped() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("s.sock");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let file = serde_json::json!({
+            "socket": socket, "pid": 1, "version": "9.9.9", "protocol": 77,
+            "startedAt": "2026-01-27T10:00:00Z"
+        });
+        serde_json::to_writer(
+            std::fs::File::create(scratch.path().join("daemon.json")).unwrap(),
+            &file,
+        )
+        .unwrap();
+        let environment = Environment { no_spawn: true, ..Environment::default() };
+        let address = Address::new(Some(scratch.path().into()), None, &environment).unwrap();
+        let connector = Connector::new(address, &environment);
+        let error = connector.open().unwrap_err();
+        assert!(matches!(error, ClientError::ProtocolMismatch { protocol: 77, .. }), "{error}");
+        assert_eq!(connector.with_any_protocol().open().unwrap().socket, socket);
+    }
 }

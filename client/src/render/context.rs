@@ -124,8 +124,7 @@ fn facts(result: &ContextBuildResult) -> Vec<(&'static str, String)> {
     if result.transient {
         facts.push((
             "transient",
-            "the plan is not recorded; --auto records it, so that later builds begin with it"
-                .into(),
+            "this plan is not recorded and the next may differ; --auto records it".into(),
         ));
     }
     facts

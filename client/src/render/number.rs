@@ -31,7 +31,7 @@ pub(crate) fn bytes(number: u64) -> String {
         value /= 1024.0;
         unit = larger;
     }
-    if unit == "bytes" { format!("{number} bytes") } else { format!("{value:.1} {unit}") }
+    if unit == "bytes" { counted(number, "byte") } else { format!("{value:.1} {unit}") }
 }
 
 #[cfg(test)]
@@ -47,7 +47,8 @@ mod tests {
         check(1_234_567, "1,234,567");
         assert_eq!(counted(1, "message"), "1 message");
         assert_eq!(counted(1200, "message"), "1,200 messages");
-        assert_eq!(bytes(1023), "1023 bytes");
+        assert_eq!(bytes(1), "1 byte");
+        assert_eq!(bytes(1023), "1,023 bytes");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(3 << 30), "3.0 GiB");
     }

@@ -173,7 +173,10 @@ mod tests {
         assert_eq!(
             text,
             "\
-EXPECTED
+ID             TITLE                 PROJECT   MSGS  TOKENS  LAST     STATUS
+0192f0c1-9a3b  How do I reverse a…   -        1,234  56,789  1 h ago  active
+0192f0d7-1111  設定ファイルを読む…   parser       2      10  1 h ago  active
+0192f0d8-2222  evil title 🎉 secon…  -            2      10  1 h ago  archived
 "
         );
     }

@@ -40,6 +40,21 @@ impl Terminal {
         }
     }
 
+    /// Streams that keep what is written, for a program or for a person.
+    #[cfg(test)]
+    pub(crate) fn kept(interactive_out: bool) -> (Self, Kept) {
+        let kept = Kept::default();
+        let terminal = Self {
+            out: Box::new(kept.clone()),
+            out_color: false,
+            err_color: false,
+            interactive_out,
+            interactive_in: false,
+            width: DEFAULT_WIDTH,
+        };
+        (terminal, kept)
+    }
+
     /// Whether a person reads what is printed.
     pub(crate) fn is_interactive(&self) -> bool {
         self.interactive_out
@@ -99,5 +114,29 @@ impl Terminal {
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+    }
+}
+
+/// What a test wrote.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(crate) struct Kept(std::rc::Rc<std::cell::RefCell<Vec<u8>>>);
+
+#[cfg(test)]
+impl Kept {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.borrow().clone()).unwrap()
+    }
+}
+
+#[cfg(test)]
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

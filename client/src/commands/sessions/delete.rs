@@ -37,7 +37,7 @@ pub(super) fn delete(args: &DeleteArgs, cx: &mut Cx<'_>) -> Result<(), CommandEr
         };
         doomed.push(cx.call::<SessionGet>(&params)?.value.session);
     }
-    if !confirm(&doomed, args.yes, "delete", cx)? {
+    if !confirm(&doomed, args.yes, cx)? {
         return Ok(());
     }
     let mut results: Vec<Value> = Vec::new();
@@ -60,7 +60,7 @@ pub(super) fn delete(args: &DeleteArgs, cx: &mut Cx<'_>) -> Result<(), CommandEr
 pub(super) fn clear(args: &ClearArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     if !args.yes {
         let doomed = list::every(cx)?;
-        if !confirm(&doomed, false, "delete", cx)? {
+        if !doomed.is_empty() && !confirm(&doomed, false, cx)? {
             return Ok(());
         }
     }
@@ -73,7 +73,7 @@ pub(super) fn cleanup(args: &CleanupArgs, cx: &mut Cx<'_>) -> Result<(), Command
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
         let doomed = cx.call::<SessionCleanup>(&params(true))?.value.deleted;
-        if !doomed.is_empty() && !confirm(&doomed, false, "delete", cx)? {
+        if !doomed.is_empty() && !confirm(&doomed, false, cx)? {
             return Ok(());
         }
     }
@@ -82,24 +82,19 @@ pub(super) fn cleanup(args: &CleanupArgs, cx: &mut Cx<'_>) -> Result<(), Command
 }
 
 /// Shows what will go and asks; without a person only `--yes` will do.
-fn confirm(
-    doomed: &[Session],
-    yes: bool,
-    verb: &str,
-    cx: &mut Cx<'_>,
-) -> Result<bool, CommandError> {
+fn confirm(doomed: &[Session], yes: bool, cx: &mut Cx<'_>) -> Result<bool, CommandError> {
     if yes {
         return Ok(true);
     }
     let what = counted(doomed.len() as u64, "session");
     if !cx.terminal.can_ask() {
         return Err(CommandError::usage(
-            format!("this would {verb} {what}, and there is no terminal to ask on: add --yes"),
+            format!("this would delete {what}, and there is no terminal to ask on: add --yes"),
             "",
         ));
     }
     cx.terminal.note(sessions::doomed(doomed, &cx.view()).trim_end());
-    let question = format!("{verb} {what}? This cannot be undone.");
+    let question = format!("delete {what}? This cannot be undone.");
     let affirmed = cx.terminal.ask(&question).map_err(CommandError::Output)?;
     if !affirmed {
         cx.terminal.note("nothing was deleted");

@@ -41,8 +41,13 @@ pub(super) fn run(args: &ImportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
             }
             // One file that is no session must not keep the others out.
             Err(error) if args.files.len() > 1 && !error.is_closed_pipe() => {
-                let text = if cx.json() { error.to_json() } else { error.to_text() };
-                cx.terminal.note(&format!("{label}: {text}"));
+                if cx.json() {
+                    let mut told = error.to_value();
+                    told["file"] = label.into();
+                    results.push(told);
+                } else {
+                    cx.terminal.note(&format!("{label}: {}", error.to_text()));
+                }
                 failures.push(error);
             }
             Err(error) => return Err(error),

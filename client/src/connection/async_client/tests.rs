@@ -76,7 +76,7 @@ fn silence_and_the_end_of_the_connection_are_errors() {
         _ => {}
     });
     run(async {
-        let connector = scratch.connector().with_timeout(Duration::from_millis(300));
+        let connector = scratch.connector().with_timeout(Duration::from_secs(1));
         let client = AsyncClient::connect(connector).await.unwrap();
         let error = client.call::<DaemonShutdown>(&NoParams {}).await.unwrap_err();
         assert!(matches!(error, ClientError::Timeout { .. }), "{error}");

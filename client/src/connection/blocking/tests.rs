@@ -5,9 +5,8 @@ use serde_json::json;
 use super::*;
 use crate::testing::{Scratch, reply, send};
 
-fn short(scratch: &Scratch) -> BlockingClient {
-    let connector = scratch.connector().with_timeout(Duration::from_millis(300));
-    BlockingClient::connect(&connector).unwrap()
+fn connect(scratch: &Scratch) -> BlockingClient {
+    BlockingClient::connect(&scratch.connector()).unwrap()
 }
 
 #[test]
@@ -21,7 +20,7 @@ fn a_call_finds_its_reply_among_other_messages() {
         send(stream, &json!({"jsonrpc": "2.0", "id": 999, "result": {"pid": 1}}));
         reply(stream, request, &json!({"pid": 42, "later": true}));
     });
-    let mut client = short(&scratch);
+    let mut client = connect(&scratch);
     for _ in 0..3 {
         assert_eq!(client.call::<DaemonShutdown>(&NoParams {}).unwrap().pid, 42);
     }
@@ -35,7 +34,7 @@ fn a_refusal_comes_with_its_kind_also_where_it_has_no_id() {
         let error = json!({"code": -32009, "message": "too much", "data": {"kind": "busy"}});
         send(stream, &json!({"jsonrpc": "2.0", "id": id, "error": error}));
     });
-    let mut client = short(&scratch);
+    let mut client = connect(&scratch);
     for _ in 0..2 {
         let error = client.call::<DaemonReload>(&NoParams {}).unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), ("busy", "too much"));
@@ -53,9 +52,11 @@ fn silence_ends_with_a_time_out_and_a_late_reply_is_skipped() {
             reply(stream, request, &json!({"pid": 2}));
         }
     });
-    let mut client = short(&scratch);
+    let mut client = connect(&scratch);
+    client.set_timeout(Duration::from_millis(50));
     let error = client.call::<DaemonShutdown>(&NoParams {}).unwrap_err();
     assert!(matches!(&error, ClientError::Timeout { method, .. } if method == "daemon.shutdown"));
+    client.set_timeout(Duration::from_secs(30));
     assert_eq!(client.call::<DaemonShutdown>(&NoParams {}).unwrap().pid, 2);
 }
 
@@ -69,7 +70,7 @@ fn the_end_of_the_connection_and_nonsense_are_told_apart() {
             stream.shutdown(std::net::Shutdown::Both).unwrap();
         }
     });
-    let mut client = short(&scratch);
+    let mut client = connect(&scratch);
     let error = client.call::<DaemonReload>(&NoParams {}).unwrap_err();
     assert!(matches!(error, ClientError::BadReply { .. }), "{error}");
     let error = client.call::<DaemonReload>(&NoParams {}).unwrap_err();
@@ -85,8 +86,7 @@ fn frames_have_a_limit_in_both_directions() {
         // The client hangs up before all of it is sent.
         while stream.write_all(&chunk).is_ok() {}
     });
-    let mut client = short(&scratch);
-    client.set_timeout(Duration::from_secs(20));
+    let mut client = connect(&scratch);
     let large = json!({ "text": "x".repeat(MAX_FRAME_BYTES) });
     let error = client.call_raw("session.record", &large).unwrap_err();
     assert!(matches!(error, ClientError::FrameTooLarge { what: "request", .. }), "{error}");
@@ -102,7 +102,7 @@ fn a_large_reply_in_small_pieces_is_put_together() {
     let _server = scratch.serve(move |request, stream| {
         reply(stream, request, &json!({ "text": sent }));
     });
-    let raw = short(&scratch).call_raw("session.get", &json!({})).unwrap();
+    let raw = connect(&scratch).call_raw("session.get", &json!({})).unwrap();
     let result: Value = serde_json::from_str(raw.get()).unwrap();
     assert!(result["text"] == text.as_str());
 }
@@ -121,7 +121,7 @@ fn events_come_until_the_daemon_ends_the_stream() {
         send(stream, &json!({"jsonrpc": "2.0", "method": "event.event", "params": params}));
         stream.shutdown(std::net::Shutdown::Both).unwrap();
     });
-    let mut events = short(&scratch).subscribe_events(&EventSubscribeParams::default()).unwrap();
+    let mut events = connect(&scratch).subscribe_events(&EventSubscribeParams::default()).unwrap();
     for at in 1..=2 {
         assert_eq!(events.next_raw().unwrap().unwrap().get(), format!("{{\"eventSeq\":{at}}}"));
     }
