@@ -42,10 +42,12 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn new(environment: &Environment) -> Self {
+        // The daemon is started in another directory, where a relative path would mean another file.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         Self {
-            explicit: environment.daemon.clone(),
+            explicit: environment.daemon.as_ref().map(absolute),
             search_path: environment.search_path.clone(),
-            config: environment.config.clone(),
+            config: environment.config.as_ref().map(absolute),
         }
     }
 

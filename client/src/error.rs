@@ -260,7 +260,7 @@ impl ClientError {
             Self::Rpc(failure) => return failure.hint.clone(),
             Self::StartFailed { hint: Some(hint), .. } => hint.clone(),
             Self::StartFailed { log, .. } | Self::StartTimeout { log, .. } => {
-                format!("ollmctl daemon run   (or read {})", log.display())
+                format!("ollmctl daemon run  # or read {}", log.display())
             }
             Self::NoHome => "export OLLM_HOME=DIRECTORY".to_owned(),
             Self::SocketPathTooLong { .. } => "ollmctl --socket /tmp/ollm.sock ...".to_owned(),

@@ -43,5 +43,5 @@ mod testing;
 pub use address::{Address, Environment};
 pub use commands::run;
 pub use connection::{AsyncClient, BlockingClient, Connector, EventStream, Events};
-pub use error::{Attempt, ClientError, RpcFailure};
+pub use error::{Attempt, AttemptCause, ClientError, RpcFailure};
 pub use exit::Exit;

@@ -145,3 +145,20 @@ fn a_socket_that_is_there_and_forbidden_is_not_a_reason_to_start() {
         "{error}"
     );
 }
+
+#[test]
+fn the_pipe_is_read_up_to_a_line_an_end_or_the_deadline() {
+    let check = |written: &[u8], hang_up: bool, expect: Option<&[u8]>| {
+        let (mut reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(written).unwrap();
+        let held = (!hang_up).then_some(writer);
+        let deadline = Instant::now() + Duration::from_millis(30);
+        assert_eq!(last_words(&mut reader, deadline).unwrap().as_deref(), expect);
+        drop(held);
+    };
+    check(b"ok\n", false, Some(b"ok\n"));
+    check(b"ok", true, Some(b"ok"));
+    check(b"", true, Some(b""));
+    check(b"", false, None);
+    check(b"half a line", false, None);
+}

@@ -12,6 +12,8 @@ use super::{clean, time};
 /// Characters of an id that tell two sessions apart unless they began in the same millisecond.
 const SHORT_ID: usize = 13;
 
+/// Columns of a terminal that has room for more than the titles.
+const ROOMY: usize = 70;
 /// Characters of a project's name in a list.
 const PROJECT_CHARS: usize = 14;
 
@@ -44,14 +46,15 @@ pub(crate) fn list(sessions: &[Session], behind: bool, view: &View) -> String {
         return "no sessions\n".to_owned();
     }
     // What says the same of every session only takes room from the titles.
-    let projects = sessions.iter().any(|session| session.project_name.is_some());
+    let roomy = view.width >= ROOMY;
+    let projects = roomy && sessions.iter().any(|session| session.project_name.is_some());
     let statuses = sessions.iter().any(|session| session.status != SessionStatus::Active);
     let columns = [
         (true, "ID", Column::Word),
         (true, "TITLE", Column::Prose),
         (projects, "PROJECT", Column::Word),
         (true, "MSGS", Column::Number),
-        (true, "TOKENS", Column::Number),
+        (roomy, "TOKENS", Column::Number),
         (true, "LAST", Column::Word),
         (statuses, "STATUS", Column::Word),
     ];
@@ -177,6 +180,20 @@ ID             TITLE                 PROJECT   MSGS  TOKENS  LAST     STATUS
 0192f0c1-9a3b  How do I reverse a…   -        1,234  56,789  1 h ago  active
 0192f0d7-1111  設定ファイルを読む…   parser       2      10  1 h ago  active
 0192f0d8-2222  evil title 🎉 secon…  -            2      10  1 h ago  archived
+"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_the_titles() {
+        let sessions =
+            [session_named("0192f0c1-9a3b-7000-8000-000000000001", "How do I reverse a list?")];
+        let narrow = View { width: 40, ..view() };
+        assert_eq!(
+            strip_str(&list(&sessions, false, &narrow)).to_string(),
+            "\
+ID             TITLE     MSGS  LAST
+0192f0c1-9a3b  How do …     2  1 h ago
 "
         );
     }

@@ -24,8 +24,10 @@ pub(crate) fn render(width: usize, columns: &[(&str, Column)], rows: &[Vec<Strin
         .set_width(u16::try_from(width).unwrap_or(u16::MAX))
         .enforce_styling()
         .style_text_only();
-    table
-        .set_header(columns.iter().map(|(name, _)| Cell::new(name).add_attribute(Attribute::Bold)));
+    let names = columns.iter().map(|(name, _)| Cell::new(name).add_attribute(Attribute::Bold));
+    let mut header: Row = names.collect::<Vec<_>>().into();
+    header.max_height(1);
+    table.set_header(header);
     for row in rows {
         let mut line = Row::from(row);
         line.max_height(1);

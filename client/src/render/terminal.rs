@@ -10,6 +10,9 @@ use anstream::{AutoStream, ColorChoice};
 /// The width that is assumed where nobody says.
 const DEFAULT_WIDTH: usize = 80;
 
+/// Below this a table is rather broken by the terminal than cut to nothing.
+const MIN_WIDTH: usize = 40;
+
 /// The two streams of a command, and what is known of them.
 pub(crate) struct Terminal {
     out: Box<dyn Write>,
@@ -29,13 +32,14 @@ impl Terminal {
         };
         let stdout = io::stdout();
         let interactive_out = stdout.is_terminal();
-        let width = comfy_table::Table::new().width().filter(|_| interactive_out);
+        // A terminal that does not know its size says 0.
+        let width = comfy_table::Table::new().width().filter(|width| interactive_out && *width > 0);
         Self {
             out_color: color(AutoStream::choice(&stdout)),
             err_color: color(AutoStream::choice(&io::stderr())),
             interactive_out,
             interactive_in: io::stdin().is_terminal() && io::stderr().is_terminal(),
-            width: width.map_or(DEFAULT_WIDTH, usize::from).max(40),
+            width: width.map_or(DEFAULT_WIDTH, usize::from).max(MIN_WIDTH),
             out: Box::new(BufWriter::new(stdout)),
         }
     }
