@@ -158,6 +158,7 @@ fn run(
     let log_start = stderr.seek(SeekFrom::End(0)).map_err(failed("opening", log))?;
     let (mut reader, writer) = io::pipe().map_err(failed("making a pipe for", address.home()))?;
     let mut command = program.command(address)?;
+    // It leaves this session by itself, which it could not if it were made the leader of a group here.
     command.arg("--detach").arg("--ready-fd").arg(writer.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
     // A daemon must not keep a directory busy that somebody wants to unmount or remove.

@@ -27,11 +27,16 @@ pub(super) fn run(command: DaemonCommand, cx: &mut Cx<'_>) -> Result<(), Command
         DaemonCommand::Stop => {
             let stopped = stop(cx)?;
             if cx.json() {
-                return cx.print_json(&json!({ "stopped": stopped.is_some(), "pid": stopped }));
+                let (stopped, pid) = match stopped {
+                    Stopped::WasNotRunning => (false, None),
+                    Stopped::Left { pid } => (true, pid),
+                };
+                return cx.print_json(&json!({ "stopped": stopped, "pid": pid }));
             }
             cx.print_text(&match stopped {
-                Some(pid) => format!("ollmd stopped (process {pid})\n"),
-                None => "ollmd is not running\n".to_owned(),
+                Stopped::WasNotRunning => "ollmd is not running\n".to_owned(),
+                Stopped::Left { pid: Some(pid) } => format!("ollmd stopped (process {pid})\n"),
+                Stopped::Left { pid: None } => "ollmd stopped\n".to_owned(),
             })
         }
         DaemonCommand::Restart => {
@@ -66,16 +71,23 @@ fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     cx.print(&super::Reply { raw, value }, |status, cx| daemon::status(status, &cx.view()))
 }
 
-/// Asks the daemon to leave and waits until its home is free; the process that left, or `None` if there was
-/// none.
-fn stop(cx: &mut Cx<'_>) -> Result<Option<u32>, CommandError> {
+/// What became of a daemon that was to stop.
+enum Stopped {
+    /// There was none.
+    WasNotRunning,
+    /// It left, and its home is free; the process where it said so.
+    Left { pid: Option<u32> },
+}
+
+/// Asks the daemon to leave and waits until its home is free.
+fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
     let connector = cx.connector().clone().without_spawn().with_any_protocol();
     let mut client = match BlockingClient::connect(&connector) {
         Ok(client) => client,
         Err(ClientError::Unreachable { attempts })
             if attempts.iter().all(Attempt::means_not_running) =>
         {
-            return Ok(None);
+            return Ok(Stopped::WasNotRunning);
         }
         Err(error) => return Err(error.into()),
     };
@@ -95,7 +107,7 @@ fn stop(cx: &mut Cx<'_>) -> Result<Option<u32>, CommandError> {
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(Some(pid.unwrap_or_default()))
+    Ok(Stopped::Left { pid })
 }
 
 fn is_listening(connector: &Connector) -> bool {

@@ -2,12 +2,12 @@
 
 use std::error::Error as _;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ollm_protocol::methods::session::Session;
 use serde_json::{Value, json};
 
-use crate::error::ClientError;
+use crate::error::{Attempt, ClientError};
 use crate::exit::Exit;
 use crate::render::style::Style;
 use crate::render::time::InvalidTime;
@@ -81,6 +81,8 @@ impl CommandError {
             }
             Self::BadJson { .. } | Self::PathNotUtf8 { .. } => Exit::Usage,
             Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::Gone,
+            // What was piped in is no text.
+            Self::File { source, .. } if source.kind() == io::ErrorKind::InvalidData => Exit::Usage,
             Self::Some { exit, .. } => *exit,
             Self::StillRunning { .. } => Exit::Busy,
             Self::Program { status } => match status.code() {
@@ -121,7 +123,9 @@ impl CommandError {
                 Some(format!("iconv -t UTF-8 {} | ollmctl sessions import -", path.display()))
             }
             Self::StillRunning { .. } => Some("ollmctl daemon status".to_owned()),
-            Self::File { path, .. } => Some(format!("ls -l {}", path.display())),
+            Self::File { path, .. } if path != Path::new("-") => {
+                Some(format!("ls -l {}", path.display()))
+            }
             _ => None,
         }
     }
@@ -141,15 +145,22 @@ impl CommandError {
         clean::text(&message)
     }
 
-    /// For people: the message, the candidates of an ambiguous id, and the next command.
+    /// For people: the message, what belongs to it line by line, and the next command.
     pub(crate) fn to_text(&self) -> String {
-        let mut text = format!("{} {}", Style::Bad.paint("error:"), self.message());
+        let tried = self.attempts();
+        let message =
+            if tried.is_empty() { self.message() } else { "cannot connect to ollmd".to_owned() };
+        let mut text = format!("{} {message}", Style::Bad.paint("error:"));
+        for Attempt { path, cause } in tried {
+            let line = format!("{}: {cause}", path.display());
+            text.push_str(&format!("\n  {}", clean::one_line(&line)));
+        }
         for session in self.candidates() {
             let title = clean::one_line(&session.title);
             text.push_str(&format!("\n  {}  {title}", session.session_id));
         }
         if let Some(hint) = self.hint() {
-            text.push_str(&format!("\n {} {}", Style::Strong.paint("try:"), clean::text(&hint)));
+            text.push_str(&format!("\n  {} {}", Style::Strong.paint("try:"), clean::text(&hint)));
         }
         text
     }
@@ -182,6 +193,16 @@ impl CommandError {
         json!({ "error": error })
     }
 
+    fn attempts(&self) -> &[Attempt] {
+        match self {
+            Self::Client(ClientError::Unreachable { attempts })
+            | Self::Resolve(ResolveError::Client(ClientError::Unreachable { attempts })) => {
+                attempts
+            }
+            _ => &[],
+        }
+    }
+
     fn candidates(&self) -> &[Session] {
         match self {
             Self::Resolve(ResolveError::Ambiguous { candidates, .. }) => candidates,
@@ -193,7 +214,7 @@ impl CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::RpcFailure;
+    use crate::error::{AttemptCause, RpcFailure};
 
     #[test]
     fn an_error_is_told_once_with_its_cause_and_the_next_command() {
@@ -201,9 +222,24 @@ mod tests {
         let error = CommandError::File { action: "read", path: "a\u{1b}[2J.json".into(), source };
         assert_eq!(
             anstream::adapter::strip_str(&error.to_text()).to_string(),
-            "error: cannot read a.json: entity not found\n try: ls -l a.json"
+            "error: cannot read a.json: entity not found\n  try: ls -l a.json"
         );
         assert_eq!(error.exit(), Exit::Gone);
+    }
+
+    #[test]
+    fn sockets_that_were_tried_get_a_line_each() {
+        let attempt = |path: &str| Attempt { path: path.into(), cause: AttemptCause::Missing };
+        let attempts = vec![attempt("/a.sock"), attempt("/b.sock")];
+        let error = CommandError::from(ClientError::Unreachable { attempts });
+        assert_eq!(
+            anstream::adapter::strip_str(&error.to_text()).to_string(),
+            "\
+error: cannot connect to ollmd
+  /a.sock: no such socket
+  /b.sock: no such socket
+  try: ollmctl daemon start"
+        );
     }
 
     #[test]

@@ -32,7 +32,9 @@ pub(super) fn run(args: &ViewArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
         missing = missing.saturating_sub(u32::try_from(page.records.len()).unwrap_or(u32::MAX));
         let end = page.records.is_empty() || page.next_from.is_none() || missing == 0;
         params.from = page.next_from;
-        if cx.json() {
+        if cx.json() && first && end {
+            return cx.print_raw_json(&reply.raw);
+        } else if cx.json() {
             merge(&mut merged, serde_json::from_str(reply.raw.get()).unwrap_or_default());
         } else {
             if first {
