@@ -1,0 +1,315 @@
+//! Flags and subcommands. The help texts are the reference manual.
+//!
+//! Knows clap and nothing of what the commands do. Every line of an example that begins with `ollmctl` is
+//! parsed by a test.
+
+mod methods;
+mod sessions;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ollm_protocol::content::Role;
+
+pub(crate) use methods::{MethodName, closest};
+pub(crate) use sessions::{
+    BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
+    ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
+};
+
+/// Sessions, search and exact contexts for local language models.
+///
+/// Talks to ollmd, which keeps every conversation durably and is started when it is not running.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ollmctl",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "\
+SESSION stands for an id, any unique beginning of one with at least 4 characters, or `last`.
+
+Examples:
+  ollmctl record 'How do I reverse a list?'
+  ollmctl sessions list
+  ollmctl sessions view last
+  ollmctl sessions search 'reverse list' --since 7d
+  ollmctl context build last --size 4096
+
+Exit codes: 0 done, 1 internal error, 2 wrong usage, 3 not found, 4 busy, 5 wrong configuration, 6 no daemon."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// The daemon's home directory [default: $OLLM_HOME, else ~/.ollm].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// The daemon's socket [default: $OLLM_SOCKET, else found from the home].
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print the daemon's result as JSON, and errors as JSON on stderr.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Do not start the daemon when it is not running [also: OLLM_NO_SPAWN=1].
+    #[arg(long, global = true)]
+    pub(crate) no_spawn: bool,
+    /// The longest wait for a reply in seconds [default: 30].
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) timeout: Option<Duration>,
+    /// When to use colors.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: ColorArg,
+}
+
+/// When to use colors.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ColorArg {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List, read, search, export, import and delete sessions.
+    #[command(subcommand, visible_alias = "session")]
+    Sessions(SessionsCommand),
+    /// Record a message; without --session in the project's current session.
+    #[command(after_help = "\
+Prints the session's id and the number of the record. The message is on disk when the command returns.
+
+Examples:
+  ollmctl record 'How do I reverse a list?'
+  ollmctl record --role assistant --model qwen3:8b 'Use reversed().'
+  ollmctl record --new --project . 'Another matter.'
+  git diff | ollmctl record -")]
+    Record(RecordArgs),
+    /// See what a model would be sent.
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Call any method of the daemon and print its result as JSON.
+    #[command(after_help = "\
+`rpc.discover` describes every method with its parameters.
+
+Examples:
+  ollmctl call daemon.status
+  ollmctl call session.list '{\"limit\": 3}'
+  echo '{\"limit\": 3}' | ollmctl call session.list -")]
+    Call(CallArgs),
+    /// Follow what happens, one event a line, until interrupted.
+    #[command(after_help = "\
+Prints JSON lines, and short texts on a terminal unless --json is given.
+
+Examples:
+  ollmctl events
+  ollmctl events --session last --kind message-recorded --json")]
+    Events(EventsArgs),
+    /// Start, stop and inspect the daemon.
+    #[command(subcommand)]
+    Daemon(DaemonCommand),
+    /// Print the path of the daemon's socket, starting the daemon if need be.
+    #[command(after_help = "\
+Examples:
+  ollmctl socket
+  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session.list\"}' | nc -N -U \"$(ollmctl socket)\"")]
+    Socket,
+    /// Look at the daemon's configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print the completions for a shell.
+    #[command(after_help = "\
+Examples:
+  ollmctl completions bash > ~/.local/share/bash-completion/completions/ollmctl
+  ollmctl completions fish > ~/.config/fish/completions/ollmctl.fish")]
+    Completions(CompletionsArgs),
+}
+
+/// Arguments of `record`.
+#[derive(Debug, Args)]
+pub(crate) struct RecordArgs {
+    /// The session to record in.
+    #[arg(long, value_name = "SESSION", conflicts_with = "new")]
+    pub(crate) session: Option<String>,
+    /// Begin a new session and make it the project's current one.
+    #[arg(long)]
+    pub(crate) new: bool,
+    /// Who says it.
+    #[arg(long, default_value = "user")]
+    pub(crate) role: RoleArg,
+    /// The model: the one that answered, and that of a new session.
+    #[arg(long)]
+    pub(crate) model: Option<String>,
+    /// The project's directory [default: the current directory].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) project: Option<PathBuf>,
+    /// A key of your choice: recording twice with the same one records once.
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// The message; `-`, or nothing behind a pipe, reads it from stdin.
+    pub(crate) text: Option<String>,
+}
+
+/// A role as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArg {
+    /// Instructions to the model.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+    /// The output of a tool.
+    Tool,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::System => Self::System,
+            RoleArg::User => Self::User,
+            RoleArg::Assistant => Self::Assistant,
+            RoleArg::Tool => Self::Tool,
+        }
+    }
+}
+
+/// Subcommands of `context`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// Choose what fits a window and show how the window is divided.
+    #[command(after_help = "\
+Writes nothing unless --auto is given.
+
+Examples:
+  ollmctl context build last --size 4096
+  ollmctl context build last --pending 'And in Rust?' --messages
+  ollmctl context build last --json")]
+    Build(ContextBuildArgs),
+}
+
+/// Arguments of `context build`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextBuildArgs {
+    /// The session.
+    #[arg(value_name = "SESSION")]
+    pub(crate) id: String,
+    /// The context window in tokens, at least 2048 [default: the session's own].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) size: Option<u32>,
+    /// A strategy by name [default: the first that fits].
+    #[arg(long)]
+    pub(crate) strategy: Option<String>,
+    /// A user message that will follow and is not recorded yet.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) pending: Option<String>,
+    /// Let the daemon record the plan, so that later contexts begin with this one.
+    #[arg(long)]
+    pub(crate) auto: bool,
+    /// Print the messages too.
+    #[arg(long)]
+    pub(crate) messages: bool,
+}
+
+/// Arguments of `call`.
+#[derive(Debug, Args)]
+pub(crate) struct CallArgs {
+    /// The method, for example `session.list`.
+    #[arg(value_parser = MethodName, hide_possible_values = true)]
+    pub(crate) method: String,
+    /// The parameters as a JSON object; `-` reads them from stdin.
+    #[arg(value_name = "JSON")]
+    pub(crate) params: Option<String>,
+}
+
+/// Arguments of `events`.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Only those of one session.
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// Only this kind, for example `message-recorded`; may be given several times.
+    #[arg(long = "kind", value_name = "KIND")]
+    pub(crate) kinds: Vec<String>,
+}
+
+/// Subcommands of `daemon`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DaemonCommand {
+    /// Start the daemon; one that runs already is fine.
+    Start,
+    /// Let the daemon finish its work and leave; waits until it is gone.
+    Stop,
+    /// Stop the daemon and start it again, for example after an update.
+    Restart,
+    /// Show how the daemon is; does not start it.
+    Status,
+    /// Run the daemon in the foreground, with its log on the terminal.
+    #[command(after_help = "\
+Examples:
+  ollmctl daemon run
+  ollmctl daemon run -- --log-level debug")]
+    Run(DaemonRunArgs),
+}
+
+/// Arguments of `daemon run`.
+#[derive(Debug, Args)]
+pub(crate) struct DaemonRunArgs {
+    /// Further flags of ollmd.
+    #[arg(last = true, value_name = "FLAGS")]
+    pub(crate) flags: Vec<OsString>,
+}
+
+/// Subcommands of `config`.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the settings in force and where each comes from.
+    Show,
+    /// Check the configuration and name file, line and key of what is wrong.
+    Check,
+    /// Print the path of the configuration file.
+    Path,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub(crate) shell: ShellArg,
+}
+
+/// A shell.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ShellArg {
+    /// GNU Bash.
+    Bash,
+    /// The Z shell.
+    Zsh,
+    /// The friendly interactive shell.
+    Fish,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
+    let seconds = text.parse::<f64>().map_err(|_| InvalidSeconds)?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero()).ok_or(InvalidSeconds)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("must be a number of seconds above 0")]
+struct InvalidSeconds;
+
+#[cfg(test)]
+mod tests;

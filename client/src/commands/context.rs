@@ -1,0 +1,38 @@
+//! `ollmctl context build`.
+
+use std::time::Duration;
+
+use ollm_protocol::method::ContextBuild;
+use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+
+use super::{CommandError, Cx};
+use crate::cli::{ContextBuildArgs, ContextCommand};
+use crate::render::context;
+
+/// A build may read a long log that is not open yet.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(super) fn run(command: ContextCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let ContextCommand::Build(args) = command;
+    build(args, cx)
+}
+
+fn build(args: ContextBuildArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let params = ContextBuildParams {
+        session_id: cx.session(&args.id)?,
+        context_size: args.size,
+        model: None,
+        strategy: args.strategy,
+        tools: Vec::new(),
+        pending: args.pending,
+        compact: if args.auto { CompactMode::Auto } else { CompactMode::Never },
+    };
+    let reply = cx.call_patiently::<ContextBuild>(&params, PATIENCE)?;
+    cx.print(&reply, |built, cx| {
+        let mut text = context::build(built, &cx.view());
+        if args.messages {
+            text.push_str(&context::messages(&built.messages));
+        }
+        text
+    })
+}

@@ -1,0 +1,154 @@
+//! `ollmctl daemon`: start, stop, look at, or become the daemon.
+
+use std::fs::{File, TryLockError};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::error::ErrorKind;
+use ollm_protocol::method::{DaemonShutdown, DaemonStatus, Method as _};
+use ollm_protocol::methods::daemon::NoParams;
+use serde_json::json;
+
+use super::{CommandError, Cx};
+use crate::cli::{DaemonCommand, DaemonRunArgs};
+use crate::connection::{BlockingClient, Connector, decode, probe};
+use crate::error::{Attempt, ClientError};
+use crate::render::{clean, daemon};
+
+/// How long a daemon may take to leave: its own limit is ten seconds.
+const LEAVE: Duration = Duration::from_secs(15);
+/// How often it is looked for meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
+
+pub(super) fn run(command: DaemonCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    match command {
+        DaemonCommand::Start => start(cx),
+        DaemonCommand::Stop => {
+            let stopped = stop(cx)?;
+            if cx.json() {
+                let (stopped, pid) = match stopped {
+                    Stopped::WasNotRunning => (false, None),
+                    Stopped::Left { pid } => (true, pid),
+                };
+                return cx.print_json(&json!({ "stopped": stopped, "pid": pid }));
+            }
+            cx.print_text(&match stopped {
+                Stopped::WasNotRunning => "ollmd is not running\n".to_owned(),
+                Stopped::Left { pid: Some(pid) } => format!("ollmd stopped (process {pid})\n"),
+                Stopped::Left { pid: None } => "ollmd stopped\n".to_owned(),
+            })
+        }
+        DaemonCommand::Restart => {
+            stop(cx)?;
+            start(cx)
+        }
+        DaemonCommand::Status => status(cx),
+        DaemonCommand::Run(args) => become_daemon(&args, cx),
+    }
+}
+
+fn start(cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let already = !cx.client()?.started_daemon();
+    let reply = cx.call::<DaemonStatus>(&NoParams {})?;
+    cx.print(&reply, |status, _| {
+        format!(
+            "ollmd {} {} (process {}) at {}\n",
+            clean::one_line(&status.version),
+            if already { "is running already" } else { "started" },
+            status.pid,
+            clean::one_line(&status.socket.to_string_lossy()),
+        )
+    })
+}
+
+/// Shows how a running daemon is; asking must not change the answer, so nothing is started.
+fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let connector = cx.connector().clone().without_spawn();
+    let mut client = BlockingClient::connect(&connector)?;
+    let raw = client.call_raw(DaemonStatus::NAME, &NoParams {})?;
+    let value = decode(DaemonStatus::NAME, &raw)?;
+    cx.print(&super::Reply { raw, value }, |status, cx| daemon::status(status, &cx.view()))
+}
+
+/// What became of a daemon that was to stop.
+enum Stopped {
+    /// There was none.
+    WasNotRunning,
+    /// It left, and its home is free; the process where it said so.
+    Left { pid: Option<u32> },
+}
+
+/// Asks the daemon to leave and waits until its home is free.
+fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
+    let connector = cx.connector().clone().without_spawn().with_any_protocol();
+    let mut client = match BlockingClient::connect(&connector) {
+        Ok(client) => client,
+        Err(ClientError::Unreachable { attempts })
+            if attempts.iter().all(Attempt::means_not_running) =>
+        {
+            return Ok(Stopped::WasNotRunning);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let pid = match client.call::<DaemonShutdown>(&NoParams {}) {
+        Ok(result) => Some(result.pid),
+        // It is leaving already; waiting is all there is to do.
+        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::Cancelled) => None,
+        Err(ClientError::Closed { .. }) => None,
+        Err(error) => return Err(error.into()),
+    };
+    drop(client);
+    let lock: PathBuf = connector.address().home().join("ollmd.lock");
+    let deadline = Instant::now() + LEAVE;
+    while is_listening(&connector) || is_locked(&lock) {
+        if Instant::now() >= deadline {
+            return Err(CommandError::StillRunning { seconds: LEAVE.as_secs() });
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(Stopped::Left { pid })
+}
+
+fn is_listening(connector: &Connector) -> bool {
+    match probe(connector.address()) {
+        Ok(_) => true,
+        Err(attempts) => !attempts.iter().all(Attempt::means_not_running),
+    }
+}
+
+/// Whether a daemon owns the home. A shared lock held for an instant is enough to know.
+fn is_locked(path: &std::path::Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+/// Replaces this process by the daemon.
+fn become_daemon(args: &DaemonRunArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    cx.terminal.flush().map_err(CommandError::Output)?;
+    let connector = cx.connector();
+    let mut command = connector.program().command(connector.address())?;
+    command.args(&args.flags);
+    let path = PathBuf::from(command.get_program());
+    let source = command.exec();
+    Err(ClientError::Start { action: "running", path, source }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_seen_without_being_taken() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("ollmd.lock");
+        assert!(!is_locked(&path));
+        let held = File::create(&path).unwrap();
+        assert!(!is_locked(&path));
+        held.lock().unwrap();
+        assert!(is_locked(&path));
+        held.unlock().unwrap();
+        assert!(!is_locked(&path));
+        held.try_lock().unwrap();
+    }
+}

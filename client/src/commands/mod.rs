@@ -1,0 +1,96 @@
+//! The commands: arguments to params, one call, the result to `render`.
+//!
+//! One file a noun. Output goes through [`Cx::terminal`], calls through [`Cx::call`]; nothing here opens a
+//! socket or prints by itself.
+
+mod call;
+mod completions;
+mod config;
+mod context;
+mod cx;
+mod daemon;
+mod error;
+mod events;
+mod project;
+mod record;
+mod sessions;
+mod socket;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anstream::ColorChoice;
+use clap::Parser as _;
+
+use crate::address::Environment;
+use crate::cli::{Cli, ColorArg, Command};
+use crate::exit::Exit;
+use crate::render::clean;
+use crate::render::terminal::Terminal;
+
+use cx::{Cx, Reply};
+use error::CommandError;
+
+/// Runs `ollmctl` and returns its exit code. Everything is printed, nothing is left to do.
+#[must_use]
+pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error, &arguments).into(),
+    };
+    let mut terminal = Terminal::of_process(match cli.global.color {
+        ColorArg::Auto => ColorChoice::Auto,
+        ColorArg::Always => ColorChoice::Always,
+        ColorArg::Never => ColorChoice::Never,
+    });
+    let json = cli.global.json;
+    let done = Cx::new(cli.global, environment, &mut terminal).and_then(|mut cx| {
+        dispatch(cli.command, &mut cx)?;
+        cx.terminal.flush().map_err(CommandError::Output)
+    });
+    match done {
+        Ok(()) => Exit::Done.into(),
+        Err(error) if error.is_closed_pipe() => Exit::Done.into(),
+        Err(error) => {
+            drop(terminal.flush());
+            terminal.note(&if json { error.to_json() } else { error.to_text() });
+            error.exit().into()
+        }
+    }
+}
+
+/// Prints help, or what is wrong with the command line; for a program as JSON.
+fn refuse(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    if !error.use_stderr() {
+        // Where printing help fails nobody reads it.
+        drop(error.print());
+        return Exit::Done;
+    }
+    if arguments.iter().any(|argument| argument == "--json") {
+        let text = error.to_string();
+        let said = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        let told = CommandError::usage(clean::one_line(said), "ollmctl --help").to_json();
+        Terminal::of_process(ColorChoice::Never).note(&told);
+    } else {
+        drop(error.print());
+    }
+    Exit::Usage
+}
+
+fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    match command {
+        Command::Sessions(command) => sessions::run(command, cx),
+        Command::Record(args) => record::run(args, cx),
+        Command::Context(command) => context::run(command, cx),
+        Command::Call(args) => call::run(&args, cx),
+        Command::Events(args) => events::run(&args, cx),
+        Command::Daemon(command) => daemon::run(command, cx),
+        Command::Socket => socket::run(cx),
+        Command::Config(command) => config::run(command, cx),
+        Command::Completions(args) => completions::run(&args, cx),
+    }
+}
+
+#[cfg(test)]
+mod tests;

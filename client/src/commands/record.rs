@@ -1,0 +1,120 @@
+//! `ollmctl record`: one message into a session, which is begun if there is none.
+
+use std::io::{IsTerminal as _, Read as _};
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::Role;
+use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionRecord, SessionSetCurrent};
+use ollm_protocol::methods::context::CountKind;
+use ollm_protocol::methods::session::{
+    MessageInput, SessionCreateParams, SessionCurrentParams, SessionRecordParams,
+    SessionSetCurrentParams,
+};
+use serde_json::Value;
+
+use super::{CommandError, Cx, project};
+use crate::cli::RecordArgs;
+use crate::render::number::counted;
+
+pub(super) fn run(args: RecordArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let text = text(args.text.as_deref())?;
+    let target = target(&args, cx)?;
+    let role = Role::from(args.role);
+    let params = SessionRecordParams {
+        session_id: target.session_id,
+        message: MessageInput {
+            role,
+            parts: None,
+            content: Some(text),
+            timestamp: None,
+            tool_call_id: None,
+            tool_name: None,
+            model: args.model.filter(|_| role == Role::Assistant),
+            finish_reason: None,
+            duration_ms: None,
+        },
+        key: args.key,
+    };
+    let reply = cx.call::<SessionRecord>(&params)?;
+    // Only now: a session that nothing was recorded in is not worth going on with.
+    if let Some(project_path) = target.make_current_of {
+        let session_id = Some(target.session_id);
+        cx.call::<SessionSetCurrent>(&SessionSetCurrentParams { project_path, session_id })?;
+    }
+    if cx.json() {
+        // The result alone does not say which session was chosen.
+        let mut result: Value = serde_json::from_str(reply.raw.get()).unwrap_or_default();
+        result["sessionId"] = target.session_id.to_string().into();
+        return cx.print_json(&result);
+    }
+    let recorded = &reply.value;
+    let kind = match recorded.count_kind {
+        CountKind::Exact => "",
+        CountKind::Calibrated | CountKind::Estimated => ", estimated",
+    };
+    let again = if recorded.duplicate { ", recorded before" } else { "" };
+    let tokens = counted(u64::from(recorded.tokens), "token");
+    cx.print_text(&format!("{} #{}  {tokens}{kind}{again}\n", target.session_id, recorded.seq))
+}
+
+struct Target {
+    session_id: SessionId,
+    make_current_of: Option<String>,
+}
+
+/// The session that was named, else the project's current one, else a new one.
+fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
+    if let Some(session) = &args.session {
+        return Ok(Target { session_id: cx.session(session)?, make_current_of: None });
+    }
+    let project_path = project::path(args.project.as_deref())?;
+    if !args.new {
+        let params = SessionCurrentParams { project_path: project_path.clone() };
+        if let Some(session) = cx.call::<SessionCurrent>(&params)?.value.session {
+            return Ok(Target { session_id: session.session_id, make_current_of: None });
+        }
+    }
+    let params = SessionCreateParams {
+        project_path: Some(project_path.clone()),
+        model: args.model.clone(),
+        key: args.key.clone(),
+        ..SessionCreateParams::default()
+    };
+    let created = cx.call::<SessionCreate>(&params)?.value.session;
+    Ok(Target { session_id: created.session_id, make_current_of: Some(project_path) })
+}
+
+fn text(given: Option<&str>) -> Result<String, CommandError> {
+    let text =
+        match given {
+            Some(text) if text != "-" => text.to_owned(),
+            None if std::io::stdin().is_terminal() => {
+                return Err(CommandError::usage(
+                    "there is no text to record",
+                    "ollmctl record 'hello'",
+                ));
+            }
+            _ => {
+                let mut piped = String::new();
+                std::io::stdin().read_to_string(&mut piped).map_err(|source| {
+                    CommandError::File { action: "read", path: "-".into(), source }
+                })?;
+                piped
+            }
+        };
+    if text.trim().is_empty() {
+        return Err(CommandError::usage("the text to record is empty", "ollmctl record 'hello'"));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_verbatim_and_never_empty() {
+        assert_eq!(text(Some(" two\n")).unwrap(), " two\n");
+        assert!(matches!(text(Some(" \n")), Err(CommandError::Usage { .. })));
+    }
+}

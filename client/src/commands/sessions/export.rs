@@ -1,0 +1,133 @@
+//! `ollmctl sessions export`: chunk after chunk, to a file that appears complete or not at all.
+
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use ollm_protocol::SessionId;
+use ollm_protocol::method::SessionExport;
+use ollm_protocol::methods::session::{ExportFormat, SessionExportParams};
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use super::super::{CommandError, Cx};
+use crate::cli::{ExportArgs, ExportForm};
+use crate::render::number::{bytes, counted};
+use crate::render::progress::Progress;
+use crate::render::{clean, json};
+
+/// What was written.
+struct Written {
+    bytes: u64,
+    records: u64,
+}
+
+pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let format = args.format.map_or_else(|| by_ending(args.output.as_deref()), Ok)?;
+    let session_id = cx.session(&args.id)?;
+    let Some(path) = args.output.as_deref().filter(|path| *path != Path::new("-")) else {
+        return to_stdout(session_id, format, cx);
+    };
+    let failed = |source| CommandError::File { action: "write", path: path.to_owned(), source };
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    // Beside the target, because only within one file system it can take the target's place at once.
+    let mut file = BufWriter::new(NamedTempFile::new_in(directory).map_err(failed)?);
+    let written = chunks(session_id, format.into(), cx, |_, data| {
+        file.write_all(data.as_bytes()).map_err(failed)
+    })?;
+    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    if cx.json() {
+        let path = path.to_string_lossy();
+        return cx.print_json(
+            &json!({ "sessionId": session_id, "path": path, "sizeBytes": written.bytes, "records": written.records }),
+        );
+    }
+    cx.print_text(&format!(
+        "exported {} to {} ({})\n",
+        counted(written.records, "record"),
+        clean::one_line(&path.to_string_lossy()),
+        bytes(written.bytes)
+    ))
+}
+
+/// Writes to stdout: as it is for a pipe or a file, harmless for a terminal.
+fn to_stdout(
+    session_id: SessionId,
+    format: ExportForm,
+    cx: &mut Cx<'_>,
+) -> Result<(), CommandError> {
+    let for_people = cx.terminal.is_interactive();
+    chunks(session_id, format.into(), cx, |cx, data| {
+        let safe = match (for_people, format) {
+            (false, _) => None,
+            (true, ExportForm::Json | ExportForm::Jsonl) => Some(json::escaped(data)),
+            (true, ExportForm::Markdown | ExportForm::Html) => Some(clean::text(data)),
+        };
+        cx.terminal.print_raw(safe.as_deref().unwrap_or(data)).map_err(CommandError::Output)
+    })?;
+    Ok(())
+}
+
+fn chunks(
+    session_id: SessionId,
+    format: ExportFormat,
+    cx: &mut Cx<'_>,
+    mut write: impl FnMut(&mut Cx<'_>, &str) -> Result<(), CommandError>,
+) -> Result<Written, CommandError> {
+    let mut progress = Progress::records("exporting");
+    let mut params = SessionExportParams { session_id, format, cursor: None };
+    let mut written = Written { bytes: 0, records: 0 };
+    loop {
+        let chunk = cx.call::<SessionExport>(&params)?.value;
+        write(cx, &chunk.data)?;
+        written.bytes += chunk.data.len() as u64;
+        written.records = chunk.done_records;
+        progress.set(chunk.done_records, chunk.total_records);
+        match chunk.next_cursor {
+            None => return Ok(written),
+            cursor => params.cursor = cursor,
+        }
+    }
+}
+
+/// The form that the ending of a file means.
+fn by_ending(path: Option<&Path>) -> Result<ExportForm, CommandError> {
+    let Some(path) = path.filter(|path| *path != Path::new("-")) else {
+        return Ok(ExportForm::Markdown);
+    };
+    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
+    match ending.as_deref() {
+        Some("json") => Ok(ExportForm::Json),
+        Some("jsonl" | "ndjson") => Ok(ExportForm::Jsonl),
+        Some("md" | "markdown") => Ok(ExportForm::Markdown),
+        Some("html" | "htm") => Ok(ExportForm::Html),
+        _ => Err(CommandError::usage(
+            format!("the ending of {} means no form", path.display()),
+            "ollmctl sessions export last --format markdown --output FILE",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_means_the_form() {
+        let check = |path: &str, expect: Option<ExportForm>| {
+            assert_eq!(by_ending(Some(Path::new(path))).ok(), expect, "{path}");
+        };
+        check("a.json", Some(ExportForm::Json));
+        check("a.b/c.JSONL", Some(ExportForm::Jsonl));
+        check("a.md", Some(ExportForm::Markdown));
+        check("a.htm", Some(ExportForm::Html));
+        check("-", Some(ExportForm::Markdown));
+        check("a.txt", None);
+        check("json", None);
+        assert_eq!(by_ending(None).ok(), Some(ExportForm::Markdown));
+    }
+}

@@ -1,0 +1,95 @@
+//! How the daemon is.
+
+use ollm_protocol::methods::daemon::DaemonStatusResult;
+
+use super::number::{bytes, counted, grouped};
+use super::style::Style;
+use super::transcript::View;
+use super::{clean, table, time};
+
+/// The status as names and values, then what a person should know.
+pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
+    let store = &status.store;
+    let catalog = &status.catalog;
+    let behind = match catalog.behind {
+        0 => String::new(),
+        behind => format!(", {} behind", counted(behind, "session")),
+    };
+    let mut rows = vec![
+        ("version", format!("{} (protocol {})", clean::one_line(&status.version), status.protocol)),
+        ("process", format!("{}, started {}", status.pid, time::ago(status.started_at, view.now))),
+        ("home", clean::one_line(&status.home.to_string_lossy())),
+        ("socket", clean::one_line(&status.socket.to_string_lossy())),
+        (
+            "sessions",
+            format!("{} on disk, {} open", grouped(store.sessions), grouped(store.open_sessions)),
+        ),
+        (
+            "records",
+            format!(
+                "{} written in {} since the start",
+                grouped(store.records_written),
+                counted(store.syncs, "sync")
+            ),
+        ),
+        (
+            "catalog",
+            format!("{}, {}{behind}", clean::one_line(&catalog.state), bytes(catalog.size_bytes)),
+        ),
+        (
+            "clients",
+            format!(
+                "{}, {}",
+                counted(status.connections, "connection"),
+                counted(status.subscriptions, "subscription")
+            ),
+        ),
+    ];
+    if let Some(memory) = status.memory_bytes {
+        rows.push(("memory", bytes(memory)));
+    }
+    let mut text = table::fields(&rows);
+    for setting in &status.restart_needed {
+        text.push_str(&format!("changed, holds after a restart: {}\n", clean::one_line(setting)));
+    }
+    for warning in &status.warnings {
+        text.push_str(&format!("{} {}\n", Style::Bad.paint("warning:"), clean::one_line(warning)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use anstream::adapter::strip_str;
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_a_small_table() {
+        let result: DaemonStatusResult = serde_json::from_value(serde_json::json!({
+            "version": "0.1.0", "pid": 42, "startedAt": "2026-01-27T09:00:00Z",
+            "home": "/home/ada/.ollm", "socket": "/run/user/1000/ollm/ab.sock", "protocol": 1,
+            "connections": 1, "subscriptions": 0, "memoryBytes": 9437184,
+            "store": {"sessions": 1200, "openSessions": 3, "recordsWritten": 50, "syncs": 20},
+            "catalog": {"state": "ready", "behind": 2, "sizeBytes": 2048},
+            "warnings": ["disk \u{1b}[5mfull"]
+        }))
+        .unwrap();
+        let view = View { width: 80, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false };
+        assert_eq!(
+            strip_str(&status(&result, &view)).to_string(),
+            "\
+version   0.1.0 (protocol 1)
+process   42, started 1 h ago
+home      /home/ada/.ollm
+socket    /run/user/1000/ollm/ab.sock
+sessions  1,200 on disk, 3 open
+records   50 written in 20 syncs since the start
+catalog   ready, 2.0 KiB, 2 sessions behind
+clients   1 connection, 0 subscriptions
+memory    9.0 MiB
+warning: disk full
+"
+        );
+    }
+}

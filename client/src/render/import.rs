@@ -1,0 +1,109 @@
+//! What an import carried over, and what not.
+
+use std::collections::BTreeMap;
+
+use ollm_protocol::methods::session::{ImportLoss, ImportReport, Session};
+
+use super::number::{counted, grouped};
+use super::{clean, sessions};
+
+/// The session, the counts and the losses of one file.
+pub(crate) fn report(
+    file: &str,
+    session: Option<&Session>,
+    report: &ImportReport,
+    dry_run: bool,
+) -> String {
+    let format = clean::one_line(&report.format);
+    let file = clean::one_line(file);
+    let done = match (report.already_imported, dry_run) {
+        (true, _) => "was imported before:",
+        (false, true) => "would be imported:",
+        (false, false) => "imported:",
+    };
+    let mut text = format!("{file} ({format}) {done}\n");
+    if let Some(session) = session {
+        text.push_str(&format!("  {}  {}\n", session.session_id, sessions::title(session)));
+    }
+    text.push_str(&format!(
+        "  {} of {} carried over\n",
+        grouped(report.imported_records),
+        counted(report.source_records, "record"),
+    ));
+    if !report.losses.is_empty() {
+        text.push_str("  not carried over, or only in part:\n");
+        text.push_str(&losses(&report.losses));
+    }
+    text
+}
+
+/// Losses of one kind and reason together, the most frequent first, with the lines of the first few.
+fn losses(losses: &[ImportLoss]) -> String {
+    const LINES_SHOWN: usize = 3;
+    let mut groups: BTreeMap<(&str, &str), Vec<Option<u64>>> = BTreeMap::new();
+    for loss in losses {
+        groups.entry((&loss.what, &loss.reason)).or_default().push(loss.line);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, lines)| std::cmp::Reverse(lines.len()));
+    let mut text = String::new();
+    for ((what, reason), lines) in groups {
+        let shown: Vec<String> =
+            lines.iter().flatten().take(LINES_SHOWN).map(ToString::to_string).collect();
+        let more = if lines.len() > LINES_SHOWN { ", ..." } else { "" };
+        let place = match shown.len() {
+            0 => String::new(),
+            1 if more.is_empty() => format!(" (line {})", shown[0]),
+            _ => format!(" (lines {}{more})", shown.join(", ")),
+        };
+        text.push_str(&format!(
+            "    {} x {}: {}{place}\n",
+            grouped(lines.len() as u64),
+            clean::one_line(what),
+            clean::one_line(reason),
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::session_named;
+
+    fn loss(line: u64, what: &str) -> ImportLoss {
+        ImportLoss { line: Some(line), what: what.into(), reason: "has no counterpart".into() }
+    }
+
+    #[test]
+    fn losses_are_grouped_and_the_most_frequent_comes_first() {
+        let mut losses = vec![loss(9, "image")];
+        losses.extend((1..=5).map(|line| loss(line, "thinking_level_change")));
+        let session = session_named("0192f0c1-9a3b-7000-8000-000000000001", "Untangle");
+        let mut import = ImportReport {
+            format: "pi v1".into(),
+            source_records: 1003,
+            imported_records: 997,
+            already_imported: false,
+            losses,
+        };
+        assert_eq!(
+            report("talk.jsonl", Some(&session), &import, false),
+            "\
+talk.jsonl (pi v1) imported:
+  0192f0c1-9a3b-7000-8000-000000000001  Untangle
+  997 of 1,003 records carried over
+  not carried over, or only in part:
+    5 x thinking_level_change: has no counterpart (lines 1, 2, 3, ...)
+    1 x image: has no counterpart (line 9)
+"
+        );
+        import.already_imported = true;
+        import.losses.clear();
+        let again = report("talk.jsonl", None, &import, false);
+        assert_eq!(
+            again,
+            "talk.jsonl (pi v1) was imported before:\n  997 of 1,003 records carried over\n"
+        );
+    }
+}

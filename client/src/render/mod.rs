@@ -1,0 +1,20 @@
+//! How results look: for people as text, for programs as JSON.
+//!
+//! Everything but [`terminal`] and [`progress`] is pure: values in, text out. Text that came from models,
+//! tools or files passes [`clean`] before it enters a text for people.
+
+pub(crate) mod clean;
+pub(crate) mod context;
+pub(crate) mod daemon;
+pub(crate) mod event;
+pub(crate) mod import;
+pub(crate) mod json;
+pub(crate) mod number;
+pub(crate) mod progress;
+pub(crate) mod search;
+pub(crate) mod sessions;
+pub(crate) mod style;
+pub(crate) mod table;
+pub(crate) mod terminal;
+pub(crate) mod time;
+pub(crate) mod transcript;

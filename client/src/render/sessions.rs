@@ -1,0 +1,222 @@
+//! Lists of sessions, and what became of some.
+
+use ollm_protocol::methods::session::{Session, SessionCleanupResult, SessionStatus};
+use ollm_protocol::{SessionId, Timestamp};
+
+use super::number::{counted, grouped};
+use super::style::Style;
+use super::table::{self, Column};
+use super::transcript::View;
+use super::{clean, time};
+
+/// Characters of an id that tell two sessions apart unless they began in the same millisecond.
+const SHORT_ID: usize = 13;
+
+/// Columns of a terminal that has room for more than the titles.
+const ROOMY: usize = 70;
+/// Characters of a project's name in a list.
+const PROJECT_CHARS: usize = 14;
+
+/// The beginning of an id that is enough to type.
+pub(crate) fn short_id(id: &SessionId) -> String {
+    let mut text = id.to_string();
+    text.truncate(SHORT_ID);
+    text
+}
+
+/// The words of a status.
+pub(crate) const fn status_word(status: SessionStatus) -> &'static str {
+    match status {
+        SessionStatus::Active => "active",
+        SessionStatus::Closed => "closed",
+        SessionStatus::Archived => "archived",
+        SessionStatus::Corrupted => "corrupted",
+    }
+}
+
+/// The title on one line, or what stands for a missing one.
+pub(crate) fn title(session: &Session) -> String {
+    let title = clean::one_line(&session.title);
+    if title.is_empty() { "(untitled)".to_owned() } else { title }
+}
+
+/// A table of sessions; ids are cut where they stay unique in it, a star marks pinned ones.
+pub(crate) fn list(sessions: &[Session], behind: bool, view: &View) -> String {
+    if sessions.is_empty() {
+        return "no sessions\n".to_owned();
+    }
+    // What says the same of every session only takes room from the titles.
+    let roomy = view.width >= ROOMY;
+    let projects = roomy && sessions.iter().any(|session| session.project_name.is_some());
+    let statuses = sessions.iter().any(|session| session.status != SessionStatus::Active);
+    let columns = [
+        (true, "ID", Column::Word),
+        (true, "TITLE", Column::Prose),
+        (projects, "PROJECT", Column::Word),
+        (true, "MSGS", Column::Number),
+        (roomy, "TOKENS", Column::Number),
+        (true, "LAST", Column::Word),
+        (statuses, "STATUS", Column::Word),
+    ];
+    let rows: Vec<Vec<String>> = sessions
+        .iter()
+        .zip(unique_ids(sessions))
+        .map(|(session, id)| {
+            let cells = row(session, id, view.now).into_iter().zip(&columns);
+            cells.filter(|(_, (shown, ..))| *shown).map(|(cell, _)| cell).collect()
+        })
+        .collect();
+    let columns: Vec<(&str, Column)> = columns
+        .into_iter()
+        .filter(|(shown, ..)| *shown)
+        .map(|(_, name, kind)| (name, kind))
+        .collect();
+    let mut text = table::render(view.width, &columns, &rows);
+    if behind {
+        text.push_str("the catalog is being rebuilt: sessions may be missing here\n");
+    }
+    text
+}
+
+fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
+    let pin = if session.pinned { "* " } else { "" };
+    let project = clean::one_line(session.project_name.as_deref().unwrap_or("-"));
+    [
+        id,
+        format!("{pin}{}", title(session)),
+        project.chars().take(PROJECT_CHARS).collect(),
+        grouped(session.message_count),
+        grouped(session.token_count),
+        time::ago(session.last_activity, now),
+        status_word(session.status).to_owned(),
+    ]
+}
+
+/// The beginnings of the ids, as long as it takes to tell them apart.
+fn unique_ids(sessions: &[Session]) -> Vec<String> {
+    let ids: Vec<String> = sessions.iter().map(|session| session.session_id.to_string()).collect();
+    let shared = |left: &str, right: &str| {
+        left.bytes().zip(right.bytes()).take_while(|(left, right)| left == right).count()
+    };
+    let mut sorted: Vec<&str> = ids.iter().map(String::as_str).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let longest = sorted.windows(2).map(|pair| shared(pair[0], pair[1]) + 1).max().unwrap_or(0);
+    let length = longest.clamp(SHORT_ID, 36);
+    ids.iter().map(|id| id[..length].to_owned()).collect()
+}
+
+/// What is about to be deleted: the first few, and how many more.
+pub(crate) fn doomed(sessions: &[Session], view: &View) -> String {
+    const SHOWN: usize = 10;
+    let mut text = list(&sessions[..sessions.len().min(SHOWN)], false, view);
+    if let Some(more) = sessions.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        text.push_str(&format!("and {} more\n", grouped(more as u64)));
+    }
+    text
+}
+
+/// What went, or would go.
+pub(crate) fn cleanup(result: &SessionCleanupResult, view: &View) -> String {
+    let gone = counted(result.deleted.len() as u64, "session");
+    let kept = grouped(result.kept);
+    let mut text = String::new();
+    if result.dry_run {
+        if !result.deleted.is_empty() {
+            text.push_str(&doomed(&result.deleted, view));
+        }
+        text.push_str(&format!("would delete {gone}, keep {kept}\n"));
+    } else {
+        text.push_str(&format!("deleted {gone}, kept {kept}\n"));
+    }
+    for failure in &result.failed {
+        let why = clean::one_line(&failure.message);
+        text.push_str(&format!("{} {}: {why}\n", Style::Bad.paint("kept"), failure.session_id));
+    }
+    text
+}
+
+/// One session in one line, for what was done with it.
+pub(crate) fn done(what: &str, session: &Session) -> String {
+    format!("{what} {}  {}\n", session.session_id, title(session))
+}
+
+#[cfg(test)]
+mod tests {
+    use anstream::adapter::strip_str;
+
+    use super::*;
+    use crate::testing::session_named;
+
+    fn view() -> View {
+        View { width: 80, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false }
+    }
+
+    #[test]
+    fn a_list_fits_eighty_columns_whatever_the_titles() {
+        let mut sessions = vec![
+            session_named(
+                "0192f0c1-9a3b-7000-8000-000000000001",
+                "How do I reverse a list in Rust without copying it",
+            ),
+            session_named(
+                "0192f0d7-1111-7000-8000-000000000002",
+                "設定ファイルを読む方法を教えてください、お願いします",
+            ),
+            session_named(
+                "0192f0d8-2222-7000-8000-000000000003",
+                "evil \u{1b}[2J\u{1b}]0;x\u{7}title 🎉\nsecond line",
+            ),
+        ];
+        sessions[0].message_count = 1234;
+        sessions[0].token_count = 56789;
+        sessions[1].project_name = Some("parser".into());
+        sessions[2].status = SessionStatus::Archived;
+        let text = strip_str(&list(&sessions, false, &view())).to_string();
+        assert_eq!(
+            text,
+            "\
+ID             TITLE                 PROJECT   MSGS  TOKENS  LAST     STATUS
+0192f0c1-9a3b  How do I reverse a…   -        1,234  56,789  1 h ago  active
+0192f0d7-1111  設定ファイルを読む…   parser       2      10  1 h ago  active
+0192f0d8-2222  evil title 🎉 secon…  -            2      10  1 h ago  archived
+"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_the_titles() {
+        let sessions =
+            [session_named("0192f0c1-9a3b-7000-8000-000000000001", "How do I reverse a list?")];
+        let narrow = View { width: 40, ..view() };
+        assert_eq!(
+            strip_str(&list(&sessions, false, &narrow)).to_string(),
+            "\
+ID             TITLE     MSGS  LAST
+0192f0c1-9a3b  How do …     2  1 h ago
+"
+        );
+    }
+
+    #[test]
+    fn ids_that_share_their_time_are_shown_longer() {
+        let sessions = [
+            session_named("0192f0c1-9a3b-7000-8000-000000000001", "a"),
+            session_named("0192f0c1-9a3b-7001-8000-000000000002", "b"),
+        ];
+        assert_eq!(unique_ids(&sessions), ["0192f0c1-9a3b-7000", "0192f0c1-9a3b-7001"]);
+        assert_eq!(unique_ids(&sessions[..1]), ["0192f0c1-9a3b"]);
+    }
+
+    #[test]
+    fn a_dry_run_says_what_would_go() {
+        let many: Vec<_> = (10..22)
+            .map(|at| session_named(&format!("0192f0{at}-9a3b-7000-8000-000000000001"), "t"))
+            .collect();
+        let result = SessionCleanupResult { deleted: many, kept: 3, failed: vec![], dry_run: true };
+        let text = cleanup(&result, &view());
+        assert!(text.contains("and 2 more\nwould delete 12 sessions, keep 3\n"), "{text}");
+        let done = SessionCleanupResult { dry_run: false, deleted: vec![], ..result };
+        assert_eq!(cleanup(&done, &view()), "deleted 0 sessions, kept 3\n");
+    }
+}
