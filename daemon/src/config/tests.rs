@@ -1,0 +1,205 @@
+//! Sources, defaults, and the exact words for what is wrong.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Loads from a file's text, variables and flags.
+fn load(
+    text: &str,
+    env: &[(&str, &str)],
+    flags: &[(&str, &str)],
+) -> Result<(Config, Vec<String>), String> {
+    let home = tempfile::tempdir().expect("a directory");
+    let path = home.path().join(FILE_NAME);
+    crate::fsutil::replace_atomically(&path, text.as_bytes()).expect("writes");
+    let owned = |pair: &(&str, &str)| (pair.0.to_owned(), pair.1.to_owned());
+    let flags = FlagOverrides(flags.iter().map(owned).collect());
+    let within = |text: String| text.replace(&format!("{}/", home.path().display()), "");
+    match Config::load(home.path(), None, env.iter().map(owned), &flags) {
+        Ok((config, warnings)) => {
+            Ok((config, warnings.iter().map(|warning| within(warning.to_string())).collect()))
+        }
+        Err(error) => Err(within(error.to_string())),
+    }
+}
+
+#[test]
+fn without_a_file_the_defaults_hold() {
+    let home = Path::new("/nowhere");
+    let (config, warnings) =
+        Config::load(home, None, std::iter::empty(), &FlagOverrides::default()).expect("loads");
+    assert!(warnings.is_empty());
+    assert_eq!(config.sessions.data_dir, Path::new("/nowhere/sessions"));
+    assert_eq!(config.sessions.max_sessions, 100);
+    assert_eq!(config.sessions.on_limit, OnLimit::Archive);
+    assert_eq!(config.ollama.keep_alive, Duration::from_secs(300));
+    assert_eq!(config.context, ContextConfig { size: None, answer_reserve: 0, user_share: 0.5 });
+    assert_eq!(config.log, LogConfig { level: "info".to_owned(), keep_days: 7 });
+    assert!(config.modes.texts.is_empty());
+    // The shown configuration is one that can be read.
+    let (again, _) = load(&config.to_yaml(), &[], &[]).expect("loads");
+    assert_eq!(again.diff(&config), ConfigDiff::default());
+}
+
+#[test]
+fn a_file_that_was_named_must_exist() {
+    let named = Path::new("/nowhere/mine.yaml");
+    let flags = FlagOverrides::default();
+    let error = Config::load(Path::new("/nowhere"), Some(named), std::iter::empty(), &flags);
+    let error = error.expect_err("is not there");
+    assert_eq!(error.to_string(), "reading the configuration /nowhere/mine.yaml");
+}
+
+#[test]
+fn flags_win_over_variables_and_these_over_the_file() {
+    let file = "sessions:\n  maxSessions: 1\n  documentIdle: 3s\nlog: { level: warn, keepDays: 9 }\n\
+                environment:\n  allow: [A, B]\nmodes:\n  developer: be brief\nollama: ~\n";
+    let env = [
+        ("OLLM_SESSIONS__MAXSESSIONS", "2"),
+        ("OLLM_LOG__KEEP_DAYS", "8"),
+        ("OLLM_LOOP_DETECTION__enabled", "false"),
+        ("OLLM_ENVIRONMENT__DENY", "X, Y"),
+        ("OLLM_OLLAMA__MODEL", "7"),
+        ("OLLM_HOME", "/x"),
+        ("PATH", "/bin"),
+    ];
+    let (config, warnings) = load(file, &env, &[("log.keepDays", "6")]).expect("loads");
+    assert_eq!(warnings, Vec::<String>::new());
+    assert_eq!(config.sessions.max_sessions, 2);
+    assert_eq!(config.sessions.document_idle, Duration::from_secs(3));
+    assert_eq!((config.log.level.as_str(), config.log.keep_days), ("warn", 6));
+    assert!(!config.loop_detection.enabled);
+    assert_eq!(config.environment.allow, ["A", "B"]);
+    assert_eq!(config.environment.deny, ["X", "Y"]);
+    assert_eq!(config.ollama.model.as_deref(), Some("7"));
+    assert_eq!(config.modes.texts["developer"], "be brief");
+    let json = config.to_json();
+    let source = |section: &str, key: &str| json[section][key]["source"].as_str().expect("named");
+    assert_eq!(source("sessions", "maxSessions"), "env");
+    assert_eq!(source("sessions", "documentIdle"), "file");
+    assert_eq!(source("log", "keepDays"), "flag");
+    assert_eq!(source("goals", "markers"), "default");
+    assert!(config.to_yaml().contains("  documentIdle: \"3s\"  # file\n"));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_file_line_and_key() {
+    let check = |text: &str, expect: &str| {
+        assert_eq!(load(text, &[], &[]).expect_err("is wrong"), expect, "{text}");
+    };
+    check(
+        "log:\n  level: info\nsessions:\n  maxSesions: 5\n",
+        "config.yaml:4: unknown key sessions.maxSesions; did you mean maxSessions?",
+    );
+    check("log: { colour: red }\n", "config.yaml:1: unknown key log.colour");
+    check(
+        "sessions:\n  # a comment\n  maxSessions: many\n",
+        "config.yaml:3: sessions.maxSessions must be a whole number from 0 to 1000000, not \"many\"",
+    );
+    check(
+        "sessions: {\n maxSessions: -1 }",
+        "config.yaml:2: sessions.maxSessions must be a whole number from 0 to 1000000, not -1",
+    );
+    check(
+        "compression:\n  threshold: 1.5\n",
+        "config.yaml:2: compression.threshold must be a number from 0 to 1, not 1.5",
+    );
+    check(
+        "compression:\n  threshold: 80\n",
+        "config.yaml:2: compression.threshold must be a number from 0 to 1, not 80",
+    );
+    check(
+        "compression:\n  enabled: yes\n",
+        "config.yaml:2: compression.enabled must be true or false, not \"yes\"",
+    );
+    check(
+        "compression:\n  strategy: zip\n",
+        "config.yaml:2: compression.strategy must be one of summarize, truncate, hybrid, not \"zip\"",
+    );
+    check(
+        "ollama:\n  keepAlive: 5\n",
+        "config.yaml:2: ollama.keepAlive must be a duration such as 500ms, 30s or 5m, up to 30d, not 5",
+    );
+    check(
+        "context:\n  size: 100\n",
+        "config.yaml:2: context.size must be a whole number from 2048 to 16777216, not 100",
+    );
+    check(
+        "sessions:\n  dataDir: data\n",
+        "config.yaml:2: sessions.dataDir must be an absolute path, not \"data\"",
+    );
+    check(
+        "environment:\n  allow:\n    - 1\n",
+        "config.yaml:2: environment.allow must be a list of texts, not a list",
+    );
+    check(
+        "goals:\n  markers:\n",
+        "config.yaml:2: goals.markers must be true or false, not nothing",
+    );
+    check("log: loud\n", "config.yaml:1: log must be a section with keys, not \"loud\"");
+    check("log:\n  level: info\n  level: warn\n", "config.yaml:3: the key level is there twice");
+    check("log:\n  keepDays: 1\nlog: ~\n", "config.yaml:3: the key log is there twice");
+}
+
+#[test]
+fn broken_yaml_names_its_line() {
+    let check = |text: &str, line: u64| {
+        let error = load(text, &[], &[]).expect_err("is broken");
+        assert!(error.starts_with(&format!("config.yaml:{line}: ")), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    };
+    check("log:\n  level: [info\n", 2);
+    check("- a\n- b\n", 1);
+}
+
+#[test]
+fn an_empty_file_and_comments_are_fine() {
+    for text in ["", "# nothing yet\n", "---\n", "log:\n"] {
+        assert!(load(text, &[], &[]).is_ok(), "{text:?}");
+    }
+}
+
+#[test]
+fn variables_and_flags_are_checked_too() {
+    let env = |name, value| load("", &[(name, value)], &[]).map(|(_, warnings)| warnings);
+    assert_eq!(
+        env("OLLM_SESSIONS__MAXSESSIONS", "many").expect_err("is wrong"),
+        "variable OLLM_SESSIONS__MAXSESSIONS: sessions.maxSessions must be a whole number from 0 to \
+         1000000, not \"many\""
+    );
+    assert_eq!(
+        env("OLLM_SESSIONS__MAXSESION", "1").expect_err("is wrong"),
+        "variable OLLM_SESSIONS__MAXSESION: unknown key sessions.maxsesion; did you mean maxSessions?"
+    );
+    let warned = |name: &str| vec![format!("variable {name} names no key and is ignored")];
+    assert_eq!(env("OLLM_SESIONS__X", "1"), Ok(warned("OLLM_SESIONS__X")));
+    assert_eq!(env("OLLM_SESSIONS", "1"), Ok(warned("OLLM_SESSIONS")));
+    assert_eq!(env("OLLM_SOCKET", "1"), Ok(vec![]));
+    let flag = load("", &[], &[("log.keepDays", "0")]).map(|_| ());
+    let expect =
+        "flag for log.keepDays: log.keepDays must be a whole number from 1 to 36500, not \"0\"";
+    assert_eq!(flag.expect_err("is wrong"), expect);
+}
+
+#[test]
+fn unknown_sections_are_warnings() {
+    let (_, warnings) = load("a: 1\nsesions:\n  maxSessions: 1\n", &[], &[]).expect("loads");
+    assert_eq!(
+        warnings,
+        [
+            "config.yaml:1: unknown section a is ignored",
+            "config.yaml:2: unknown section sesions is ignored; did you mean sessions?"
+        ]
+    );
+}
+
+#[test]
+fn a_change_says_whether_it_needs_a_restart() {
+    let (old, _) = load("", &[], &[]).expect("loads");
+    let text = "sessions: { dataDir: /data, maxSessions: 5 }\nlog: { keepDays: 3 }\n";
+    let (new, _) = load(text, &[], &[]).expect("loads");
+    let diff = new.diff(&old);
+    assert_eq!(diff.applied, ["sessions.maxSessions"]);
+    assert_eq!(diff.restart_needed, ["sessions.dataDir", "log.keepDays"]);
+}
