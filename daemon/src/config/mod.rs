@@ -18,9 +18,8 @@ pub use self::error::{ConfigError, ConfigWarning, Place};
 use self::keys::KEYS;
 use self::raw::{File, Settings};
 pub(crate) use self::sections::{
-    CompressionConfig, CompressionStrategy, ContextConfig, EnvironmentConfig, FilesConfig,
-    GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit,
-    SessionsConfig, SnapshotsConfig,
+    CompressionConfig, ContextConfig, EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig,
+    LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
 };
 
 /// The file that is read when none is named, in the home.
