@@ -27,7 +27,6 @@ pub(crate) use self::budget::{Budget, MIN_CONTEXT_SIZE};
 pub(crate) use self::build::build;
 pub(crate) use self::contents::{Contents, ContentsError};
 pub(crate) use self::previous::PreviousBuild;
-pub(crate) use self::strategy::{STRATEGIES, Strategy};
 pub(crate) use self::units::PathItem;
 use crate::tokens::Counter;
 

@@ -8,7 +8,6 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::methods::context::{ContextMessage, OmittedItem};
 use proptest::prelude::*;
-use proptest::strategy::Strategy as _;
 use serde_json::json;
 
 use super::*;
@@ -288,6 +287,21 @@ fn a_named_strategy_is_used_and_a_dry_plan_is_transient() {
     assert!(dry.result.transient && !recorded.result.transient);
     assert_eq!(recorded.new_epoch.expect("opens an epoch").cause, "requested");
     assert_eq!(dry.result.strategy, "floor");
+}
+
+#[test]
+fn a_long_session_opens_epochs_rarely_and_never_stops() {
+    let mut session = Session::default();
+    let mut n_epochs = 0;
+    for turn in 0..500 {
+        session.say(Role::User, &format!("question {turn}: {}", "why ".repeat(turn % 40)));
+        session.say(Role::Assistant, &"because ".repeat(turn % 60));
+        let built = session.build_auto(2048);
+        n_epochs += usize::from(built.new_epoch.is_some());
+        assert!(built.result.messages[1].content.starts_with("question 0"));
+    }
+    // Half the room is free after each, which is some eight of these turns.
+    assert!((20..100).contains(&n_epochs), "{n_epochs}");
 }
 
 /// One step of a random session.

@@ -4,6 +4,8 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{RecordKind, Role};
 
 /// What planning must know of one record on the path from the root to the active leaf.
+///
+/// A damaged record whose kind is lost is a `Message` without a role: it is then listed as left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathItem {
     /// The record.
