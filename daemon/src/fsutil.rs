@@ -90,7 +90,9 @@ pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
 
 /// Renames a file and makes that durable; both must lie in one directory.
 pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
-    fs::rename(from, to).map_err(|source| FsError::new("rename", from, source))?;
+    #[expect(clippy::disallowed_methods, reason = "the directory is synced right after")]
+    let renamed = fs::rename(from, to);
+    renamed.map_err(|source| FsError::new("rename", from, source))?;
     sync_dir(to.parent().unwrap_or(Path::new(".")))
 }
 

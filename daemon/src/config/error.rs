@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Where a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// In the configuration file, on a line counted from 1 where it is known.
     File {
         /// The file.
@@ -38,7 +38,7 @@ impl fmt::Display for Place {
 
 /// The configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("reading the configuration {}", path.display())]
     Read {
@@ -82,7 +82,7 @@ pub enum ConfigError {
 
 /// Something that is ignored, and probably not what was meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ConfigWarning {
+pub(crate) enum ConfigWarning {
     /// The file has a section that this version does not know.
     UnknownSection {
         /// Where.

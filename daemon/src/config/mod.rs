@@ -14,7 +14,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-pub use self::error::{ConfigError, ConfigWarning, Place};
+pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::keys::KEYS;
 use self::raw::{File, Settings};
 pub(crate) use self::sections::{
@@ -23,17 +23,17 @@ pub(crate) use self::sections::{
 };
 
 /// The file that is read when none is named, in the home.
-pub const FILE_NAME: &str = "config.yaml";
+pub(crate) const FILE_NAME: &str = "config.yaml";
 
 /// Values given on the command line.
 ///
 /// **Shape**: `("sessions.dataDir", "/data")`; a later one of the same key wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlagOverrides(pub Vec<(String, String)>);
+pub(crate) struct FlagOverrides(pub Vec<(String, String)>);
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub(crate) struct Config {
     /// The model server.
     pub(crate) ollama: OllamaConfig,
     /// Session storage and retention.
@@ -75,7 +75,7 @@ impl Config {
     ///
     /// **Errors**: `Read` when the file cannot be read, `Syntax` when it is not YAML, `UnknownKey` and `Value`
     /// for the first key that is wrong.
-    pub fn load(
+    pub(crate) fn load(
         home: &Path,
         explicit_file: Option<&Path>,
         env: impl Iterator<Item = (String, String)>,
@@ -116,7 +116,7 @@ impl Config {
     ///
     /// **Shape**: `{"sessions":{"maxSessions":{"value":100,"source":"default"}}}`
     #[must_use]
-    pub fn to_json(&self) -> Value {
+    pub(crate) fn to_json(&self) -> Value {
         let mut sections = Map::new();
         for key in KEYS {
             let Some((value, source)) = self.settings.get(&(key.section, key.name)) else {
@@ -131,7 +131,7 @@ impl Config {
 
     /// The values in force as a configuration file, with the source of each in a comment.
     #[must_use]
-    pub fn to_yaml(&self) -> String {
+    pub(crate) fn to_yaml(&self) -> String {
         let mut yaml = String::new();
         let mut section = "";
         for key in KEYS {

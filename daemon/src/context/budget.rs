@@ -55,17 +55,6 @@ impl Budget {
         self.prompt_limit - self.system - self.tools - self.checkpoints
     }
 
-    /// The conversation's size from which on it should be compacted: `threshold` of what is available.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "token counts lie far below 2^52, and a share of one is never negative"
-    )]
-    pub(crate) fn trigger(&self, threshold: f64) -> u64 {
-        (self.available() as f64 * threshold.clamp(0.0, 1.0)) as u64
-    }
-
     /// The longest answer, so that prompt and answer together leave one token of the window free.
     pub(crate) fn num_predict(&self, tokens_used: u64) -> u32 {
         let free = u64::from(self.num_ctx).saturating_sub(1).saturating_sub(tokens_used);
@@ -111,20 +100,20 @@ mod tests {
 
     #[test]
     fn the_window_is_divided_as_documented() {
-        // (window, reserve, fixed parts) -> (limit, available, trigger)
-        let check = |size, reserve, fixed, expect: (u64, u64, u64)| {
+        // (window, reserve, fixed parts) -> (limit, available)
+        let check = |size, reserve, fixed, expect: (u64, u64)| {
             let budget = Budget::new(size, reserve, fixed).expect("fits");
-            let got = (budget.prompt_limit, budget.available(), budget.trigger(0.80));
+            let got = (budget.prompt_limit, budget.available());
             assert_eq!(got, expect, "{size} {reserve} {fixed:?}");
         };
-        check(8192, 0, (0, 0, 0), (6963, 6963, 5570));
-        check(8192, 0, (500, 0, 0), (6963, 6463, 5170));
-        check(8192, 0, (500, 0, 2000), (6963, 4463, 3570));
-        check(8192, 2000, (500, 100, 0), (6192, 5592, 4473));
-        check(8192, 9000, (0, 0, 0), (4916, 4916, 3932));
-        check(2048, 0, (0, 0, 0), (1741, 1741, 1392));
-        check(4096, 0, (0, 0, 0), (3482, 3482, 2785));
-        check(262_144, 0, (0, 0, 0), (222_822, 222_822, 178_257));
+        check(8192, 0, (0, 0, 0), (6963, 6963));
+        check(8192, 0, (500, 0, 0), (6963, 6463));
+        check(8192, 0, (500, 0, 2000), (6963, 4463));
+        check(8192, 2000, (500, 100, 0), (6192, 5592));
+        check(8192, 9000, (0, 0, 0), (4916, 4916));
+        check(2048, 0, (0, 0, 0), (1741, 1741));
+        check(4096, 0, (0, 0, 0), (3482, 3482));
+        check(262_144, 0, (0, 0, 0), (222_822, 222_822));
     }
 
     #[test]
@@ -141,10 +130,10 @@ mod tests {
     proptest! {
         #[test]
         fn prompt_and_answer_stay_within_the_window(
-            size in 2048_u32..=262_144, reserve in any::<u32>(), share in 0.0..=1.0_f64,
+            size in 2048_u32..=262_144, reserve in any::<u32>(), share in 0..=100_u64,
         ) {
             let budget = Budget::new(size, reserve, (0, 0, 0)).expect("fits");
-            let used = budget.trigger(share);
+            let used = budget.available() * share / 100;
             prop_assert!(used <= budget.prompt_limit);
             prop_assert!(used + u64::from(budget.num_predict(used)) < u64::from(size));
             prop_assert!(budget.prompt_limit * 10 >= u64::from(size) * 6);

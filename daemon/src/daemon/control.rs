@@ -8,6 +8,7 @@ use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
 use super::start::ConfigSource;
+use crate::config::ConfigDiff;
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Answer, DaemonControl};
@@ -67,7 +68,7 @@ impl Control {
             RpcError::new(ErrorKind::Config, error.to_string()).with_hint("ollmctl config check")
         })?;
         let old = self.core.config();
-        let (applied, restart_needed) = config.diff(&old);
+        let ConfigDiff { applied, restart_needed } = config.diff(&old);
         let mut slot = self.core.config.write().unwrap_or_else(PoisonError::into_inner);
         *slot = Arc::new(config);
         drop(slot);

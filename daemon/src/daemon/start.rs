@@ -12,7 +12,7 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
 use crate::catalog::CatalogError;
-use crate::config::{Config, ConfigError, FlagOverrides};
+use crate::config::{self, Config, ConfigError, FlagOverrides};
 use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
 use crate::rpc::error::RpcError;
@@ -130,7 +130,7 @@ impl Home {
         let dir = dir.canonicalize().map_err(|source| FsError::new("find", &dir, source))?;
         let mut locks = vec![InstanceLock::acquire(&dir)?];
         let (config, _) = ConfigSource::new(flags, &dir).load()?;
-        let sessions_dir = config.sessions.data_dir.unwrap_or_else(|| dir.join("sessions"));
+        let sessions_dir = config.sessions.data_dir;
         fsutil::create_private_dir(&sessions_dir)?;
         let sessions_dir = sessions_dir
             .canonicalize()
@@ -159,7 +159,8 @@ pub(super) struct ConfigSource {
 
 impl ConfigSource {
     pub(super) fn new(flags: &Flags, home: &Path) -> Self {
-        let overrides = FlagOverrides { log_level: flags.log_level.clone() };
+        let overrides = flags.log_level.iter().map(|level| ("log.level".to_owned(), level.clone()));
+        let overrides = FlagOverrides(overrides.collect());
         let explicit = flags
             .config
             .as_ref()
@@ -169,7 +170,7 @@ impl ConfigSource {
 
     /// The file that is read.
     pub(super) fn file(&self) -> PathBuf {
-        self.explicit.clone().unwrap_or_else(|| self.home.join("config.yaml"))
+        self.explicit.clone().unwrap_or_else(|| self.home.join(config::FILE_NAME))
     }
 
     /// Reads it; warnings as texts.

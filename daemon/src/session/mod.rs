@@ -28,7 +28,7 @@ use ollm_protocol::content::{RecordBody, SessionHeader};
 use ollm_protocol::methods::session::{Session, SessionUsage};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
-pub(crate) use live::{Live, Reader};
+pub(crate) use live::Live;
 pub(crate) use store::{Hints, Sessions, SessionsOptions};
 
 use self::index::KeyEntry;

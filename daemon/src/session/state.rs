@@ -45,14 +45,11 @@ struct Carry {
     auto_title: Option<String>,
     auto_description: Option<String>,
     leaf: Option<Seq>,
-    /// The newest path-scope record, which the next record follows when the leaf is not moved.
     mode_changes: Vec<(Seq, ModeChange)>,
     closed: bool,
     last_activity: Option<Timestamp>,
-    last_message_at: Option<Timestamp>,
     first_at: Option<Timestamp>,
     message_count: u64,
-    user_message_count: u64,
     tool_call_count: u64,
     token_count: u64,
     compaction_records: u64,
@@ -99,13 +96,13 @@ impl SessionState {
         carry.closed = false;
         if kind.scope() == Scope::Path {
             if let Some(parent) = entry.parent()
-                && !self.entries.get(index(parent)).is_some_and(|entry| !entry.is_damaged())
+                && self.entries.get(index(parent)).is_none_or(Entry::is_damaged)
             {
                 entry = entry.reparented(self.nearest_before(seq));
             }
             self.carry.leaf = Some(seq);
         }
-        self.count(kind, &entry, at);
+        self.count(kind, &entry);
         if let Some(key) = key {
             self.note_key(key, kind);
         }
@@ -130,15 +127,11 @@ impl SessionState {
         self.by_key.insert(key.key, at);
     }
 
-    fn count(&mut self, kind: RecordKind, entry: &Entry, at: Timestamp) {
+    fn count(&mut self, kind: RecordKind, entry: &Entry) {
         let carry = &mut self.carry;
         match kind {
             RecordKind::Message => {
                 carry.message_count += 1;
-                carry.last_message_at = carry.last_message_at.max(Some(at));
-                if entry.role() == Some(Role::User) {
-                    carry.user_message_count += 1;
-                }
             }
             RecordKind::ToolCall => carry.tool_call_count += 1,
             RecordKind::Compaction => {
@@ -277,16 +270,6 @@ impl SessionState {
         self.carry.patch.context_size.or_else(|| header?.context_size)
     }
 
-    /// When the last message was recorded.
-    pub(crate) const fn last_message_at(&self) -> Option<Timestamp> {
-        self.carry.last_message_at
-    }
-
-    /// Messages of role `user`.
-    pub(crate) const fn user_message_count(&self) -> u64 {
-        self.carry.user_message_count
-    }
-
     /// When something was last recorded.
     pub(crate) const fn last_activity(&self) -> Option<Timestamp> {
         self.carry.last_activity
@@ -310,7 +293,7 @@ impl Fold for SessionState {
     fn take(&mut self, found: Found) {
         match found {
             Found::Record(scanned) => self.apply(&scanned),
-            Found::Damaged(_, offset) => self.apply_hole(Entry::damaged(offset)),
+            Found::Damaged(offset) => self.apply_hole(Entry::damaged(offset)),
         }
     }
 }

@@ -18,7 +18,7 @@ use super::log::file::{OpenLogFile, open_real};
 use super::pool::SyncPool;
 use super::{Appended, Birth, Draft, KeyUse, Observer, SessionError};
 use crate::clock::Clock;
-use crate::fsutil::{self, FsError};
+use crate::fsutil::FsError;
 
 /// Most sessions held open; each costs a file or two and 24 bytes a record.
 const MAX_OPEN: usize = 256;
@@ -225,12 +225,6 @@ impl Sessions {
         result
     }
 
-    /// Calls `read` with a session only if it is open; never blocks on the disk.
-    pub(crate) fn peek<T>(&self, id: SessionId, read: impl FnOnce(&Live) -> T) -> Option<T> {
-        let cell = self.cells().get(&id).cloned()?;
-        cell.peek(read)
-    }
-
     /// The session as lists show it.
     pub(crate) fn summary(&self, id: SessionId) -> Result<Session, SessionError> {
         let now = self.shared.clock.now();
@@ -312,11 +306,6 @@ impl Sessions {
             }
         }
         Ok(found)
-    }
-
-    /// Makes the directory of the logs where it is missing.
-    pub(crate) fn prepare_dir(dir: &std::path::Path) -> Result<(), FsError> {
-        fsutil::create_private_dir(dir)
     }
 }
 

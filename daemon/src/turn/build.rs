@@ -105,7 +105,7 @@ struct View {
 fn view(live: &Live) -> View {
     let state = live.state();
     let path = state.path();
-    let items = path.iter().filter_map(|seq| Some(item(*seq, state.entry(*seq)?)?));
+    let items = path.iter().filter_map(|seq| item(*seq, state.entry(*seq)?));
     View {
         path: items.collect(),
         leaf: state.leaf(),
@@ -142,11 +142,11 @@ fn plan(core: &Core, params: &ContextBuildParams) -> Result<(Built, Option<Seq>)
     let input = BuildInput {
         path: &view.path,
         system_prompt: view.system_prompt.as_deref(),
-        mode_text: mode.as_deref().and_then(|mode| config.modes.text(mode)),
+        mode_text: mode.and_then(|mode| config.modes.texts.get(&mode)).map(String::as_str),
         tools: &params.tools,
         pending: params.pending.as_deref(),
         context_size,
-        answer_reserve: config.context.answer_reserve.unwrap_or_default(),
+        answer_reserve: config.context.answer_reserve,
         user_share: config.context.user_share,
         strategy: params.strategy.as_deref(),
         compact: params.compact,

@@ -15,7 +15,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::read::{Slice, slice};
 use super::{Core, TurnError};
-use crate::fsutil::{self, FsError};
+use crate::fsutil::FsError;
 use crate::projects::Projects;
 use crate::session::document::SessionFacts;
 use crate::session::export::Exporter;
@@ -254,9 +254,4 @@ fn drafts(core: &Core, records: Vec<ImportedRecord>, known: usize) -> Vec<Draft>
         }
     })
     .collect()
-}
-
-/// Makes the directory of uploads.
-pub(crate) fn prepare(dir: &std::path::Path) -> Result<(), FsError> {
-    fsutil::create_private_dir(dir)
 }

@@ -148,3 +148,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(move || work(&core)).await;
     done.map_err(|_| TurnError::Stopping)?
 }
+
+#[cfg(test)]
+pub(crate) mod scratch;

@@ -7,11 +7,9 @@ use ollm_protocol::content::{Close, CloseReason, MetaPatch, ModeChange, RecordBo
 use ollm_protocol::methods::session::{Session, SessionSetModeParams, SessionUpdateParams};
 
 use super::{Core, TurnError, append, blocking};
+use crate::context::MIN_CONTEXT_SIZE;
 use crate::projects::Projects;
 use crate::session::Draft;
-
-/// The smallest context window that a context can be built for, in tokens.
-const MIN_CONTEXT_SIZE: u32 = 2048;
 
 /// Refuses a window that no context fits into.
 pub(super) fn check_context_size(size: Option<u32>) -> Result<(), TurnError> {

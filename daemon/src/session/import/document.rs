@@ -69,7 +69,7 @@ pub(super) fn parse(
         already_imported: false,
         losses: losses.finish(),
     };
-    Imported { header, records, report, close: true }
+    Imported { header, records, report }
 }
 
 /// Reads one thing that has to find its place among the messages.

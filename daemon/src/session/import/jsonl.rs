@@ -135,6 +135,6 @@ impl Reader {
             already_imported: false,
             losses: self.losses.finish(),
         };
-        Imported { header, records: self.records, report, close: false }
+        Imported { header, records: self.records, report }
     }
 }

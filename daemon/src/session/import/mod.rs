@@ -26,8 +26,6 @@ pub(crate) struct Imported {
     pub records: Vec<ImportedRecord>,
     /// What was carried over and what was not; `already_imported` is the store's to set.
     pub report: ImportReport,
-    /// Whether the session is complete and to be closed; an own export says so itself, with its records.
-    pub close: bool,
 }
 
 /// One record to append.

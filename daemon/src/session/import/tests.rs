@@ -61,7 +61,6 @@ fn a_document_as_the_source_documents_show_it_is_read_without_a_loss() {
     assert_eq!(imported.header.mode.as_deref(), Some("assistant"));
     assert_eq!(imported.header.imported_from.as_deref(), Some("document:d1ge57"));
     assert_eq!(imported.records[4].at.to_string(), "2026-01-27T11:30:00.000Z");
-    assert!(imported.close);
 }
 
 #[test]
@@ -146,7 +145,6 @@ fn an_own_export_loses_only_its_damaged_lines() {
     );
     let imported = parse(text).unwrap();
     assert_eq!(imported.header.imported_from.as_deref(), Some("pi:abc"));
-    assert!(!imported.close);
     assert_eq!(imported.records.len(), 3);
     assert_eq!(imported.records[0].key.as_deref(), Some("k"));
     assert_eq!(imported.records[1].parent, Some(0));

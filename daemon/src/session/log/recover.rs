@@ -8,7 +8,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{RecordKind, Role};
 
 use super::super::index::ScanPoint;
@@ -20,11 +19,12 @@ const CHUNK_BYTES: usize = 256 * 1024;
 
 /// What a scan hands over, in the order of the log.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are records, and none is kept")]
 pub(crate) enum Found {
     /// A record that can be read.
     Record(Scanned),
-    /// A number whose record is damaged, and where its bytes were expected.
-    Damaged(Seq, u64),
+    /// A record that is damaged, by where its bytes were expected.
+    Damaged(u64),
 }
 
 /// Where a scan ended.
@@ -86,8 +86,6 @@ pub(crate) fn scan(
 
 /// A place that could not be read and is not yet known to be damage or tail.
 struct Doubt {
-    /// The point before it.
-    point: ScanPoint,
     /// The first number that may have been lost there.
     first_lost: u64,
     /// What was read after it.
@@ -125,7 +123,7 @@ impl<'a> Scan<'a> {
     fn begin_doubt(&mut self) {
         if self.doubt.is_none() {
             let first_lost = self.point.records;
-            self.doubt = Some(Doubt { point: self.point, first_lost, held: Vec::new() });
+            self.doubt = Some(Doubt { first_lost, held: Vec::new() });
         }
     }
 
@@ -159,7 +157,7 @@ impl<'a> Scan<'a> {
         self.damaged_places += 1;
         for (record, crc, end) in doubt.held {
             while self.point.records < record.seq.0 {
-                let hole = Found::Damaged(Seq(self.point.records), self.point.bytes);
+                let hole = Found::Damaged(self.point.bytes);
                 self.fold.take(hole);
                 self.point.records += 1;
             }

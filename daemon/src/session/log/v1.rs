@@ -180,6 +180,7 @@ struct VersionOnly {
 }
 
 /// What a line turned out to be.
+#[expect(clippy::large_enum_variant, reason = "nearly all are records, and none is kept")]
 pub(super) enum ScannedLine {
     /// A record, with the highest number that it calls durable.
     Record(Scanned, Option<u64>),

@@ -216,7 +216,7 @@ impl Reader {
             already_imported: false,
             losses: self.losses.finish(),
         };
-        Imported { header, records: self.records, report, close: true }
+        Imported { header, records: self.records, report }
     }
 }
 

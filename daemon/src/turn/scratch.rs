@@ -1,0 +1,51 @@
+//! A core in a scratch directory, for tests.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, RwLock};
+
+use ollm_protocol::SessionId;
+
+use super::{Builds, Core, Documents, Uploads};
+use crate::catalog::{Catalog, CatalogOptions};
+use crate::clock::Clock;
+use crate::config::{Config, FlagOverrides};
+use crate::events::Events;
+use crate::projects::Projects;
+use crate::session::{Change, Observer, Sessions, SessionsOptions};
+use crate::tokens::Counter;
+
+/// Tells nobody.
+struct Silent;
+
+impl Observer for Silent {
+    fn changed(&self, _: SessionId, _: &Change<'_>) {}
+}
+
+/// Everything real, in `dir`, with default settings.
+pub(crate) fn core(dir: &Path) -> Arc<Core> {
+    let clock = Arc::new(Clock::system());
+    let sessions = Sessions::new(SessionsOptions {
+        dir: dir.to_owned(),
+        clock: Arc::clone(&clock),
+        observer: Arc::new(Silent),
+    });
+    let source = Arc::new(sessions.clone());
+    let options = CatalogOptions::default();
+    let catalog = Catalog::open(dir.join("catalog.sqlite3"), source, &options).expect("opens");
+    let no_variables = std::iter::empty::<(String, String)>();
+    let (config, _) =
+        Config::load(dir, None, no_variables, &FlagOverrides::default()).expect("defaults");
+    Arc::new(Core {
+        sessions,
+        catalog: Arc::new(catalog),
+        projects: Projects::new(dir.join("projects")),
+        events: Events::new(Arc::clone(&clock)),
+        clock,
+        counter: Counter,
+        builds: Builds::default(),
+        uploads: Uploads::new(dir.to_owned()),
+        documents: Documents::default(),
+        creating: Mutex::new(()),
+        config: RwLock::new(Arc::new(config)),
+    })
+}
