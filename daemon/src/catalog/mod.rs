@@ -9,7 +9,9 @@
 //!
 //! Must not know log formats, the wire or configuration. FORMAT.md, "Catalog".
 
+mod docids;
 mod document;
+mod entries;
 mod forget;
 mod index;
 mod query;
@@ -169,14 +171,15 @@ impl Catalog {
         self.shared.queue.mark(id);
     }
 
-    /// Removes every trace of a session from the catalog's files, and returns when that is done. Changes that are
-    /// marked before it returns are dropped.
+    /// Removes every trace of sessions from the catalog's files, and returns when that is done. Changes that are
+    /// marked before it returns are dropped. Much cheaper once for many sessions than once for each.
     ///
-    /// To be called *before* the log is removed, because the words of a document can be taken out of the index
-    /// only by reading it once more. Where that fails, the whole index is dropped and made anew.
-    pub(crate) fn forget(&self, id: SessionId) -> Result<(), CatalogError> {
+    /// To be called *before* the logs are removed, because the words of a document can be taken out of the index
+    /// only by reading it once more. Where that fails, the whole index is dropped and made anew. After an error
+    /// or a crash it can be called again; a session that is not known is no error.
+    pub(crate) fn forget(&self, ids: &[SessionId]) -> Result<(), CatalogError> {
         let (reply, answer) = mpsc::sync_channel(1);
-        self.shared.queue.ask_forget(Forget { id, reply })?;
+        self.shared.queue.ask_forget(Forget { ids: ids.to_vec(), reply })?;
         answer.recv().map_err(|_| CatalogError::Closed)?
     }
 

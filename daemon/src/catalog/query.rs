@@ -11,7 +11,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RetentionRow, schema};
-use crate::session::index::{IndexUpdate, KeyEntry, Known, ScanPoint};
+use crate::session::index::{IndexUpdate, Known, ScanPoint};
 
 /// Items in one row of a [`Packed`] table: rows of about 50 KB, so that a cold open reads few of them and an
 /// append rewrites little.
@@ -24,7 +24,7 @@ const BLOCK_BITS: u32 = 21;
 pub(super) enum Packed {
     /// [`crate::session::index::Entry`].
     Entries,
-    /// [`KeyEntry`].
+    /// [`crate::session::index::KeyEntry`].
     Keys,
 }
 
@@ -71,6 +71,22 @@ pub(super) fn truncate_wal(conn: &Connection) -> rusqlite::Result<bool> {
 /// Gives cached pages back to the system.
 pub(super) fn shrink_memory(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA shrink_memory")
+}
+
+/// Whether the files may still hold what was removed.
+pub(super) fn needs_scrub(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT EXISTS (SELECT 1 FROM facts WHERE name = 'scrub')", [], |row| row.get(0))
+}
+
+/// Says whether they may.
+pub(super) fn set_needs_scrub(conn: &Connection, needs: bool) -> rusqlite::Result<()> {
+    conn.prepare_cached(if needs {
+        "INSERT OR REPLACE INTO facts (name, value) VALUES ('scrub', 1)"
+    } else {
+        "DELETE FROM facts WHERE name = 'scrub'"
+    })?
+    .execute([])
+    .map(drop)
 }
 
 /// The row of a session.

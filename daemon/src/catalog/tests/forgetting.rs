@@ -42,7 +42,8 @@ fn no_byte_of_a_forgotten_session_is_left() {
     for (number, chunk) in secrets.chunks(30).enumerate() {
         let other: Vec<String> = chunk.iter().map(|word| word.chars().rev().collect()).collect();
         bench.say(id(1), Role::User, at(0), &other.join(" "));
-        let family = chunk.iter().map(|word| format!("{FAMILY}{word}")).collect::<Vec<_>>().join(" ");
+        let family =
+            chunk.iter().map(|word| format!("{FAMILY}{word}")).collect::<Vec<_>>().join(" ");
         bench.say(gone, Role::Tool, at(0), &format!("common {} {family}", chunk.join(" ")));
         if number % 7 == 0 {
             bench.settle();
@@ -61,7 +62,7 @@ fn no_byte_of_a_forgotten_session_is_left() {
     );
     let found = |word: &&String| bench.holds(word.as_bytes());
     assert!(secrets.iter().filter(found).count() > 100, "words are in the file before");
-    bench.catalog.forget(gone).expect("forgets");
+    bench.catalog.forget(&[gone]).expect("forgets");
     assert!(
         !bench.holds(b"Titleofsecrets") && !bench.holds(&mark) && !bench.holds(b"markedrecordkey!")
     );
@@ -97,7 +98,7 @@ fn words_of_a_session_whose_log_is_gone_go_with_the_whole_index() {
     bench.say(id(2), Role::User, at(0), "vanishedword");
     bench.settle();
     bench.logs.remove(id(2));
-    bench.catalog.forget(id(2)).expect("forgets");
+    bench.catalog.forget(&[id(2)]).expect("forgets");
     assert!(!bench.holds(b"vanishedword"));
     bench.settle();
     assert_eq!((bench.find("staying"), bench.find("vanishedword")), ("1:0".into(), String::new()));
@@ -116,7 +117,7 @@ fn a_replaced_log_leaves_nothing_either() {
     });
     bench.say(id(1), Role::User, at(0), "presentinthelog");
     bench.settle();
-    bench.catalog.forget(id(1)).expect("forgets");
+    bench.catalog.forget(&[id(1)]).expect("forgets");
     assert!(!bench.holds(b"lostfromthelog") && !bench.holds(b"presentinthelog"));
 }
 
@@ -132,7 +133,7 @@ fn files_that_were_moved_aside_go_too() {
     bench.reopen();
     bench.settle();
     assert!(bench.home.path().join("catalog.sqlite3.corrupt-1").exists());
-    bench.catalog.forget(id(1)).expect("forgets");
+    bench.catalog.forget(&[id(1)]).expect("forgets");
     assert!(!bench.holds(b"wordinolderfile"));
 }
 
@@ -140,13 +141,13 @@ fn files_that_were_moved_aside_go_too() {
 fn a_forgotten_session_comes_back_only_when_it_is_marked_again() {
     let bench = Bench::new();
     bench.say(id(1), Role::User, at(0), "hello");
-    bench.catalog.forget(id(1)).expect("forgets");
+    bench.catalog.forget(&[id(1)]).expect("forgets");
     bench.settle();
     assert_eq!(bench.find("hello"), "", "its log is still there, and it is not indexed");
     bench.catalog.mark_dirty(id(1));
     bench.settle();
     assert_eq!(bench.find("hello"), "1:0");
-    bench.catalog.forget(id(7)).expect("one that is not known is no error");
+    bench.catalog.forget(&[id(7)]).expect("one that is not known is no error");
 }
 
 #[test]
