@@ -8,7 +8,7 @@ use ollm_protocol::Seq;
 use rusqlite::Connection;
 
 use super::document::has_text;
-use super::query::{self, BLOCK_ITEMS, Packed};
+use super::query::packed::{self, BLOCK_ITEMS, Packed};
 use crate::session::index::Entry;
 
 /// The most records and bytes that are in memory at once.
@@ -34,7 +34,7 @@ impl<'a> Entries<'a> {
     pub(super) fn read(&mut self, seq: u64) -> rusqlite::Result<Option<Entry>> {
         let number = seq / BLOCK_ITEMS;
         if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
-            let packed = query::packed_block(self.conn, Packed::Entries, self.num, number)?;
+            let packed = packed::block_of(self.conn, Packed::Entries, self.num, number)?;
             self.block = Some((number, packed));
         }
         let (entries, _) =
@@ -44,22 +44,31 @@ impl<'a> Entries<'a> {
             .map(Entry::from_bytes))
     }
 
-    /// The next records with text, as many as may be in memory at once; where the ones after them begin; and how
-    /// many bytes they have.
-    pub(super) fn next_with_text(
-        &mut self,
-        range: Range<u64>,
-    ) -> rusqlite::Result<(Vec<(Seq, Entry)>, u64, u64)> {
-        let (mut wanted, mut bytes, mut at) = (Vec::new(), 0, range.start);
-        while at < range.end && wanted.len() < READ_RECORDS && bytes < READ_BYTES {
-            if let Some(entry) = self.read(at)?.filter(has_text) {
-                bytes += read_bytes(&entry);
-                wanted.push((Seq(at), entry));
+    /// The next records with text, as many as may be in memory at once.
+    pub(super) fn next_with_text(&mut self, range: Range<u64>) -> rusqlite::Result<Slice> {
+        let mut slice = Slice { wanted: Vec::new(), next: range.start, bytes: 0 };
+        while slice.next < range.end
+            && slice.wanted.len() < READ_RECORDS
+            && slice.bytes < READ_BYTES
+        {
+            if let Some(entry) = self.read(slice.next)?.filter(has_text) {
+                slice.bytes += read_bytes(&entry);
+                slice.wanted.push((Seq(slice.next), entry));
             }
-            at += 1;
+            slice.next += 1;
         }
-        Ok((wanted, at, bytes))
+        Ok(slice)
     }
+}
+
+/// Records to read.
+pub(super) struct Slice {
+    /// The records.
+    pub wanted: Vec<(Seq, Entry)>,
+    /// Where the ones after them begin.
+    pub next: u64,
+    /// About how many bytes they have.
+    pub bytes: u64,
 }
 
 /// About how much memory the record of an entry takes.

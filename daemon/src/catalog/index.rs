@@ -13,9 +13,10 @@ use rusqlite::Connection;
 
 use super::docids::DocIds;
 use super::document::Document;
-use super::entries::Entries;
+use super::entries::{Entries, Slice};
+use super::query::packed::{self, Packed};
 use super::query::text::{self, Origin};
-use super::query::{self, Packed, SessionRow};
+use super::query::{self, SessionRow};
 use super::queue::{Job, Need};
 use super::{CatalogError, Shared, State, forget, rebuild};
 use crate::session::index::{Entry, IndexUpdate, KeyEntry, Known};
@@ -289,20 +290,8 @@ impl Indexing<'_> {
         let num = query::put_session(self.conn, row.as_ref(), update, text_records, orphans)?;
         let entries: Vec<u8> = update.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
         let keys: Vec<u8> = update.keys.iter().flat_map(|key| key.to_bytes()).collect();
-        query::append_packed(
-            self.conn,
-            Packed::Entries,
-            num,
-            (update.first, Entry::BYTES),
-            &entries,
-        )?;
-        query::append_packed(
-            self.conn,
-            Packed::Keys,
-            num,
-            (update.first_key, KeyEntry::BYTES),
-            &keys,
-        )?;
+        packed::append(self.conn, Packed::Entries, num, (update.first, Entry::BYTES), &entries)?;
+        packed::append(self.conn, Packed::Keys, num, (update.first_key, KeyEntry::BYTES), &keys)?;
         let known =
             Known { point: update.point, keys: update.first_key + update.keys.len() as u64 };
         Ok(SessionRow {
@@ -332,7 +321,7 @@ impl Indexing<'_> {
                 progress = Progress::More;
                 break;
             }
-            let (wanted, next, bytes) = reader.next_with_text(done..end)?;
+            let Slice { wanted, next, bytes } = reader.next_with_text(done..end)?;
             if !wanted.is_empty() {
                 match self.shared.source.records(id, &wanted) {
                     Ok(records) => {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::{CatalogError, is_damage};
+use super::error::{CatalogError, is_damage};
 use crate::fsutil;
 
 /// The version of tables and tokens. Another one in a file means that it is moved aside and made anew.

@@ -7,6 +7,7 @@
 mod rank;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::Vacant;
 use std::ops::Range;
 
 use ollm_protocol::content::Role;
@@ -281,8 +282,8 @@ impl Search<'_> {
             for docid in &docids {
                 let Some(origin) = text::origin(conn, *docid)? else { continue };
                 let num = origin.session;
-                if !sessions.contains_key(&num) {
-                    sessions.insert(num, query::session_json(conn, num)?);
+                if let Vacant(place) = sessions.entry(num) {
+                    place.insert(query::session_json(conn, num)?);
                 }
                 let reader = readers.entry(num).or_insert_with(|| Entries::new(conn, num));
                 if let Some(entry) = reader.read(origin.seq.0)? {

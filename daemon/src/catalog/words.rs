@@ -112,7 +112,7 @@ pub(super) fn file_name(
 ) -> Option<Range<usize>> {
     let name = previous.filter(|name| name.end + 1 == word.start)?;
     let dotted = text.as_bytes()[name.end] == b'.';
-    (dotted && is_extension(&text[word.clone()])).then(|| name.start..word.end)
+    (dotted && is_extension(&text[word.clone()])).then_some(name.start..word.end)
 }
 
 /// A word or file name as its token.

@@ -7,7 +7,7 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::session::SessionStatus;
 
 use super::fake::{Bench, LISTED, at, id, session};
-use crate::catalog::query::BLOCK_ITEMS;
+use crate::catalog::query::packed::BLOCK_ITEMS;
 use crate::catalog::{Catalog, ListQuery};
 use crate::session::index::KeyEntry;
 

@@ -3,6 +3,7 @@
 use ollm_protocol::content::Role;
 
 use super::fake::{Bench, at, id};
+use crate::catalog::{forget, query};
 use crate::session::index::KeyEntry;
 
 /// Begins many words of one session, so that the prefixes by which FTS5 finds its pages are longer than it.
@@ -119,6 +120,29 @@ fn a_replaced_log_leaves_nothing_either() {
     bench.settle();
     bench.catalog.forget(&[id(1)]).expect("forgets");
     assert!(!bench.holds(b"lostfromthelog") && !bench.holds(b"presentinthelog"));
+}
+
+#[test]
+fn a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() {
+    let mut bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "staying words");
+    bench.settle();
+    bench.say(id(2), Role::User, at(0), "halfremovedword");
+    bench.settle();
+    bench.catalog.shutdown();
+    // The transaction that removes is committed, and nothing after it happened.
+    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+    let row = query::session(&conn, id(2)).expect("reads").expect("is there");
+    assert!(forget::remove_documents(&conn, &*bench.logs, id(2), &row).expect("removes"));
+    query::remove_session(&conn, row.num).expect("removes");
+    query::set_needs_scrub(&conn, true).expect("writes");
+    drop(conn);
+    bench.logs.remove(id(2));
+    assert!(bench.holds(b"halfremovedword"), "behind its mark");
+    bench.reopen();
+    bench.settle();
+    assert!(!bench.holds(b"halfremovedword"));
+    assert_eq!(bench.find("staying"), "1:0");
 }
 
 #[test]
