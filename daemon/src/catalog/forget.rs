@@ -46,20 +46,21 @@ pub(super) fn forget(writer: &mut Writer, ids: &[SessionId]) -> Result<(), Catal
 }
 
 /// Makes what was removed unreadable: merges the index, empties the journal, removes files that were moved aside.
+/// The fact that asks for it goes last.
 pub(super) fn scrub(writer: &Writer) -> Result<(), CatalogError> {
     let shared = &writer.shared;
+    let fail = |error| shared.database_error("empty the journal of", error);
     let conn = writer.conn()?;
-    if query::needs_scrub(conn).map_err(|error| shared.database_error("read", error))? {
+    let needed = query::needs_scrub(conn).map_err(fail)?;
+    if needed {
         text::merge(conn, MERGE_PAGES)
-            .and_then(|()| query::set_needs_scrub(conn, false))
             .map_err(|error| shared.database_error("merge the index of", error))?;
     }
-    let emptied = query::truncate_wal(conn)
-        .map_err(|error| shared.database_error("empty the journal of", error))?;
-    if !emptied {
+    if !query::truncate_wal(conn).map_err(fail)? {
         return Err(CatalogError::JournalInUse { path: shared.path.clone() });
     }
-    schema::remove_aside(&shared.path)
+    schema::remove_aside(&shared.path)?;
+    if needed { query::set_needs_scrub(conn, false).map_err(fail) } else { Ok(()) }
 }
 
 /// Takes the documents of a session out of the index; false when some of them could not be read again. Their
