@@ -4,18 +4,19 @@
 //! indexed) is true of the rows that the same transaction holds, so a crash at any point leaves a catalog that is
 //! behind, never one that is wrong.
 
-use std::collections::{BTreeSet, HashMap};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::SessionId;
 use rusqlite::Connection;
 
-use super::document::{Document, has_text};
+use super::docids::DocIds;
+use super::document::Document;
+use super::entries::{Entries, Slice};
+use super::query::packed::{self, Packed};
 use super::query::text::{self, Origin};
-use super::query::{self, BLOCK_ITEMS, Packed, SessionRow};
+use super::query::{self, SessionRow};
 use super::queue::{Job, Need};
 use super::{CatalogError, Shared, State, forget, rebuild};
 use crate::session::index::{Entry, IndexUpdate, KeyEntry, Known};
@@ -39,12 +40,6 @@ pub(super) const CATCHING_UP: Batch =
     Batch { items: 32_768, bytes: 24 << 20, hash_bytes: 32 << 20 };
 /// Waiting sessions from which on the catalog is catching up.
 const MANY_SESSIONS: usize = 32;
-
-/// The most records and bytes that are in memory at once.
-pub(super) const READ_RECORDS: usize = 64;
-pub(super) const READ_BYTES: u64 = 4 << 20;
-/// What a record with contents out of line counts for: they are larger than 64 KiB, how much is unknown here.
-const OUT_OF_LINE_BYTES: u64 = 1 << 20;
 
 /// The thread's own state.
 pub(super) struct Writer {
@@ -85,12 +80,12 @@ impl Writer {
         loop {
             let outcome = match self.shared.queue.next() {
                 Job::Index => self.index_batch(),
-                Job::Check => rebuild::check(self),
+                Job::Check => rebuild::check(self).inspect_err(|_| self.shared.queue.ask_check()),
                 Job::Recover => rebuild::recover(self),
                 Job::Rest => self.rest(),
                 Job::Forget(request) => {
-                    let outcome = forget::forget(self, request.id);
-                    self.shared.queue.forgotten(request.id);
+                    let outcome = forget::forget(self, &request.ids);
+                    self.shared.queue.forgotten(&request.ids);
                     // Its caller went away; the removal is done all the same.
                     drop(request.reply.send(outcome));
                     Ok(())
@@ -288,32 +283,15 @@ impl Indexing<'_> {
             && text_records > 0
         {
             // Its documents carry the old project: they are taken out and indexed again with the new one.
-            let session = (update.session.session_id, row);
-            self.unreadable |= !forget::remove_documents(
-                self.conn,
-                &*self.shared.source,
-                session,
-                &mut BTreeSet::new(),
-            )?;
+            let id = update.session.session_id;
+            self.unreadable |= !forget::remove_documents(self.conn, &*self.shared.source, id, row)?;
             text_records = 0;
         }
         let num = query::put_session(self.conn, row.as_ref(), update, text_records, orphans)?;
         let entries: Vec<u8> = update.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
         let keys: Vec<u8> = update.keys.iter().flat_map(|key| key.to_bytes()).collect();
-        query::append_packed(
-            self.conn,
-            Packed::Entries,
-            num,
-            (update.first, Entry::BYTES),
-            &entries,
-        )?;
-        query::append_packed(
-            self.conn,
-            Packed::Keys,
-            num,
-            (update.first_key, KeyEntry::BYTES),
-            &keys,
-        )?;
+        packed::append(self.conn, Packed::Entries, num, (update.first, Entry::BYTES), &entries)?;
+        packed::append(self.conn, Packed::Keys, num, (update.first_key, KeyEntry::BYTES), &keys)?;
         let known =
             Known { point: update.point, keys: update.first_key + update.keys.len() as u64 };
         Ok(SessionRow {
@@ -343,7 +321,7 @@ impl Indexing<'_> {
                 progress = Progress::More;
                 break;
             }
-            let (wanted, next, bytes) = reader.next_with_text(done..end)?;
+            let Slice { wanted, next, bytes } = reader.next_with_text(done..end)?;
             if !wanted.is_empty() {
                 match self.shared.source.records(id, &wanted) {
                     Ok(records) => {
@@ -375,102 +353,5 @@ impl Indexing<'_> {
             Origin { session: row.num, seq: document.seq },
             &tokens,
         )
-    }
-}
-
-/// Reads entries out of their blocks, the last block kept.
-pub(super) struct Entries<'a> {
-    conn: &'a Connection,
-    num: i64,
-    block: Option<(u64, Vec<u8>)>,
-}
-
-impl<'a> Entries<'a> {
-    /// The entries of one session.
-    pub(super) const fn new(conn: &'a Connection, num: i64) -> Self {
-        Self { conn, num, block: None }
-    }
-
-    /// The entry of a record; `None` where there is none.
-    pub(super) fn read(&mut self, seq: u64) -> rusqlite::Result<Option<Entry>> {
-        let number = seq / BLOCK_ITEMS;
-        if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
-            let packed = query::packed_block(self.conn, Packed::Entries, self.num, number)?;
-            self.block = Some((number, packed));
-        }
-        let (entries, _) =
-            self.block.as_ref().map_or((&[][..], &[][..]), |(_, packed)| packed.as_chunks());
-        Ok(entries
-            .get(usize::try_from(seq % BLOCK_ITEMS).unwrap_or(usize::MAX))
-            .map(Entry::from_bytes))
-    }
-
-    /// The next records with text, as many as may be in memory at once; where the ones after them begin; and how
-    /// many bytes they have.
-    pub(super) fn next_with_text(
-        &mut self,
-        range: Range<u64>,
-    ) -> rusqlite::Result<(Vec<(Seq, Entry)>, u64, u64)> {
-        let (mut wanted, mut bytes, mut at) = (Vec::new(), 0, range.start);
-        while at < range.end && wanted.len() < READ_RECORDS && bytes < READ_BYTES {
-            if let Some(entry) = self.read(at)?.filter(has_text) {
-                bytes += read_bytes(&entry);
-                wanted.push((Seq(at), entry));
-            }
-            at += 1;
-        }
-        Ok((wanted, at, bytes))
-    }
-}
-
-/// About how much memory the record of an entry takes.
-pub(super) fn read_bytes(entry: &Entry) -> u64 {
-    u64::from(entry.len) + if entry.has(Entry::HAS_BLOBS) { OUT_OF_LINE_BYTES } else { 0 }
-}
-
-/// Hands out document ids: the hour's next one, or one of a later hour when an import filled it.
-#[derive(Default)]
-struct DocIds {
-    /// The next free id for each hour's first id; forgotten when it grows, because it can be read again.
-    next: HashMap<i64, i64>,
-    spill_hours: Option<i64>,
-}
-
-impl DocIds {
-    /// Hours that are kept in mind.
-    const MAX_HOURS: usize = 1_024;
-
-    fn allocate(&mut self, conn: &Connection, at: Timestamp) -> rusqlite::Result<i64> {
-        let first = text::first_docid(at);
-        if self.next.len() > Self::MAX_HOURS {
-            self.next.clear();
-        }
-        let mut docid = match self.next.get(&first) {
-            Some(next) => *next,
-            None => first,
-        };
-        // An id that lies in a later hour may have been given to a document of that hour meanwhile.
-        loop {
-            let hour = docid - docid % text::HOUR_IDS;
-            match text::greatest_docid(conn, docid, hour + text::HOUR_IDS - 1)? {
-                None => break,
-                Some(taken) => docid = taken + 1,
-            }
-        }
-        self.next.insert(first, docid + 1);
-        self.remember_spill(conn, (docid - first) / text::HOUR_IDS)?;
-        Ok(docid)
-    }
-
-    fn remember_spill(&mut self, conn: &Connection, hours: i64) -> rusqlite::Result<()> {
-        let known = match self.spill_hours {
-            Some(known) => known,
-            None => text::spill_hours(conn)?,
-        };
-        if hours > known {
-            text::set_spill_hours(conn, hours)?;
-        }
-        self.spill_hours = Some(known.max(hours));
-        Ok(())
     }
 }

@@ -9,7 +9,10 @@
 //!
 //! Must not know log formats, the wire or configuration. FORMAT.md, "Catalog".
 
+mod docids;
 mod document;
+mod entries;
+mod error;
 mod forget;
 mod index;
 mod query;
@@ -25,7 +28,6 @@ mod words;
 #[cfg(test)]
 mod tests;
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -34,66 +36,15 @@ use std::time::Instant;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::methods::daemon::CatalogStatus;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 
+pub(crate) use error::CatalogError;
 pub(crate) use read::{ListQuery, RetentionRow};
 pub(crate) use search::{SearchPage, SearchQuery};
 
-use crate::fsutil::FsError;
 use crate::session::index::IndexSource;
+use error::is_damage;
 use queue::{Forget, Queue};
-
-/// Why the catalog could not do something. Nothing here loses what was recorded.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CatalogError {
-    /// The database refused.
-    #[error("cannot {attempt} the catalog {}", path.display())]
-    Database {
-        /// What was tried, as a verb.
-        attempt: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What SQLite said.
-        #[source]
-        source: rusqlite::Error,
-    },
-    /// A file of the catalog could not be made, moved or removed.
-    #[error(transparent)]
-    File(#[from] FsError),
-    /// A new file could not be used either.
-    #[error("the catalog {} is not usable even after it was made anew", path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A reader kept the journal from being emptied; what was removed is still in it. Try again.
-    #[error("the journal of the catalog {} is in use", path.display())]
-    JournalInUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The logs could not be read.
-    #[error("cannot read the logs for the catalog")]
-    Source(#[source] io::Error),
-    /// The system gave no thread.
-    #[error("cannot start the thread of the catalog")]
-    Thread(#[source] io::Error),
-    /// The file was damaged and is being made anew, or the catalog was shut down.
-    #[error("the catalog is closed")]
-    Closed,
-    /// A query without any word.
-    #[error("the query has no word to search for")]
-    EmptyQuery,
-    /// A query that is longer than anybody types.
-    #[error("the query is longer than {limit_bytes} bytes")]
-    QueryTooLong {
-        /// The most bytes.
-        limit_bytes: usize,
-    },
-    /// A cursor that did not come from an earlier page of the same query.
-    #[error("the cursor is not one of this search")]
-    InvalidCursor,
-}
 
 /// What the catalog does besides its duty.
 #[derive(Clone, Debug)]
@@ -169,14 +120,15 @@ impl Catalog {
         self.shared.queue.mark(id);
     }
 
-    /// Removes every trace of a session from the catalog's files, and returns when that is done. Changes that are
-    /// marked before it returns are dropped.
+    /// Removes every trace of sessions from the catalog's files, and returns when that is done. Changes that are
+    /// marked before it returns are dropped. Much cheaper once for many sessions than once for each.
     ///
-    /// To be called *before* the log is removed, because the words of a document can be taken out of the index
-    /// only by reading it once more. Where that fails, the whole index is dropped and made anew.
-    pub(crate) fn forget(&self, id: SessionId) -> Result<(), CatalogError> {
+    /// To be called *before* the logs are removed, because the words of a document can be taken out of the index
+    /// only by reading it once more. Where that fails, the whole index is dropped and made anew. After an error
+    /// or a crash it can be called again; a session that is not known is no error.
+    pub(crate) fn forget(&self, ids: &[SessionId]) -> Result<(), CatalogError> {
         let (reply, answer) = mpsc::sync_channel(1);
-        self.shared.queue.ask_forget(Forget { id, reply })?;
+        self.shared.queue.ask_forget(Forget { ids: ids.to_vec(), reply })?;
         answer.recv().map_err(|_| CatalogError::Closed)?
     }
 
@@ -239,18 +191,5 @@ impl Shared {
     /// Replaces the connection of those who read; `None` closes it.
     fn set_reader(&self, reader: Option<Connection>) {
         *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
-    }
-}
-
-/// Whether SQLite says that the file is not what it should be.
-fn is_damage(error: &rusqlite::Error) -> bool {
-    match error {
-        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
-            true
-        }
-        _ => matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SchemaChanged)
-        ),
     }
 }

@@ -1,8 +1,10 @@
 //! Every statement on the tables of sessions, records and documents, one typed function each.
 //!
 //! The functions take part in the transaction that their caller has open. Numbers that SQLite keeps as signed
-//! are converted here and nowhere else. The full-text index is in [`text`].
+//! are converted here and nowhere else. The full-text index is in [`text`], the
+//! records' positions in [`packed`].
 
+pub(super) mod packed;
 pub(super) mod text;
 
 use ollm_protocol::SessionId;
@@ -11,22 +13,8 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RetentionRow, schema};
-use crate::session::index::{IndexUpdate, KeyEntry, Known, ScanPoint};
-
-/// Items in one row of a [`Packed`] table: rows of about 50 KB, so that a cold open reads few of them and an
-/// append rewrites little.
-pub(super) const BLOCK_ITEMS: u64 = 2_048;
-/// Bits of a row's id that number the blocks of one session: 2^32 records in blocks of 2^11.
-const BLOCK_BITS: u32 = 21;
-
-/// The tables of packed items.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Packed {
-    /// [`crate::session::index::Entry`].
-    Entries,
-    /// [`KeyEntry`].
-    Keys,
-}
+use crate::session::index::{IndexUpdate, Known, ScanPoint};
+use packed::Packed;
 
 /// What the catalog holds of one session, without its large values.
 #[derive(Clone, Debug)]
@@ -71,6 +59,22 @@ pub(super) fn truncate_wal(conn: &Connection) -> rusqlite::Result<bool> {
 /// Gives cached pages back to the system.
 pub(super) fn shrink_memory(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA shrink_memory")
+}
+
+/// Whether the files may still hold what was removed.
+pub(super) fn needs_scrub(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT EXISTS (SELECT 1 FROM facts WHERE name = 'scrub')", [], |row| row.get(0))
+}
+
+/// Says whether they may.
+pub(super) fn set_needs_scrub(conn: &Connection, needs: bool) -> rusqlite::Result<()> {
+    conn.prepare_cached(if needs {
+        "INSERT OR REPLACE INTO facts (name, value) VALUES ('scrub', 1)"
+    } else {
+        "DELETE FROM facts WHERE name = 'scrub'"
+    })?
+    .execute([])
+    .map(drop)
 }
 
 /// The row of a session.
@@ -156,7 +160,7 @@ pub(super) fn set_text_records(
 /// Removes all rows of a session but its documents.
 pub(super) fn remove_session(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     for table in [Packed::Entries, Packed::Keys] {
-        remove_packed(conn, table, num)?;
+        packed::remove(conn, table, num)?;
     }
     conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
     conn.prepare_cached("DELETE FROM sessions WHERE num = ?1")?.execute([num]).map(drop)
@@ -273,88 +277,6 @@ pub(super) fn extents(conn: &Connection) -> rusqlite::Result<Vec<Extent>> {
             Ok(Extent { id: session_id(row, 0)?, bytes: unsigned(row, 1)?, complete: row.get(2)? })
         })?
         .collect()
-}
-
-/// Adds packed items of `size` bytes from the item numbered `first` on; only the last block is written again.
-pub(super) fn append_packed(
-    conn: &Connection,
-    table: Packed,
-    num: i64,
-    (first, size): (u64, usize),
-    mut items: &[u8],
-) -> rusqlite::Result<()> {
-    let mut at = first;
-    while !items.is_empty() {
-        let in_block = at % BLOCK_ITEMS;
-        let fits =
-            usize::try_from(BLOCK_ITEMS - in_block).unwrap_or(usize::MAX).saturating_mul(size);
-        let (now, later) = items.split_at(items.len().min(fits));
-        let id = block_id(num, at / BLOCK_ITEMS);
-        let mut packed = match in_block {
-            0 => Vec::new(),
-            _ => block(conn, table, id)?.unwrap_or_default(),
-        };
-        packed.truncate(usize::try_from(in_block).unwrap_or_default() * size);
-        packed.extend_from_slice(now);
-        conn.prepare_cached(match table {
-            Packed::Entries => "INSERT OR REPLACE INTO entries (id, packed) VALUES (?1, ?2)",
-            Packed::Keys => "INSERT OR REPLACE INTO keys (id, packed) VALUES (?1, ?2)",
-        })?
-        .execute(params![id, packed])?;
-        at += (now.len() / size) as u64;
-        items = later;
-    }
-    Ok(())
-}
-
-/// One block of packed items by its number; empty where there is none.
-pub(super) fn packed_block(
-    conn: &Connection,
-    table: Packed,
-    num: i64,
-    number: u64,
-) -> rusqlite::Result<Vec<u8>> {
-    Ok(block(conn, table, block_id(num, number))?.unwrap_or_default())
-}
-
-/// Gives the blocks of a session in order.
-pub(super) fn each_block(
-    conn: &Connection,
-    table: Packed,
-    num: i64,
-    mut each: impl FnMut(&[u8]),
-) -> rusqlite::Result<()> {
-    let mut statement = conn.prepare_cached(match table {
-        Packed::Entries => "SELECT packed FROM entries WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
-        Packed::Keys => "SELECT packed FROM keys WHERE id BETWEEN ?1 AND ?2 ORDER BY id",
-    })?;
-    let mut rows = statement.query([block_id(num, 0), block_id(num + 1, 0) - 1])?;
-    while let Some(row) = rows.next()? {
-        each(row.get_ref(0)?.as_blob()?);
-    }
-    Ok(())
-}
-
-fn remove_packed(conn: &Connection, table: Packed, num: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached(match table {
-        Packed::Entries => "DELETE FROM entries WHERE id BETWEEN ?1 AND ?2",
-        Packed::Keys => "DELETE FROM keys WHERE id BETWEEN ?1 AND ?2",
-    })?
-    .execute([block_id(num, 0), block_id(num + 1, 0) - 1])
-    .map(drop)
-}
-
-fn block(conn: &Connection, table: Packed, id: i64) -> rusqlite::Result<Option<Vec<u8>>> {
-    conn.prepare_cached(match table {
-        Packed::Entries => "SELECT packed FROM entries WHERE id = ?1",
-        Packed::Keys => "SELECT packed FROM keys WHERE id = ?1",
-    })?
-    .query_row([id], |row| row.get(0))
-    .optional()
-}
-
-const fn block_id(num: i64, number: u64) -> i64 {
-    num << BLOCK_BITS | number.cast_signed()
 }
 
 /// The number of a status in the table and in [`ListFilter::statuses`].

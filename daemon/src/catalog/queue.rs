@@ -33,10 +33,10 @@ pub(super) enum Need {
     Text,
 }
 
-/// A request to remove a session, and where to answer.
+/// A request to remove sessions, and where to answer.
 pub(super) struct Forget {
-    /// The session.
-    pub id: SessionId,
+    /// The sessions.
+    pub ids: Vec<SessionId>,
     /// Takes exactly one answer.
     pub reply: SyncSender<Result<(), CatalogError>>,
 }
@@ -121,7 +121,7 @@ impl Queue {
         if pending.dead || pending.closing.is_some() {
             return Err(CatalogError::Closed);
         }
-        pending.drop_session(forget.id);
+        forget.ids.iter().for_each(|id| pending.drop_session(*id));
         pending.forgets.push_back(forget);
         drop(pending);
         self.wake.notify_one();
@@ -129,8 +129,9 @@ impl Queue {
     }
 
     /// Drops changes that came while a removal was under way.
-    pub(super) fn forgotten(&self, id: SessionId) {
-        self.lock().drop_session(id);
+    pub(super) fn forgotten(&self, ids: &[SessionId]) {
+        let mut pending = self.lock();
+        ids.iter().for_each(|id| pending.drop_session(*id));
     }
 
     /// Asks for a comparison with the logs.

@@ -9,7 +9,8 @@ use ollm_protocol::SessionId;
 use ollm_protocol::methods::session::{Session, SessionStatus};
 use rusqlite::Connection;
 
-use super::query::{self, ListFilter, Packed};
+use super::query::packed::{self, Packed};
+use super::query::{self, ListFilter};
 use super::{Catalog, CatalogError, Shared};
 use crate::session::index::{Entry, KeyEntry, OpenHint};
 
@@ -119,12 +120,12 @@ fn hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHint>> 
     let Some(row) = query::session(conn, id)? else { return Ok(None) };
     let (n_entries, n_keys) = (n_items(row.known.point.records), n_items(row.known.keys));
     let mut entries = Vec::with_capacity(n_entries);
-    query::each_block(conn, Packed::Entries, row.num, |packed| {
+    packed::each_block(conn, Packed::Entries, row.num, |packed| {
         let (items, _) = packed.as_chunks();
         entries.extend(items.iter().map(Entry::from_bytes));
     })?;
     let mut keys = Vec::with_capacity(n_keys);
-    query::each_block(conn, Packed::Keys, row.num, |packed| {
+    packed::each_block(conn, Packed::Keys, row.num, |packed| {
         let (items, _) = packed.as_chunks();
         keys.extend(items.iter().map(KeyEntry::from_bytes));
     })?;

@@ -14,6 +14,10 @@ use super::{CatalogError, State, forget, query, schema};
 /// A log that vanished is asked for like a changed one: only the source says that a session is gone.
 pub(super) fn check(writer: &Writer) -> Result<(), CatalogError> {
     let shared = &writer.shared;
+    if query::needs_scrub(writer.conn()?).map_err(|error| shared.database_error("read", error))? {
+        // A removal was interrupted after its rows were gone.
+        forget::scrub(writer)?;
+    }
     let logs = shared.source.logs().map_err(CatalogError::Source)?;
     let extents =
         query::extents(writer.conn()?).map_err(|error| shared.database_error("read", error))?;
@@ -44,6 +48,7 @@ pub(super) fn reset_search(writer: &mut Writer) -> Result<(), CatalogError> {
     let conn = writer.conn()?;
     query::begin(conn).map_err(fail)?;
     query::text::reset(conn).map_err(fail)?;
+    query::set_needs_scrub(conn, true).map_err(fail)?;
     query::commit(conn).map_err(fail)?;
     let incomplete =
         query::extents(conn).map_err(fail)?.into_iter().filter(|extent| !extent.complete);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::{CatalogError, is_damage};
+use super::error::{CatalogError, is_damage};
 use crate::fsutil;
 
 /// The version of tables and tokens. Another one in a file means that it is moved aside and made anew.
@@ -51,15 +51,8 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID
 ";
 
 /// The full-text index; apart, because it is dropped alone when a session's text cannot be taken out of it.
-/// `secure-delete` takes words out of its pages, where FTS5 would else add marks that hide them.
 pub(super) const WORDS: &str = "
 CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='ascii');
-INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
-";
-
-/// A view of the words of the index, for [`super::forget`]; it stores nothing.
-pub(super) const VOCABULARY: &str = "
-CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab(main, words, instance);
 ";
 
 /// The settings of both connections. The sizes keep an idle daemon under 10 MB; `secure_delete` overwrites what

@@ -7,6 +7,7 @@
 mod rank;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::Vacant;
 use std::ops::Range;
 
 use ollm_protocol::content::Role;
@@ -15,7 +16,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::document::{Document, project_term, role_term, session_term};
-use super::index::{Entries, READ_BYTES, read_bytes};
+use super::entries::{Entries, READ_BYTES, read_bytes};
 use super::query::{self, text};
 use super::snippet::snippet;
 use super::terms::{Term, Terms, expression, first_matches};
@@ -151,6 +152,7 @@ impl Scope {
 }
 
 /// A document that may be a hit.
+#[derive(Clone, Copy, Debug)]
 struct Candidate {
     docid: i64,
     session: i64,
@@ -160,7 +162,7 @@ struct Candidate {
 
 /// A candidate whose text has been read and has all terms.
 struct Match<'a> {
-    docid: i64,
+    candidate: &'a Candidate,
     document: &'a Document,
     session: &'a Session,
     first: Vec<Range<usize>>,
@@ -183,7 +185,7 @@ impl Search<'_> {
         let mut hits: Vec<(i64, SearchHit)> = Vec::new();
         let terms = self.terms;
         let last = self.each_match(cursor.map(Cursor::docid), MAX_CANDIDATES, limit, |found| {
-            hits.push((found.docid, hit(&found, &terms.terms)));
+            hits.push((found.candidate.docid, hit(&found, &terms.terms)));
             hits.len() < limit
         })?;
         hits.sort_by_key(|(docid, hit)| std::cmp::Reverse((hit.at, *docid)));
@@ -204,16 +206,29 @@ impl Search<'_> {
         let mut newest = None;
         let terms = self.terms;
         self.each_match(before, RELEVANCE_POOL, RELEVANCE_POOL, |found| {
-            newest.get_or_insert(found.docid);
+            newest.get_or_insert(found.candidate.docid);
             let weight = rank::Weight::of(&found.document.text, &found.session.title, &terms.terms);
-            pool.add(weight, hit(&found, &terms.terms));
+            pool.add(weight, *found.candidate);
             true
         })?;
         let ranked = pool.ranked();
         let end = skip.saturating_add(self.query.limit);
         let next =
             newest.filter(|_| end < ranked.len()).map(|newest| Cursor::Relevance(newest, end));
-        Ok((ranked.into_iter().skip(skip).take(self.query.limit).collect(), next))
+        // Snippets are cut only for the page: its records are read a second time, the pool's texts are not kept.
+        let (page, scores): (Vec<_>, Vec<_>) =
+            ranked.into_iter().skip(skip).take(self.query.limit).unzip();
+        let mut hits = HashMap::with_capacity(page.len());
+        for batch in by_bytes(&page) {
+            self.read_batch(batch, &mut |found| {
+                hits.insert(found.candidate.docid, hit(&found, &terms.terms));
+                true
+            });
+        }
+        let scored = page.iter().zip(scores).filter_map(|(candidate, score)| {
+            Some(SearchHit { score, ..hits.remove(&candidate.docid)? })
+        });
+        Ok((scored.collect(), next))
     }
 
     /// Gives the matches among the newest `most` candidates before `before`, until `each` returns false. Gives the
@@ -267,8 +282,8 @@ impl Search<'_> {
             for docid in &docids {
                 let Some(origin) = text::origin(conn, *docid)? else { continue };
                 let num = origin.session;
-                if !sessions.contains_key(&num) {
-                    sessions.insert(num, query::session_json(conn, num)?);
+                if let Vacant(place) = sessions.entry(num) {
+                    place.insert(query::session_json(conn, num)?);
                 }
                 let reader = readers.entry(num).or_insert_with(|| Entries::new(conn, num));
                 if let Some(entry) = reader.read(origin.seq.0)? {
@@ -318,7 +333,7 @@ impl Search<'_> {
                 continue;
             }
             let Some(first) = first_matches(&self.terms.terms, &document.text) else { continue };
-            if !each(Match { docid: candidate.docid, document, session, first }) {
+            if !each(Match { candidate, document, session, first }) {
                 return Some(candidate.docid);
             }
         }

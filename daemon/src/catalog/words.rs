@@ -52,11 +52,23 @@ pub(super) enum Stretch {
 
 /// The words and CJK runs of `text` with their bytes, in order.
 pub(super) fn stretches(text: &str) -> impl Iterator<Item = (Stretch, Range<usize>)> + '_ {
+    let bytes = text.as_bytes();
     let mut at = 0;
     std::iter::from_fn(move || {
+        // Nearly all text is ASCII, and indexing spends most of its time here.
+        while bytes.get(at).is_some_and(|byte| byte.is_ascii() && !is_word_byte(*byte)) {
+            at += 1;
+        }
         let mut begin: Option<(Stretch, usize)> = None;
-        while let Some(char) = char_at(text, at) {
-            let class = class_of(char);
+        while let Some(byte) = bytes.get(at) {
+            let (class, len) = if byte.is_ascii() {
+                (is_word_byte(*byte).then_some(Stretch::Word), 1)
+            } else {
+                text[at..]
+                    .chars()
+                    .next()
+                    .map_or((None, 1), |char| (class_of(char), char.len_utf8()))
+            };
             match (begin, class) {
                 (None, Some(stretch)) => begin = Some((stretch, at)),
                 (Some((stretch, from)), class) if class != Some(stretch) => {
@@ -64,9 +76,9 @@ pub(super) fn stretches(text: &str) -> impl Iterator<Item = (Stretch, Range<usiz
                 }
                 _ => {}
             }
-            at += char.len_utf8();
+            at += len;
         }
-        begin.map(|(stretch, from)| (stretch, from..text.len()))
+        begin.map(|(stretch, from)| (stretch, from..bytes.len()))
     })
 }
 
@@ -100,7 +112,7 @@ pub(super) fn file_name(
 ) -> Option<Range<usize>> {
     let name = previous.filter(|name| name.end + 1 == word.start)?;
     let dotted = text.as_bytes()[name.end] == b'.';
-    (dotted && is_extension(&text[word.clone()])).then(|| name.start..word.end)
+    (dotted && is_extension(&text[word.clone()])).then_some(name.start..word.end)
 }
 
 /// A word or file name as its token.
@@ -115,21 +127,13 @@ pub(super) fn fold(char: char) -> impl Iterator<Item = char> {
     char.to_lowercase()
 }
 
-fn char_at(text: &str, at: usize) -> Option<char> {
-    match text.as_bytes().get(at) {
-        Some(byte) if byte.is_ascii() => Some(char::from(*byte)),
-        _ => text[at..].chars().next(),
-    }
+const fn is_word_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
+/// The class of a character above ASCII.
 fn class_of(char: char) -> Option<Stretch> {
-    if char.is_ascii() {
-        (char.is_ascii_alphanumeric() || char == '_').then_some(Stretch::Word)
-    } else if is_cjk(char) {
-        Some(Stretch::Cjk)
-    } else {
-        char.is_alphanumeric().then_some(Stretch::Word)
-    }
+    if is_cjk(char) { Some(Stretch::Cjk) } else { char.is_alphanumeric().then_some(Stretch::Word) }
 }
 
 /// Scripts that are written without spaces between words, and Korean, whose words change at their end.
@@ -169,6 +173,9 @@ fn word_tokens(
     each: &mut impl FnMut(&str, Range<usize>) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     let word = &text[range.clone()];
+    if word.len() <= MAX_TOKEN_BYTES && word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+        return each(word, range);
+    }
     if word.bytes().all(|byte| byte == b'_') {
         return ControlFlow::Continue(());
     }

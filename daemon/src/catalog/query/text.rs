@@ -116,11 +116,6 @@ pub(in crate::catalog) fn matching(
     .collect()
 }
 
-/// Writes what FTS5 holds in memory, so that its tables can be looked at.
-pub(in crate::catalog) fn flush(conn: &Connection) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO words (words) VALUES ('flush')")?.execute([]).map(drop)
-}
-
 /// How much FTS5 holds in memory before it writes a segment, in bytes.
 pub(in crate::catalog) fn set_hash_bytes(conn: &Connection, bytes: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT INTO words (words, rank) VALUES ('hashsize', ?1)")?
@@ -138,56 +133,18 @@ pub(in crate::catalog) fn reset(conn: &Connection) -> rusqlite::Result<()> {
     ))
 }
 
-/// The shortest prefixes of words that the index keeps to find its pages by, with the rows that hold them.
-///
-/// They outlive the words that they were cut from, so they are looked through after a deletion.
-pub(in crate::catalog) fn page_separators(conn: &Connection) -> rusqlite::Result<Vec<Separator>> {
-    conn.prepare_cached("SELECT segid, pgno, term FROM words_idx WHERE length(term) > 1")?
-        .query_map([], |row| {
-            Ok(Separator { segment: row.get(0)?, page: row.get(1)?, term: row.get(2)? })
-        })?
-        .collect()
-}
-
-/// One row of FTS5's table of pages.
-pub(in crate::catalog) struct Separator {
-    /// The segment.
-    pub segment: i64,
-    /// The page and a flag, as FTS5 packs them.
-    pub page: i64,
-    /// Greater than every word before the page, not greater than its first.
-    pub term: Vec<u8>,
-}
-
-/// Replaces a separator.
-pub(in crate::catalog) fn set_separator(
-    conn: &Connection,
-    separator: &Separator,
-    term: &[u8],
-) -> rusqlite::Result<()> {
-    conn.prepare_cached(
-        "UPDATE words_idx SET term = ?3 WHERE segid = ?1 AND term = ?4 AND pgno = ?2",
-    )?
-    .execute(params![separator.segment, separator.page, term, separator.term])
-    .map(drop)
-}
-
-/// How many documents there are.
-pub(in crate::catalog) fn n_documents(conn: &Connection) -> rusqlite::Result<u64> {
-    conn.prepare_cached("SELECT count(*) FROM docs")?.query_row([], |row| unsigned(row, 0))
-}
-
-/// Whether some document has a word that begins with these bytes, which may end within a character.
-pub(in crate::catalog) fn has_word_from(
-    conn: &Connection,
-    prefix: &[u8],
-) -> rusqlite::Result<bool> {
-    conn.execute_batch(schema::VOCABULARY)?;
-    let found = conn
-        .prepare_cached(
-            "SELECT term FROM vocabulary WHERE term >= CAST(?1 AS TEXT) ORDER BY term LIMIT 1",
-        )?
-        .query_row([prefix], |row| Ok(row.get_ref(0)?.as_bytes()?.starts_with(prefix)))
-        .optional()?;
-    Ok(found.unwrap_or(false))
+/// Merges all segments of the index into one, `pages` to a transaction; removed words are gone after it.
+pub(in crate::catalog) fn merge(conn: &Connection, pages: i64) -> rusqlite::Result<()> {
+    // A negative number begins a merge of all segments, a positive one goes on; a step that changes only the
+    // index's own record found nothing more to do. (sqlite.org/fts5.html, "The merge command")
+    let mut step = -pages;
+    loop {
+        let before = conn.total_changes();
+        conn.prepare_cached("INSERT INTO words (words, rank) VALUES ('merge', ?1)")?
+            .execute([step])?;
+        if step > 0 && conn.total_changes() - before < 2 {
+            return Ok(());
+        }
+        step = pages;
+    }
 }

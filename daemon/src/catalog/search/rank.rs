@@ -4,8 +4,7 @@
 //! nothing here, and what counts is how often the terms come for the length of the text, how close together, and
 //! whether the title of the session has them. Pure.
 
-use ollm_protocol::methods::session::SearchHit;
-
+use super::Candidate;
 use crate::catalog::terms::{Term, all_matches, first_matches};
 
 /// How soon further occurrences stop to count, as in BM25.
@@ -62,29 +61,27 @@ impl Weight {
     }
 }
 
-/// Hits that are ranked together.
+/// Candidates that are ranked together.
 #[derive(Default)]
 pub(super) struct Pool {
-    found: Vec<(Weight, SearchHit)>,
+    found: Vec<(Weight, Candidate)>,
 }
 
 impl Pool {
-    /// Adds a hit; newer ones first.
-    pub(super) fn add(&mut self, weight: Weight, hit: SearchHit) {
-        self.found.push((weight, hit));
+    /// Adds a candidate; newer ones first.
+    pub(super) fn add(&mut self, weight: Weight, candidate: Candidate) {
+        self.found.push((weight, candidate));
     }
 
-    /// The hits with their scores, best first; of equals the newest.
-    pub(super) fn ranked(self) -> Vec<SearchHit> {
+    /// The candidates with their scores, best first; of equals the newest.
+    pub(super) fn ranked(self) -> Vec<(Candidate, f64)> {
         let bytes: usize = self.found.iter().map(|(weight, _)| weight.bytes).sum();
         let mean_bytes = approximate(bytes) / approximate(self.found.len().max(1));
-        let mut hits: Vec<_> = self
-            .found
-            .into_iter()
-            .map(|(weight, hit)| SearchHit { score: weight.score(mean_bytes), ..hit })
-            .collect();
-        hits.sort_by(|one, other| other.score.total_cmp(&one.score));
-        hits
+        let scored =
+            self.found.into_iter().map(|(weight, found)| (found, weight.score(mean_bytes)));
+        let mut ranked: Vec<_> = scored.collect();
+        ranked.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        ranked
     }
 }
 

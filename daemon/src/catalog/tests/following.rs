@@ -7,7 +7,7 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::session::SessionStatus;
 
 use super::fake::{Bench, LISTED, at, id, session};
-use crate::catalog::query::BLOCK_ITEMS;
+use crate::catalog::query::packed::BLOCK_ITEMS;
 use crate::catalog::{Catalog, ListQuery};
 use crate::session::index::KeyEntry;
 
@@ -289,7 +289,7 @@ fn a_closed_catalog_answers_with_an_error() {
     bench.say(id(1), Role::User, at(0), "hello");
     bench.catalog.shutdown();
     assert!(bench.catalog.list(&all(&HashSet::new())).is_err());
-    assert!(bench.catalog.forget(id(1)).is_err());
+    assert!(bench.catalog.forget(&[id(1)]).is_err());
     assert!(bench.catalog.hint(id(1)).is_none());
     assert_eq!(bench.catalog.status().state, "unavailable");
     assert_eq!(session(id(1), at(0)).session_id, id(1));

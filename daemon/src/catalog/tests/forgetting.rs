@@ -3,7 +3,11 @@
 use ollm_protocol::content::Role;
 
 use super::fake::{Bench, at, id};
+use crate::catalog::{forget, query};
 use crate::session::index::KeyEntry;
+
+/// Begins many words of one session, so that the prefixes by which FTS5 finds its pages are longer than it.
+const FAMILY: &str = "zyxwvuts";
 
 /// Words that only one session has, different from their first letters on.
 fn secrets(n: usize) -> Vec<String> {
@@ -39,7 +43,9 @@ fn no_byte_of_a_forgotten_session_is_left() {
     for (number, chunk) in secrets.chunks(30).enumerate() {
         let other: Vec<String> = chunk.iter().map(|word| word.chars().rev().collect()).collect();
         bench.say(id(1), Role::User, at(0), &other.join(" "));
-        bench.say(gone, Role::Tool, at(0), &format!("common {}", chunk.join(" ")));
+        let family =
+            chunk.iter().map(|word| format!("{FAMILY}{word}")).collect::<Vec<_>>().join(" ");
+        bench.say(gone, Role::Tool, at(0), &format!("common {} {family}", chunk.join(" ")));
         if number % 7 == 0 {
             bench.settle();
         }
@@ -57,7 +63,7 @@ fn no_byte_of_a_forgotten_session_is_left() {
     );
     let found = |word: &&String| bench.holds(word.as_bytes());
     assert!(secrets.iter().filter(found).count() > 100, "words are in the file before");
-    bench.catalog.forget(gone).expect("forgets");
+    bench.catalog.forget(&[gone]).expect("forgets");
     assert!(
         !bench.holds(b"Titleofsecrets") && !bench.holds(&mark) && !bench.holds(b"markedrecordkey!")
     );
@@ -77,6 +83,7 @@ fn no_byte_of_a_forgotten_session_is_left() {
     // A word can also begin in the index with what it has in common with the word before it.
     let tails: Vec<_> = secrets.iter().filter(|word| bench.holds(&word.as_bytes()[2..])).collect();
     assert!(tails.is_empty(), "{tails:?}");
+    assert!(!bench.holds(&FAMILY.as_bytes()[..4]));
     assert_eq!(bench.find("common"), "");
     for word in &secrets {
         let other: String = word.chars().rev().collect();
@@ -92,7 +99,7 @@ fn words_of_a_session_whose_log_is_gone_go_with_the_whole_index() {
     bench.say(id(2), Role::User, at(0), "vanishedword");
     bench.settle();
     bench.logs.remove(id(2));
-    bench.catalog.forget(id(2)).expect("forgets");
+    bench.catalog.forget(&[id(2)]).expect("forgets");
     assert!(!bench.holds(b"vanishedword"));
     bench.settle();
     assert_eq!((bench.find("staying"), bench.find("vanishedword")), ("1:0".into(), String::new()));
@@ -111,8 +118,31 @@ fn a_replaced_log_leaves_nothing_either() {
     });
     bench.say(id(1), Role::User, at(0), "presentinthelog");
     bench.settle();
-    bench.catalog.forget(id(1)).expect("forgets");
+    bench.catalog.forget(&[id(1)]).expect("forgets");
     assert!(!bench.holds(b"lostfromthelog") && !bench.holds(b"presentinthelog"));
+}
+
+#[test]
+fn a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() {
+    let mut bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "staying words");
+    bench.settle();
+    bench.say(id(2), Role::User, at(0), "halfremovedword");
+    bench.settle();
+    bench.catalog.shutdown();
+    // The transaction that removes is committed, and nothing after it happened.
+    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+    let row = query::session(&conn, id(2)).expect("reads").expect("is there");
+    assert!(forget::remove_documents(&conn, &*bench.logs, id(2), &row).expect("removes"));
+    query::remove_session(&conn, row.num).expect("removes");
+    query::set_needs_scrub(&conn, true).expect("writes");
+    drop(conn);
+    bench.logs.remove(id(2));
+    assert!(bench.holds(b"halfremovedword"), "behind its mark");
+    bench.reopen();
+    bench.settle();
+    assert!(!bench.holds(b"halfremovedword"));
+    assert_eq!(bench.find("staying"), "1:0");
 }
 
 #[test]
@@ -127,7 +157,7 @@ fn files_that_were_moved_aside_go_too() {
     bench.reopen();
     bench.settle();
     assert!(bench.home.path().join("catalog.sqlite3.corrupt-1").exists());
-    bench.catalog.forget(id(1)).expect("forgets");
+    bench.catalog.forget(&[id(1)]).expect("forgets");
     assert!(!bench.holds(b"wordinolderfile"));
 }
 
@@ -135,13 +165,13 @@ fn files_that_were_moved_aside_go_too() {
 fn a_forgotten_session_comes_back_only_when_it_is_marked_again() {
     let bench = Bench::new();
     bench.say(id(1), Role::User, at(0), "hello");
-    bench.catalog.forget(id(1)).expect("forgets");
+    bench.catalog.forget(&[id(1)]).expect("forgets");
     bench.settle();
     assert_eq!(bench.find("hello"), "", "its log is still there, and it is not indexed");
     bench.catalog.mark_dirty(id(1));
     bench.settle();
     assert_eq!(bench.find("hello"), "1:0");
-    bench.catalog.forget(id(7)).expect("one that is not known is no error");
+    bench.catalog.forget(&[id(7)]).expect("one that is not known is no error");
 }
 
 #[test]
