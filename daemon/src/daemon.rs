@@ -55,7 +55,7 @@ pub fn run(flags: &Flags) -> ExitCode {
     }
     if flags.detach {
         // Fails only for the leader of a process group, which has no terminal to lose.
-        drop(rustix::process::setsid());
+        rustix::process::setsid().ok();
     }
     match start(flags, readiness) {
         Ok(()) => ExitCode::SUCCESS,

@@ -104,17 +104,8 @@ impl Projects {
     }
 
     /// Forgets a session wherever it is current.
-    pub(crate) fn forget(&self, id: SessionId, path: Option<&str>) -> Result<(), ProjectError> {
-        let candidates = match path {
-            Some(path) => vec![path.to_owned()],
-            None => Vec::new(),
-        };
-        for path in candidates.into_iter().chain(self.paths_with(id)) {
-            if self.current(&path)? == Some(id) {
-                self.set_current(&path, None)?;
-            }
-        }
-        Ok(())
+    pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
+        self.paths_with(id).iter().try_for_each(|path| self.set_current(path, None))
     }
 
     /// The projects whose current session is this; a session may be current in a project that is not its own.
@@ -159,7 +150,7 @@ mod tests {
             projects.set_current(path, Some(one)).expect("writes");
         }
         projects.set_current("/c", Some(two)).expect("writes");
-        projects.forget(one, Some("/a")).expect("forgets");
+        projects.forget(one).expect("forgets");
         assert_eq!(projects.current("/a").expect("reads"), None);
         assert_eq!(projects.current("/b").expect("reads"), None);
         assert_eq!(projects.current("/c").expect("reads"), Some(two));

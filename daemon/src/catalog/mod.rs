@@ -40,7 +40,7 @@ use rusqlite::Connection;
 
 pub(crate) use error::CatalogError;
 pub(crate) use read::{ListQuery, RetentionRow};
-pub(crate) use search::{SearchPage, SearchQuery};
+pub(crate) use search::SearchQuery;
 
 use crate::session::index::IndexSource;
 use error::is_damage;

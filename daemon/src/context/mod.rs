@@ -87,12 +87,12 @@ pub(crate) enum ContextError {
         what: &'static str,
     },
     /// No strategy has this name.
-    #[error("no strategy is named {name}; there are {}", known.join(", "))]
+    #[error("no strategy is named {name}; there are {}", listed(known))]
     UnknownStrategy {
         /// The name.
         name: String,
-        /// The names that there are.
-        known: Vec<&'static str>,
+        /// The names that there are, each with what it keeps.
+        known: Vec<(&'static str, &'static str)>,
     },
     /// The window is smaller than anything can be built for.
     #[error("a context window of {size} tokens is too small; the least is {minimum}")]
@@ -105,6 +105,13 @@ pub(crate) enum ContextError {
     /// The records could not be read.
     #[error(transparent)]
     Contents(#[from] ContentsError),
+}
+
+/// Names with what they stand for, on one line.
+fn listed(known: &[(&str, &str)]) -> String {
+    let lines: Vec<String> =
+        known.iter().map(|(name, about)| format!("{name} ({about})")).collect();
+    lines.join(", ")
 }
 
 #[cfg(test)]

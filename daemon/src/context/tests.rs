@@ -258,7 +258,7 @@ fn what_does_not_fit_is_said_with_numbers() {
     };
     assert_eq!(
         fails(Some("best"), None, None, 2048),
-        "no strategy is named best; there are full-history, floor"
+        "no strategy is named best; there are full-history (every message, verbatim), floor (the original task and the newest turns, at most half of the room)"
     );
     let message = fails(None, None, None, 100);
     assert_eq!(message, "a context window of 100 tokens is too small; the least is 2048");

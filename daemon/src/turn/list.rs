@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
 use ollm_protocol::methods::session::{
@@ -17,6 +18,10 @@ use crate::session::project;
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
 const MAX_SEARCH: u32 = 200;
+/// So many sessions behind, the catalog is merely following; more, and it is being rebuilt.
+const FEW_BEHIND: u64 = 8;
+/// How long a search waits for a catalog that follows, so that what was just recorded is found.
+const CATCH_UP: Duration = Duration::from_millis(50);
 /// A session at rest for this long counts as closed, whatever the catalog noted when it was active.
 const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -138,6 +143,9 @@ pub(crate) fn search(
     let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
     let project_hash =
         params.project_path.as_deref().map(Projects::lenient).map(|path| project::hash(&path));
+    if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
+        core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
+    }
     let page = core.catalog.search(&SearchQuery {
         query: &params.query,
         session_id: params.session_id,
@@ -149,11 +157,10 @@ pub(crate) fn search(
         limit,
         cursor: params.cursor.as_deref(),
     })?;
-    let behind = core.catalog.status().behind;
     Ok(SessionSearchResult {
         data: page.hits,
         next_cursor: page.next_cursor,
-        behind: (behind > 0).then_some(behind),
+        behind: (page.behind > 0).then_some(page.behind),
     })
 }
 

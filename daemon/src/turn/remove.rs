@@ -23,10 +23,26 @@ pub(super) fn delete_because(
     id: SessionId,
     reason: &'static str,
 ) -> Result<SessionDeleteResult, TurnError> {
-    let project = core.sessions.summary(id).ok().and_then(|session| session.project_path);
     let forks = core.catalog.forks_of(id).unwrap_or_default();
     core.sessions.begin_delete(id)?;
-    finish(core, id, project.as_deref())?;
+    forget(core, &[id])?;
+    finish(core, id, reason)?;
+    Ok(SessionDeleteResult { session_id: id, forks })
+}
+
+/// Clears sessions out of the catalog; their contents must still be readable.
+///
+/// All in one call: it merges the search index once, whatever the number of sessions.
+fn forget(core: &Core, ids: &[SessionId]) -> Result<(), TurnError> {
+    Ok(core.catalog.forget(ids)?)
+}
+
+/// Removes what is left of a session that the catalog has forgotten; the log goes last.
+fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str) -> Result<(), TurnError> {
+    core.documents.forget(id);
+    core.builds.forget(id);
+    core.projects.forget(id)?;
+    core.sessions.finish_delete(id)?;
     core.events.publish(EventDraft {
         session_id: Some(id),
         seq: None,
@@ -34,16 +50,7 @@ pub(super) fn delete_because(
         at: core.clock.now(),
         data: serde_json::json!({ "reason": reason }),
     });
-    Ok(SessionDeleteResult { session_id: id, forks })
-}
-
-/// Removes what is left of a session whose deletion was begun; the log goes last.
-fn finish(core: &Arc<Core>, id: SessionId, project: Option<&str>) -> Result<(), TurnError> {
-    core.catalog.forget(id)?;
-    core.documents.forget(id);
-    core.builds.forget(id);
-    core.projects.forget(id, project)?;
-    Ok(core.sessions.finish_delete(id)?)
+    Ok(())
 }
 
 /// Finishes the deletions that a crash interrupted. Blocks on the disk.
@@ -52,8 +59,14 @@ pub(crate) fn finish_deletions(core: &Arc<Core>) {
         Ok(unfinished) => unfinished,
         Err(error) => return tracing::warn!("cannot look for unfinished deletions: {error}"),
     };
+    if unfinished.is_empty() {
+        return;
+    }
+    if let Err(error) = forget(core, &unfinished) {
+        return tracing::error!("deletions are unfinished: {error}");
+    }
     for id in unfinished {
-        match finish(core, id, None) {
+        match finish(core, id, "interrupted") {
             Ok(()) => tracing::info!(session = %id, "finished a deletion"),
             Err(error) => tracing::error!(session = %id, "a deletion is unfinished: {error}"),
         }
@@ -102,17 +115,32 @@ pub(crate) fn cleanup(
 }
 
 fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCleanupResult {
-    let (mut deleted, mut failed) = (Vec::new(), Vec::new());
+    let mut result =
+        SessionCleanupResult { deleted: Vec::new(), kept, failed: Vec::new(), dry_run: false };
+    let mut fail = |id, error: &TurnError| {
+        result.failed.push(CleanupFailure { session_id: id, message: error.to_string() });
+    };
+    let mut begun = Vec::new();
     for session in sessions {
-        match delete(core, session.session_id) {
-            Ok(_) => deleted.push(session),
-            Err(error) => failed.push(CleanupFailure {
-                session_id: session.session_id,
-                message: error.to_string(),
-            }),
+        match core.sessions.begin_delete(session.session_id) {
+            Ok(()) => begun.push(session),
+            Err(error) => fail(session.session_id, &error.into()),
         }
     }
-    SessionCleanupResult { deleted, kept, failed, dry_run: false }
+    let ids: Vec<SessionId> = begun.iter().map(|session| session.session_id).collect();
+    let forgotten = forget(core, &ids);
+    for session in begun {
+        let id = session.session_id;
+        match &forgotten {
+            // The mark on disk stays, so the next start goes on from here.
+            Err(error) => fail(id, error),
+            Ok(()) => match finish(core, id, "client") {
+                Ok(()) => result.deleted.push(session),
+                Err(error) => fail(id, &error),
+            },
+        }
+    }
+    result
 }
 
 /// Every session of some statuses, the most recently active first; logs that the catalog does not know yet

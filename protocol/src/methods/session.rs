@@ -349,7 +349,7 @@ pub struct SessionListResult {
 
 /// Finds text in everything that was recorded.
 ///
-/// Words are joined by AND; `"a phrase"` in quotes must stand so; `word*` matches beginnings of five letters
+/// Words are joined by AND; `"a phrase"` in quotes must stand so; `word*` matches beginnings of three letters
 /// and more; names like `foo_bar` and `camelCase` are found whole and by their parts, Chinese and Japanese by
 /// any substring.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

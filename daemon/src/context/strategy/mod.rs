@@ -17,7 +17,7 @@ pub(crate) trait Strategy: Sync {
     /// Names it on the wire and in the log.
     fn name(&self) -> &'static str;
 
-    /// One line on what it keeps.
+    /// One line on what it keeps, for whoever asks for one that there is not.
     fn about(&self) -> &'static str;
 
     /// Tokens that the conversation must have for it to be worth trying.
@@ -57,7 +57,7 @@ pub(super) const IMPLICIT: &str = full_history::NAME;
 /// The strategy of a name.
 pub(super) fn by_name(name: &str) -> Result<&'static dyn Strategy, ContextError> {
     STRATEGIES.iter().copied().find(|strategy| strategy.name() == name).ok_or_else(|| {
-        let known = STRATEGIES.iter().map(|strategy| strategy.name()).collect();
+        let known = STRATEGIES.iter().map(|strategy| (strategy.name(), strategy.about())).collect();
         ContextError::UnknownStrategy { name: name.to_owned(), known }
     })
 }

@@ -1,4 +1,5 @@
 //! Cut and damaged logs: what was acknowledged stays, and is told apart from what was not.
+#![expect(clippy::disallowed_methods, reason = "damaging files is what these tests do")]
 
 use std::path::PathBuf;
 
