@@ -38,6 +38,8 @@ pub(crate) struct Program {
     explicit: Option<PathBuf>,
     search_path: Option<OsString>,
     config: Option<PathBuf>,
+    /// Variables of this process that the daemon is not to see.
+    hidden: Vec<OsString>,
 }
 
 impl Program {
@@ -48,7 +50,16 @@ impl Program {
             explicit: environment.daemon.as_ref().map(absolute),
             search_path: environment.search_path.clone(),
             config: environment.config.as_ref().map(absolute),
+            hidden: Vec::new(),
         }
+    }
+
+    /// A daemon whose settings are the defaults, whatever this user has set: for a scratch home.
+    pub(crate) fn with_default_settings(mut self) -> Self {
+        let names = std::env::vars_os().map(|(name, _)| name);
+        self.hidden = names.filter(|name| name.as_encoded_bytes().starts_with(b"OLLM_")).collect();
+        self.config = None;
+        self
     }
 
     /// Finds the program: `OLLM_DAEMON`, else beside this program, else in `PATH`.
@@ -78,6 +89,9 @@ impl Program {
         }
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
+        }
+        for name in &self.hidden {
+            command.env_remove(name);
         }
         Ok(command)
     }

@@ -127,6 +127,15 @@ Examples:
   ollmctl socket
   echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session.list\"}' | nc -N -U \"$(ollmctl socket)\"")]
     Socket,
+    /// See in seconds what the daemon does, in a scratch home that is removed again.
+    #[command(after_help = "\
+Imports a real session, records more, kills the daemon in the middle and shows that nothing acknowledged is \
+missing, builds a context, searches, exports and cleans up. Your own sessions are not touched.
+
+Examples:
+  ollmctl tour
+  ollmctl tour --json")]
+    Tour,
     /// Look at the daemon's configuration.
     #[command(subcommand)]
     Config(ConfigCommand),

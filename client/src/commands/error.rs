@@ -53,6 +53,9 @@ pub(crate) enum CommandError {
     /// Another program that was run instead of this one failed.
     #[error("ollmd ended with {status}")]
     Program { status: std::process::ExitStatus },
+    /// The tour claims something that did not hold in this run.
+    #[error("the tour failed: {claim}")]
+    Tour { claim: String },
     /// Nobody takes the output.
     #[error("cannot write the output")]
     Output(#[source] io::Error),
@@ -90,7 +93,7 @@ impl CommandError {
                 Some(5 | 78) => Exit::Config,
                 _ => Exit::Internal,
             },
-            Self::File { .. } | Self::Output(_) => Exit::Internal,
+            Self::File { .. } | Self::Output(_) | Self::Tour { .. } => Exit::Internal,
         }
     }
 
@@ -109,6 +112,7 @@ impl CommandError {
             Self::Some { .. } => "partial",
             Self::Program { .. } => "program",
             Self::Output(_) => "output",
+            Self::Tour { .. } => "tour",
             Self::Time(_) | Self::Usage { .. } | Self::BadJson { .. } => "usage",
         }
     }

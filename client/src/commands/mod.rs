@@ -15,6 +15,7 @@ mod project;
 mod record;
 mod sessions;
 mod socket;
+mod tour;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -88,6 +89,7 @@ fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         Command::Daemon(command) => daemon::run(command, cx),
         Command::Socket => socket::run(cx),
         Command::Config(command) => config::run(command, cx),
+        Command::Tour => tour::run(cx),
         Command::Completions(args) => completions::run(&args, cx),
     }
 }

@@ -70,6 +70,13 @@ impl Connector {
         self
     }
 
+    /// Starts a daemon with default settings, whatever this user has set: for a scratch home.
+    pub(crate) fn with_default_settings(mut self) -> Self {
+        self.program = self.program.with_default_settings();
+        self.spawn = true;
+        self
+    }
+
     /// Connects to a daemon of another protocol too: it must at least be possible to stop it.
     pub(crate) fn with_any_protocol(mut self) -> Self {
         self.any_protocol = true;
