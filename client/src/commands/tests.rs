@@ -177,7 +177,7 @@ fn an_import_sends_every_chunk_under_one_upload() {
         Some(json!({"session": session(), "report": report}))
     });
     assert!(ran.error.is_none());
-    assert!(ran.printed.contains("1 of 1 record carried over"), "{}", ran.printed);
+    assert!(ran.printed.contains("1 record in the file, 1 recorded"), "{}", ran.printed);
     let ids: Vec<&Value> = ran.calls.iter().map(|(_, params)| &params["uploadId"]).collect();
     assert_eq!(ids, [&Value::Null, &json!("u"), &json!("u")]);
     let sent: String =

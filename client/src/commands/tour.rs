@@ -29,8 +29,8 @@ use scratch::Scratch;
 const REAL_SESSION: &str = include_str!("../../../tests/fixtures/import/pi-mono-session.jsonl");
 /// The window for which a context is built, in tokens: a small local model.
 const WINDOW: u32 = 4096;
-/// A word that the conversation contains.
-const WORD: &str = "tests";
+/// A name that the conversation contains.
+const WORD: &str = "AgentSession";
 
 /// The steps so far, as they are printed.
 struct Steps<'a, 'cx> {
@@ -68,7 +68,7 @@ pub(super) fn run(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let mut client = start(&mut scratch, &mut steps)?;
     let id = import(&mut client, &mut steps)?;
     drop(client);
-    let mut client = crash::run(&mut scratch, id, &mut steps)?;
+    let mut client = crash::run(&mut scratch, &mut steps)?;
     build(&mut client, id, &mut steps)?;
     search(&mut client, id, &mut steps)?;
     export(&mut client, id, &mut steps)?;

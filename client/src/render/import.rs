@@ -26,9 +26,9 @@ pub(crate) fn report(
         text.push_str(&format!("  {}  {}\n", session.session_id, sessions::title(session)));
     }
     text.push_str(&format!(
-        "  {} of {} carried over\n",
-        grouped(report.imported_records),
+        "  {} in the file, {} recorded\n",
         counted(report.source_records, "record"),
+        grouped(report.imported_records),
     ));
     if !report.losses.is_empty() {
         text.push_str("  not carried over, or only in part:\n");
@@ -56,9 +56,13 @@ fn losses(losses: &[ImportLoss]) -> String {
             1 if more.is_empty() => format!(" (line {})", shown[0]),
             _ => format!(" (lines {}{more})", shown.join(", ")),
         };
+        let times = if lines.len() > 1 {
+            format!("{} x ", grouped(lines.len() as u64))
+        } else {
+            String::new()
+        };
         text.push_str(&format!(
-            "    {} x {}: {}{place}\n",
-            grouped(lines.len() as u64),
+            "    {times}{}: {}{place}\n",
             clean::one_line(what),
             clean::one_line(reason),
         ));
@@ -92,10 +96,10 @@ mod tests {
             "\
 talk.jsonl (pi v1) imported:
   0192f0c1-9a3b-7000-8000-000000000001  Untangle
-  997 of 1,003 records carried over
+  1,003 records in the file, 997 recorded
   not carried over, or only in part:
     5 x thinking_level_change: has no counterpart (lines 1, 2, 3, ...)
-    1 x image: has no counterpart (line 9)
+    image: has no counterpart (line 9)
 "
         );
         import.already_imported = true;
@@ -103,7 +107,7 @@ talk.jsonl (pi v1) imported:
         let again = report("talk.jsonl", None, &import, false);
         assert_eq!(
             again,
-            "talk.jsonl (pi v1) was imported before:\n  997 of 1,003 records carried over\n"
+            "talk.jsonl (pi v1) was imported before:\n  1,003 records in the file, 997 recorded\n"
         );
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::Role;
-use ollm_protocol::method::{SessionGet, SessionRecord};
+use ollm_protocol::method::{SessionCreate, SessionGet, SessionRecord};
 use ollm_protocol::methods::session::{
-    BranchFilter, MessageInput, SessionGetParams, SessionRecordParams,
+    BranchFilter, MessageInput, SessionCreateParams, SessionGetParams, SessionRecordParams,
 };
 use serde_json::json;
 
@@ -28,13 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Records, kills, restarts and compares; returns a connection to the new daemon.
 pub(super) fn run(
     scratch: &mut Scratch,
-    id: SessionId,
     steps: &mut Steps<'_, '_>,
 ) -> Result<BlockingClient, CommandError> {
+    let params = SessionCreateParams {
+        title: Some("Crash test".to_owned()),
+        ..SessionCreateParams::default()
+    };
+    let id = scratch.connect()?.call::<SessionCreate>(&params)?.session.session_id;
     let (acknowledged, took) = record_until_killed(scratch, id)?;
     let (count, rate) = (acknowledged.len() as u64, acknowledged.len() as f64 / took.as_secs_f64());
     let text = format!(
-        "{WRITERS} clients, {} records acknowledged, each synced to disk ({rate:.0} a second),\nthen SIGKILL to the daemon while they went on",
+        "{WRITERS} clients, one session, {} records acknowledged, each synced to disk\n({rate:.0} a second) then SIGKILL to the daemon while they went on",
         grouped(count)
     );
     steps.tell("record", &text, json!({ "acknowledged": count, "perSecond": rate }))?;
