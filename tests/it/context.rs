@@ -10,7 +10,11 @@ use crate::harness::{Random, Sandbox, Wire};
 fn converse(wire: &mut Wire, session: &str, turns: u64, random: &mut Random) {
     for turn in 0..turns {
         let words = if turn % 37 == 36 { 6000 } else { 5 + random.below(60) };
-        let _seq = wire.record(session, "user", &format!("question {turn}: {}", "some words here ".repeat(words as usize / 3)));
+        let _seq = wire.record(
+            session,
+            "user",
+            &format!("question {turn}: {}", "some words here ".repeat(words as usize / 3)),
+        );
         if turn % 3 == 0 {
             let call = format!("call_{turn}");
             let _result = wire.ok("session.record", json!({ "sessionId": session, "message": { "role": "assistant", "parts": [
@@ -20,7 +24,11 @@ fn converse(wire: &mut Wire, session: &str, turns: u64, random: &mut Random) {
                 "id": call, "name": "read_file", "args": { "path": format!("f{turn}.rs") },
                 "result": { "llmContent": "fn main() {}\n".repeat(1 + random.below(40) as usize) } } }));
         }
-        let _seq = wire.record(session, "assistant", &format!("answer {turn}: {}", "an answer ".repeat(5 + random.below(40) as usize)));
+        let _seq = wire.record(
+            session,
+            "assistant",
+            &format!("answer {turn}: {}", "an answer ".repeat(5 + random.below(40) as usize)),
+        );
     }
 }
 
@@ -33,8 +41,17 @@ fn number(value: &Value) -> u64 {
 fn check_shape(built: &Value, window: u64) {
     let budget = &built["budget"];
     let used = number(&built["tokensUsed"]);
-    let parts = ["systemPromptTokens", "toolDefinitionTokens", "checkpointTokens", "currentConversationTokens"];
-    assert_eq!(used, parts.iter().map(|part| number(&budget[*part])).sum::<u64>(), "the sum of the parts: {budget}");
+    let parts = [
+        "systemPromptTokens",
+        "toolDefinitionTokens",
+        "checkpointTokens",
+        "currentConversationTokens",
+    ];
+    assert_eq!(
+        used,
+        parts.iter().map(|part| number(&budget[*part])).sum::<u64>(),
+        "the sum of the parts: {budget}"
+    );
     assert_eq!(number(&built["numCtx"]), window);
     assert_eq!(number(&budget["modelContextWindow"]), window);
     assert!(used <= number(&budget["promptLimit"]), "{used} in {budget}");
@@ -44,8 +61,10 @@ fn check_shape(built: &Value, window: u64) {
     assert_eq!(built["countKind"], "estimated");
 
     let messages = built["messages"].as_array().unwrap();
-    let roles: Vec<&str> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
-    let conversation = if roles.first() == Some(&"system") { &messages[1..] } else { &messages[..] };
+    let roles: Vec<&str> =
+        messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let conversation =
+        if roles.first() == Some(&"system") { &messages[1..] } else { &messages[..] };
     assert!(!conversation.iter().any(|message| message["role"] == "system"), "{roles:?}");
     if let Some(first) = conversation.first() {
         assert_eq!(first["role"], "user", "{roles:?}");
@@ -57,7 +76,10 @@ fn check_shape(built: &Value, window: u64) {
         match role {
             "tool" => {
                 assert!(before == "assistant" || before == "tool", "{roles:?}");
-                assert!(open.remove(message["tool_call_id"].as_str().unwrap()), "an orphan: {message}");
+                assert!(
+                    open.remove(message["tool_call_id"].as_str().unwrap()),
+                    "an orphan: {message}"
+                );
             }
             "user" => assert!(before != "user", "{roles:?}"),
             "assistant" => assert!(before == "user" || before == "tool", "{roles:?}"),
@@ -102,7 +124,8 @@ fn check_nothing_vanishes(wire: &mut Wire, session: &str, built: &Value) {
 /// Law 15: a build begins with the whole one before it.
 #[track_caller]
 fn check_begins_with(later: &Value, earlier: &Value) {
-    let (later, earlier) = (later["messages"].as_array().unwrap(), earlier["messages"].as_array().unwrap());
+    let (later, earlier) =
+        (later["messages"].as_array().unwrap(), earlier["messages"].as_array().unwrap());
     assert!(later.len() >= earlier.len());
     for (at, (new, old)) in later.iter().zip(earlier).enumerate() {
         if at + 1 < earlier.len() {
@@ -110,7 +133,10 @@ fn check_begins_with(later: &Value, earlier: &Value) {
         } else {
             // The last one may have been merged with a following one of the same role.
             assert_eq!(new["role"], old["role"]);
-            assert!(new["content"].as_str().unwrap().starts_with(old["content"].as_str().unwrap()), "message {at} changed");
+            assert!(
+                new["content"].as_str().unwrap().starts_with(old["content"].as_str().unwrap()),
+                "message {at} changed"
+            );
         }
     }
 }
@@ -128,9 +154,21 @@ fn a_short_session_is_sent_whole() {
     check_shape(&built, 4096);
     assert_eq!(built["strategy"], "full-history");
     assert_eq!(built["omitted"], json!([]));
-    let contents: Vec<&str> =
-        built["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap()).collect();
-    assert_eq!(contents, ["Be brief.", "What is a monad?", "A monoid in the category of endofunctors.", "And in plain words?"]);
+    let contents: Vec<&str> = built["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        contents,
+        [
+            "Be brief.",
+            "What is a monad?",
+            "A monoid in the category of endofunctors.",
+            "And in plain words?"
+        ]
+    );
     assert!(number(&built["budget"]["toolDefinitionTokens"]) > 0);
     assert!(number(&built["budget"]["systemPromptTokens"]) > 0);
     let again = wire.ok("context.build", params);
@@ -150,14 +188,30 @@ fn every_window_is_kept_to_and_nothing_vanishes() {
         let built = wire.ok("context.build", params.clone());
         check_shape(&built, window);
         check_nothing_vanishes(&mut wire, &session, &built);
-        assert!(built["messages"].to_string().contains("question 0"), "the original task is kept at {window}");
-        assert!(built["messages"].as_array().unwrap().last().unwrap()["content"].as_str().unwrap().ends_with("What was the first question?"));
+        assert!(
+            built["messages"].to_string().contains("question 0"),
+            "the original task is kept at {window}"
+        );
+        assert!(
+            built["messages"].as_array().unwrap().last().unwrap()["content"]
+                .as_str()
+                .unwrap()
+                .ends_with("What was the first question?")
+        );
         let again = wire.ok("context.build", params);
         assert_eq!(again["messages"], built["messages"], "{window}: same log, same context");
     }
     assert_eq!(wire.records(&session).len(), records, "a build without `auto` writes nothing");
-    wire.refused("context.build", json!({ "sessionId": session, "contextSize": 2047 }), "invalidParams");
-    wire.refused("context.build", json!({ "sessionId": session, "strategy": "no-such" }), "invalidParams");
+    wire.refused(
+        "context.build",
+        json!({ "sessionId": session, "contextSize": 2047 }),
+        "invalidParams",
+    );
+    wire.refused(
+        "context.build",
+        json!({ "sessionId": session, "strategy": "no-such" }),
+        "invalidParams",
+    );
     let too_long = json!({ "sessionId": session, "contextSize": 2048, "pending": "far too long ".repeat(4000) });
     let error = wire.refused("context.build", too_long, "contextOverflow");
     assert!(number(&error["data"]["needed"]) > number(&error["data"]["available"]), "{error}");
@@ -180,7 +234,11 @@ fn within_an_epoch_a_context_only_grows_and_a_new_one_is_one_record() {
     let mut known = epochs(&mut wire);
     let mut renewed = 0;
     for turn in 0..60 {
-        let _seq = wire.record(&session, "user", &format!("turn {turn}: {}", "more words ".repeat(20 + random.below(60) as usize)));
+        let _seq = wire.record(
+            &session,
+            "user",
+            &format!("turn {turn}: {}", "more words ".repeat(20 + random.below(60) as usize)),
+        );
         let built = wire.ok("context.build", params.clone());
         check_shape(&built, 4096);
         check_nothing_vanishes(&mut wire, &session, &built);
@@ -193,7 +251,10 @@ fn within_an_epoch_a_context_only_grows_and_a_new_one_is_one_record() {
             assert!(number(&built["prefixTokens"]) <= number(&built["tokensUsed"]));
         } else {
             renewed += 1;
-            assert!(number(&built["tokensUsed"]) < number(&previous["tokensUsed"]), "a new head is smaller");
+            assert!(
+                number(&built["tokensUsed"]) < number(&previous["tokensUsed"]),
+                "a new head is smaller"
+            );
         }
         let unchanged = wire.ok("context.build", params.clone());
         assert_eq!(unchanged["messages"], built["messages"]);
@@ -215,7 +276,8 @@ fn without_auto_a_plan_that_is_not_recorded_says_so() {
     let (_daemon, mut wire) = sandbox.served();
     let session = wire.create(json!({ "contextSize": 2048 }));
     for turn in 0..30 {
-        let _seq = wire.record(&session, "user", &format!("turn {turn}: {}", "more words ".repeat(40)));
+        let _seq =
+            wire.record(&session, "user", &format!("turn {turn}: {}", "more words ".repeat(40)));
         let _seq = wire.record(&session, "assistant", "noted");
     }
     let built = wire.ok("context.build", json!({ "sessionId": session }));

@@ -96,10 +96,24 @@ fn verify(wire: &mut Wire, writers: &[Writer]) -> usize {
         let numbers: Vec<u64> = found.iter().map(|(number, ..)| *number).collect();
         let expected: Vec<u64> = (0..numbers.len() as u64).collect();
         assert_eq!(numbers, expected, "writer {}: each once and in order", writer.name);
-        assert!(numbers.len() as u64 >= writer.next, "writer {}: {} acknowledged, {} there", writer.name, writer.next, numbers.len());
-        assert!(numbers.len() as u64 <= writer.next + 1, "writer {}: more than was sent", writer.name);
+        assert!(
+            numbers.len() as u64 >= writer.next,
+            "writer {}: {} acknowledged, {} there",
+            writer.name,
+            writer.next,
+            numbers.len()
+        );
+        assert!(
+            numbers.len() as u64 <= writer.next + 1,
+            "writer {}: more than was sent",
+            writer.name
+        );
         for (number, seq) in &writer.acknowledged {
-            assert_eq!(found[*number as usize].1, *seq, "writer {} was told another place", writer.name);
+            assert_eq!(
+                found[*number as usize].1, *seq,
+                "writer {} was told another place",
+                writer.name
+            );
         }
         for (number, _, text) in &found {
             assert_eq!(*text, writer.text(*number));
@@ -119,7 +133,12 @@ fn begin(wire: &mut Wire) -> Vec<Writer> {
         })
         .collect();
     (0..WRITERS)
-        .map(|name| Writer { name, session: sessions[name % SESSIONS].clone(), next: 0, acknowledged: Vec::new() })
+        .map(|name| Writer {
+            name,
+            session: sessions[name % SESSIONS].clone(),
+            next: 0,
+            acknowledged: Vec::new(),
+        })
         .collect()
 }
 

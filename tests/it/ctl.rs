@@ -27,9 +27,18 @@ fn a_conversation_from_the_first_word_to_the_export() {
     let project = sandbox.project("work");
     // The first command starts the daemon.
     let said = sandbox.ctl(["record", "--project", &project, "How do I reverse a list?"]).ok();
-    let id = said.split_whitespace().find(|word| word.len() == 36).expect("the id is printed").to_owned();
+    let id = said
+        .split_whitespace()
+        .find(|word| word.len() == 36)
+        .expect("the id is printed")
+        .to_owned();
     assert!(sandbox.log_of(&id).is_file());
-    let _said = sandbox.ctl_with(["record", "--project", &project, "--role", "assistant", "--model", "qwen3:8b", "-"], "Use reversed().\n").ok();
+    let _said = sandbox
+        .ctl_with(
+            ["record", "--project", &project, "--role", "assistant", "--model", "qwen3:8b", "-"],
+            "Use reversed().\n",
+        )
+        .ok();
     let listed = sandbox.ctl(["sessions", "list"]).ok();
     assert!(listed.contains("How do I reverse a list?"), "{listed}");
     let viewed = sandbox.ctl(["sessions", "view", "last"]).ok();
@@ -38,10 +47,13 @@ fn a_conversation_from_the_first_word_to_the_export() {
         sandbox.ctl(["sessions", "search", "reversed"]).stdout.contains("reversed").then_some(())
     });
     let file = sandbox.path("talk.md");
-    let _said = sandbox.ctl(["sessions", "export", "last", "--output", file.to_str().unwrap()]).ok();
+    let _said =
+        sandbox.ctl(["sessions", "export", "last", "--output", file.to_str().unwrap()]).ok();
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("Use reversed()."), "{text}");
-    let built = sandbox.ctl(["context", "build", "last", "--size", "4096", "--pending", "And in Rust?", "--json"]).json();
+    let built = sandbox
+        .ctl(["context", "build", "last", "--size", "4096", "--pending", "And in Rust?", "--json"])
+        .json();
     assert_eq!(built["messages"].as_array().unwrap().last().unwrap()["content"], "And in Rust?");
     let _said = sandbox.ctl(["sessions", "rename", "last", "Lists"]).ok();
     assert!(sandbox.ctl(["sessions", "list"]).ok().contains("Lists"));
@@ -70,10 +82,14 @@ fn a_real_session_is_imported_once_and_found() {
     assert!(list["data"][0]["importedFrom"].as_str().unwrap().contains("pi"), "{list}");
     let again = sandbox.ctl(["sessions", "import", file]);
     assert_eq!(again.code, Some(0));
-    assert_eq!(sandbox.ctl(["sessions", "list", "--json"]).json()["data"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        sandbox.ctl(["sessions", "list", "--json"]).json()["data"].as_array().unwrap().len(),
+        1
+    );
     let viewed = sandbox.ctl(["sessions", "view", "last", "--limit", "5"]).ok();
     assert!(viewed.lines().count() > 3 && !viewed.contains('\u{1b}'), "{viewed}");
-    let from_stdin = sandbox.ctl_with(["sessions", "import", "-"], &std::fs::read_to_string(file).unwrap());
+    let from_stdin =
+        sandbox.ctl_with(["sessions", "import", "-"], &std::fs::read_to_string(file).unwrap());
     assert_eq!(from_stdin.code, Some(0), "{from_stdin:?}");
     let missing = sandbox.ctl(["sessions", "import", "/nowhere/at/all.jsonl"]).fails(3);
     assert!(missing.contains("/nowhere/at/all.jsonl"), "{missing}");
@@ -90,9 +106,13 @@ fn ids_are_given_whole_by_a_unique_beginning_or_as_last() {
     assert!(title(&second[..30].to_uppercase()).contains("rendering trees"));
     assert!(title("last").contains("rendering trees"));
     let ambiguous = sandbox.ctl(["sessions", "view", &first[..4]]).fails(2);
-    assert!(ambiguous.contains(&first) && ambiguous.contains(&second), "it names them: {ambiguous}");
+    assert!(
+        ambiguous.contains(&first) && ambiguous.contains(&second),
+        "it names them: {ambiguous}"
+    );
     let _missing = sandbox.ctl(["sessions", "view", "ffffffff"]).fails(3);
-    let _missing = sandbox.ctl(["sessions", "view", "01890000-0000-7000-8000-000000000000"]).fails(3);
+    let _missing =
+        sandbox.ctl(["sessions", "view", "01890000-0000-7000-8000-000000000000"]).fails(3);
     let _wrong = sandbox.ctl(["sessions", "view", "../../etc/passwd"]).fails(2);
 }
 
@@ -113,12 +133,19 @@ fn json_is_one_value_on_stdout_and_errors_are_json_on_stderr() {
     let _daemon = sandbox.daemon();
     let status = sandbox.ctl(["daemon", "status", "--json"]).json();
     assert_eq!(status["store"]["sessions"], 2);
-    assert_eq!(sandbox.ctl(["--json", "sessions", "view", &id]).json()["session"]["sessionId"], id.as_str());
-    let failed = sandbox.ctl(["--json", "sessions", "view", "01890000-0000-7000-8000-000000000000"]).fails(3);
-    let told: Value = serde_json::from_str(failed.trim()).unwrap_or_else(|error| panic!("{error}: {failed}"));
+    assert_eq!(
+        sandbox.ctl(["--json", "sessions", "view", &id]).json()["session"]["sessionId"],
+        id.as_str()
+    );
+    let failed = sandbox
+        .ctl(["--json", "sessions", "view", "01890000-0000-7000-8000-000000000000"])
+        .fails(3);
+    let told: Value =
+        serde_json::from_str(failed.trim()).unwrap_or_else(|error| panic!("{error}: {failed}"));
     assert!(told.to_string().contains("sessionNotFound"), "{told}");
     let failed = sandbox.ctl(["--json", "sessions", "lst"]).fails(2);
-    let _told: Value = serde_json::from_str(failed.trim()).unwrap_or_else(|error| panic!("{error}: {failed}"));
+    let _told: Value =
+        serde_json::from_str(failed.trim()).unwrap_or_else(|error| panic!("{error}: {failed}"));
 }
 
 #[test]
@@ -132,18 +159,30 @@ fn exit_codes_tell_the_class() {
     let _usage = sandbox.ctl(["call", "session.list", "{"]).fails(2);
     let unknown = sandbox.ctl(["call", "session.lst"]).fails(2);
     assert!(unknown.contains("session.list"), "it offers what was meant: {unknown}");
-    let _gone = sandbox.ctl(["call", "session.get", "{\"sessionId\": \"01890000-0000-7000-8000-000000000000\"}"]).fails(3);
-    let id = sandbox.ctl(["call", "session.create", "{\"key\": \"k\"}"]).json()["session"]["sessionId"].clone();
+    let _gone = sandbox
+        .ctl(["call", "session.get", "{\"sessionId\": \"01890000-0000-7000-8000-000000000000\"}"])
+        .fails(3);
+    let id =
+        sandbox.ctl(["call", "session.create", "{\"key\": \"k\"}"]).json()["session"]["sessionId"]
+            .clone();
     assert!(id.is_string());
-    let _conflict = sandbox.ctl(["call", "session.create", "{\"key\": \"k\", \"title\": \"other\"}"]).fails(4);
+    let _conflict =
+        sandbox.ctl(["call", "session.create", "{\"key\": \"k\", \"title\": \"other\"}"]).fails(4);
     sandbox.write_config("sessions:\n  maxSesions: 3\n");
     let config = sandbox.ctl(["call", "daemon.reload"]).fails(5);
     assert!(config.contains("maxSesions"), "{config}");
     let checked = sandbox.ctl(["config", "check"]).fails(5);
-    assert!(checked.contains("config.yaml") && checked.contains("maxSesions") && checked.contains('2'), "{checked}");
+    assert!(
+        checked.contains("config.yaml") && checked.contains("maxSesions") && checked.contains('2'),
+        "{checked}"
+    );
     drop(daemon);
     let start = sandbox.ctl(["daemon", "start"]);
-    assert_eq!(start.code, Some(5), "the daemon's reason reaches the person who starts it: {start:?}");
+    assert_eq!(
+        start.code,
+        Some(5),
+        "the daemon's reason reaches the person who starts it: {start:?}"
+    );
     assert!(start.stderr.contains("maxSesions"), "{start:?}");
 }
 
@@ -152,7 +191,10 @@ fn without_a_daemon_and_without_starting_one_the_error_says_what_to_do() {
     let sandbox = Sandbox::new();
     for flags in [&["--no-spawn", "sessions", "list"][..], &["daemon", "status"][..]] {
         let said = sandbox.ctl(flags).fails(6);
-        assert!(said.contains(sandbox.home().to_str().unwrap()) || said.contains(".sock"), "where: {said}");
+        assert!(
+            said.contains(sandbox.home().to_str().unwrap()) || said.contains(".sock"),
+            "where: {said}"
+        );
         assert!(said.contains("ollmctl daemon start"), "what next: {said}");
     }
     let mut command = sandbox.command("ollmctl");
@@ -161,7 +203,9 @@ fn without_a_daemon_and_without_starting_one_the_error_says_what_to_do() {
     assert!(!sandbox.home().join("ollmd.lock").exists(), "nothing was started");
 
     std::fs::write(sandbox.socket(), "no socket").unwrap();
-    let said = sandbox.ctl(["--no-spawn", "--socket", sandbox.socket().to_str().unwrap(), "socket"]).fails(6);
+    let said = sandbox
+        .ctl(["--no-spawn", "--socket", sandbox.socket().to_str().unwrap(), "socket"])
+        .fails(6);
     assert!(said.contains(sandbox.socket().to_str().unwrap()), "{said}");
 }
 
@@ -169,8 +213,15 @@ fn without_a_daemon_and_without_starting_one_the_error_says_what_to_do() {
 fn a_daemon_that_never_answers_does_not_hang_the_client() {
     let sandbox = Sandbox::new();
     let listener = std::os::unix::net::UnixListener::bind(sandbox.socket()).unwrap();
-    let said = sandbox
-        .ctl(["--no-spawn", "--timeout", "0.5", "--socket", sandbox.socket().to_str().unwrap(), "sessions", "list"]);
+    let said = sandbox.ctl([
+        "--no-spawn",
+        "--timeout",
+        "0.5",
+        "--socket",
+        sandbox.socket().to_str().unwrap(),
+        "sessions",
+        "list",
+    ]);
     assert!(said.code.is_some_and(|code| code != 0), "{said:?}");
     assert!(said.stderr.contains(sandbox.socket().to_str().unwrap()), "{said:?}");
     drop(listener);
@@ -196,7 +247,10 @@ fn several_clients_at_once_start_one_daemon() {
     let _said = sandbox.ctl(["daemon", "restart"]).ok();
     let after = sandbox.ctl(["daemon", "status", "--json"]).json()["pid"].clone();
     assert_ne!(before, after);
-    assert_eq!(sandbox.ctl(["sessions", "list", "--json"]).json()["data"].as_array().unwrap().len(), 6);
+    assert_eq!(
+        sandbox.ctl(["sessions", "list", "--json"]).json()["data"].as_array().unwrap().len(),
+        6
+    );
 }
 
 #[test]
@@ -204,8 +258,11 @@ fn what_destroys_asks_first() {
     let sandbox = Sandbox::new();
     let [first, second] = two_sessions(&sandbox);
     let _daemon = sandbox.daemon();
-    let commands: [&[&str]; 3] =
-        [&["sessions", "delete", &first], &["sessions", "clear", "--all"], &["sessions", "cleanup", "--keep", "0"]];
+    let commands: [&[&str]; 3] = [
+        &["sessions", "delete", &first],
+        &["sessions", "clear", "--all"],
+        &["sessions", "cleanup", "--keep", "0"],
+    ];
     for command in commands {
         let refused = sandbox.ctl(command).fails(2);
         assert!(refused.contains("--yes"), "{refused}");
@@ -213,7 +270,10 @@ fn what_destroys_asks_first() {
         let _refused = sandbox.ctl_with(command, "y\ny\n").fails(2);
     }
     let _usage = sandbox.ctl(["sessions", "clear", "--yes"]).fails(2);
-    assert_eq!(sandbox.ctl(["sessions", "list", "--json"]).json()["data"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        sandbox.ctl(["sessions", "list", "--json"]).json()["data"].as_array().unwrap().len(),
+        2
+    );
     let planned = sandbox.ctl(["sessions", "cleanup", "--keep", "1", "--dry-run", "--json"]).json();
     assert_eq!(planned["deleted"][0]["sessionId"], first.as_str());
     let _done = sandbox.ctl(["sessions", "cleanup", "--keep", "1", "--yes"]).ok();
@@ -230,11 +290,16 @@ fn a_reader_that_leaves_is_no_error() {
     for n in 0..300 {
         let _seq = wire.record(&session, "user", &format!("line {n} {}", "words ".repeat(100)));
     }
-    for command in ["sessions view last --full", "call rpc.discover", "sessions export last --format jsonl"] {
+    for command in
+        ["sessions view last --full", "call rpc.discover", "sessions export last --format jsonl"]
+    {
         let mut shell = Command::new("/bin/sh");
         sandbox.clean(&mut shell);
         let ctl = program("ollmctl");
-        let script = format!("{{ '{}' {command}; echo \"exit $?\" >&2; }} | head -n 1 >/dev/null", ctl.display());
+        let script = format!(
+            "{{ '{}' {command}; echo \"exit $?\" >&2; }} | head -n 1 >/dev/null",
+            ctl.display()
+        );
         let output = shell.args(["-c", &script]).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(said.trim(), "exit 0", "{command}");
@@ -249,7 +314,12 @@ fn text_reaches_a_terminal_without_its_escape_sequences() {
     let session = wire.create(json!({ "title": evil }));
     let _seq = wire.record(&session, "user", evil);
     let _seq = wire.record(&session, "assistant", evil);
-    for command in [&["sessions", "view", "last"][..], &["sessions", "list"], &["--json", "sessions", "view", "last"], &["call", "session.list"]] {
+    for command in [
+        &["sessions", "view", "last"][..],
+        &["sessions", "list"],
+        &["--json", "sessions", "view", "last"],
+        &["call", "session.list"],
+    ] {
         let mut with_color = vec!["--color", "never"];
         with_color.extend(command);
         let printed = sandbox.ctl(&with_color).ok();
@@ -268,7 +338,8 @@ fn events_are_json_lines_as_they_happen() {
     let _seq = wire.record(&session, "user", "before");
     let other = wire.create(json!({}));
     let _seq = wire.record(&other, "user", "elsewhere");
-    let follower = sandbox.follow(["events", "--session", &session, "--kind", "message-recorded", "--json"]);
+    let follower =
+        sandbox.follow(["events", "--session", &session, "--kind", "message-recorded", "--json"]);
     crate::harness::until("the follower has subscribed", || {
         (wire.ok("daemon.status", json!({}))["subscriptions"] == 1).then_some(())
     });
@@ -283,10 +354,12 @@ fn events_are_json_lines_as_they_happen() {
 fn any_method_can_be_called_with_params_from_stdin() {
     let sandbox = Sandbox::new();
     let _daemon = sandbox.daemon();
-    let created = sandbox.ctl_with(["call", "session.create", "-"], "{\"title\": \"from a pipe\"}").json();
+    let created =
+        sandbox.ctl_with(["call", "session.create", "-"], "{\"title\": \"from a pipe\"}").json();
     assert_eq!(created["session"]["title"], "from a pipe");
     let id = created["session"]["sessionId"].as_str().unwrap();
-    let params = json!({ "sessionId": id, "message": { "role": "user", "content": "x".repeat(300_000) } });
+    let params =
+        json!({ "sessionId": id, "message": { "role": "user", "content": "x".repeat(300_000) } });
     let recorded = sandbox.ctl_with(["call", "session.record", "-"], &params.to_string()).json();
     assert_eq!(recorded["seq"], 1);
     let status = sandbox.ctl(["call", "daemon.status"]).json();
@@ -301,7 +374,13 @@ fn completions_are_scripts_that_their_shells_accept() {
         assert!(script.contains("sessions") && script.len() > 1000, "{shell}");
         let file = sandbox.path(&format!("completion.{shell}"));
         std::fs::write(&file, &script).unwrap();
-        let checked = Command::new(shell).args(flags).arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let checked = Command::new(shell)
+            .args(flags)
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
         // Where a shell is not installed its syntax cannot be checked.
         if let Ok(mut child) = checked {
             let status = child.wait_for(crate::harness::DEADLINE).unwrap();
@@ -326,7 +405,8 @@ fn arguments_that_are_not_utf_8_are_errors_and_no_panics() {
     std::fs::copy(fixture("import/pi-v3.jsonl"), sandbox.path("").join(&odd)).unwrap();
     let _said = sandbox.ctl(arguments("sessions import")).ok();
     let exported = sandbox.path("").join(OsString::from_vec(b"out\xff.md".to_vec()));
-    let mut all: Vec<OsString> = ["sessions", "export", "last", "--output"].map(OsString::from).to_vec();
+    let mut all: Vec<OsString> =
+        ["sessions", "export", "last", "--output"].map(OsString::from).to_vec();
     all.push(exported.clone().into());
     let _said = sandbox.ctl(all).ok();
     assert!(exported.exists());

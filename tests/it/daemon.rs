@@ -82,7 +82,9 @@ fn the_home_is_private_and_daemon_json_says_where_the_daemon_is() {
     assert!(files.iter().any(|file| file.to_str().unwrap().contains(".blobs/")), "{files:?}");
     for file in &files {
         assert_eq!(mode(file), 0o600, "{}", file.display());
-        for directory in file.ancestors().skip(1).take_while(|path| path.starts_with(sandbox.home())) {
+        for directory in
+            file.ancestors().skip(1).take_while(|path| path.starts_with(sandbox.home()))
+        {
             assert_eq!(mode(directory), 0o700, "{}", directory.display());
         }
     }
@@ -115,7 +117,10 @@ fn without_a_socket_flag_the_address_is_one_of_the_published_candidates() {
     let candidates = ollm_protocol::address::candidates(&home, uid);
     assert!(candidates.iter().any(|path| path == daemon.socket()), "{}", daemon.socket().display());
     daemon.assert_serves();
-    assert_eq!(sandbox.ctl(["--no-spawn", "socket"]).ok().trim(), daemon.socket().to_str().unwrap());
+    assert_eq!(
+        sandbox.ctl(["--no-spawn", "socket"]).ok().trim(),
+        daemon.socket().to_str().unwrap()
+    );
     assert!(daemon.terminate().success());
 }
 
@@ -270,7 +275,8 @@ fn discover_lists_exactly_the_methods_each_with_its_schemas() {
     let document = wire.ok("rpc.discover", json!({}));
     assert!(document["openrpc"].as_str().unwrap().starts_with("1."), "{}", document["openrpc"]);
     let methods = document["methods"].as_array().unwrap();
-    let listed: BTreeSet<&str> = methods.iter().map(|method| method["name"].as_str().unwrap()).collect();
+    let listed: BTreeSet<&str> =
+        methods.iter().map(|method| method["name"].as_str().unwrap()).collect();
     let mut expected: BTreeSet<&str> = METHODS.iter().map(|method| method.name).collect();
     expected.insert("event.unsubscribe");
     assert_eq!(listed, expected);
@@ -284,8 +290,12 @@ fn discover_lists_exactly_the_methods_each_with_its_schemas() {
         }
     }
     let record = methods.iter().find(|method| method["name"] == "session.record").unwrap();
-    let names: BTreeSet<&str> =
-        record["params"].as_array().unwrap().iter().map(|param| param["name"].as_str().unwrap()).collect();
+    let names: BTreeSet<&str> = record["params"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|param| param["name"].as_str().unwrap())
+        .collect();
     assert_eq!(names, BTreeSet::from(["key", "message", "sessionId"]));
     links_lead_somewhere(&document, &document);
 }
@@ -299,7 +309,9 @@ fn links_lead_somewhere(value: &Value, document: &Value) {
             }
             map.values().for_each(|value| links_lead_somewhere(value, document));
         }
-        Value::Array(values) => values.iter().for_each(|value| links_lead_somewhere(value, document)),
+        Value::Array(values) => {
+            values.iter().for_each(|value| links_lead_somewhere(value, document))
+        }
         _ => {}
     }
 }

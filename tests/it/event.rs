@@ -18,7 +18,8 @@ fn every_change_is_told_once_and_in_order() {
     let id = json!({ "sessionId": session });
     let seq = wire.record(&session, "user", "hello");
     let tool = json!({ "id": "c", "name": "ls", "result": { "llmContent": "a" } });
-    let _result = wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": tool }));
+    let _result =
+        wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": tool }));
     let _result = wire.ok("session.setMode", json!({ "sessionId": session, "mode": "planning" }));
     let _result = wire.ok("session.update", json!({ "sessionId": session, "title": "Retold" }));
     let _result = wire.ok("session.resume", id.clone());
@@ -31,11 +32,20 @@ fn every_change_is_told_once_and_in_order() {
     assert_eq!(
         kinds,
         [
-            "session-created", "message-recorded", "tool-call-recorded", "mode-changed", "session-updated",
-            "session-resumed", "session-saved", "session-closed", "session-archived", "session-deleted",
+            "session-created",
+            "message-recorded",
+            "tool-call-recorded",
+            "mode-changed",
+            "session-updated",
+            "session-resumed",
+            "session-saved",
+            "session-closed",
+            "session-archived",
+            "session-deleted",
         ]
     );
-    let numbers: Vec<u64> = events.iter().map(|event| event["eventSeq"].as_u64().unwrap()).collect();
+    let numbers: Vec<u64> =
+        events.iter().map(|event| event["eventSeq"].as_u64().unwrap()).collect();
     assert!(numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
     assert!(events.iter().all(|event| event["sessionId"] == session.as_str()));
     assert_eq!(events[1]["seq"], seq);
@@ -55,7 +65,8 @@ fn filters_let_only_the_wanted_through() {
     let mut by_session = daemon.wire();
     let _subscription = by_session.subscribe(json!({ "sessionId": one }));
     let mut by_kind = daemon.wire();
-    let _subscription = by_kind.subscribe(json!({ "kinds": ["tool-call-recorded", "session-closed"] }));
+    let _subscription =
+        by_kind.subscribe(json!({ "kinds": ["tool-call-recorded", "session-closed"] }));
     for session in [&two, &one] {
         let _seq = wire.record(session, "user", "hello");
         let _closed = wire.ok("session.close", json!({ "sessionId": session }));
@@ -78,10 +89,13 @@ fn since_replays_what_was_missed_and_a_restart_is_announced() {
     let _seq = wire.record(&session, "user", "seen");
     let seen = follower.events_until("message-recorded").pop().unwrap();
     drop(follower);
-    let missed: Vec<u64> = (0..5).map(|n| wire.record(&session, "user", &format!("missed {n}"))).collect();
+    let missed: Vec<u64> =
+        (0..5).map(|n| wire.record(&session, "user", &format!("missed {n}"))).collect();
     let mut follower = daemon.wire();
-    let _subscription = follower.subscribe(json!({ "since": cursor(&seen), "kinds": ["message-recorded"] }));
-    let replayed: Vec<u64> = missed.iter().map(|_| follower.event()["seq"].as_u64().unwrap()).collect();
+    let _subscription =
+        follower.subscribe(json!({ "since": cursor(&seen), "kinds": ["message-recorded"] }));
+    let replayed: Vec<u64> =
+        missed.iter().map(|_| follower.event()["seq"].as_u64().unwrap()).collect();
     assert_eq!(replayed, missed);
     let live = wire.record(&session, "user", "live");
     let event = follower.event();
@@ -96,8 +110,13 @@ fn since_replays_what_was_missed_and_a_restart_is_announced() {
     daemon.kill9();
     let (daemon, mut wire) = sandbox.served();
     let mut follower = daemon.wire();
-    let _subscription = follower.subscribe(json!({ "since": cursor(&event), "kinds": ["message-recorded"] }));
-    assert_eq!(follower.event()["kind"], "resync", "another run of the daemon cannot be replayed from");
+    let _subscription =
+        follower.subscribe(json!({ "since": cursor(&event), "kinds": ["message-recorded"] }));
+    assert_eq!(
+        follower.event()["kind"],
+        "resync",
+        "another run of the daemon cannot be replayed from"
+    );
     let seq = wire.record(&session, "user", "after the restart");
     let event_after = follower.event();
     assert_eq!(event_after["seq"], seq);
@@ -144,7 +163,10 @@ fn who_is_too_slow_is_told_what_was_missed_and_goes_on() {
     }
     assert!(missed > 0, "the ring is smaller than {sent} events");
     let total = received + missed;
-    assert!((sent + 1..=sent + 20).contains(&total), "{received} received, {missed} missed of {sent}");
+    assert!(
+        (sent + 1..=sent + 20).contains(&total),
+        "{received} received, {missed} missed of {sent}"
+    );
 }
 
 #[test]
@@ -153,7 +175,9 @@ fn a_subscription_ends_with_its_connection_or_by_a_call() {
     let (daemon, mut wire) = sandbox.served();
     let mut follower = daemon.wire();
     let subscription = follower.subscribe(json!({}));
-    let count = |wire: &mut crate::harness::Wire| wire.ok("daemon.status", json!({}))["subscriptions"].clone();
+    let count = |wire: &mut crate::harness::Wire| {
+        wire.ok("daemon.status", json!({}))["subscriptions"].clone()
+    };
     assert_eq!(count(&mut wire), 1);
     assert_eq!(follower.ok("event.unsubscribe", json!([subscription])), json!(true));
     until("the subscription is gone", || (count(&mut wire) == 0).then_some(()));

@@ -26,7 +26,9 @@ fn a_full_disk_is_a_typed_error_and_passes() {
     let old = prlimit(Some(daemon.process()), Resource::Fsize, full).unwrap();
     let mut failed = 0;
     for n in 0..10 {
-        let error = wire.call("session.record", text_message(&session, "user", &format!("refused {n}"))).unwrap_err();
+        let error = wire
+            .call("session.record", text_message(&session, "user", &format!("refused {n}")))
+            .unwrap_err();
         assert_eq!(kind_of(&error), "storage", "{error}");
         assert!(error["data"]["path"].as_str().unwrap().contains(&session), "{error}");
         failed += 1;
@@ -92,15 +94,28 @@ fn a_damaged_record_costs_itself_alone() {
         }
         let (daemon, mut wire) = sandbox.served();
         let records = wire.records(&damaged);
-        assert_eq!(texts(&records), ["message 0", "message 1", "message 3", "message 4", "message 5"], "{catalog}");
+        assert_eq!(
+            texts(&records),
+            ["message 0", "message 1", "message 3", "message 4", "message 5"],
+            "{catalog}"
+        );
         let about = wire.ok("session.get", json!({ "sessionId": damaged }))["session"].clone();
-        assert_eq!((&about["status"], &about["damagedRecords"]), (&json!("corrupted"), &json!(1)), "{catalog}");
+        assert_eq!(
+            (&about["status"], &about["damagedRecords"]),
+            (&json!("corrupted"), &json!(1)),
+            "{catalog}"
+        );
         until("the list says so too", || {
             let list = wire.ok("session.list", json!({ "status": "corrupted" }));
             (list["data"][0]["sessionId"] == damaged.as_str()).then_some(())
         });
-        assert_eq!(texts(&wire.records(&healthy)).len(), 6, "{catalog}: one bad session blocks no other");
-        let context = wire.ok("context.build", json!({ "sessionId": damaged, "contextSize": 8192 }));
+        assert_eq!(
+            texts(&wire.records(&healthy)).len(),
+            6,
+            "{catalog}: one bad session blocks no other"
+        );
+        let context =
+            wire.ok("context.build", json!({ "sessionId": damaged, "contextSize": 8192 }));
         assert!(context["messages"].to_string().contains("message 5"), "{catalog}");
         assert!(daemon.terminate().success());
     }
@@ -171,7 +186,10 @@ fn an_empty_or_foreign_log_blocks_nobody() {
     });
     assert!(daemon.terminate().success());
     assert_eq!(std::fs::read(sandbox.log_of("notes")).unwrap(), b"somebody's notes\n");
-    assert_eq!(std::fs::read(sandbox.home().join("sessions/old-chat.json")).unwrap(), b"{\"foreign\":true}");
+    assert_eq!(
+        std::fs::read(sandbox.home().join("sessions/old-chat.json")).unwrap(),
+        b"{\"foreign\":true}"
+    );
 }
 
 #[test]
@@ -197,7 +215,11 @@ fn a_log_of_a_newer_version_is_refused_and_left_untouched() {
         ];
         for (method, params) in calls {
             let error = wire.refused(method, params, "unsupportedVersion");
-            assert_eq!((&error["data"]["found"], &error["data"]["supported"]), (&json!(99), &json!(1)), "{error}");
+            assert_eq!(
+                (&error["data"]["found"], &error["data"]["supported"]),
+                (&json!(99), &json!(1)),
+                "{error}"
+            );
         }
         let other = wire.create(json!({}));
         let _seq = wire.record(&other, "user", "works");
@@ -224,7 +246,9 @@ fn a_lost_blob_is_damage_of_one_record() {
     let page = wire.call("session.get", json!({ "sessionId": session, "from": large + 1 }));
     assert_eq!(texts(page.unwrap()["records"].as_array().unwrap()), ["after"]);
     match wire.call("session.get", json!({ "sessionId": session })) {
-        Ok(page) => assert!(texts(page["records"].as_array().unwrap()).contains(&"small"), "{page}"),
+        Ok(page) => {
+            assert!(texts(page["records"].as_array().unwrap()).contains(&"small"), "{page}")
+        }
         Err(error) => assert_eq!(kind_of(&error), "corrupted", "{error}"),
     }
     daemon.assert_serves();

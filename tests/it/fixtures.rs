@@ -13,7 +13,16 @@ use crate::harness::{Sandbox, Wire, fixture};
 
 /// What differs from run to run although nothing changed.
 const VOLATILE: &[&str] = &[
-    "pid", "memoryBytes", "sizeBytes", "version", "epoch", "buildId", "syncs", "recordsWritten", "connections", "behind",
+    "pid",
+    "memoryBytes",
+    "sizeBytes",
+    "version",
+    "epoch",
+    "buildId",
+    "syncs",
+    "recordsWritten",
+    "connections",
+    "behind",
 ];
 
 fn write_fixtures() -> bool {
@@ -22,14 +31,16 @@ fn write_fixtures() -> bool {
 
 /// The session that requests name as `<session>`.
 fn prepare(wire: &mut Wire, project: &str) -> String {
-    let session = wire.create(json!({ "projectPath": project, "model": "qwen3:8b", "title": "Fixture" }));
+    let session =
+        wire.create(json!({ "projectPath": project, "model": "qwen3:8b", "title": "Fixture" }));
     let message = json!({ "role": "user", "content": "What is in foo_bar.rs?", "timestamp": "2026-01-27T10:00:00Z" });
     let _result = wire.ok("session.record", json!({ "sessionId": session, "message": message }));
     let parts = json!([
         { "type": "text", "text": "I look." },
         { "type": "toolCall", "id": "call_1", "name": "read_file", "args": { "path": "foo_bar.rs" } },
     ]);
-    let message = json!({ "role": "assistant", "parts": parts, "timestamp": "2026-01-27T10:00:01Z" });
+    let message =
+        json!({ "role": "assistant", "parts": parts, "timestamp": "2026-01-27T10:00:01Z" });
     let _result = wire.ok("session.record", json!({ "sessionId": session, "message": message }));
     session
 }
@@ -73,7 +84,11 @@ fn blur(value: &mut Value, names: &BTreeMap<&str, String>) {
 
 /// Replaces ids and instants inside a text, those of the fixture's own messages excepted.
 fn blur_text(text: &str) -> String {
-    let shapes = [("<id>", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"), ("<time>", "dddd-dd-ddTdd:dd:dd.dddZ"), ("<hash>", "xxxxxxxxxxxxxxxx")];
+    let shapes = [
+        ("<id>", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"),
+        ("<time>", "dddd-dd-ddTdd:dd:dd.dddZ"),
+        ("<hash>", "xxxxxxxxxxxxxxxx"),
+    ];
     let fits = |shape: &str, at: usize| {
         text.get(at..at + shape.len()).is_some_and(|piece| {
             piece.bytes().zip(shape.bytes()).all(|(byte, kind)| match kind {
@@ -105,7 +120,11 @@ fn blur_text(text: &str) -> String {
 /// The document of `rpc.discover` is checked elsewhere; here only its frame counts.
 fn shorten(method: &str, response: &mut Value) {
     if method == "rpc.discover" {
-        let names = response["result"]["methods"].as_array().unwrap().iter().map(|method| method["name"].clone());
+        let names = response["result"]["methods"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|method| method["name"].clone());
         response["result"] = json!({ "methods": names.collect::<Vec<_>>(), "openrpc": response["result"]["openrpc"] });
     }
 }
@@ -120,7 +139,12 @@ fn replay(method: &str, path: &PathBuf) {
     let session = prepare(&mut wire, &project);
     let home = sandbox.home().canonicalize().unwrap().to_str().unwrap().to_owned();
     let socket = sandbox.socket().to_str().unwrap().to_owned();
-    let names = BTreeMap::from([("<session>", session), ("<project>", project), ("<home>", home), ("<socket>", socket)]);
+    let names = BTreeMap::from([
+        ("<session>", session),
+        ("<project>", project),
+        ("<home>", home),
+        ("<socket>", socket),
+    ]);
     if method == "session.search" {
         crate::harness::until("the catalog has caught up", || {
             (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
@@ -196,7 +220,11 @@ fn a_log_of_version_1_means_what_it_always_meant() {
     let (daemon, mut wire) = sandbox.served();
     let found = meaning(&mut wire);
     assert!(daemon.terminate().success());
-    assert_eq!(std::fs::read(sandbox.log_of(FROZEN)).unwrap(), std::fs::read(&log).unwrap(), "reading changes nothing");
+    assert_eq!(
+        std::fs::read(sandbox.log_of(FROZEN)).unwrap(),
+        std::fs::read(&log).unwrap(),
+        "reading changes nothing"
+    );
     if !expected.exists() && write_fixtures() {
         std::fs::write(&expected, format!("{found:#}\n")).unwrap();
     }

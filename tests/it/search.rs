@@ -87,7 +87,10 @@ fn a_hit_says_where_it_is_and_shows_the_words() {
     let found = wire.ok("session.search", json!({ "query": "needle" }));
     let hit = &found["data"][0];
     assert_eq!(hit["sessionId"], session.as_str());
-    assert_eq!((&hit["seq"], &hit["role"], &hit["title"]), (&json!(seq), &json!("assistant"), &json!("Long")));
+    assert_eq!(
+        (&hit["seq"], &hit["role"], &hit["title"]),
+        (&json!(seq), &json!("assistant"), &json!("Long"))
+    );
     let snippet: Vec<char> = hit["snippet"].as_str().unwrap().chars().collect();
     assert!(snippet.len() < 400 && !snippet.contains(&'\n'), "{hit}");
     let range = &hit["matches"][0];
@@ -106,7 +109,8 @@ fn filters_and_pages_narrow_the_hits() {
         let session = wire.create(params);
         for (at, role) in ["user", "assistant"].into_iter().cycle().take(10).enumerate() {
             let message = json!({ "role": role, "content": "common word", "timestamp": format!("2026-0{}-0{}T00:00:00Z", n + 1, at % 9 + 1) });
-            let _result = wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+            let _result =
+                wire.ok("session.record", json!({ "sessionId": session, "message": message }));
         }
         sessions.push(session);
     }
@@ -137,7 +141,10 @@ fn filters_and_pages_narrow_the_hits() {
             let at = hit["at"].as_str().unwrap().to_owned();
             assert!(at <= last_at, "newest first");
             last_at = at;
-            assert!(seen.insert((hit["sessionId"].to_string(), hit["seq"].as_u64())), "each hit once");
+            assert!(
+                seen.insert((hit["sessionId"].to_string(), hit["seq"].as_u64())),
+                "each hit once"
+            );
         }
         match page.get("nextCursor") {
             Some(next) => cursor = next.clone(),
@@ -153,7 +160,26 @@ fn odd_queries_are_answered_or_refused_and_never_break() {
     let (_daemon, mut wire) = sandbox.served();
     let _session = filled(&mut wire);
     let long = "word ".repeat(2000);
-    for query in ["", " ", "\"", "\"open", "*", "a*", "AND", "OR NOT", "(", "x:y", "--", "';DROP TABLE x", "\u{0}", "🦀", "\\", "^", "NEAR(a b)", &long] {
+    for query in [
+        "",
+        " ",
+        "\"",
+        "\"open",
+        "*",
+        "a*",
+        "AND",
+        "OR NOT",
+        "(",
+        "x:y",
+        "--",
+        "';DROP TABLE x",
+        "\u{0}",
+        "🦀",
+        "\\",
+        "^",
+        "NEAR(a b)",
+        &long,
+    ] {
         match wire.call("session.search", json!({ "query": query })) {
             Ok(found) => assert!(found["data"].is_array(), "{query:?}"),
             Err(error) => assert!(
@@ -189,7 +215,9 @@ fn a_lost_or_ruined_catalog_is_rebuilt_while_the_daemon_answers() {
     let catalog = sandbox.home().join("catalog.sqlite3");
     let ruin: [(&str, &dyn Fn()); 4] = [
         ("deleted", &|| std::fs::remove_file(&catalog).unwrap()),
-        ("overwritten", &|| std::fs::write(&catalog, b"this is no database, ".repeat(1000)).unwrap()),
+        ("overwritten", &|| {
+            std::fs::write(&catalog, b"this is no database, ".repeat(1000)).unwrap()
+        }),
         ("emptied", &|| std::fs::write(&catalog, b"").unwrap()),
         ("damaged inside", &|| {
             let mut bytes = std::fs::read(&catalog).unwrap();
@@ -208,8 +236,11 @@ fn a_lost_or_ruined_catalog_is_rebuilt_while_the_daemon_answers() {
             // A damage that the start does not see comes to light with the first question.
             let _found = wire.call("session.search", json!({ "query": "panic" }));
             let catalog = wire.ok("daemon.status", json!({}))["catalog"].clone();
-            (catalog["state"] == "ready" && catalog["behind"] == 0
-                && wire.call("session.search", json!({ "query": "接続" })).is_ok_and(|found| found["data"][0].is_object()))
+            (catalog["state"] == "ready"
+                && catalog["behind"] == 0
+                && wire
+                    .call("session.search", json!({ "query": "接続" }))
+                    .is_ok_and(|found| found["data"][0].is_object()))
             .then_some(())
         });
         check_answers(&mut wire);

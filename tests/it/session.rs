@@ -22,7 +22,8 @@ fn full_session(wire: &mut Wire, project: &str) -> String {
         "projectPath": project, "model": "qwen3:8b", "provider": "ollama", "systemPrompt": "Be brief.",
         "contextSize": 8192, "mode": "developer", "metadata": { "editor": "vim", "depth": { "n": 1 } },
     }));
-    let _seq = wire.record(&session, "user", "How do I reverse a list? <b>&amp; \u{1b}[31mred 世界");
+    let _seq =
+        wire.record(&session, "user", "How do I reverse a list? <b>&amp; \u{1b}[31mred 世界");
     let _result = wire.ok("session.record", json!({ "sessionId": session, "message": {
         "role": "assistant", "model": "qwen3:8b", "finishReason": "tool_calls", "durationMs": 1200,
         "timestamp": "2026-01-27T10:00:00Z",
@@ -35,9 +36,15 @@ fn full_session(wire: &mut Wire, project: &str) -> String {
         "id": "call_1", "name": "read_file", "args": { "path": "a.py", "deep": [1, { "x": null }] },
         "result": { "llmContent": "def f(): pass", "displayContent": "1 line", "success": true, "exitCode": 0 },
         "durationMs": 3, "messageSeq": 2 } }));
-    let _result = wire.ok("session.recordCustom", json!({ "sessionId": session, "name": "editor.selection",
-        "data": { "from": 1, "to": [2, 3] }, "contextText": "The user selected line 1." }));
-    let _result = wire.ok("session.setMode", json!({ "sessionId": session, "mode": "planning", "trigger": "auto", "confidence": 0.75 }));
+    let _result = wire.ok(
+        "session.recordCustom",
+        json!({ "sessionId": session, "name": "editor.selection",
+        "data": { "from": 1, "to": [2, 3] }, "contextText": "The user selected line 1." }),
+    );
+    let _result = wire.ok(
+        "session.setMode",
+        json!({ "sessionId": session, "mode": "planning", "trigger": "auto", "confidence": 0.75 }),
+    );
     let _seq = wire.record(&session, "assistant", "Use `reversed(list)`.");
     session
 }
@@ -124,7 +131,10 @@ fn a_key_records_once_and_never_something_else() {
     let (_daemon, mut wire) = sandbox.served();
     check(&mut wire);
     let again = wire.ok("session.create", json!({ "title": "a", "key": "k1" }));
-    assert_eq!(again["session"]["sessionId"], session, "the key of a creation holds after a restart");
+    assert_eq!(
+        again["session"]["sessionId"], session,
+        "the key of a creation holds after a restart"
+    );
 }
 
 #[test]
@@ -135,14 +145,21 @@ fn what_was_recorded_is_read_back_as_it_was_said() {
     let session = full_session(&mut wire, &project);
     let check = |wire: &mut Wire| {
         let records = wire.records(&session);
-        let kinds: Vec<&str> = records.iter().map(|record| record["type"].as_str().unwrap()).collect();
-        assert_eq!(kinds, ["session", "message", "message", "toolCall", "custom", "modeChange", "message"]);
+        let kinds: Vec<&str> =
+            records.iter().map(|record| record["type"].as_str().unwrap()).collect();
+        assert_eq!(
+            kinds,
+            ["session", "message", "message", "toolCall", "custom", "modeChange", "message"]
+        );
         for (at, record) in records.iter().enumerate() {
             assert_eq!(record["seq"], at);
         }
         assert_eq!(text_of(&records[1]), "How do I reverse a list? <b>&amp; \u{1b}[31mred 世界");
         let answer = &records[2]["message"];
-        assert_eq!(answer["parts"][2]["args"], json!({ "path": "a.py", "deep": [1, { "x": null }] }));
+        assert_eq!(
+            answer["parts"][2]["args"],
+            json!({ "path": "a.py", "deep": [1, { "x": null }] })
+        );
         assert_eq!(answer["timestamp"], "2026-01-27T10:00:00.000Z");
         assert_eq!(answer["finishReason"], "tool_calls");
         assert_eq!(records[3]["toolCall"]["result"]["displayContent"], "1 line");
@@ -159,7 +176,10 @@ fn what_was_recorded_is_read_back_as_it_was_said() {
         assert_eq!(about["projectName"], "tool");
         assert_eq!(about["projectHash"].as_str().unwrap().len(), 16);
         assert_eq!(about["metadata"], json!({ "editor": "vim", "depth": { "n": 1 } }));
-        assert!(about["title"].as_str().unwrap().starts_with("How do I reverse a list?"), "{about}");
+        assert!(
+            about["title"].as_str().unwrap().starts_with("How do I reverse a list?"),
+            "{about}"
+        );
         let tokens = |record: &Value| match record["type"].as_str() {
             Some("message" | "toolCall") => record["tokens"].as_u64().unwrap_or_default(),
             _ => 0,
@@ -181,12 +201,18 @@ fn reading_is_paged_from_either_end() {
     let (_daemon, mut wire) = sandbox.served();
     let session = wire.create(json!({}));
     for n in 1..=30 {
-        let _seq = wire.record(&session, if n % 2 == 1 { "user" } else { "assistant" }, &format!("m{n}"));
+        let _seq =
+            wire.record(&session, if n % 2 == 1 { "user" } else { "assistant" }, &format!("m{n}"));
     }
     let mut page = |from: Value, limit: Value| {
-        let page = wire.ok("session.get", json!({ "sessionId": session, "from": from, "limit": limit }));
-        let seqs: Vec<u64> =
-            page["records"].as_array().unwrap().iter().map(|record| record["seq"].as_u64().unwrap()).collect();
+        let page =
+            wire.ok("session.get", json!({ "sessionId": session, "from": from, "limit": limit }));
+        let seqs: Vec<u64> = page["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|record| record["seq"].as_u64().unwrap())
+            .collect();
         (seqs, page.get("nextFrom").cloned())
     };
     assert_eq!(page(json!(0), json!(3)), (vec![0, 1, 2], Some(json!(3))));
@@ -199,7 +225,11 @@ fn reading_is_paged_from_either_end() {
     let texts: Vec<&str> = resumed["records"].as_array().unwrap().iter().map(text_of).collect();
     assert_eq!(texts, ["m27", "m28", "m29", "m30"]);
     for limit in [0, 1001] {
-        wire.refused("session.get", json!({ "sessionId": session, "limit": limit }), "invalidParams");
+        wire.refused(
+            "session.get",
+            json!({ "sessionId": session, "limit": limit }),
+            "invalidParams",
+        );
     }
 }
 
@@ -233,7 +263,8 @@ fn a_project_remembers_its_current_session() {
     std::os::unix::fs::symlink(&one, &link).unwrap();
     daemon.kill9();
     let (_daemon, mut wire) = sandbox.served();
-    for path in [one.as_str(), &format!("{one}/"), &format!("{one}/../one"), link.to_str().unwrap()] {
+    for path in [one.as_str(), &format!("{one}/"), &format!("{one}/../one"), link.to_str().unwrap()]
+    {
         let current = wire.ok("session.current", json!({ "projectPath": path }));
         assert_eq!(current["session"]["sessionId"], session.as_str(), "{path}");
     }
@@ -244,8 +275,16 @@ fn a_project_remembers_its_current_session() {
     assert_eq!(wire.ok("session.current", json!({ "projectPath": one })), json!({}));
     let _set = wire.ok("session.setCurrent", json!({ "projectPath": one, "sessionId": session }));
     let _gone = wire.ok("session.delete", json!({ "sessionId": session }));
-    assert_eq!(wire.ok("session.current", json!({ "projectPath": one })), json!({}), "deleted is forgotten");
-    wire.refused("session.create", json!({ "projectPath": sandbox.path("nowhere").to_str().unwrap() }), "invalidParams");
+    assert_eq!(
+        wire.ok("session.current", json!({ "projectPath": one })),
+        json!({}),
+        "deleted is forgotten"
+    );
+    wire.refused(
+        "session.create",
+        json!({ "projectPath": sandbox.path("nowhere").to_str().unwrap() }),
+        "invalidParams",
+    );
 }
 
 #[test]
@@ -256,29 +295,52 @@ fn close_update_and_archive_change_what_lists_say() {
     let _seq = wire.record(&session, "user", "The first words of this session");
     let id = json!({ "sessionId": session });
     assert_eq!(wire.ok("session.close", id.clone())["session"]["status"], "closed");
-    assert_eq!(wire.ok("session.close", id.clone())["session"]["status"], "closed", "closing twice is fine");
+    assert_eq!(
+        wire.ok("session.close", id.clone())["session"]["status"],
+        "closed",
+        "closing twice is fine"
+    );
     let closes = wire.records(&session).iter().filter(|record| record["type"] == "close").count();
     assert_eq!(closes, 1);
     let _seq = wire.record(&session, "user", "again");
-    assert_eq!(wire.ok("session.get", id.clone())["session"]["status"], "active", "recording opens it again");
+    assert_eq!(
+        wire.ok("session.get", id.clone())["session"]["status"],
+        "active",
+        "recording opens it again"
+    );
 
     let update = |wire: &mut Wire, patch: Value| {
         let mut params = patch;
         params["sessionId"] = json!(session);
         wire.ok("session.update", params)["session"].clone()
     };
-    let changed = update(&mut wire, json!({ "title": "Better", "pinned": true, "metadata": { "a": null, "c": [3] } }));
+    let changed = update(
+        &mut wire,
+        json!({ "title": "Better", "pinned": true, "metadata": { "a": null, "c": [3] } }),
+    );
     assert_eq!(changed["title"], "Better");
     assert_eq!(changed["pinned"], true);
     assert_eq!(changed["metadata"], json!({ "b": 2, "c": [3] }));
-    assert_eq!(update(&mut wire, json!({ "title": "" }))["title"], "The first words of this session");
+    assert_eq!(
+        update(&mut wire, json!({ "title": "" }))["title"],
+        "The first words of this session"
+    );
     let changed = update(&mut wire, json!({ "model": "llama3", "contextSize": 4096 }));
     assert_eq!((&changed["model"], &changed["contextSize"]), (&json!("llama3"), &json!(4096)));
-    wire.refused("session.update", json!({ "sessionId": session, "contextSize": 100 }), "invalidParams");
+    wire.refused(
+        "session.update",
+        json!({ "sessionId": session, "contextSize": 100 }),
+        "invalidParams",
+    );
 
     let listed = |wire: &mut Wire, params: Value| -> Vec<String> {
         let page = wire.ok("session.list", params);
-        page["data"].as_array().unwrap().iter().map(|s| s["sessionId"].as_str().unwrap().to_owned()).collect()
+        page["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|s| s["sessionId"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(wire.ok("session.archive", id.clone())["session"]["status"], "archived");
     assert!(listed(&mut wire, json!({})).is_empty(), "the archived are put away");
@@ -306,7 +368,8 @@ fn lists_are_paged_filtered_and_newest_first() {
         sessions.push(session);
     }
     let _seq = wire.record(&sessions[4], "user", "the last activity");
-    let mut expected: Vec<String> = sessions.iter().rev().filter(|id| **id != sessions[4]).cloned().collect();
+    let mut expected: Vec<String> =
+        sessions.iter().rev().filter(|id| **id != sessions[4]).cloned().collect();
     expected.insert(0, sessions[4].clone());
     let mut listed = Vec::new();
     let mut cursor = Value::Null;
@@ -337,7 +400,8 @@ fn delete_leaves_no_byte() {
     let sandbox = Sandbox::new();
     let (daemon, mut wire) = sandbox.served();
     let word = "quokkaberry7391";
-    let session = wire.create(json!({ "title": format!("about {word}"), "metadata": { "m": word } }));
+    let session =
+        wire.create(json!({ "title": format!("about {word}"), "metadata": { "m": word } }));
     let _seq = wire.record(&session, "user", &format!("I like {word} very much"));
     let _seq = wire.record(&session, "assistant", &format!("{word} {}", "filler ".repeat(20_000)));
     let _saved = wire.ok("session.save", json!({ "sessionId": session }));
@@ -355,7 +419,10 @@ fn delete_leaves_no_byte() {
     assert_eq!(wire.ok("session.search", json!({ "query": word }))["data"], json!([]));
     until("no file of the home has the word", || sandbox.files_with(word).is_empty().then_some(()));
     let named = |sandbox: &Sandbox| {
-        sessions_on_disk(sandbox).into_iter().filter(|name| name.contains(&session)).collect::<Vec<_>>()
+        sessions_on_disk(sandbox)
+            .into_iter()
+            .filter(|name| name.contains(&session))
+            .collect::<Vec<_>>()
     };
     assert_eq!(named(&sandbox), Vec::<String>::new());
     assert_eq!(wire.records(&other).len(), 2, "and nothing else goes");
@@ -443,8 +510,12 @@ fn the_document_is_the_projection_of_the_log() {
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["sessionId"], session.as_str());
     assert_eq!(document["model"], "qwen3:8b");
-    let roles: Vec<&str> =
-        document["messages"].as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
+    let roles: Vec<&str> = document["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["role"].as_str().unwrap())
+        .collect();
     assert_eq!(roles, ["user", "assistant", "assistant"]);
     assert_eq!(document["messages"][1]["parts"][2]["name"], "read_file");
     assert_eq!(document["toolCalls"][0]["result"]["llmContent"], "def f(): pass");
@@ -510,10 +581,15 @@ fn import_of_our_own_exports_is_the_identity_and_idempotent() {
         let again = import(&mut other, &exported);
         assert_eq!(again["report"]["alreadyImported"], true, "{format}: {again}");
         assert_eq!(again["session"]["sessionId"], copy.as_str(), "{format}");
-        assert_eq!(other.ok("session.list", json!({}))["data"].as_array().unwrap().len(), 1, "{format}");
+        assert_eq!(
+            other.ok("session.list", json!({}))["data"].as_array().unwrap().len(),
+            1,
+            "{format}"
+        );
         let back = export(&mut other, &copy, format);
         if format == "jsonl" {
-            let lines = |text: &str| text.lines().filter(|line| line.contains("\"message\":{")).count();
+            let lines =
+                |text: &str| text.lines().filter(|line| line.contains("\"message\":{")).count();
             assert_eq!(lines(&back), lines(&exported));
         }
     }
@@ -523,13 +599,18 @@ fn import_of_our_own_exports_is_the_identity_and_idempotent() {
 fn foreign_files_are_imported_with_a_report_or_refused_with_a_reason() {
     let sandbox = Sandbox::new();
     let (_daemon, mut wire) = sandbox.served();
-    for (file, format) in [("pi-v1.jsonl", "pi v1"), ("pi-v2.jsonl", "pi v2"), ("pi-v3.jsonl", "pi v3")] {
+    for (file, format) in
+        [("pi-v1.jsonl", "pi v1"), ("pi-v2.jsonl", "pi v2"), ("pi-v3.jsonl", "pi v3")]
+    {
         let text = std::fs::read_to_string(fixture("import").join(file)).unwrap();
         let dry = wire.ok("session.import", json!({ "data": text, "last": true, "dryRun": true }));
         let imported = wire.ok("session.import", json!({ "data": text, "last": true }));
         let report = &imported["report"];
         assert_eq!(report["format"], format, "{report}");
-        assert_eq!(dry["report"]["importedRecords"], report["importedRecords"], "a dry run tells the truth");
+        assert_eq!(
+            dry["report"]["importedRecords"], report["importedRecords"],
+            "a dry run tells the truth"
+        );
         assert!(report["importedRecords"].as_u64().unwrap() > 2, "{report}");
         assert!(report["sourceRecords"].as_u64().unwrap() >= 3, "{report}");
         let id = imported["session"]["sessionId"].as_str().unwrap().to_owned();

@@ -60,24 +60,28 @@ fn no_source_file_is_forgotten() {
         let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let directory = path.parent().unwrap();
         let inside = if stem == "mod" { directory.parent().unwrap() } else { directory };
-        let name = if stem == "mod" { directory.file_name().unwrap().to_str().unwrap() } else { &stem };
+        let name =
+            if stem == "mod" { directory.file_name().unwrap().to_str().unwrap() } else { &stem };
         let is_root = ["main", "lib"].contains(&stem.as_str()) || directory.ends_with("benches");
         if is_root {
             continue;
         }
         let parent = inside.file_name().unwrap().to_str().unwrap();
         let places = [
-            inside.join("mod.rs"), inside.join("lib.rs"), inside.join("main.rs"),
+            inside.join("mod.rs"),
+            inside.join("lib.rs"),
+            inside.join("main.rs"),
             inside.parent().unwrap().join(format!("{parent}.rs")),
         ];
-        let declared = places.iter().filter(|place| place.exists() && **place != path).any(|place| {
-            read(place).lines().any(|line| {
-                let line = line.trim().trim_end_matches(';');
-                line.rsplit_once("mod ").is_some_and(|(before, declared)| {
-                    declared == name && (before.is_empty() || before.starts_with("pub"))
+        let declared =
+            places.iter().filter(|place| place.exists() && **place != path).any(|place| {
+                read(place).lines().any(|line| {
+                    let line = line.trim().trim_end_matches(';');
+                    line.rsplit_once("mod ").is_some_and(|(before, declared)| {
+                        declared == name && (before.is_empty() || before.starts_with("pub"))
+                    })
                 })
-            })
-        });
+            });
         if !declared {
             problems.push(format!("{} belongs to no module", path.display()));
         }
@@ -114,12 +118,19 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
     for (at, line) in lines.iter().enumerate() {
         let code = line.trim_start();
         let is_function = code.starts_with("fn ")
-            || (["pub", "async ", "const ", "unsafe "].iter().any(|start| code.starts_with(start)) && code.contains(" fn ") && code.contains('('));
+            || (["pub", "async ", "const ", "unsafe "].iter().any(|start| code.starts_with(start))
+                && code.contains(" fn ")
+                && code.contains('('));
         if !is_function {
             continue;
         }
         let close = format!("{}}}", &line[..line.len() - code.len()]);
-        let end = lines[at..].iter().position(|line| *line == close || line.trim_end().ends_with(';') && !line.starts_with(&format!("{close} ")) && at == 0);
+        let end = lines[at..].iter().position(|line| {
+            *line == close
+                || line.trim_end().ends_with(';')
+                    && !line.starts_with(&format!("{close} "))
+                    && at == 0
+        });
         if let Some(end) = end {
             found.push((at + 1, end + 1));
         }
@@ -140,7 +151,10 @@ fn modules_of_the_daemon_use_only_those_below() {
             continue;
         }
         let Some(own) = level(module) else {
-            problems.push(format!("{} is in no level: say in this table which modules it may use", path.display()));
+            problems.push(format!(
+                "{} is in no level: say in this table which modules it may use",
+                path.display()
+            ));
             continue;
         };
         let text = read(&path);
@@ -152,7 +166,10 @@ fn modules_of_the_daemon_use_only_those_below() {
                 None => vec![rest],
             };
             for target in targets {
-                let target = target.split(|char: char| !char.is_alphanumeric() && char != '_').next().unwrap();
+                let target = target
+                    .split(|char: char| !char.is_alphanumeric() && char != '_')
+                    .next()
+                    .unwrap();
                 if target == module || target.is_empty() || target.starts_with(char::is_uppercase) {
                     continue;
                 }
@@ -171,7 +188,8 @@ fn modules_of_the_daemon_use_only_those_below() {
 #[test]
 fn crates_know_only_what_they_may() {
     let manifest = |name: &str| read(&root().join(name).join("Cargo.toml"));
-    let depends = |name: &str, on: &str| manifest(name).lines().any(|line| line.trim_start().starts_with(on));
+    let depends =
+        |name: &str, on: &str| manifest(name).lines().any(|line| line.trim_start().starts_with(on));
     assert!(!depends("client", "ollm-daemon"), "the client never uses the daemon");
     assert!(!depends("daemon", "ollm-client"));
     for engine in ["tokio", "jsonrpsee", "rusqlite", "ollm-"] {
@@ -181,9 +199,14 @@ fn crates_know_only_what_they_may() {
     for name in [".", "protocol", "daemon", "client"] {
         let text = manifest(name);
         assert!(text.contains("[lints]\nworkspace = true"), "{name} takes the workspace's lints");
-        let dependencies = text.split("\n[").filter(|section| section.starts_with("dependencies]") || section.starts_with("dev-dependencies]"));
+        let dependencies = text.split("\n[").filter(|section| {
+            section.starts_with("dependencies]") || section.starts_with("dev-dependencies]")
+        });
         for line in dependencies.flat_map(str::lines).filter(|line| line.contains(" = ")) {
-            assert!(line.contains("workspace"), "{name}: the version of `{line}` stands in the workspace");
+            assert!(
+                line.contains("workspace"),
+                "{name}: the version of `{line}` stands in the workspace"
+            );
         }
     }
 }
@@ -199,7 +222,8 @@ fn every_name_of_the_wire_is_described() {
         .collect();
     // A row may begin with the number of an error.
     let has_row = |name: &str| {
-        rows.contains(name) || text.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{name}`")))
+        rows.contains(name)
+            || text.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{name}`")))
     };
     let methods = METHODS.iter().map(|method| method.name.to_owned());
     let errors = ErrorKind::ALL.iter().map(|kind| kind.as_str().to_owned());
@@ -247,13 +271,15 @@ fn every_method_has_a_fixture_and_a_test() {
     let mut problems = Vec::new();
     for method in METHODS {
         if !fixture(&format!("wire/{}.json", method.name)).is_file() {
-            problems.push(format!("{} has no tests/fixtures/wire/{}.json", method.name, method.name));
+            problems
+                .push(format!("{} has no tests/fixtures/wire/{}.json", method.name, method.name));
         }
         if !tests.contains(&format!("\"{}\"", method.name)) {
             problems.push(format!("{} is called by no test", method.name));
         }
     }
-    let known: BTreeSet<String> = METHODS.iter().map(|method| format!("{}.json", method.name)).collect();
+    let known: BTreeSet<String> =
+        METHODS.iter().map(|method| format!("{}.json", method.name)).collect();
     for path in every_file(&fixture("wire")) {
         let name = path.file_name().unwrap().to_str().unwrap();
         if !known.contains(name) {

@@ -38,8 +38,16 @@ fn a_bad_frame_is_answered_and_the_connection_lives_on() {
         ("nested brackets in a parameter", nested_param.as_bytes(), &[-32602, -32700, -32600]),
         ("no method", b"{\"jsonrpc\":\"2.0\",\"id\":7}", &[-32600]),
         ("a method that is a number", b"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":5}", &[-32600]),
-        ("another version", b"{\"jsonrpc\":\"1.0\",\"id\":7,\"method\":\"daemon.status\"}", &[-32600]),
-        ("an id that is an object", b"{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"daemon.status\"}", &[-32600]),
+        (
+            "another version",
+            b"{\"jsonrpc\":\"1.0\",\"id\":7,\"method\":\"daemon.status\"}",
+            &[-32600],
+        ),
+        (
+            "an id that is an object",
+            b"{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"daemon.status\"}",
+            &[-32600],
+        ),
         ("an empty batch", b"[]", &[-32600]),
     ];
     for framing in [Framing::Lines, Framing::ContentLength] {
@@ -71,7 +79,13 @@ fn a_bad_frame_is_answered_and_the_connection_lives_on() {
 fn a_scalar_or_another_protocol_gets_one_error_and_a_close() {
     let sandbox = Sandbox::new();
     let (daemon, mut other) = sandbox.served();
-    for bytes in ["42\n", "\"daemon.status\"\n", "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", "\u{16}\u{3}\u{1}\n", "hello\n"] {
+    for bytes in [
+        "42\n",
+        "\"daemon.status\"\n",
+        "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "\u{16}\u{3}\u{1}\n",
+        "hello\n",
+    ] {
         let mut wire = daemon.wire();
         wire.send_bytes(bytes.as_bytes());
         let reply = wire.frame().unwrap_or_else(|| panic!("{bytes:?}: closed without a word"));
@@ -79,7 +93,11 @@ fn a_scalar_or_another_protocol_gets_one_error_and_a_close() {
         assert_eq!(reply["id"], Value::Null, "{bytes:?}: {reply}");
         assert_eq!(wire.frame(), None, "{bytes:?}: then it closes");
     }
-    for header in ["Content-Length: -5\r\n\r\n{}", "Content-Length: abc\r\n\r\n{}", "Content-Type: x\r\n\r\n{}"] {
+    for header in [
+        "Content-Length: -5\r\n\r\n{}",
+        "Content-Length: abc\r\n\r\n{}",
+        "Content-Type: x\r\n\r\n{}",
+    ] {
         let mut wire = daemon.wire();
         wire.send_bytes(header.as_bytes());
         let reply = wire.frame().unwrap_or_else(|| panic!("{header:?}: closed without a word"));
@@ -131,7 +149,8 @@ fn wrong_calls_say_what_is_wrong() {
     assert!(error["message"].as_str().unwrap().contains("limit"), "{error}");
 
     let session = wire.create(json!({}));
-    let nested = json!({ "sessionId": session, "message": { "role": "user", "content": "a", "tone": "b" } });
+    let nested =
+        json!({ "sessionId": session, "message": { "role": "user", "content": "a", "tone": "b" } });
     let error = wire.refused("session.record", nested, "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("tone"), "{error}");
 
@@ -144,7 +163,14 @@ fn wrong_calls_say_what_is_wrong() {
     for wrong in [json!(0), json!(1001), json!(-1)] {
         wire.refused("session.list", json!({ "limit": wrong }), "invalidParams");
     }
-    for method in ["session.get", "session.resume", "session.close", "session.delete", "session.save", "context.build"] {
+    for method in [
+        "session.get",
+        "session.resume",
+        "session.close",
+        "session.delete",
+        "session.save",
+        "context.build",
+    ] {
         let absent = json!({ "sessionId": "01890000-0000-7000-8000-000000000000" });
         let error = wire.refused(method, absent, "sessionNotFound");
         assert_eq!(error["code"], 1001);
@@ -157,11 +183,29 @@ fn an_id_never_reaches_a_path() {
     let (_daemon, mut wire) = sandbox.served();
     let victim = sandbox.path("victim.jsonl");
     std::fs::write(&victim, "untouched").unwrap();
-    let methods = ["session.get", "session.resume", "session.delete", "session.save", "session.close", "session.archive"];
+    let methods = [
+        "session.get",
+        "session.resume",
+        "session.delete",
+        "session.save",
+        "session.close",
+        "session.archive",
+    ];
     for method in methods {
-        for id in ["../../etc/passwd", "../../victim", "", ".", "a/b", "%2e%2e%2f", "01890000-0000-7000-8000-00000000000\u{0}"] {
+        for id in [
+            "../../etc/passwd",
+            "../../victim",
+            "",
+            ".",
+            "a/b",
+            "%2e%2e%2f",
+            "01890000-0000-7000-8000-00000000000\u{0}",
+        ] {
             let error = wire.call(method, json!({ "sessionId": id })).unwrap_err();
-            assert!(["invalidParams", "invalidId"].contains(&kind_of(&error)), "{method} {id:?}: {error}");
+            assert!(
+                ["invalidParams", "invalidId"].contains(&kind_of(&error)),
+                "{method} {id:?}: {error}"
+            );
         }
     }
     assert_eq!(std::fs::read_to_string(&victim).unwrap(), "untouched");
@@ -169,7 +213,11 @@ fn an_id_never_reaches_a_path() {
         let error = wire.call("session.list", json!({ "cursor": cursor })).unwrap_err();
         assert_eq!(kind_of(&error), "invalidParams", "{cursor:?}: {error}");
     }
-    wire.refused("session.import", json!({ "uploadId": "../../x", "data": "", "last": true }), "invalidParams");
+    wire.refused(
+        "session.import",
+        json!({ "uploadId": "../../x", "data": "", "last": true }),
+        "invalidParams",
+    );
 }
 
 #[test]
@@ -189,8 +237,10 @@ fn a_batch_is_answered_in_its_order_bad_entries_included() {
     wire.send(&Value::Array(batch).to_string());
     let reply = wire.frame().unwrap();
     let ids: Vec<&Value> = reply.as_array().unwrap().iter().map(|answer| &answer["id"]).collect();
-    let expected: Vec<Value> =
-        (0..40).filter(|n| *n != 12).map(|n| if n == 11 { Value::Null } else { json!(n) }).collect();
+    let expected: Vec<Value> = (0..40)
+        .filter(|n| *n != 12)
+        .map(|n| if n == 11 { Value::Null } else { json!(n) })
+        .collect();
     assert_eq!(ids, expected.iter().collect::<Vec<_>>());
     assert_eq!(reply[10]["error"]["code"], -32601);
     assert_eq!(reply[11]["error"]["code"], -32600);
@@ -245,11 +295,14 @@ fn a_notification_is_carried_out_and_not_answered() {
     let (_daemon, mut wire) = sandbox.served();
     let session = wire.create(json!({}));
     let params = text_message(&session, "user", "no answer, please");
-    wire.send(&json!({ "jsonrpc": "2.0", "method": "session.record", "params": params }).to_string());
+    wire.send(
+        &json!({ "jsonrpc": "2.0", "method": "session.record", "params": params }).to_string(),
+    );
     wire.send(&json!({ "jsonrpc": "2.0", "method": "no.such", "params": {} }).to_string());
     let seq = wire.record(&session, "assistant", "answered");
     let records = wire.records(&session);
-    let texts: Vec<&Value> = records.iter().map(|record| &record["message"]["parts"][0]["text"]).collect();
+    let texts: Vec<&Value> =
+        records.iter().map(|record| &record["message"]["parts"][0]["text"]).collect();
     assert_eq!(texts[usize::try_from(seq).unwrap() - 1], "no answer, please", "it came first");
 }
 
@@ -266,7 +319,10 @@ fn both_framings_carry_the_same_calls_however_the_bytes_are_cut() {
         let frame = match framing {
             Framing::Lines => format!("\r\n\n  {call}\r\n"),
             Framing::ContentLength => {
-                format!("content-length: {}\r\nContent-Type: application/json\r\n\r\n{call}", call.len())
+                format!(
+                    "content-length: {}\r\nContent-Type: application/json\r\n\r\n{call}",
+                    call.len()
+                )
             }
         };
         for byte in frame.as_bytes() {
@@ -287,7 +343,8 @@ fn half_a_connection_gets_all_its_answers() {
     let mut calls = String::new();
     for id in 0..100 {
         let params = text_message(&session, "user", &format!("message {id}"));
-        let call = json!({ "jsonrpc": "2.0", "id": id, "method": "session.record", "params": params });
+        let call =
+            json!({ "jsonrpc": "2.0", "id": id, "method": "session.record", "params": params });
         writeln!(calls, "{call}").unwrap();
     }
     // The last line has no end: a script's `printf` forgets it.
@@ -302,7 +359,10 @@ fn half_a_connection_gets_all_its_answers() {
     assert_eq!(ids, (0..100).collect::<Vec<_>>());
 
     let mut follower = daemon.wire();
-    follower.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "event.subscribe", "params": {} }).to_string());
+    follower.send(
+        &json!({ "jsonrpc": "2.0", "id": 1, "method": "event.subscribe", "params": {} })
+            .to_string(),
+    );
     follower.close_write();
     assert!(follower.answer(1).is_ok());
     let seq = wire.record(&session, "user", "seen through half a connection");
@@ -314,9 +374,14 @@ fn pipelined_calls_take_effect_in_the_order_of_arrival() {
     let sandbox = Sandbox::new();
     let (_daemon, mut wire) = sandbox.served();
     let session = wire.create(json!({}));
-    let mut ids = vec![wire.request("event.subscribe", json!({ "sessionId": session, "kinds": ["message-recorded"] }))];
+    let mut ids = vec![wire.request(
+        "event.subscribe",
+        json!({ "sessionId": session, "kinds": ["message-recorded"] }),
+    )];
     for n in 0..200 {
-        ids.push(wire.request("session.record", text_message(&session, "user", &format!("message {n}"))));
+        ids.push(
+            wire.request("session.record", text_message(&session, "user", &format!("message {n}"))),
+        );
     }
     let mut answers = std::collections::BTreeMap::new();
     let mut events = Vec::new();
@@ -346,7 +411,9 @@ fn a_client_that_dies_in_the_middle_of_a_frame_harms_nobody() {
         wire.send_bytes(&whole.as_bytes()[..cut]);
         drop(wire);
         let mut wire = Wire::connect_as(daemon.socket(), Framing::ContentLength);
-        wire.send_bytes(format!("Content-Length: {}\r\n\r\n{}", whole.len(), &whole[..cut]).as_bytes());
+        wire.send_bytes(
+            format!("Content-Length: {}\r\n\r\n{}", whole.len(), &whole[..cut]).as_bytes(),
+        );
         drop(wire);
     }
     until("the dead connections are gone", || {
@@ -362,11 +429,15 @@ fn a_call_whose_client_left_is_carried_out() {
     let session = other.create(json!({}));
     let _subscription = other.subscribe(json!({ "kinds": ["message-recorded"] }));
     let mut wire = daemon.wire();
-    let _id = wire.request("session.record", text_message(&session, "user", "written all the same"));
+    let _id =
+        wire.request("session.record", text_message(&session, "user", "written all the same"));
     drop(wire);
     let event = other.event();
     assert_eq!(event["sessionId"], session.as_str());
-    assert_eq!(other.records(&session).last().unwrap()["message"]["parts"][0]["text"], "written all the same");
+    assert_eq!(
+        other.records(&session).last().unwrap()["message"]["parts"][0]["text"],
+        "written all the same"
+    );
 }
 
 #[test]
@@ -425,7 +496,11 @@ fn a_thousand_idle_connections_cost_little() {
     assert_alive(&mut idle[0]);
     assert_alive(&mut idle[CONNECTIONS - 1]);
     let grown = daemon.memory_bytes().saturating_sub(before);
-    assert!(grown < 64 * 1024 * CONNECTIONS as u64, "{grown} bytes more, {} each", grown / CONNECTIONS as u64);
+    assert!(
+        grown < 64 * 1024 * CONNECTIONS as u64,
+        "{grown} bytes more, {} each",
+        grown / CONNECTIONS as u64
+    );
 
     // One too many hears why, in JSON.
     let mut more: Vec<Wire> = Vec::new();
@@ -444,5 +519,7 @@ fn a_thousand_idle_connections_cost_little() {
     assert_alive(&mut other);
     drop(idle);
     drop(more);
-    until("they are let go", || (other.ok("daemon.status", json!({}))["connections"] == 1).then_some(()));
+    until("they are let go", || {
+        (other.ok("daemon.status", json!({}))["connections"] == 1).then_some(())
+    });
 }

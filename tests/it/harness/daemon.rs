@@ -69,9 +69,9 @@ impl Daemon {
             let read = BufReader::new(said).read_line(&mut line);
             send.send(read.map(|_| line)).ok()
         });
-        let mut daemon =
-            Self { child, home: sandbox.home(), socket: sandbox.socket(), stderr };
-        let line = receive.recv_timeout(DEADLINE).expect("the daemon says how its start went").unwrap();
+        let mut daemon = Self { child, home: sandbox.home(), socket: sandbox.socket(), stderr };
+        let line =
+            receive.recv_timeout(DEADLINE).expect("the daemon says how its start went").unwrap();
         if line.trim_end() == "ok" {
             let announced = std::fs::read(daemon.home.join("daemon.json")).unwrap();
             let announced: Value = serde_json::from_slice(&announced).unwrap();
@@ -125,7 +125,9 @@ impl Daemon {
     /// Waits until it left by itself.
     #[track_caller]
     pub(crate) fn left(&mut self, limit: Duration) -> ExitStatus {
-        self.child.wait_for(limit).unwrap_or_else(|| panic!("the daemon is still there after {limit:?}"))
+        self.child
+            .wait_for(limit)
+            .unwrap_or_else(|| panic!("the daemon is still there after {limit:?}"))
     }
 
     /// The status, when it ends before the general deadline.

@@ -52,14 +52,10 @@ impl Random {
     /// A generator whose seed is printed, so that a failure can be repeated.
     pub(crate) fn announced(test: &str) -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-        let seed = std::env::var("OLLM_TEST_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap());
+        let seed =
+            std::env::var("OLLM_TEST_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap());
         eprintln!("{test}: repeat with OLLM_TEST_SEED={seed}");
         Self(seed | 1)
-    }
-
-    /// A generator that depends on this one and a number.
-    pub(crate) fn branch(&self, number: u64) -> Self {
-        Self((self.0 ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
     }
 
     /// A number below `end`.

@@ -91,7 +91,9 @@ impl Wire {
         loop {
             if let Some(frame) = self.take_frame() {
                 let text = std::str::from_utf8(&frame).expect("frames are UTF-8");
-                return Some(Some(serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))));
+                return Some(Some(
+                    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}")),
+                ));
             }
             let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
             self.stream.set_read_timeout(Some(left)).unwrap();
@@ -138,7 +140,9 @@ impl Wire {
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string());
+        self.send(
+            &json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string(),
+        );
         id
     }
 
@@ -198,9 +202,10 @@ impl Wire {
     /// The next event of any subscription.
     #[track_caller]
     pub(crate) fn event(&mut self) -> Value {
-        let notification = self.notifications.pop_front().unwrap_or_else(|| {
-            self.frame().expect("closed before the next event")
-        });
+        let notification = self
+            .notifications
+            .pop_front()
+            .unwrap_or_else(|| self.frame().expect("closed before the next event"));
         assert_eq!(notification["method"], "event.event", "{notification}");
         notification["params"]["result"].clone()
     }
