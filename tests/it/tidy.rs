@@ -111,28 +111,25 @@ fn files_and_functions_are_short_enough_and_files_say_what_they_own() {
     report(&problems);
 }
 
-/// Where functions begin and how many lines they have: rustfmt closes a function at the column that opened it.
+/// Where functions begin and how many lines lie between their braces: rustfmt closes a function at the column
+/// that opened it.
 fn functions(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let code = line.trim_start();
-        let is_function = code.starts_with("fn ")
-            || (["pub", "async ", "const ", "unsafe "].iter().any(|start| code.starts_with(start))
-                && code.contains(" fn ")
-                && code.contains('('));
-        if !is_function {
+        let words = code.split('(').next().unwrap_or_default();
+        if !words.split(' ').any(|word| word == "fn") || words.contains(['"', '/', '=']) {
             continue;
         }
+        let signature = lines[at..].iter().position(|line| line.ends_with(['{', '}', ';']));
+        let Some(open) = signature.map(|end| at + end).filter(|open| lines[*open].ends_with('{'))
+        else {
+            continue;
+        };
         let close = format!("{}}}", &line[..line.len() - code.len()]);
-        let end = lines[at..].iter().position(|line| {
-            *line == close
-                || line.trim_end().ends_with(';')
-                    && !line.starts_with(&format!("{close} "))
-                    && at == 0
-        });
-        if let Some(end) = end {
-            found.push((at + 1, end + 1));
+        if let Some(length) = lines[open + 1..].iter().position(|line| *line == close) {
+            found.push((at + 1, length));
         }
     }
     found
