@@ -1,1 +1,25 @@
+//! The integration tests: black box, on the real binaries, one module per noun.
+//!
+//! A test gets a home of its own, runs in any order and beside all others, and waits on conditions with
+//! deadlines, never for a fixed time. `OLLM_TEST_BIN_DIR` points at installed binaries instead of the built ones.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "helpers of tests fail loudly and make files with std, as a user's own tools would"
+)]
+
+mod context;
+mod crash;
+mod ctl;
+mod daemon;
+mod event;
+mod faults;
+mod fixtures;
+mod harness;
+mod search;
+mod session;
+mod tidy;
+mod wire;

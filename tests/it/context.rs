@@ -1,0 +1,292 @@
+//! `context.build`: what a model is sent fits, is well formed, says what it leaves out, and only grows.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Random, Sandbox, Wire};
+
+/// Records a conversation of so many turns, tool calls and an oversized message included.
+fn converse(wire: &mut Wire, session: &str, turns: u64, random: &mut Random) {
+    for turn in 0..turns {
+        let words = if turn % 37 == 36 { 6000 } else { 5 + random.below(60) };
+        let _seq = wire.record(
+            session,
+            "user",
+            &format!("question {turn}: {}", "some words here ".repeat(words as usize / 3)),
+        );
+        if turn % 3 == 0 {
+            let call = format!("call_{turn}");
+            let _result = wire.ok("session.record", json!({ "sessionId": session, "message": { "role": "assistant", "parts": [
+                { "type": "thinking", "text": "let me look" },
+                { "type": "toolCall", "id": call, "name": "read_file", "args": { "path": format!("f{turn}.rs") } } ] } }));
+            let _result = wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": {
+                "id": call, "name": "read_file", "args": { "path": format!("f{turn}.rs") },
+                "result": { "llmContent": "fn main() {}\n".repeat(1 + random.below(40) as usize) } } }));
+        }
+        let _seq = wire.record(
+            session,
+            "assistant",
+            &format!("answer {turn}: {}", "an answer ".repeat(5 + random.below(40) as usize)),
+        );
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("not a count: {value}"))
+}
+
+/// Laws 13 and 14 on one result.
+#[track_caller]
+fn check_shape(built: &Value, window: u64) {
+    let budget = &built["budget"];
+    let used = number(&built["tokensUsed"]);
+    let parts = [
+        "systemPromptTokens",
+        "toolDefinitionTokens",
+        "checkpointTokens",
+        "currentConversationTokens",
+    ];
+    assert_eq!(
+        used,
+        parts.iter().map(|part| number(&budget[*part])).sum::<u64>(),
+        "the sum of the parts: {budget}"
+    );
+    assert_eq!(number(&built["numCtx"]), window);
+    assert_eq!(number(&budget["modelContextWindow"]), window);
+    assert!(used <= number(&budget["promptLimit"]), "{used} in {budget}");
+    assert_eq!(built["tokenBudget"], budget["promptLimit"]);
+    assert!(used + number(&built["numPredict"]) < window, "{built}");
+    assert!(number(&built["numPredict"]) > 0);
+    assert_eq!(built["countKind"], "estimated");
+
+    let messages = built["messages"].as_array().unwrap();
+    let roles: Vec<&str> =
+        messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    let conversation =
+        if roles.first() == Some(&"system") { &messages[1..] } else { &messages[..] };
+    assert!(!conversation.iter().any(|message| message["role"] == "system"), "{roles:?}");
+    if let Some(first) = conversation.first() {
+        assert_eq!(first["role"], "user", "{roles:?}");
+    }
+    let mut open = BTreeSet::new();
+    let mut before = "system";
+    for message in conversation {
+        let role = message["role"].as_str().unwrap();
+        match role {
+            "tool" => {
+                assert!(before == "assistant" || before == "tool", "{roles:?}");
+                assert!(
+                    open.remove(message["tool_call_id"].as_str().unwrap()),
+                    "an orphan: {message}"
+                );
+            }
+            "user" => assert!(before != "user", "{roles:?}"),
+            "assistant" => assert!(before == "user" || before == "tool", "{roles:?}"),
+            other => panic!("a role {other}"),
+        }
+        if role != "tool" {
+            assert!(open.is_empty(), "calls without result: {open:?}");
+        }
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            assert!(open.insert(call["id"].as_str().unwrap().to_owned()), "{call}");
+        }
+        before = role;
+    }
+    assert!(open.is_empty(), "calls without result: {open:?}");
+}
+
+/// Law 16: every message of the session is in the context or among what was left out.
+#[track_caller]
+fn check_nothing_vanishes(wire: &mut Wire, session: &str, built: &Value) {
+    let sent = built["messages"].to_string();
+    let omitted = built["omitted"].as_array().unwrap();
+    for item in omitted {
+        assert!(!item["reason"].as_str().unwrap().is_empty(), "{item}");
+    }
+    for record in wire.records(session) {
+        let seq = number(&record["seq"]);
+        let Some(parts) = record["message"]["parts"].as_array() else { continue };
+        for part in parts.iter().filter(|part| part["type"] == "text") {
+            let text = part["text"].as_str().unwrap();
+            let quoted = json!(text).to_string();
+            let whole = sent.contains(&quoted[1..quoted.len() - 1]);
+            let named = omitted.iter().any(|item| {
+                let from = number(&item["seq"]);
+                let through = item.get("throughSeq").map_or(from, number);
+                (from..=through).contains(&seq)
+            });
+            assert!(whole || named, "record {seq} is neither sent nor named in {omitted:?}");
+        }
+    }
+}
+
+/// Law 15: a build begins with the whole one before it.
+#[track_caller]
+fn check_begins_with(later: &Value, earlier: &Value) {
+    let (later, earlier) =
+        (later["messages"].as_array().unwrap(), earlier["messages"].as_array().unwrap());
+    assert!(later.len() >= earlier.len());
+    for (at, (new, old)) in later.iter().zip(earlier).enumerate() {
+        if at + 1 < earlier.len() {
+            assert_eq!(new, old, "message {at} changed");
+        } else {
+            // The last one may have been merged with a following one of the same role.
+            assert_eq!(new["role"], old["role"]);
+            assert!(
+                new["content"].as_str().unwrap().starts_with(old["content"].as_str().unwrap()),
+                "message {at} changed"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_short_session_is_sent_whole() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 4096 }));
+    let _seq = wire.record(&session, "user", "What is a monad?");
+    let _seq = wire.record(&session, "assistant", "A monoid in the category of endofunctors.");
+    let params = json!({ "sessionId": session, "pending": "And in plain words?",
+        "tools": [{ "type": "function", "function": { "name": "search", "parameters": {} } }] });
+    let built = wire.ok("context.build", params.clone());
+    check_shape(&built, 4096);
+    assert_eq!(built["strategy"], "full-history");
+    assert_eq!(built["omitted"], json!([]));
+    let contents: Vec<&str> = built["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|message| message["content"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        contents,
+        [
+            "Be brief.",
+            "What is a monad?",
+            "A monoid in the category of endofunctors.",
+            "And in plain words?"
+        ]
+    );
+    assert!(number(&built["budget"]["toolDefinitionTokens"]) > 0);
+    assert!(number(&built["budget"]["systemPromptTokens"]) > 0);
+    let again = wire.ok("context.build", params);
+    assert_eq!(again["messages"], built["messages"], "same session, same context");
+}
+
+#[test]
+fn every_window_is_kept_to_and_nothing_vanishes() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let mut random = Random::announced("context");
+    let session = wire.create(json!({ "systemPrompt": "Be exact.", "contextSize": 8192 }));
+    converse(&mut wire, &session, 80, &mut random);
+    let records = wire.records(&session).len();
+    for window in [2048_u64, 4096, 8192, 32_768, 131_072] {
+        let params = json!({ "sessionId": session, "contextSize": window, "pending": "What was the first question?" });
+        let built = wire.ok("context.build", params.clone());
+        check_shape(&built, window);
+        check_nothing_vanishes(&mut wire, &session, &built);
+        assert!(
+            built["messages"].to_string().contains("question 0"),
+            "the original task is kept at {window}"
+        );
+        assert!(
+            built["messages"].as_array().unwrap().last().unwrap()["content"]
+                .as_str()
+                .unwrap()
+                .ends_with("What was the first question?")
+        );
+        let again = wire.ok("context.build", params);
+        assert_eq!(again["messages"], built["messages"], "{window}: same log, same context");
+    }
+    assert_eq!(wire.records(&session).len(), records, "a build without `auto` writes nothing");
+    wire.refused(
+        "context.build",
+        json!({ "sessionId": session, "contextSize": 2047 }),
+        "invalidParams",
+    );
+    wire.refused(
+        "context.build",
+        json!({ "sessionId": session, "strategy": "no-such" }),
+        "invalidParams",
+    );
+    let too_long = json!({ "sessionId": session, "contextSize": 2048, "pending": "far too long ".repeat(4000) });
+    let error = wire.refused("context.build", too_long, "contextOverflow");
+    assert!(number(&error["data"]["needed"]) > number(&error["data"]["available"]), "{error}");
+}
+
+#[test]
+fn within_an_epoch_a_context_only_grows_and_a_new_one_is_one_record() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let mut random = Random::announced("epochs");
+    let session = wire.create(json!({ "systemPrompt": "Be exact.", "contextSize": 4096 }));
+    let _seq = wire.record(&session, "user", "The original task: write a parser.");
+    let _seq = wire.record(&session, "assistant", "I begin.");
+    let epochs = |wire: &mut Wire| {
+        wire.records(&session).iter().filter(|record| record["type"] == "epoch").count()
+    };
+    let params = json!({ "sessionId": session, "compact": "auto" });
+    let mut previous = wire.ok("context.build", params.clone());
+    check_shape(&previous, 4096);
+    let mut known = epochs(&mut wire);
+    let mut renewed = 0;
+    for turn in 0..60 {
+        let _seq = wire.record(
+            &session,
+            "user",
+            &format!("turn {turn}: {}", "more words ".repeat(20 + random.below(60) as usize)),
+        );
+        let built = wire.ok("context.build", params.clone());
+        check_shape(&built, 4096);
+        check_nothing_vanishes(&mut wire, &session, &built);
+        assert_eq!(built.get("transient"), None, "with `auto` the plan is recorded");
+        let now = epochs(&mut wire);
+        assert!(now <= known + 1, "one build writes at most one record");
+        if now == known {
+            check_begins_with(&built, &previous);
+            assert!(number(&built["prefixTokens"]) > 0, "{}", built["prefixTokens"]);
+            assert!(number(&built["prefixTokens"]) <= number(&built["tokensUsed"]));
+        } else {
+            renewed += 1;
+            assert!(
+                number(&built["tokensUsed"]) < number(&previous["tokensUsed"]),
+                "a new head is smaller"
+            );
+        }
+        let unchanged = wire.ok("context.build", params.clone());
+        assert_eq!(unchanged["messages"], built["messages"]);
+        assert_eq!(epochs(&mut wire), now, "nothing changed, nothing is written");
+        (known, previous) = (now, unchanged);
+        let _seq = wire.record(&session, "assistant", &format!("answer {turn}"));
+    }
+    assert!((2..20).contains(&renewed), "{renewed} epochs in 60 turns: rarely and deeply");
+    let before = wire.ok("context.build", params.clone());
+    daemon.kill9();
+    let (_daemon, mut wire) = sandbox.served();
+    let after = wire.ok("context.build", params);
+    assert_eq!(after["messages"], before["messages"], "a restart changes no byte");
+}
+
+#[test]
+fn without_auto_a_plan_that_is_not_recorded_says_so() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({ "contextSize": 2048 }));
+    for turn in 0..30 {
+        let _seq =
+            wire.record(&session, "user", &format!("turn {turn}: {}", "more words ".repeat(40)));
+        let _seq = wire.record(&session, "assistant", "noted");
+    }
+    let built = wire.ok("context.build", json!({ "sessionId": session }));
+    check_shape(&built, 2048);
+    assert_eq!(built["transient"], true);
+    assert!(!wire.records(&session).iter().any(|record| record["type"] == "epoch"));
+    let recorded = wire.ok("context.build", json!({ "sessionId": session, "compact": "auto" }));
+    assert_eq!(recorded.get("transient"), None);
+    let after = wire.ok("context.build", json!({ "sessionId": session }));
+    assert_eq!(after.get("transient"), None, "it fits into the recorded epoch");
+    check_begins_with(&after, &recorded);
+}

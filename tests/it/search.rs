@@ -1,0 +1,271 @@
+//! `session.search`: what was said is found, by its words and their parts, in every condition of the catalog.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Sandbox, Wire, until};
+
+/// What is said in these tests: role and text.
+const SAID: &[(&str, &str)] = &[
+    ("user", "Why does parse_config_file panic on an empty file?"),
+    ("assistant", "Because HttpServerBuilder calls unwrapOrDefault too early."),
+    ("user", "See daemon/src/session/log.rs, please."),
+    ("assistant", "データベース接続を確認してください。搜索引擎很快。"),
+    ("user", "The connection was refused, not the request."),
+    ("assistant", "A refused request is not a refused connection."),
+    ("tool", "error[E0308]: mismatched types"),
+];
+
+fn filled(wire: &mut Wire) -> String {
+    let session = wire.create(json!({ "title": "Search me" }));
+    for (role, text) in SAID {
+        let _seq = wire.record(&session, role, text);
+    }
+    caught_up(wire);
+    session
+}
+
+/// Waits until the catalog holds everything.
+fn caught_up(wire: &mut Wire) {
+    until("the catalog has caught up", || {
+        let catalog = wire.ok("daemon.status", json!({}))["catalog"].clone();
+        (catalog["state"] == "ready" && catalog["behind"] == 0).then_some(())
+    });
+}
+
+/// The positions of the hits, sorted.
+fn hits(wire: &mut Wire, params: &Value) -> Vec<u64> {
+    let found = wire.ok("session.search", params.clone());
+    assert_eq!(found.get("behind"), None, "{found}");
+    let mut seqs: Vec<u64> =
+        found["data"].as_array().unwrap().iter().map(|hit| hit["seq"].as_u64().unwrap()).collect();
+    seqs.sort_unstable();
+    seqs
+}
+
+/// What every catalog of [`SAID`] must answer, however it came about.
+fn check_answers(wire: &mut Wire) {
+    let mut check = |query: &str, expected: &[u64]| {
+        assert_eq!(hits(wire, &json!({ "query": query })), expected, "{query}");
+    };
+    check("parse_config_file", &[1]);
+    check("config", &[1]);
+    check("PANIC", &[1]);
+    check("HttpServerBuilder", &[2]);
+    check("builder", &[2]);
+    check("server", &[2]);
+    check("daemon/src/session/log.rs", &[3]);
+    check("log.rs", &[3]);
+    check("接続", &[4]);
+    check("データ", &[4]);
+    check("引擎", &[4]);
+    check("\"connection was refused\"", &[5]);
+    check("\"refused connection\"", &[6]);
+    check("refused connection", &[5, 6]);
+    check("misma*", &[7]);
+    check("mismatched", &[7]);
+    check("E0308", &[7]);
+    check("nowhere", &[]);
+    check("refused nowhere", &[]);
+}
+
+#[test]
+fn words_parts_of_names_paths_and_ideographs_are_found() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let _session = filled(&mut wire);
+    check_answers(&mut wire);
+}
+
+#[test]
+fn a_hit_says_where_it_is_and_shows_the_words() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({ "title": "Long" }));
+    let text = format!("{} The needle\nlies here. {}", "hay ".repeat(400), "straw ".repeat(400));
+    let seq = wire.record(&session, "assistant", &text);
+    caught_up(&mut wire);
+    let found = wire.ok("session.search", json!({ "query": "needle" }));
+    let hit = &found["data"][0];
+    assert_eq!(hit["sessionId"], session.as_str());
+    assert_eq!(
+        (&hit["seq"], &hit["role"], &hit["title"]),
+        (&json!(seq), &json!("assistant"), &json!("Long"))
+    );
+    let snippet: Vec<char> = hit["snippet"].as_str().unwrap().chars().collect();
+    assert!(snippet.len() < 400 && !snippet.contains(&'\n'), "{hit}");
+    let range = &hit["matches"][0];
+    let (start, end) = (range[0].as_u64().unwrap() as usize, range[1].as_u64().unwrap() as usize);
+    assert_eq!(snippet[start..end].iter().collect::<String>(), "needle");
+}
+
+#[test]
+fn filters_and_pages_narrow_the_hits() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let project = sandbox.project("p");
+    let mut sessions = Vec::new();
+    for n in 0..3 {
+        let params = if n == 1 { json!({ "projectPath": project }) } else { json!({}) };
+        let session = wire.create(params);
+        for (at, role) in ["user", "assistant"].into_iter().cycle().take(10).enumerate() {
+            let message = json!({ "role": role, "content": "common word", "timestamp": format!("2026-0{}-0{}T00:00:00Z", n + 1, at % 9 + 1) });
+            let _result =
+                wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+        }
+        sessions.push(session);
+    }
+    caught_up(&mut wire);
+    let mut count = |extra: Value| {
+        let mut params = json!({ "query": "common", "limit": 200 });
+        params.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        wire.ok("session.search", params)["data"].as_array().unwrap().len()
+    };
+    assert_eq!(count(json!({})), 30);
+    assert_eq!(count(json!({ "role": "user" })), 15);
+    assert_eq!(count(json!({ "sessionId": sessions[2] })), 10);
+    assert_eq!(count(json!({ "projectPath": project })), 10);
+    assert_eq!(count(json!({ "sort": "relevance" })), 30);
+    assert_eq!(count(json!({ "since": "2026-03-01T00:00:00Z" })), 10, "by the time it was said");
+    assert_eq!(count(json!({ "until": "2026-02-01T00:00:00Z" })), 10);
+
+    let mut seen = std::collections::BTreeSet::new();
+    let mut last_at = "9999".to_owned();
+    let mut cursor = Value::Null;
+    loop {
+        let mut params = json!({ "query": "common", "limit": 7 });
+        if !cursor.is_null() {
+            params["cursor"] = cursor.clone();
+        }
+        let page = wire.ok("session.search", params);
+        for hit in page["data"].as_array().unwrap() {
+            let at = hit["at"].as_str().unwrap().to_owned();
+            assert!(at <= last_at, "newest first");
+            last_at = at;
+            assert!(
+                seen.insert((hit["sessionId"].to_string(), hit["seq"].as_u64())),
+                "each hit once"
+            );
+        }
+        match page.get("nextCursor") {
+            Some(next) => cursor = next.clone(),
+            None => break,
+        }
+    }
+    assert_eq!(seen.len(), 30);
+}
+
+#[test]
+fn odd_queries_are_answered_or_refused_and_never_break() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let _session = filled(&mut wire);
+    let long = "word ".repeat(2000);
+    for query in [
+        "",
+        " ",
+        "\"",
+        "\"open",
+        "*",
+        "a*",
+        "AND",
+        "OR NOT",
+        "(",
+        "x:y",
+        "--",
+        "';DROP TABLE x",
+        "\u{0}",
+        "🦀",
+        "\\",
+        "^",
+        "NEAR(a b)",
+        &long,
+    ] {
+        match wire.call("session.search", json!({ "query": query })) {
+            Ok(found) => assert!(found["data"].is_array(), "{query:?}"),
+            Err(error) => assert!(
+                ["invalidParams", "tooLarge"].contains(&error["data"]["kind"].as_str().unwrap()),
+                "{query:?}: {error}"
+            ),
+        }
+    }
+    check_answers(&mut wire);
+}
+
+#[test]
+fn everything_acknowledged_is_found_after_a_kill() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({ "title": "Search me" }));
+    for (role, text) in SAID {
+        let _seq = wire.record(&session, role, text);
+    }
+    daemon.kill9();
+    let (_daemon, mut wire) = sandbox.served();
+    caught_up(&mut wire);
+    check_answers(&mut wire);
+}
+
+#[test]
+fn a_lost_or_ruined_catalog_is_rebuilt_while_the_daemon_answers() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let session = filled(&mut wire);
+    let list_before = wire.ok("session.list", json!({}));
+    assert!(daemon.terminate().success());
+    let catalog = sandbox.home().join("catalog.sqlite3");
+    let ruin: [(&str, &dyn Fn()); 4] = [
+        ("deleted", &|| std::fs::remove_file(&catalog).unwrap()),
+        ("overwritten", &|| {
+            std::fs::write(&catalog, b"this is no database, ".repeat(1000)).unwrap()
+        }),
+        ("emptied", &|| std::fs::write(&catalog, b"").unwrap()),
+        ("damaged inside", &|| {
+            let mut bytes = std::fs::read(&catalog).unwrap();
+            for at in (4096..bytes.len()).step_by(512) {
+                bytes[at] ^= 0xff;
+            }
+            std::fs::write(&catalog, bytes).unwrap();
+        }),
+    ];
+    for (how, ruin) in ruin {
+        ruin();
+        let (daemon, mut wire) = sandbox.served();
+        // Reading and recording need no catalog.
+        assert_eq!(wire.records(&session).len(), SAID.len() + 1, "{how}");
+        until("the catalog is whole again", || {
+            // A damage that the start does not see comes to light with the first question.
+            let _found = wire.call("session.search", json!({ "query": "panic" }));
+            let catalog = wire.ok("daemon.status", json!({}))["catalog"].clone();
+            (catalog["state"] == "ready"
+                && catalog["behind"] == 0
+                && wire
+                    .call("session.search", json!({ "query": "接続" }))
+                    .is_ok_and(|found| found["data"][0].is_object()))
+            .then_some(())
+        });
+        check_answers(&mut wire);
+        let mut list = wire.ok("session.list", json!({}));
+        assert_eq!(list.as_object_mut().unwrap().remove("behind"), None, "{how}");
+        assert_eq!(list, list_before, "{how}: the same list");
+        assert!(daemon.terminate().success());
+    }
+}
+
+#[test]
+fn a_catalog_that_lags_behind_the_log_catches_up() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let session = filled(&mut wire);
+    assert!(daemon.terminate().success());
+    let catalog = sandbox.home().join("catalog.sqlite3");
+    let old = std::fs::read(&catalog).unwrap();
+    let (daemon, mut wire) = sandbox.served();
+    let seq = wire.record(&session, "user", "a later platypus");
+    caught_up(&mut wire);
+    assert!(daemon.terminate().success());
+    std::fs::write(&catalog, old).unwrap();
+    let (_daemon, mut wire) = sandbox.served();
+    caught_up(&mut wire);
+    assert_eq!(hits(&mut wire, &json!({ "query": "platypus" })), [seq]);
+    check_answers(&mut wire);
+}
