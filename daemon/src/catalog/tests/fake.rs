@@ -11,7 +11,8 @@ use ollm_protocol::methods::session::{SearchSort, Session, SessionStatus};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use uuid::Uuid;
 
-use crate::catalog::{Catalog, CatalogOptions, SearchPage, SearchQuery};
+use crate::catalog::search::SearchPage;
+use crate::catalog::{Catalog, CatalogOptions, SearchQuery};
 use crate::session::index::{Entry, IndexSource, IndexUpdate, KeyEntry, Known, ScanPoint};
 
 pub(super) const HOUR_MS: i64 = 3_600_000;
