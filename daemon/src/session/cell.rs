@@ -256,6 +256,17 @@ impl Cell {
         self.live.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(read)
     }
 
+    /// Notes that records that were whole cannot be read any more, and tells whoever wants to know.
+    pub(super) fn note_unreadable(&self, seqs: &[Seq]) {
+        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(live) = live.as_mut() else { return };
+        let new = seqs.iter().filter(|seq| live.state.note_unreadable(**seq)).count();
+        if new > 0 {
+            let change = Change::Recovered { torn_bytes: 0, damaged: new as u64 };
+            self.shared.observer.changed(self.id, &change);
+        }
+    }
+
     /// Refuses every later write and read, waits for the running write, and closes the file.
     pub(super) fn begin_delete(&self) -> Result<(), SessionError> {
         let refused: Vec<Command> = {

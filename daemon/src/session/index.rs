@@ -41,6 +41,8 @@ impl Entry {
     pub(crate) const HAS_THINKING: u16 = 8;
     /// A custom record that enters the context.
     pub(crate) const IN_CONTEXT: u16 = 16;
+    /// It was whole once and could not be read later; it keeps its place on the path.
+    const UNREADABLE: u16 = 32;
 
     /// The entry of a readable record.
     pub(crate) fn new(
@@ -76,7 +78,12 @@ impl Entry {
 
     /// Whether the record cannot be read.
     pub(crate) const fn is_damaged(&self) -> bool {
-        self.len == 0
+        self.len == 0 || self.flags & Self::UNREADABLE != 0
+    }
+
+    /// Notes that a record that was whole cannot be read any more.
+    pub(super) const fn mark_unreadable(&mut self) {
+        self.flags |= Self::UNREADABLE;
     }
 
     /// The record before it on its path.

@@ -181,6 +181,17 @@ impl SessionState {
         self.carry.damaged = self.carry.damaged.max(places);
     }
 
+    /// Notes that a record that was whole cannot be read any more; false when that was known.
+    pub(super) fn note_unreadable(&mut self, seq: Seq) -> bool {
+        let Some(entry) = self.entries.get_mut(index(seq)).filter(|entry| !entry.is_damaged())
+        else {
+            return false;
+        };
+        entry.mark_unreadable();
+        self.carry.damaged += 1;
+        true
+    }
+
     /// How far the log is whole.
     pub(crate) const fn point(&self) -> ScanPoint {
         self.point

@@ -12,7 +12,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use tokio::sync::oneshot;
 
 use super::cell::{Cell, Command};
-use super::index::OpenHint;
+use super::index::{Entry, OpenHint};
 use super::live::Live;
 use super::log::file::{OpenLogFile, open_real};
 use super::pool::SyncPool;
@@ -241,7 +241,20 @@ impl Sessions {
             let entries: Vec<_> = seqs.iter().map(|seq| live.state().entry(*seq)).collect();
             (live.reader(), entries)
         })?;
-        Ok(entries.into_iter().map(|entry| entry.and_then(|entry| reader.read(entry))).collect())
+        let read = |entry: Option<Entry>| entry.and_then(|entry| reader.read(entry));
+        let records: Vec<_> = entries.into_iter().map(read).collect();
+        let unreadable = seqs.iter().zip(&records).filter(|(_, record)| record.is_none());
+        self.note_unreadable(id, unreadable.map(|(seq, _)| *seq).collect());
+        Ok(records)
+    }
+
+    /// Notes records that could not be read; those that were known to be damaged change nothing.
+    pub(crate) fn note_unreadable(&self, id: SessionId, seqs: Vec<Seq>) {
+        if !seqs.is_empty()
+            && let Ok(cell) = self.cell(id)
+        {
+            cell.note_unreadable(&seqs);
+        }
     }
 
     /// Reads the bodies of records by number; `None` for damaged ones. May block on the disk.

@@ -181,7 +181,9 @@ pub(crate) fn import(
         imported.header.project_path = project_path;
     }
     if dry_run {
-        let report = Some(imported.report);
+        let mut report = imported.report;
+        report.imported_records = imported.records.len() as u64;
+        let report = Some(report);
         return Ok(SessionImportResult { upload_id: None, session: None, report });
     }
     let (session, report) = store(core, imported)?;

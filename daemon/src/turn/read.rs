@@ -109,14 +109,22 @@ fn read(
         (slice, live.reader(), wanted)
     })?;
     let mut bytes = 0;
+    let mut unreadable = Vec::new();
     for (seq, entry, active) in wanted {
-        let Some(record) = reader.read(entry) else { continue };
+        let Some(record) = reader.read(entry) else {
+            unreadable.push(seq);
+            continue;
+        };
         bytes += weight(&record, entry);
         if bytes > PAGE_BYTES && !slice.records.is_empty() {
             slice.next = seq.0;
             break;
         }
         slice.records.push(Record { active, ..record });
+    }
+    if !unreadable.is_empty() {
+        core.sessions.note_unreadable(id, unreadable);
+        slice.session = core.sessions.summary(id)?;
     }
     Ok(slice)
 }

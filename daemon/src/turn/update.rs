@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{Close, CloseReason, MetaPatch, ModeChange, RecordBody};
-use ollm_protocol::methods::session::{Session, SessionSetModeParams, SessionUpdateParams};
+use ollm_protocol::methods::session::{
+    Session, SessionSetModeParams, SessionStatus, SessionUpdateParams,
+};
 
 use super::{Core, TurnError, append, blocking};
 use crate::context::MIN_CONTEXT_SIZE;
@@ -106,6 +108,10 @@ pub(crate) async fn set_mode(
 
 /// Closes a session and writes its document.
 pub(crate) async fn close(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
+    let session = summary(core, id).await?;
+    if session.status == SessionStatus::Closed {
+        return Ok(session);
+    }
     let body = RecordBody::Close(Close { reason: CloseReason::Client });
     append(core, id, vec![Draft::new(body, None)], None).await?;
     blocking(core, move |core| {

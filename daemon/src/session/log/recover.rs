@@ -65,23 +65,26 @@ pub(crate) fn scan(
         let len = line.len() as u64;
         let at = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
         match v1::checked_with_crc(line) {
-            None => scan.bad(len),
+            None => match v1::foreign_version(line) {
+                Some(found) => return Err(newer(path, found)),
+                None => scan.bad(len),
+            },
             Some((json, crc)) => {
                 let fold = &*scan.fold;
                 let read = v1::scan(json, at, blobs, &|kind, role| fold.wants(kind, role));
                 match read {
                     ScannedLine::Record(record, durable) => scan.good(record, durable, crc, len),
                     ScannedLine::Damaged => scan.bad(len),
-                    ScannedLine::Newer(found) => {
-                        let supported = MAX_VERSION;
-                        let path = path.to_owned();
-                        return Err(LogError::UpgradeRequired { path, found, supported });
-                    }
+                    ScannedLine::Newer(found) => return Err(newer(path, found)),
                 }
             }
         }
     }
     Ok(scan.finish())
+}
+
+fn newer(path: &Path, found: u32) -> LogError {
+    LogError::UpgradeRequired { path: path.to_owned(), found, supported: MAX_VERSION }
 }
 
 /// A place that could not be read and is not yet known to be damage or tail.

@@ -134,6 +134,19 @@ pub(super) fn checked(line: &[u8]) -> Option<&[u8]> {
     checked_with_crc(line).map(|(json, _)| json)
 }
 
+/// The version of a whole line of JSON that ends differently from ours, if it is newer.
+///
+/// A line of ours with a flipped bit still ends like one, so damage is not taken for an upgrade.
+pub(super) fn foreign_version(line: &[u8]) -> Option<u32> {
+    let json = line.strip_suffix(b"\n")?;
+    let ending = json.len().checked_sub(TRAILER_BYTES - 1).map(|at| &json[at..]);
+    if ending.is_some_and(|ending| ending.starts_with(CRC_FIELD)) {
+        return None;
+    }
+    let only: VersionOnly = serde_json::from_slice(json).ok()?;
+    (only.v > MAX_VERSION).then_some(only.v)
+}
+
 /// The envelope of a line, read without its content.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
