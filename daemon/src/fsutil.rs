@@ -6,6 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// How the names of files begin that are not yet what they are to be.
+const TEMPORARY: &str = ".tmp-";
 
 /// A file operation that failed.
 #[derive(Debug, thiserror::Error)]
@@ -72,13 +76,30 @@ pub(crate) fn replace_with(
     let fail = |source| FsError::new("write", path, source);
     let parent = path.parent().unwrap_or(Path::new("."));
     // tempfile makes the file with mode 0600 and removes it when anything below fails.
-    let temporary = tempfile::Builder::new().prefix(".tmp-").tempfile_in(parent).map_err(fail)?;
+    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(parent).map_err(fail)?;
     let mut out = io::BufWriter::with_capacity(64 * 1024, temporary.as_file());
     write(&mut out).and_then(|()| out.flush()).map_err(fail)?;
     drop(out);
     temporary.as_file().sync_all().map_err(fail)?;
     temporary.persist(path).map_err(|failed| fail(failed.error))?;
     sync_dir(parent)
+}
+
+/// Removes what [`replace_atomically`] left in a directory when it was killed before `before`; returns how many.
+pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize, FsError> {
+    let fail = |source| FsError::new("list", dir, source);
+    let mut swept = 0;
+    for file in fs::read_dir(dir).map_err(fail)? {
+        let file = file.map_err(fail)?;
+        let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
+        let is_old =
+            || file.metadata().and_then(|data| data.modified()).is_ok_and(|at| at < before);
+        if is_temporary && is_old() {
+            remove_file(&file.path())?;
+            swept += 1;
+        }
+    }
+    Ok(swept)
 }
 
 /// Makes renames, creations and removals in a directory durable.
@@ -137,5 +158,11 @@ mod tests {
         assert_eq!(fs::metadata(&file).expect("exists").permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&dir).expect("exists").permissions().mode() & 0o777, 0o700);
         assert_eq!(fs::read_dir(&dir).expect("lists").count(), 1, "no temporary file is left");
+        drop(open_private(&dir.join(".tmp-killed")).expect("creates"));
+        let count = |before| sweep_temporaries(&dir, before).expect("sweeps");
+        assert_eq!(count(SystemTime::UNIX_EPOCH), 0, "a younger one may be in use");
+        let later = SystemTime::now() + std::time::Duration::from_secs(60);
+        assert_eq!((count(later), count(later)), (1, 0));
+        assert!(file.exists());
     }
 }

@@ -20,7 +20,8 @@ pub enum EventKind {
     SessionClosed,
     /// A session was put away. Data: `reason`, `client` or `retention`.
     SessionArchived,
-    /// A session and all its files are gone. Data: `reason`, `client` or `retention`.
+    /// A session and all its files are gone. Data: `reason`: `client`, `retention`, or `interrupted` for a deletion
+    /// that a crash had interrupted.
     SessionDeleted,
     /// A message is durable. Data: `role`, `tokens`.
     MessageRecorded,

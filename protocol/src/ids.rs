@@ -11,10 +11,15 @@ use uuid::Uuid;
 
 /// Says that a text is not an id of the kind that was expected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} must be a UUID in its hyphenated form")]
+#[error("{kind} {}", Self::PROBLEM)]
 pub struct InvalidId {
     /// What the id was to name, for example `sessionId`.
     pub kind: &'static str,
+}
+
+impl InvalidId {
+    /// What is wrong with it; the end of the message, by which a decoder tells this error from others.
+    pub const PROBLEM: &'static str = "must be a UUID in its hyphenated form";
 }
 
 macro_rules! uuid_id {

@@ -26,7 +26,7 @@ Examples:
     View(ViewArgs),
     /// Find text in everything that was recorded.
     #[command(after_help = "\
-All words must occur; \"a phrase\" in quotes must stand so; word* matches beginnings of five letters and more.
+All words must occur; \"a phrase\" in quotes must stand so; word* matches beginnings of three letters and more.
 Names like foo_bar and camelCase are found whole and by their parts.
 
 Examples:

@@ -73,6 +73,11 @@ impl CommandError {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// Whether another program has said what is wrong, on the same terminal.
+    pub(crate) fn was_told(&self) -> bool {
+        matches!(self, Self::Program { .. })
+    }
+
     /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {

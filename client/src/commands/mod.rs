@@ -55,7 +55,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
         Err(error) if error.is_closed_pipe() => Exit::Done.into(),
         Err(error) => {
             drop(terminal.flush());
-            terminal.note(&if json { error.to_json() } else { error.to_text() });
+            if !error.was_told() {
+                terminal.note(&if json { error.to_json() } else { error.to_text() });
+            }
             error.exit().into()
         }
     }

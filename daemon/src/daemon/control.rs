@@ -25,12 +25,13 @@ pub(super) struct Control {
     pub(super) home: PathBuf,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
+    /// What the configuration in force warns of, and why a newer one was not taken.
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
 }
 
 impl Control {
-    /// Keeps a warning for `daemon.status`.
+    /// Keeps for `daemon.status` why the configuration was not read again, until it is.
     pub(super) fn warn(&self, warning: String) {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         if warnings.last() != Some(&warning) {
@@ -72,6 +73,7 @@ impl Control {
         let mut slot = self.core.config.write().unwrap_or_else(PoisonError::into_inner);
         *slot = Arc::new(config);
         drop(slot);
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&warnings);
         let mut pending = self.restart_needed.lock().unwrap_or_else(PoisonError::into_inner);
         for name in &restart_needed {
             if !pending.contains(name) {

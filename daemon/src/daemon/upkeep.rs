@@ -4,7 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use notify::{RecursiveMode, Watcher};
 use ollm_protocol::Timestamp;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::control::Control;
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
-use crate::turn::{Core, Documents, Retention, finish_deletions};
+use crate::turn::{Core, Documents, Retention, clear_up};
 
 /// A session that nobody used for this long is closed; opening it again takes milliseconds.
 const UNUSED_MS: i64 = 5 * 60 * 1000;
@@ -36,8 +36,8 @@ pub(super) fn spawn(
     let (runner, for_retention) = (Arc::clone(retention), Arc::clone(core));
     until_stopped(tasks, async move { runner.run(for_retention).await });
     until_stopped(tasks, close_unused(Arc::clone(core)));
-    let for_deletions = Arc::clone(core);
-    drop(tokio::task::spawn_blocking(move || finish_deletions(&for_deletions)));
+    let (for_deletions, started) = (Arc::clone(core), SystemTime::now());
+    drop(tokio::task::spawn_blocking(move || clear_up(&for_deletions, started)));
     retention.ask();
     drop(tasks.spawn(signals(tasks.clone(), Arc::clone(control))));
     until_stopped(tasks, follow_config(Arc::clone(control)));

@@ -1,7 +1,7 @@
 //! Params from JSON, with errors that name the place.
 
 use jsonrpsee::types::Params;
-use ollm_protocol::ErrorKind;
+use ollm_protocol::{ErrorKind, InvalidId};
 use serde::de::DeserializeOwned;
 
 use super::error::{RpcError, shorten};
@@ -42,7 +42,10 @@ pub(crate) fn decode<P: DeserializeOwned>(
             return RpcError::new(ErrorKind::InvalidParams, message);
         }
         let message = format!("the params of {method} do not fit at `{path}`: {reason}");
-        RpcError::new(ErrorKind::InvalidParams, message).with_field("field", path)
+        // The one refusal that clients tell apart: what was given is no id at all.
+        let is_id = reason.ends_with(InvalidId::PROBLEM);
+        let kind = if is_id { ErrorKind::InvalidId } else { ErrorKind::InvalidParams };
+        RpcError::new(kind, message).with_field("field", path)
     })
 }
 
@@ -118,7 +121,9 @@ mod tests {
 
     fn check<P: DeserializeOwned>(params: Option<&str>, field: Option<&str>, text: &str) {
         let error = decode::<P>("a.b", &Params::new(params)).err().expect("is refused");
-        assert_eq!(error.kind, ErrorKind::InvalidParams);
+        let is_id = text == InvalidId::PROBLEM;
+        let expect = if is_id { ErrorKind::InvalidId } else { ErrorKind::InvalidParams };
+        assert_eq!(error.kind, expect);
         assert!(error.message.contains(text), "{}", error.message);
         let found = error.fields.get("field").and_then(|field| field.as_str());
         assert_eq!(found, field, "{}", error.message);
@@ -140,7 +145,7 @@ mod tests {
         check::<SessionRecordParams>(
             Some(r#"{"sessionId":"../../etc/passwd"}"#),
             Some("sessionId"),
-            "UUID",
+            InvalidId::PROBLEM,
         );
         let nested =
             format!(r#"{{"metadata":{{"a":{}1{}}}}}"#, "[".repeat(10_000), "]".repeat(10_000));

@@ -49,12 +49,14 @@ impl Live {
         let fail = |source| LogError::io("open", path, source);
         let file = File::open(path).map_err(fail)?;
         let len = file.metadata().map_err(fail)?.len();
+        // What a catalog has seen was synced, even where its fold cannot be used any more.
+        let claim = hint.as_ref().and_then(|hint| hint.point.records.checked_sub(1));
         let hinted = hint
             .and_then(|hint| SessionState::from_hint(id, hint))
             .filter(|state| describes(state, &file, len));
         let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
         let ScanEnd { point, torn_bytes, damaged_places } =
-            recover::scan(path, &file, state.point(), &blobs, &mut state)?;
+            recover::scan(path, &file, (state.point(), claim), &blobs, &mut state)?;
         state.set_point(point);
         state.note_damage(damaged_places);
         let reader = Some(Arc::new(file));

@@ -3,6 +3,7 @@
 //! Rename the log, let the caller clear what is derived, then remove the files and last the renamed log.
 
 use std::fs;
+use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
 
@@ -47,6 +48,16 @@ impl Sessions {
         fsutil::sync_dir(&paths.dir)?;
         fsutil::remove_file(&paths.deleting(id))?;
         fsutil::sync_dir(&paths.dir)
+    }
+
+    /// Removes half-written documents and blobs that a crash left; they may hold what was said.
+    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
+        let dir = &self.shared.paths.dir;
+        let mut swept = fsutil::sweep_temporaries(dir, before)?;
+        for name in self.names_beginning("")?.iter().filter(|name| name.ends_with(".blobs")) {
+            swept += fsutil::sweep_temporaries(&dir.join(name), before)?;
+        }
+        Ok(swept)
     }
 
     /// Deletions that a crash interrupted.

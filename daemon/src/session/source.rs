@@ -42,7 +42,10 @@ impl Sessions {
         let Some(path) = self.shared.log_path(id) else { return Ok(None) };
         match Live::open(id, &path, self.shared.paths.blobs(id), self.shared.hint(id)) {
             Ok(live) if live.state.point().records > 0 => Ok(Some(view(&live))),
-            Ok(_) => Ok(None),
+            Ok(_) => {
+                self.shared.set_aside_stillborn(id);
+                Ok(None)
+            }
             Err(error) => Err(io::Error::other(SessionError::log(id, &error))),
         }
     }

@@ -18,7 +18,7 @@ use super::log::file::{OpenLogFile, open_real};
 use super::pool::SyncPool;
 use super::{Appended, Birth, Draft, KeyUse, Observer, SessionError};
 use crate::clock::Clock;
-use crate::fsutil::FsError;
+use crate::fsutil::{self, FsError};
 
 /// Most sessions held open; each costs a file or two and 24 bytes a record.
 const MAX_OPEN: usize = 256;
@@ -91,6 +91,16 @@ pub(super) struct Stats {
 impl Shared {
     pub(super) fn hint(&self, id: SessionId) -> Option<OpenHint> {
         self.hints.get().and_then(|hints| hints.hint(id))
+    }
+
+    /// Moves a log without a single whole record out of the way: a crash before its first write was whole left
+    /// it, and there never was a session.
+    pub(super) fn set_aside_stillborn(&self, id: SessionId) {
+        let aside = self.paths.torn(id, self.clock.now());
+        match fsutil::rename_durably(&self.paths.log(id), &aside) {
+            Ok(()) => tracing::warn!(session = %id, "set a log aside that never held a record"),
+            Err(error) => tracing::warn!(session = %id, "a log without a record stays: {error}"),
+        }
     }
 
     /// The log of a session, also of one whose deletion was interrupted.

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ollm_protocol::content::RecordBody;
 use ollm_protocol::methods::session::{
     ExportFormat, ImportReport, Session, SessionExportParams, SessionExportResult,
     SessionImportParams, SessionImportResult,
@@ -208,7 +209,13 @@ fn store(core: &Arc<Core>, imported: Imported) -> Result<(Session, ImportReport)
     };
     let same = known.min(records.len());
     if !begins_alike(core, id, &records[..same])? {
-        return Err(SessionError::Exists { id }.into());
+        // A document says less than a log: it is recognized by what was said.
+        if !says_the_same(core, id, known, &records)? {
+            return Err(SessionError::Exists { id }.into());
+        }
+        report.already_imported = true;
+        report.imported_records = 0;
+        return Ok((core.sessions.summary(id)?, report));
     }
     report.already_imported = known > 0 && known >= records.len();
     report.imported_records = (records.len() - same) as u64;
@@ -234,6 +241,28 @@ fn begins_alike(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Resul
         }
     }
     Ok(true)
+}
+
+/// Whether the messages and tool calls of a session begin as the imported ones do.
+fn says_the_same(
+    core: &Core,
+    id: SessionId,
+    known: usize,
+    records: &[ImportedRecord],
+) -> Result<bool, TurnError> {
+    let said = |body: &RecordBody| matches!(body, RecordBody::Message(_) | RecordBody::ToolCall(_));
+    let mut imported = records.iter().map(|record| &record.body).filter(|body| said(body));
+    for first in (1..=known as u64).step_by(CHUNK_RECORDS) {
+        let seqs: Vec<Seq> = (first..=known as u64).take(CHUNK_RECORDS).map(Seq).collect();
+        for stored in core.sessions.bodies(id, &seqs)?.into_iter().flatten().filter(said) {
+            match imported.next() {
+                None => return Ok(true),
+                Some(body) if *body == stored => {}
+                Some(_) => return Ok(false),
+            }
+        }
+    }
+    Ok(imported.next().is_none())
 }
 
 /// The records after the first `known`, as the store takes them.

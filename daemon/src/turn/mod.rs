@@ -26,7 +26,7 @@ pub(crate) use exchange::{Uploads, export, import};
 pub(crate) use list::{current, list, search, set_current};
 pub(crate) use read::{get, resume};
 pub(crate) use record::{record, record_custom, record_tool_call};
-pub(crate) use remove::{cleanup, clear, delete, finish_deletions};
+pub(crate) use remove::{cleanup, clear, clear_up, delete};
 pub(crate) use retention::Retention;
 pub(crate) use update::{archive, close, set_mode, unarchive, update};
 

@@ -2,6 +2,7 @@
 //! a deletion that the next start finishes.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ollm_protocol::methods::session::{
     CleanupFailure, Session, SessionCleanupParams, SessionCleanupResult, SessionClearParams,
@@ -53,8 +54,18 @@ fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str) -> Result<(), T
     Ok(())
 }
 
-/// Finishes the deletions that a crash interrupted. Blocks on the disk.
-pub(crate) fn finish_deletions(core: &Arc<Core>) {
+/// Clears up what a crash left: half-written files and interrupted deletions. Blocks on the disk.
+pub(crate) fn clear_up(core: &Arc<Core>, started: SystemTime) {
+    match core.sessions.sweep_temporaries(started) {
+        Ok(0) => {}
+        Ok(swept) => tracing::info!(swept, "removed half-written files"),
+        Err(error) => tracing::warn!("half-written files may be left: {error}"),
+    }
+    finish_deletions(core);
+}
+
+/// Finishes the deletions that a crash interrupted.
+fn finish_deletions(core: &Arc<Core>) {
     let unfinished = match core.sessions.unfinished_deletions() {
         Ok(unfinished) => unfinished,
         Err(error) => return tracing::warn!("cannot look for unfinished deletions: {error}"),

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{Close, CloseReason, MetaPatch, ModeChange, RecordBody};
 use ollm_protocol::methods::session::{
     Session, SessionSetModeParams, SessionStatus, SessionUpdateParams,
 };
+use ollm_protocol::{EventKind, SessionId};
 
 use super::{Core, TurnError, append, blocking};
 use crate::context::MIN_CONTEXT_SIZE;
+use crate::events::EventDraft;
 use crate::projects::Projects;
 use crate::session::Draft;
 
@@ -62,7 +63,19 @@ pub(crate) async fn update(
 
 /// Puts a session away.
 pub(crate) async fn archive(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
-    set_archived(core, id, true).await
+    let was = summary(core, id).await?;
+    if was.status == SessionStatus::Archived {
+        return Ok(was);
+    }
+    let session = set_archived(core, id, true).await?;
+    core.events.publish(EventDraft {
+        session_id: Some(id),
+        seq: None,
+        kind: EventKind::SessionArchived,
+        at: core.clock.now(),
+        data: serde_json::json!({ "reason": "client" }),
+    });
+    Ok(session)
 }
 
 /// Brings an archived session back.

@@ -23,7 +23,7 @@ impl Cell {
         let live = Live::open(self.id, &path, self.shared.paths.blobs(self.id), hint)
             .map_err(|error| SessionError::log(self.id, &error))?;
         if live.state.point().records == 0 {
-            // A crash before the first write was whole: there never was a session.
+            self.shared.set_aside_stillborn(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
         let (torn_bytes, damaged) = (live.torn_bytes, live.damaged_places);

@@ -46,13 +46,13 @@ pub(crate) trait Fold {
     fn take(&mut self, found: Found);
 }
 
-/// Reads `file` from `from` to its end.
+/// Reads `file` from a point to its end, knowing the highest number that was surely synced.
 ///
 /// **Errors**: `Io`; `UpgradeRequired` when a whole line has a newer version.
 pub(crate) fn scan(
     path: &Path,
     file: &File,
-    from: ScanPoint,
+    (from, durable): (ScanPoint, Option<u64>),
     blobs: &Path,
     fold: &mut dyn Fold,
 ) -> Result<ScanEnd, LogError> {
@@ -60,7 +60,7 @@ pub(crate) fn scan(
     let mut reader = file;
     reader.seek(SeekFrom::Start(from.bytes)).map_err(fail)?;
     let mut lines = Lines { reader, buffer: Vec::new(), start: 0, end: 0 };
-    let mut scan = Scan::new(from, fold);
+    let mut scan = Scan::new(from, durable, fold);
     while let Some(line) = lines.next().map_err(fail)? {
         let len = line.len() as u64;
         let at = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
@@ -105,9 +105,9 @@ struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    fn new(from: ScanPoint, fold: &'a mut dyn Fold) -> Self {
+    fn new(from: ScanPoint, durable: Option<u64>, fold: &'a mut dyn Fold) -> Self {
         let offset = from.bytes;
-        Self { fold, point: from, offset, durable: None, doubt: None, damaged_places: 0 }
+        Self { fold, point: from, offset, durable, doubt: None, damaged_places: 0 }
     }
 
     /// The number that the next record must have.
@@ -173,7 +173,11 @@ impl<'a> Scan<'a> {
         self.point = ScanPoint { bytes: end, records: self.point.records + 1, last_crc: crc };
     }
 
-    fn finish(self) -> ScanEnd {
+    fn finish(mut self) -> ScanEnd {
+        // The end of the log was synced once: it is cut like a torn tail, and it is damage.
+        if self.doubt.as_ref().is_some_and(|doubt| self.durable >= Some(doubt.first_lost)) {
+            self.damaged_places += 1;
+        }
         let torn_bytes = self.offset - self.point.bytes;
         ScanEnd { point: self.point, torn_bytes, damaged_places: self.damaged_places }
     }
