@@ -2,12 +2,12 @@
 //!
 //! In reading order, each module using only those after it:
 //!
-//! - [`daemon`]: builds every part, runs them, takes them down in reverse.
-//! - [`server`]: socket, lock and framing; [`rpc`]: methods and errors of the wire.
-//! - [`turn`]: what combines several parts: recording, building, importing, retention.
-//! - [`context`]: what a model is sent; [`catalog`]: the derived database; [`tokens`]: counting.
-//! - [`projects`]: what is remembered of a project; [`session`]: the log and everything folded from it.
-//! - [`events`], [`config`], [`fsutil`], [`clock`], [`shutdown`]: what all of them stand on.
+//! - `daemon`: builds every part, runs them, takes them down in reverse.
+//! - `server`: socket, lock and framing; `rpc`: methods and errors of the wire.
+//! - `turn`: what combines several parts: recording, building, importing, retention.
+//! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
+//! - `projects`: what is remembered of a project; `session`: the log and everything folded from it.
+//! - `events`, `config`, `fsutil`, `clock`, `shutdown`: what all of them stand on.
 //!
 //! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
 

@@ -3,7 +3,7 @@
 //! Pure and deterministic: the same path, settings and counter give the same context. Must not know sessions,
 //! files or the wire; contents come through [`Contents`].
 //!
-//! - [`build`]: the one entry. It keeps the head in force while it fits, else plans a new one.
+//! - [`build()`]: the one entry. It keeps the head in force while it fits, else plans a new one.
 //! - `budget`: arithmetic; `units`: what no cut separates; `strategy`: planners of heads.
 //! - `assemble`, `render`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
 

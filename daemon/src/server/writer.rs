@@ -38,7 +38,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// A queue of answers and its end, for [`write`].
+    /// A queue of answers and its end, for [`write()`].
     pub(super) fn channel() -> (Self, mpsc::Receiver<Outgoing>) {
         let (queue, end) = mpsc::channel(OUTGOING_MESSAGES);
         (Self { queue, room: Arc::new(Semaphore::new(OUTGOING_BYTES)) }, end)
