@@ -27,6 +27,8 @@ const READY: Duration = Duration::from_secs(5);
 const TOTAL: Duration = Duration::from_secs(10);
 /// How often a lock held by another client, or a socket that is about to appear, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long the daemon that holds the home may take to answer before it is tried again to start one.
+const AGAIN: Duration = Duration::from_millis(250);
 /// What the daemon ends with when another one owns the home.
 const EXIT_LOCKED: i32 = 75;
 /// The most bytes of a daemon's last words; it writes one line.
@@ -126,28 +128,33 @@ pub(crate) fn start(address: &Address, program: &Program) -> Result<Opened, Clie
         }
         std::thread::sleep(PAUSE);
     }
-    let lost_race = match run(&address, program, &log, deadline)? {
-        Outcome::Ready => false,
-        Outcome::LostRace => true,
-    };
-    connect(&address, deadline, lost_race, log)
+    run_until_answered(&address, program, deadline, log)
 }
 
-/// Connects to a daemon that is ready, or that another client or a service manager is just starting.
-fn connect(
+/// Runs the daemon, and again as long as another process holds the home and nobody answers: a daemon that was
+/// just killed holds its lock until the system has cleared it away.
+fn run_until_answered(
     address: &Address,
+    program: &Program,
     deadline: Instant,
-    lost_race: bool,
     log: PathBuf,
 ) -> Result<Opened, ClientError> {
     loop {
-        match probe(address) {
-            Ok(opened) => return Ok(Opened { started: !lost_race, ..opened }),
-            Err(attempts) if !lost_race => return Err(ClientError::Unreachable { attempts }),
-            Err(_) if Instant::now() >= deadline => {
-                return Err(ClientError::StartTimeout { after: TOTAL, log });
+        let started = match run(address, program, &log, deadline)? {
+            Outcome::Ready => true,
+            Outcome::LostRace => false,
+        };
+        let give_up = Instant::now() + AGAIN;
+        loop {
+            match probe(address) {
+                Ok(opened) => return Ok(Opened { started, ..opened }),
+                Err(attempts) if started => return Err(ClientError::Unreachable { attempts }),
+                Err(_) if Instant::now() >= deadline => {
+                    return Err(ClientError::StartTimeout { after: TOTAL, log });
+                }
+                Err(_) if Instant::now() >= give_up => break,
+                Err(_) => std::thread::sleep(PAUSE),
             }
-            Err(_) => std::thread::sleep(PAUSE),
         }
     }
 }
