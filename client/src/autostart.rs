@@ -28,7 +28,7 @@ const TOTAL: Duration = Duration::from_secs(10);
 /// How often a lock held by another client, or a socket that is about to appear, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long the daemon that holds the home may take to answer before it is tried again to start one.
-const AGAIN: Duration = Duration::from_millis(250);
+const AGAIN: Duration = Duration::from_millis(100);
 /// What the daemon ends with when another one owns the home.
 const EXIT_LOCKED: i32 = 75;
 /// The most bytes of a daemon's last words; it writes one line.

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::method::{Method, SessionList};
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
-use ollm_protocol::{Class, SessionId};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -97,14 +97,7 @@ impl<'a> Cx<'a> {
         &mut self,
         params: &M::Params,
     ) -> Result<Reply<M::Result>, ClientError> {
-        let mut answer = self.client()?.call_raw(M::NAME, params);
-        // A daemon that was just killed may still take a connection that it never answers. A read can be asked
-        // again; what writes could have been done.
-        if M::CLASS == Class::Read && matches!(answer, Err(ClientError::Closed { .. })) {
-            self.client = None;
-            answer = self.client()?.call_raw(M::NAME, params);
-        }
-        let raw = answer?;
+        let raw = self.client()?.call_raw(M::NAME, params)?;
         let value = decode(M::NAME, &raw)?;
         Ok(Reply { raw, value })
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{EventSubscribe, Method};
 use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::{Class, METHODS};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,6 +32,8 @@ pub struct BlockingClient {
     lines: Lines,
     next_id: u64,
     timeout: Duration,
+    /// Makes the connection once more; kept until something was answered.
+    again: Option<Connector>,
 }
 
 /// A subscription to events, which has its connection for itself.
@@ -92,6 +95,7 @@ impl BlockingClient {
             lines: Lines::default(),
             next_id: 1,
             timeout: connector.timeout(),
+            again: Some(connector.clone()),
         })
     }
 
@@ -131,6 +135,26 @@ impl BlockingClient {
     ///
     /// **Errors**: as [`BlockingClient::call`].
     pub fn call_raw<P: Serialize + ?Sized>(
+        &mut self,
+        method: &str,
+        params: &P,
+    ) -> Result<Box<RawValue>, ClientError> {
+        let answer = self.ask(method, params);
+        let Some(connector) = self.again.take() else { return answer };
+        // A daemon that was just killed may still take a connection that it never answers. A read can be asked
+        // again; what writes may have been done.
+        let reads = METHODS.iter().any(|known| known.name == method && known.class == Class::Read);
+        if !(reads && matches!(answer, Err(ClientError::Closed { .. }))) {
+            return answer;
+        }
+        let (timeout, started) = (self.timeout, self.started);
+        *self = Self::connect(&connector)?;
+        self.timeout = timeout;
+        self.started |= started;
+        self.ask(method, params)
+    }
+
+    fn ask<P: Serialize + ?Sized>(
         &mut self,
         method: &str,
         params: &P,
