@@ -146,6 +146,10 @@ fn a_truncated_log_loses_its_torn_tail_and_keeps_a_copy() {
     ];
     for (case, cut) in cuts.iter().enumerate() {
         std::fs::write(&path, cut).unwrap();
+        // A catalog that has seen the record would tell that it was lost.
+        for name in ["catalog.sqlite3", "catalog.sqlite3-wal", "catalog.sqlite3-shm"] {
+            let _absent = std::fs::remove_file(sandbox.home().join(name));
+        }
         let (daemon, mut wire) = sandbox.served();
         let records = wire.records(&session);
         let expected: &[&str] = &["message 0", "message 1", "message 2"];
@@ -157,6 +161,29 @@ fn a_truncated_log_loses_its_torn_tail_and_keeps_a_copy() {
         assert_eq!(about["status"], "active", "case {case}: a torn tail is no damage: {about}");
         daemon.kill9();
     }
+}
+
+#[test]
+fn an_end_that_is_lost_after_the_catalog_saw_it_is_reported() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({}));
+    for n in 0..4 {
+        let _seq = wire.record(&session, "user", &format!("message {n}"));
+    }
+    until("the catalog has caught up", || {
+        (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
+    });
+    assert!(daemon.terminate().success());
+    let path = sandbox.log_of(&session);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
+    let (_daemon, mut wire) = sandbox.served();
+    assert_eq!(texts(&wire.records(&session)), ["message 0", "message 1", "message 2"]);
+    let about = wire.ok("session.get", json!({ "sessionId": session }))["session"].clone();
+    assert_eq!((&about["status"], &about["damagedRecords"]), (&json!("corrupted"), &json!(1)));
+    let _seq = wire.record(&session, "user", "goes on");
+    assert_eq!(texts(&wire.records(&session)).last(), Some(&"goes on"));
 }
 
 #[test]
