@@ -3,7 +3,8 @@
 //! The signal has two stages: *stopping* asks everyone to finish, *forced* says that the time for it is over.
 //! Both are states and not messages, so that nobody can miss one by looking too late.
 //!
-//! **Invariant**: the only caller of `tokio::spawn`; a task that was spawned here is waited for at shutdown.
+//! **Invariant**: the only caller of `tokio::spawn`; what it spawns is waited for at shutdown, the watch for the
+//! second signal excepted.
 
 use std::future::Future;
 use std::time::Duration;
@@ -36,6 +37,12 @@ impl Tasks {
         F::Output: Send + 'static,
     {
         tokio::spawn(self.tracker.track_future(task))
+    }
+
+    /// Runs a task that shutdown does not wait for: one that watches the shutdown itself, and ends with the runtime.
+    #[expect(clippy::disallowed_methods, reason = "this is where tasks are spawned")]
+    pub(crate) fn spawn_watch(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(tokio::spawn(task));
     }
 
     /// Asks every task to finish; calling it again changes nothing.

@@ -284,7 +284,7 @@ fn discover_lists_exactly_the_methods_each_with_its_schemas() {
     for method in methods {
         let name = &method["name"];
         assert!(!method["summary"].as_str().unwrap_or_default().is_empty(), "{name}");
-        assert!(method["result"]["schema"].is_object(), "{name}");
+        assert!(!method["result"]["schema"].is_null(), "{name}");
         for param in method["params"].as_array().unwrap() {
             assert!(param["name"].is_string() && !param["schema"].is_null(), "{name}: {param}");
         }

@@ -40,6 +40,7 @@ fn every_change_is_told_once_and_in_order() {
             "session-resumed",
             "session-saved",
             "session-closed",
+            "session-saved",
             "session-archived",
             "session-deleted",
         ]
@@ -52,7 +53,7 @@ fn every_change_is_told_once_and_in_order() {
     assert_eq!(events[1]["data"]["role"], "user");
     assert_eq!(events[3]["data"]["to"], "planning");
     assert_eq!(events[4]["data"]["fields"], json!(["title"]));
-    assert_eq!(events[9]["data"]["reason"], "client");
+    assert_eq!(events[10]["data"]["reason"], "client");
     assert!(!json!(events).to_string().contains("hello"), "events carry no contents");
 }
 

@@ -146,6 +146,10 @@ fn a_truncated_log_loses_its_torn_tail_and_keeps_a_copy() {
     ];
     for (case, cut) in cuts.iter().enumerate() {
         std::fs::write(&path, cut).unwrap();
+        // A catalog that has seen the record would tell that it was lost.
+        for name in ["catalog.sqlite3", "catalog.sqlite3-wal", "catalog.sqlite3-shm"] {
+            let _absent = std::fs::remove_file(sandbox.home().join(name));
+        }
         let (daemon, mut wire) = sandbox.served();
         let records = wire.records(&session);
         let expected: &[&str] = &["message 0", "message 1", "message 2"];
@@ -157,6 +161,29 @@ fn a_truncated_log_loses_its_torn_tail_and_keeps_a_copy() {
         assert_eq!(about["status"], "active", "case {case}: a torn tail is no damage: {about}");
         daemon.kill9();
     }
+}
+
+#[test]
+fn an_end_that_is_lost_after_the_catalog_saw_it_is_reported() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({}));
+    for n in 0..4 {
+        let _seq = wire.record(&session, "user", &format!("message {n}"));
+    }
+    until("the catalog has caught up", || {
+        (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
+    });
+    assert!(daemon.terminate().success());
+    let path = sandbox.log_of(&session);
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 10]).unwrap();
+    let (_daemon, mut wire) = sandbox.served();
+    assert_eq!(texts(&wire.records(&session)), ["message 0", "message 1", "message 2"]);
+    let about = wire.ok("session.get", json!({ "sessionId": session }))["session"].clone();
+    assert_eq!((&about["status"], &about["damagedRecords"]), (&json!("corrupted"), &json!(1)));
+    let _seq = wire.record(&session, "user", "goes on");
+    assert_eq!(texts(&wire.records(&session)).last(), Some(&"goes on"));
 }
 
 #[test]
@@ -192,6 +219,13 @@ fn an_empty_or_foreign_log_blocks_nobody() {
     );
 }
 
+/// The checksum of a record's line, written out once more so that a test does not believe the code it tests.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
+    let fold = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc));
+    !bytes.iter().fold(!0, fold)
+}
+
 #[test]
 fn a_log_of_a_newer_version_is_refused_and_left_untouched() {
     let sandbox = Sandbox::new();
@@ -201,7 +235,10 @@ fn a_log_of_a_newer_version_is_refused_and_left_untouched() {
     assert!(daemon.terminate().success());
     let path = sandbox.log_of(&session);
     let mut bytes = std::fs::read(&path).unwrap();
-    bytes.extend_from_slice(b"{\"v\":99,\"seq\":2,\"sparkles\":true,\"sum\":\"future\"}\n");
+    let line = br#"{"v":99,"seq":2,"durable":1,"sparkles":true"#;
+    bytes.extend_from_slice(line);
+    // Every version keeps the checksum, or a flipped bit in the version would cost the whole session.
+    bytes.extend_from_slice(format!(",\"crc\":\"{:08x}\"}}\n", crc32c(line)).as_bytes());
     std::fs::write(&path, &bytes).unwrap();
     for catalog in ["known", "gone"] {
         if catalog == "gone" {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use ollm_protocol::METHODS;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::harness::{Sandbox, Wire, fixture};
 
@@ -87,6 +87,7 @@ fn blur_text(text: &str) -> String {
     let shapes = [
         ("<id>", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"),
         ("<time>", "dddd-dd-ddTdd:dd:dd.dddZ"),
+        ("<time>", "dddd-dd-dd dd:dd:dd UTC"),
         ("<hash>", "xxxxxxxxxxxxxxxx"),
     ];
     let fits = |shape: &str, at: usize| {
@@ -184,7 +185,7 @@ fn every_method_answers_as_it_was_written_down() {
 }
 
 /// The id in the name of the frozen log.
-const FROZEN: &str = "019c0000-0000-7000-8000-00000000f1f1";
+const FROZEN: &str = "0b6a7c1e-3f52-4c39-9d0e-6d1c2a9f4e03";
 
 /// What a log means: the session as lists show it, and its records.
 fn meaning(wire: &mut Wire) -> Value {
@@ -192,15 +193,28 @@ fn meaning(wire: &mut Wire) -> Value {
     let mut session = page["session"].clone();
     // Closing by age depends on today's date.
     let _status = session.as_object_mut().map(|session| session.remove("status"));
-    let exported = wire.ok("session.export", json!({ "sessionId": FROZEN, "format": "json" }));
-    let document: Value = serde_json::from_str(exported["data"].as_str().unwrap()).unwrap();
+    let document: Value = serde_json::from_str(&wire.export(FROZEN, "json")).unwrap();
     let context = wire.ok("context.build", json!({ "sessionId": FROZEN, "contextSize": 4096 }));
-    json!({
+    let mut meaning = json!({
         "session": session,
         "records": wire.records(FROZEN),
         "document": document,
         "context": context["messages"],
-    })
+    });
+    abridge(&mut meaning);
+    meaning
+}
+
+/// Shows of a long text its size and its ends.
+fn abridge(value: &mut Value) {
+    match value {
+        Value::String(text) if text.len() > 1000 => {
+            *text = format!("{} [{} bytes] {}", &text[..40], text.len(), &text[text.len() - 40..]);
+        }
+        Value::Array(values) => values.iter_mut().for_each(abridge),
+        Value::Object(map) => map.values_mut().for_each(abridge),
+        _ => {}
+    }
 }
 
 #[test]
@@ -229,8 +243,7 @@ fn a_log_of_version_1_means_what_it_always_meant() {
         std::fs::write(&expected, format!("{found:#}\n")).unwrap();
     }
     let frozen: Value = serde_json::from_str(&std::fs::read_to_string(&expected).unwrap()).unwrap();
-    let names: Map<String, Value> = frozen.as_object().unwrap().clone();
-    for (name, value) in names {
-        assert_eq!(found[&name], value, "{name}: {:#}", found[&name]);
+    for (name, value) in frozen.as_object().unwrap() {
+        assert_eq!(found[name], *value, "{name}: {:#}", found[name]);
     }
 }

@@ -49,27 +49,6 @@ fn full_session(wire: &mut Wire, project: &str) -> String {
     session
 }
 
-/// Exports a session whole.
-fn export(wire: &mut Wire, session: &str, format: &str) -> String {
-    let mut text = String::new();
-    let mut cursor = None;
-    loop {
-        let mut params = json!({ "sessionId": session, "format": format });
-        if let Some(cursor) = cursor {
-            params["cursor"] = cursor;
-        }
-        let chunk = wire.ok("session.export", params);
-        text.push_str(chunk["data"].as_str().unwrap());
-        match chunk.get("nextCursor") {
-            Some(next) => cursor = Some(next.clone()),
-            None => {
-                assert_eq!(chunk["doneRecords"], chunk["totalRecords"], "{format}");
-                return text;
-            }
-        }
-    }
-}
-
 /// Imports a text in chunks.
 fn import(wire: &mut Wire, text: &str) -> Value {
     let half = (text.len() / 2..).find(|at| text.is_char_boundary(*at)).unwrap();
@@ -522,7 +501,7 @@ fn the_document_is_the_projection_of_the_log() {
     assert_eq!(document["toolCalls"][0]["result"]["llmContent"], "def f(): pass");
     assert_eq!(document["metadata"]["modeHistory"][0]["to"], "planning");
     assert_eq!(document["metadata"]["userMessageCount"], 1);
-    let exported: Value = serde_json::from_str(&export(&mut wire, &session, "json")).unwrap();
+    let exported: Value = serde_json::from_str(&wire.export(&session, "json")).unwrap();
     assert_eq!(exported["messages"], document["messages"]);
     std::fs::remove_file(path).unwrap();
     let _again = wire.ok("session.save", json!({ "sessionId": session }));
@@ -536,12 +515,12 @@ fn exports_for_people_carry_the_words_and_no_commands() {
     let session = full_session(&mut wire, &sandbox.project("tool"));
     let attack = "<script>alert(1)</script> <img src=x onerror=alert(2)> [a](javascript:alert(3))";
     let _seq = wire.record(&session, "assistant", attack);
-    let markdown = export(&mut wire, &session, "markdown");
+    let markdown = wire.export(&session, "markdown");
     assert!(markdown.contains("reversed(list)"), "{markdown}");
-    assert!(markdown.contains("read_file"), "{markdown}");
+    assert!(markdown.contains("read\\_file"), "{markdown}");
     assert!(!markdown.contains('\u{1b}'), "escape sequences stay out");
-    assert!(!markdown.contains("<script>"), "{markdown}");
-    let html = export(&mut wire, &session, "html");
+    assert!(!markdown.replace("\\<", "").contains("<script"), "a `<` is escaped: {markdown}");
+    let html = wire.export(&session, "html");
     assert!(html.to_lowercase().starts_with("<!doctype html>"), "{html}");
     for bad in ["<script", "<img", "javascript:alert(3)\"", "\u{1b}"] {
         assert!(!html.contains(bad), "{bad} in the page");
@@ -559,7 +538,7 @@ fn import_of_our_own_exports_is_the_identity_and_idempotent() {
     let _seq = wire.record(&session, "user", &"large 世界 ".repeat(30_000));
     let _closed = wire.ok("session.update", json!({ "sessionId": session, "title": "Round trip" }));
     for format in ["jsonl", "json"] {
-        let exported = export(&mut wire, &session, format);
+        let exported = wire.export(&session, format);
         let other_home = Sandbox::new();
         let (_other, mut other) = other_home.served();
         let imported = import(&mut other, &exported);
@@ -587,7 +566,7 @@ fn import_of_our_own_exports_is_the_identity_and_idempotent() {
             1,
             "{format}"
         );
-        let back = export(&mut other, &copy, format);
+        let back = other.export(&copy, format);
         if format == "jsonl" {
             let lines =
                 |text: &str| text.lines().filter(|line| line.contains("\"message\":{")).count();

@@ -64,6 +64,8 @@ fn a_bad_frame_is_answered_and_the_connection_lives_on() {
                 }
             }
             let reply = wire.frame().unwrap_or_else(|| panic!("{name}: closed"));
+            // Nested brackets are a batch of one bad call.
+            let reply = reply.get(0).cloned().unwrap_or(reply);
             let code = reply["error"]["code"].as_i64().unwrap_or_else(|| panic!("{name}: {reply}"));
             assert!(codes.contains(&code), "{name}: {reply}");
             assert!(kind_of(&reply["error"]) != "internal", "{name}: {reply}");
@@ -98,7 +100,7 @@ fn a_scalar_or_another_protocol_gets_one_error_and_a_close() {
         "Content-Length: abc\r\n\r\n{}",
         "Content-Type: x\r\n\r\n{}",
     ] {
-        let mut wire = daemon.wire();
+        let mut wire = Wire::connect_as(daemon.socket(), Framing::ContentLength);
         wire.send_bytes(header.as_bytes());
         let reply = wire.frame().unwrap_or_else(|| panic!("{header:?}: closed without a word"));
         assert!(reply["error"]["message"].is_string(), "{header:?}: {reply}");

@@ -39,8 +39,12 @@ pub(super) fn spawn(
     let (for_deletions, started) = (Arc::clone(core), SystemTime::now());
     drop(tokio::task::spawn_blocking(move || clear_up(&for_deletions, started)));
     retention.ask();
-    drop(tasks.spawn(signals(tasks.clone(), Arc::clone(control))));
-    until_stopped(tasks, follow_config(Arc::clone(control)));
+    tasks.spawn_watch(signals(tasks.clone(), Arc::clone(control)));
+    // Before anybody hears that the daemon is ready, or a change right after that would go unnoticed.
+    let changed = Arc::new(Notify::new());
+    if let Some(watcher) = watch(&control.source.file(), Arc::clone(&changed)) {
+        until_stopped(tasks, follow_config(watcher, changed, Arc::clone(control)));
+    }
 }
 
 /// Runs work that has no end of its own.
@@ -65,7 +69,8 @@ async fn close_unused(core: Arc<Core>) {
     }
 }
 
-/// The first TERM or INT asks the daemon to leave, the second makes it; HUP reads the configuration again.
+/// The first TERM or INT asks the daemon to leave, one while it leaves makes it; HUP reads the configuration
+/// again.
 async fn signals(tasks: Tasks, control: Arc<Control>) {
     let handler =
         |kind| signal(kind).inspect_err(|error| tracing::error!("no signal handler: {error}"));
@@ -86,16 +91,8 @@ async fn signals(tasks: Tasks, control: Arc<Control>) {
                 }
                 tracing::info!("a signal asked the daemon to leave");
                 tasks.stop();
-                // The task outlives the drain only to notice a second signal.
-                tokio::select! {
-                    () = told_to_leave(&mut term, &mut int) => tasks.force(),
-                    () = tasks.forced() => {}
-                    () = tokio::time::sleep(super::DRAIN) => {}
-                }
-                return;
             }
             Some(()) = hup.recv() => reload(&control).await,
-            () = tasks.stopping() => return,
         }
     }
 }
@@ -108,12 +105,11 @@ async fn told_to_leave(term: &mut Signal, int: &mut Signal) {
 }
 
 /// Reads the configuration again whenever its file changes.
-async fn follow_config(control: Arc<Control>) {
-    let file = control.source.file().to_owned();
-    let changed = Arc::new(Notify::new());
-    let Some(_watcher) = watch(&file, Arc::clone(&changed)) else {
-        return std::future::pending().await;
-    };
+async fn follow_config(
+    _watcher: notify::RecommendedWatcher,
+    changed: Arc<Notify>,
+    control: Arc<Control>,
+) {
     loop {
         changed.notified().await;
         while tokio::time::timeout(CONFIG_QUIET, changed.notified()).await.is_ok() {}

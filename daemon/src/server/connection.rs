@@ -3,6 +3,10 @@
 //! Each call is polled once where it arrives and becomes a task only if it is not done by then. So a simple
 //! call costs no task, and a handler that hands its work over before it waits keeps the order of arrival.
 //!
+//! How large the answer to a read is shows only when it is made, and it is held until the client takes it. So
+//! a connection begins with few reads at once and gets more as their answers prove small. Writes answer briefly
+//! and may wait for each other, so they are never held back by this.
+//!
 //! **Invariants**: no further frame is looked at while as many calls run, as many request bytes are held, or
 //! as many answers wait as the limits allow, so a client that floods or does not read slows down itself; an
 //! error in one frame leaves the others alone; reads are dropped with the connection.
@@ -22,7 +26,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -41,6 +45,12 @@ const READ_BYTES: usize = 8 * 1024;
 
 /// Frames that are looked at before other tasks get their turn.
 const FRAMES_IN_A_ROW: usize = 64;
+
+/// Reads that run at once before any answer is known: few, because each may answer with a page of megabytes.
+const FIRST_READS: usize = 8;
+
+/// Bytes that the answers of the reads that run at once may take together, judged by the answers so far.
+const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// What every connection of a server shares.
 #[derive(Clone)]
@@ -71,6 +81,28 @@ enum End {
 /// A call that ended, with the request bytes it held.
 struct Ended {
     bytes: usize,
+    /// For a read: the bytes of its answer.
+    read: Option<usize>,
+}
+
+/// The reads that run, and how many may.
+struct Reads {
+    running: usize,
+    may_run: usize,
+    most: usize,
+}
+
+impl Reads {
+    fn new(limits: &Limits) -> Self {
+        let most = usize::try_from(limits.call.in_flight).unwrap_or(usize::MAX);
+        Self { running: 0, may_run: FIRST_READS.min(most), most }
+    }
+
+    /// A large answer lowers the number that may run at once, a small one raises it by one.
+    fn learn(&mut self, answer_bytes: usize) {
+        let fits = (ANSWER_BYTES / answer_bytes.max(1)).clamp(1, self.most);
+        self.may_run = (self.may_run + 1).min(fits);
+    }
 }
 
 struct Connection {
@@ -80,6 +112,7 @@ struct Connection {
     service: Service,
     answers: Answers,
     calls: JoinSet<Ended>,
+    reads: Reads,
     /// Request bytes of the running calls.
     held_bytes: usize,
     phase: Phase,
@@ -111,6 +144,7 @@ pub(super) async fn serve(stream: UnixStream, number: usize, shared: Shared) {
         service: Service::new(methods, limits.clone(), number, items, ids),
         answers,
         calls: JoinSet::new(),
+        reads: Reads::new(&limits),
         held_bytes: 0,
         phase: Phase::Open,
         limits,
@@ -152,8 +186,7 @@ impl Connection {
                 () = tasks.stopping(), if self.phase == Phase::Open => self.phase = Phase::Finishing,
                 () = self.answers.closed() => return End::Gone,
                 Some(ended) = self.calls.join_next() => {
-                    // Handlers do not panic past their barrier, and nobody cancels a call alone.
-                    self.held_bytes -= ended.map_or(0, |ended| ended.bytes);
+                    self.note_end(ended);
                 }
                 read = self.reader.read_buf(self.decoder.buffer()), if reads => match read {
                     Ok(0) => if let Err(gone) = self.end_of_stream().await { return gone },
@@ -216,8 +249,17 @@ impl Connection {
         };
         match self.service.accept(frame) {
             Work::Done(None) => {}
-            Work::Done(Some(reply)) => self.start(std::future::ready(Some(reply)), 0).await,
-            Work::Call(pending) => self.start(pending, bytes).await,
+            Work::Done(Some(reply)) => self.start(std::future::ready(Some(reply)), 0, false).await,
+            Work::Call(pending) => self.start(pending, bytes, false).await,
+            Work::Read(pending) => {
+                while self.reads.running >= self.reads.may_run {
+                    tokio::select! {
+                        Some(ended) = self.calls.join_next() => self.note_end(ended),
+                        () = self.answers.closed() => return Err(End::Gone),
+                    }
+                }
+                self.start(pending, bytes, true).await;
+            }
             Work::Subscribe(pending) => {
                 let reply = tokio::select! {
                     reply = pending => reply,
@@ -233,13 +275,20 @@ impl Connection {
 
     /// Polls a call once, outside of the runtime's fairness so that it surely begins; a call that is not done
     /// by then goes on as a task.
-    async fn start(&mut self, reply: impl Future<Output = Reply> + Send + 'static, bytes: usize) {
+    async fn start(
+        &mut self,
+        reply: impl Future<Output = Reply> + Send + 'static,
+        bytes: usize,
+        reads: bool,
+    ) {
         let answers = self.answers.clone();
         let mut call = Box::pin(async move {
+            let mut answer_bytes = 0;
             if let Some(json) = reply.await {
+                answer_bytes = json.get().len();
                 answers.send(json).await;
             }
-            Ended { bytes }
+            Ended { bytes, read: reads.then_some(answer_bytes) }
         });
         let first = {
             let mut call = tokio::task::unconstrained(call.as_mut());
@@ -247,7 +296,18 @@ impl Connection {
         };
         if first.is_pending() {
             self.held_bytes += bytes;
+            self.reads.running += usize::from(reads);
             self.calls.spawn(call);
+        }
+    }
+
+    fn note_end(&mut self, ended: Result<Ended, JoinError>) {
+        // Handlers do not panic past their barrier, and nobody cancels a call alone.
+        let Ok(Ended { bytes, read }) = ended else { return };
+        self.held_bytes -= bytes;
+        if let Some(answer_bytes) = read {
+            self.reads.running -= 1;
+            self.reads.learn(answer_bytes);
         }
     }
 
@@ -268,4 +328,24 @@ fn has_hung_up(reader: &OwnedReadHalf) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::empty())];
     let ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     ready.is_err() || fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_answers_earn_more_reads_at_once_and_a_large_one_ends_that() {
+        let mut reads = Reads::new(&Limits::default());
+        let check = |reads: &mut Reads, answer_bytes, times, expect| {
+            (0..times).for_each(|_| reads.learn(answer_bytes));
+            assert_eq!(reads.may_run, expect, "{answer_bytes} bytes");
+        };
+        check(&mut reads, 100, 10, 18);
+        check(&mut reads, 0, 1000, 256);
+        check(&mut reads, 2 << 20, 1, 8);
+        check(&mut reads, 64 << 20, 1, 1);
+        check(&mut reads, 6 << 20, 5, 2);
+        check(&mut reads, 100, 1, 3);
+    }
 }

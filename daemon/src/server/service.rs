@@ -20,8 +20,8 @@ use jsonrpsee::{
     BoundedSubscriptions, ConnectionId, Extensions, MethodCallback, MethodResponse, MethodSink,
     Methods, SubscriptionMethod, SubscriptionState,
 };
-use ollm_protocol::ErrorKind;
 use ollm_protocol::frame::{Frame, partial_id};
+use ollm_protocol::{Class, ErrorKind, METHODS};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio_util::task::JoinQueue;
@@ -40,8 +40,10 @@ pub(super) type PendingReply = Pin<Box<dyn Future<Output = Reply> + Send>>;
 pub(super) enum Work {
     /// It is answered already.
     Done(Reply),
-    /// One call or a batch: run it, beside others.
+    /// One call that changes something: run it, beside others.
     Call(PendingReply),
+    /// One call that reads, or a batch: run it, beside a few others, since its answer may be large.
+    Read(PendingReply),
     /// A subscription: no further frame may be looked at before this is done, or events that a later frame of
     /// the same client causes could pass by unseen.
     Subscribe(PendingReply),
@@ -168,7 +170,9 @@ impl Service {
                     let reply = finish(answer.await, &id, max_bytes);
                     answered.then_some(reply)
                 };
-                return Work::Call(Box::pin(reply));
+                let reads = METHODS.iter().any(|m| m.name == method && m.class == Class::Read);
+                let reply: PendingReply = Box::pin(reply);
+                return if reads { Work::Read(reply) } else { Work::Call(reply) };
             }
             // Nobody could end a subscription that was never answered.
             Some(MethodCallback::Subscription(_)) if !answered => return Work::Done(None),
@@ -231,7 +235,7 @@ impl Service {
             return refuse(None, error.with_field("limit", limit));
         }
         let entries = entries.iter().map(|entry| self.entry(entry.get())).collect();
-        Work::Call(Box::pin(join(entries, self.frame_limit())))
+        Work::Read(Box::pin(join(entries, self.frame_limit())))
     }
 
     fn entry(&self, text: &str) -> Entry {
@@ -246,7 +250,9 @@ impl Service {
         }
         match self.call(request) {
             Work::Done(reply) => Entry::Done(reply),
-            Work::Call(pending) | Work::Subscribe(pending) => Entry::Pending(pending),
+            Work::Call(pending) | Work::Read(pending) | Work::Subscribe(pending) => {
+                Entry::Pending(pending)
+            }
         }
     }
 }

@@ -251,6 +251,24 @@ impl Wire {
             }
         }
     }
+
+    /// Exports a session, chunk by chunk.
+    #[track_caller]
+    pub(crate) fn export(&mut self, session: &str, format: &str) -> String {
+        let mut text = String::new();
+        let mut params = json!({ "sessionId": session, "format": format });
+        loop {
+            let chunk = self.ok("session.export", params.clone());
+            text.push_str(chunk["data"].as_str().unwrap());
+            match chunk.get("nextCursor") {
+                Some(next) => params["cursor"] = next.clone(),
+                None => {
+                    assert_eq!(chunk["doneRecords"], chunk["totalRecords"], "{format}");
+                    return text;
+                }
+            }
+        }
+    }
 }
 
 /// The params of `session.record` for a message of text.
