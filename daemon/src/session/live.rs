@@ -37,7 +37,8 @@ impl Live {
         Self { state, reader: None, blobs, birth: Some(birth), torn_bytes: 0, damaged_places: 0 }
     }
 
-    /// Opens a log and reads what `hint` does not tell; writes nothing.
+    /// Opens a log and reads what `hint` does not tell; writes nothing. `seen_records` were whole and synced
+    /// once: those that are missing now are damage and no torn tail.
     ///
     /// **Errors**: `Io`, also when the log is missing; `UpgradeRequired`.
     pub(super) fn open(
@@ -45,12 +46,14 @@ impl Live {
         path: &Path,
         blobs: PathBuf,
         hint: Option<OpenHint>,
+        seen_records: u64,
     ) -> Result<Self, LogError> {
         let fail = |source| LogError::io("open", path, source);
         let file = File::open(path).map_err(fail)?;
         let len = file.metadata().map_err(fail)?.len();
         // What a catalog has seen was synced, even where its fold cannot be used any more.
-        let claim = hint.as_ref().and_then(|hint| hint.point.records.checked_sub(1));
+        let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);
+        let claim = hinted_records.max(seen_records).checked_sub(1);
         let hinted = hint
             .and_then(|hint| SessionState::from_hint(id, hint))
             .filter(|state| describes(state, &file, len));

@@ -18,14 +18,14 @@ impl IndexSource for Sessions {
 
     fn update(&self, id: SessionId, known: Known) -> io::Result<Option<IndexUpdate>> {
         let now = self.shared.clock.now();
-        self.index_view(id, |live| {
+        self.index_view(id, known.point.records, |live| {
             (live.birth.is_none()).then(|| update_of(live, known, now)).flatten()
         })
         .map(Option::flatten)
     }
 
     fn records(&self, id: SessionId, entries: &[(Seq, Entry)]) -> io::Result<Vec<Option<Record>>> {
-        let reader = self.index_view(id, Live::reader)?;
+        let reader = self.index_view(id, 0, Live::reader)?;
         let Some(reader) = reader else { return Ok(vec![None; entries.len()]) };
         Ok(entries.iter().map(|(_, entry)| reader.read(*entry)).collect())
     }
@@ -34,13 +34,20 @@ impl IndexSource for Sessions {
 impl Sessions {
     /// Calls `view` with a session: the open one, or one opened for this call alone, so that a catalog that
     /// reads ten thousand logs does not fill the memory with them. `None` when there is no log.
-    fn index_view<T>(&self, id: SessionId, view: impl FnOnce(&Live) -> T) -> io::Result<Option<T>> {
+    fn index_view<T>(
+        &self,
+        id: SessionId,
+        seen_records: u64,
+        view: impl FnOnce(&Live) -> T,
+    ) -> io::Result<Option<T>> {
         let open: Option<Arc<Cell>> = self.cells().get(&id).cloned();
         if let Some(cell) = open.filter(|cell| cell.peek(|_| ()).is_some()) {
             return Ok(cell.peek(view));
         }
         let Some(path) = self.shared.log_path(id) else { return Ok(None) };
-        match Live::open(id, &path, self.shared.paths.blobs(id), self.shared.hint(id)) {
+        // At the very start there are no hints yet, but the catalog says itself what it has seen.
+        let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
+        match Live::open(id, &path, blobs, hint, seen_records) {
             Ok(live) if live.state.point().records > 0 => Ok(Some(view(&live))),
             Ok(_) => {
                 self.shared.set_aside_stillborn(id);

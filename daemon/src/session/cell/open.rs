@@ -20,7 +20,7 @@ impl Cell {
         }
         let path = self.shared.log_path(self.id).ok_or(SessionError::NotFound { id: self.id })?;
         let hint = self.shared.hint(self.id);
-        let live = Live::open(self.id, &path, self.shared.paths.blobs(self.id), hint)
+        let live = Live::open(self.id, &path, self.shared.paths.blobs(self.id), hint, 0)
             .map_err(|error| SessionError::log(self.id, &error))?;
         if live.state.point().records == 0 {
             self.shared.set_aside_stillborn(self.id);
