@@ -172,7 +172,8 @@ fn an_end_that_is_lost_after_the_catalog_saw_it_is_reported() {
         let _seq = wire.record(&session, "user", &format!("message {n}"));
     }
     until("the catalog has caught up", || {
-        (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
+        let catalog = wire.ok("daemon.status", json!({}))["catalog"].clone();
+        (catalog["state"] == "ready" && catalog["behind"] == 0).then_some(())
     });
     assert!(daemon.terminate().success());
     let path = sandbox.log_of(&session);
