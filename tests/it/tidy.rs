@@ -16,12 +16,12 @@ const MAX_FUNCTION_LINES: usize = 80;
 
 /// The modules of the daemon by level; each may use those of lower levels, and none of its own.
 const LEVELS: &[&[&str]] = &[
-    &["clock", "fsutil"],
+    &["clock", "flags", "fsutil"],
     // Pure vocabulary and the tracked tasks that every owner is spawned with.
     &["shutdown"],
-    &["tokens", "model", "goal", "projects"],
+    &["tokens", "model", "goal"],
     &["session"],
-    &["catalog", "context", "snapshot", "loops", "files", "env", "events", "config"],
+    &["catalog", "context", "snapshot", "loops", "files", "env", "events", "config", "projects"],
     &["turn"],
     &["rpc"],
     &["server"],
