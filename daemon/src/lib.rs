@@ -12,6 +12,7 @@
 //! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
 
 mod catalog;
+mod causes;
 mod clock;
 mod config;
 mod context;

@@ -12,6 +12,7 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
 use crate::catalog::CatalogError;
+use crate::causes::with_causes;
 use crate::config::{self, Config, ConfigError, FlagOverrides};
 use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
@@ -78,7 +79,7 @@ impl StartError {
 
     /// The error as the client that started us shows it.
     pub(super) fn to_rpc(&self) -> RpcError {
-        let message = chain(self);
+        let message = with_causes(self);
         match self {
             Self::Lock(LockError::Held { .. }) => {
                 RpcError::new(ErrorKind::Locked, message).with_hint("ollmctl daemon status")
@@ -89,17 +90,6 @@ impl StartError {
             _ => RpcError::new(ErrorKind::Storage, message),
         }
     }
-}
-
-/// An error with its causes, for people.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }
 
 /// Says on standard error why the daemon does not start.
@@ -225,7 +215,7 @@ pub(super) fn report_config(flags: &Flags) -> ExitCode {
     let (config, warnings) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
-            let text = chain(&error);
+            let text = with_causes(&error);
             if flags.json {
                 println!("{}", serde_json::json!({ "ok": false, "error": text }));
             } else {

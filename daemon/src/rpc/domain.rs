@@ -4,6 +4,7 @@ use ollm_protocol::ErrorKind;
 
 use super::error::RpcError;
 use crate::catalog::CatalogError;
+use crate::causes::with_causes;
 use crate::context::ContextError;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
@@ -46,7 +47,7 @@ impl From<SessionError> for RpcError {
 
 impl From<CatalogError> for RpcError {
     fn from(error: CatalogError) -> Self {
-        let message = chain(&error);
+        let message = with_causes(&error);
         match error {
             CatalogError::EmptyQuery
             | CatalogError::QueryTooLong { .. }
@@ -67,7 +68,7 @@ impl From<CatalogError> for RpcError {
 
 impl From<ContextError> for RpcError {
     fn from(error: ContextError) -> Self {
-        let message = chain(&error);
+        let message = with_causes(&error);
         match error {
             ContextError::Overflow { needed, available, .. } => {
                 Self::new(ErrorKind::ContextOverflow, message)
@@ -86,7 +87,7 @@ impl From<ProjectError> for RpcError {
     fn from(error: ProjectError) -> Self {
         match error {
             ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => {
-                Self::new(ErrorKind::InvalidParams, format!("projectPath: {}", chain(&error)))
+                Self::new(ErrorKind::InvalidParams, format!("projectPath: {}", with_causes(&error)))
             }
             ProjectError::Storage(error) => error.into(),
         }
@@ -95,7 +96,7 @@ impl From<ProjectError> for RpcError {
 
 impl From<ImportError> for RpcError {
     fn from(error: ImportError) -> Self {
-        let message = chain(&error);
+        let message = with_causes(&error);
         match error {
             ImportError::Newer { found, supported } => {
                 Self::new(ErrorKind::UnsupportedVersion, message)
@@ -109,7 +110,7 @@ impl From<ImportError> for RpcError {
 
 impl From<crate::fsutil::FsError> for RpcError {
     fn from(error: crate::fsutil::FsError) -> Self {
-        Self::new(ErrorKind::Storage, chain(&error))
+        Self::new(ErrorKind::Storage, with_causes(&error))
             .with_hint("ollmctl daemon status")
             .with_field("path", error.path.to_string_lossy())
     }
@@ -131,15 +132,4 @@ impl From<TurnError> for RpcError {
             TurnError::Stopping => Self::leaving(),
         }
     }
-}
-
-/// An error with its causes: what was attempted, and why it failed.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }

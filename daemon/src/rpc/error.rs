@@ -7,6 +7,8 @@ use jsonrpsee::types::ErrorObjectOwned;
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value};
 
+use crate::causes;
+
 /// The longest message in bytes: a few lines for a person. Messages quote names that clients made up, which may
 /// be as long as a frame.
 const MAX_MESSAGE_BYTES: usize = 1000;
@@ -52,14 +54,7 @@ impl RpcError {
     ///
     /// For errors that reach a person who has no log yet: those of a start.
     pub(crate) fn with_causes(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
-        let mut message = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            message.push_str(": ");
-            message.push_str(&cause.to_string());
-            source = cause.source();
-        }
-        Self::new(kind, message)
+        Self::new(kind, causes::with_causes(error))
     }
 
     /// Adds a command that helps.

@@ -6,48 +6,28 @@
 
 mod open;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ollm_protocol::methods::session::Session;
-use ollm_protocol::{Seq, SessionId, Timestamp};
-use tokio::sync::oneshot;
+use ollm_protocol::{Seq, SessionId};
 
-use super::index::KeyEntry;
+use super::command::{Command, tell};
 use super::live::Live;
 use super::log::file::LogFile;
 use super::log::{LogError, Scanned};
 use super::plan::{Plan, Planner};
-use super::store::Shared;
-use super::{Appended, Birth, Change, Draft, KeyUse, SessionError};
+use super::shared::Shared;
+use super::{Birth, Change, SessionError};
+use crate::causes::with_causes;
 use crate::fsutil;
 
 /// Most writes that wait for one session; more than any honest client sends before it reads a reply.
 const MAX_WAITING: usize = 4096;
 /// Most writes in one append, so that the first of them does not wait for megabytes of others.
 const MAX_BATCH: usize = 256;
-
-/// What a caller is told.
-pub(super) type Reply = oneshot::Sender<Result<Appended, SessionError>>;
-
-/// Answers a caller; one that left does not undo what is durable.
-pub(super) fn tell(reply: Reply, result: Result<Appended, SessionError>) {
-    drop(reply.send(result));
-}
-
-/// One write: records that become durable together.
-pub(super) struct Command {
-    /// The records, at least one.
-    pub drafts: Vec<Draft>,
-    /// The key that makes a retry write nothing.
-    pub key: Option<KeyUse>,
-    /// The active leaf that the write was planned on; any other refuses it.
-    pub expected_leaf: Option<Option<Seq>>,
-    /// Who waits.
-    pub reply: Reply,
-}
 
 /// A session's queue, fold and file.
 pub(super) struct Cell {
@@ -164,7 +144,7 @@ impl Cell {
         if let Err(error) = self.make_durable(&mut writer, &plan) {
             writer.cut_to = Some(plan.start.bytes);
             writer.log = None;
-            tracing::error!(session = %self.id, "a write failed: {}", super::chain(&error));
+            tracing::error!(session = %self.id, "a write failed: {}", with_causes(&error));
             plan.fail(&SessionError::log(self.id, &error));
             return;
         }
@@ -328,32 +308,3 @@ impl Drop for TurnGuard<'_> {
         self.0.schedule();
     }
 }
-
-/// What a write's caller is told, once the fold has it.
-pub(super) enum Outcome {
-    /// Records were written, the first of them this.
-    Written(Seq, Timestamp),
-    /// The key had made this record before.
-    Known(KeyEntry),
-    /// This write alone could not be done.
-    Refused(SessionError),
-}
-
-impl Outcome {
-    fn complete(self, live: &Live) -> Result<Appended, SessionError> {
-        let (seq, at, duplicate) = match self {
-            Self::Written(seq, at) => (seq, Some(at), false),
-            Self::Known(key) => (Seq(u64::from(key.seq)), None, true),
-            Self::Refused(error) => return Err(error),
-        };
-        let (id, state) = (live.state.id(), &live.state);
-        let entry = state.entry(seq).ok_or(SessionError::RecordNotFound { id, seq })?;
-        let at = at
-            .or_else(|| live.reader().read(entry).map(|record| record.at))
-            .ok_or(SessionError::RecordNotFound { id, seq })?;
-        Ok(Appended { seq, at, tokens: entry.tokens, usage: state.usage(), duplicate })
-    }
-}
-
-/// The keys that one batch has used so far.
-pub(super) type BatchKeys = HashMap<[u8; 16], KeyEntry>;

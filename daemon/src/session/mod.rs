@@ -8,6 +8,7 @@
 //! id reaches a path only as a parsed UUID. Deliberately absent: contexts, models, SQL, the wire's errors.
 
 mod cell;
+mod command;
 pub(crate) mod document;
 pub(crate) mod export;
 pub(crate) mod import;
@@ -18,6 +19,7 @@ mod plan;
 mod pool;
 pub(crate) mod project;
 mod remove;
+mod shared;
 mod source;
 mod state;
 mod store;
@@ -29,10 +31,12 @@ use ollm_protocol::methods::session::{Session, SessionUsage};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 pub(crate) use live::Live;
-pub(crate) use store::{Hints, Sessions, SessionsOptions};
+pub(crate) use shared::Hints;
+pub(crate) use store::{Sessions, SessionsOptions};
 
 use self::index::KeyEntry;
 use self::log::LogError;
+use crate::causes::with_causes;
 use crate::fsutil::FsError;
 
 /// A session could not be read or written.
@@ -121,7 +125,7 @@ impl SessionError {
                 Self::UpgradeRequired { id, found: *found, supported: *supported }
             }
             LogError::Io { path, .. } | LogError::Encode { path, .. } => {
-                Self::Storage { id, path: path.clone(), message: chain(error) }
+                Self::Storage { id, path: path.clone(), message: with_causes(error) }
             }
             LogError::Blob(fs) => Self::fs(id, fs),
         }
@@ -129,19 +133,8 @@ impl SessionError {
 
     /// Tells a file's failure as the session's.
     pub(crate) fn fs(id: SessionId, error: &FsError) -> Self {
-        Self::Storage { id, path: error.path.clone(), message: chain(error) }
+        Self::Storage { id, path: error.path.clone(), message: with_causes(error) }
     }
-}
-
-/// An error with all its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }
 
 /// What precedes a new record on its path.

@@ -3,11 +3,11 @@
 use ollm_protocol::content::{RecordBody, Scope};
 use ollm_protocol::{Seq, Timestamp};
 
-use super::cell::{BatchKeys, Command, Outcome, Reply, tell};
+use super::command::{BatchKeys, Command, Outcome, Reply, tell};
 use super::index::{Entry, ScanPoint};
 use super::live::Live;
 use super::log::{self, Encoded, LineFields, LogError, Scanned};
-use super::store::Shared;
+use super::shared::Shared;
 use super::{Draft, KeyUse, Parent, SessionError};
 
 /// The records of one command, and who waits for them.

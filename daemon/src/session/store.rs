@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ollm_protocol::content::{Record, RecordBody};
@@ -11,25 +11,21 @@ use ollm_protocol::methods::session::Session;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use tokio::sync::oneshot;
 
-use super::cell::{Cell, Command};
-use super::index::{Entry, OpenHint};
+use super::cell::Cell;
+use super::command::Command;
+use super::index::Entry;
 use super::live::Live;
 use super::log::file::{OpenLogFile, open_real};
 use super::pool::SyncPool;
+use super::shared::{Hints, Paths, Shared, Stats};
 use super::{Appended, Birth, Draft, KeyUse, Observer, SessionError};
 use crate::clock::Clock;
-use crate::fsutil::{self, FsError};
+use crate::fsutil::FsError;
 
 /// Most sessions held open; each costs a file or two and 24 bytes a record.
 const MAX_OPEN: usize = 256;
 /// Most sessions that were created and never written to; more is a client that leaks them.
 const MAX_DRAFTS: usize = 10_000;
-
-/// Gives back what a catalog stored, so that a cold open reads only the tail.
-pub(crate) trait Hints: Send + Sync {
-    /// What is stored of a session; may block on the disk.
-    fn hint(&self, id: SessionId) -> Option<OpenHint>;
-}
 
 /// What sessions need from outside.
 pub(crate) struct SessionsOptions {
@@ -39,74 +35,6 @@ pub(crate) struct SessionsOptions {
     pub clock: Arc<Clock>,
     /// Who is told of changes.
     pub observer: Arc<dyn Observer>,
-}
-
-/// Where the parts of sessions lie.
-pub(super) struct Paths {
-    /// The directory of all sessions.
-    pub(super) dir: PathBuf,
-}
-
-impl Paths {
-    pub(super) fn log(&self, id: SessionId) -> PathBuf {
-        self.dir.join(format!("{id}.jsonl"))
-    }
-
-    /// A log on its way out; its presence makes the next start finish the deletion.
-    pub(super) fn deleting(&self, id: SessionId) -> PathBuf {
-        self.dir.join(format!("{id}.jsonl.deleting"))
-    }
-
-    pub(super) fn blobs(&self, id: SessionId) -> PathBuf {
-        self.dir.join(format!("{id}.blobs"))
-    }
-
-    pub(super) fn document(&self, id: SessionId) -> PathBuf {
-        self.dir.join(format!("{id}.json"))
-    }
-
-    pub(super) fn torn(&self, id: SessionId, at: Timestamp) -> PathBuf {
-        self.dir.join(format!("{id}.torn-{}", at.unix_ms()))
-    }
-}
-
-/// What all cells share.
-pub(super) struct Shared {
-    pub(super) paths: Paths,
-    pub(super) clock: Arc<Clock>,
-    pub(super) observer: Arc<dyn Observer>,
-    pub(super) pool: SyncPool,
-    pub(super) open_file: Box<OpenLogFile>,
-    pub(super) stats: Stats,
-    hints: OnceLock<Arc<dyn Hints>>,
-}
-
-/// Counted since the start.
-#[derive(Default)]
-pub(super) struct Stats {
-    pub(super) records: AtomicU64,
-    pub(super) syncs: AtomicU64,
-}
-
-impl Shared {
-    pub(super) fn hint(&self, id: SessionId) -> Option<OpenHint> {
-        self.hints.get().and_then(|hints| hints.hint(id))
-    }
-
-    /// Moves a log without a single whole record out of the way: a crash before its first write was whole left
-    /// it, and there never was a session.
-    pub(super) fn set_aside_stillborn(&self, id: SessionId) {
-        let aside = self.paths.torn(id, self.clock.now());
-        match fsutil::rename_durably(&self.paths.log(id), &aside) {
-            Ok(()) => tracing::warn!(session = %id, "set a log aside that never held a record"),
-            Err(error) => tracing::warn!(session = %id, "a log without a record stays: {error}"),
-        }
-    }
-
-    /// The log of a session, also of one whose deletion was interrupted.
-    pub(super) fn log_path(&self, id: SessionId) -> Option<PathBuf> {
-        [self.paths.log(id), self.paths.deleting(id)].into_iter().find(|path| path.exists())
-    }
 }
 
 /// What a write's caller waits for; it comes when the records are synced.

@@ -7,8 +7,8 @@ use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody};
 use ollm_protocol::methods::session::SessionStatus;
 
 use super::*;
+use crate::session::Hints;
 use crate::session::index::{IndexSource, Known, OpenHint};
-use crate::session::store::Hints;
 
 #[test]
 fn a_draft_leaves_no_file_until_the_first_record() {
