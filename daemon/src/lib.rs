@@ -20,6 +20,7 @@ mod daemon;
 mod events;
 mod flags;
 mod fsutil;
+mod plain;
 mod projects;
 mod rpc;
 mod server;

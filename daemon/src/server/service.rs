@@ -250,9 +250,8 @@ impl Service {
         }
         match self.call(request) {
             Work::Done(reply) => Entry::Done(reply),
-            Work::Call(pending) | Work::Read(pending) | Work::Subscribe(pending) => {
-                Entry::Pending(pending)
-            }
+            Work::Read(pending) => Entry::Reading(pending),
+            Work::Call(pending) | Work::Subscribe(pending) => Entry::Pending(pending),
         }
     }
 }
@@ -261,47 +260,72 @@ impl Service {
 enum Entry {
     Done(Reply),
     Pending(PendingReply),
-    /// The next of the queue.
-    Queued,
+    /// One that only reads, and may answer with megabytes.
+    Reading(PendingReply),
 }
 
-/// Runs the entries of a batch side by side and puts their replies into one, in their order.
+/// Reads of one batch that run at once; every answer is held until the batch is answered.
+const BATCH_READS: usize = 16;
+
+/// Runs the entries of a batch and puts their replies into one, in their order.
 ///
-/// A reply that would make the whole larger than `max_bytes` is replaced by an error that says so.
-async fn join(mut entries: Vec<Entry>, max_bytes: usize) -> Reply {
-    let mut queue = JoinQueue::new();
-    for entry in &mut entries {
-        let Entry::Pending(pending) = entry else { continue };
-        let first = poll_fn(|context| Poll::Ready(pending.as_mut().poll(context))).await;
-        match (first, std::mem::replace(entry, Entry::Queued)) {
-            (Poll::Ready(reply), _) => *entry = Entry::Done(reply),
-            (Poll::Pending, Entry::Pending(pending)) => {
-                queue.spawn(pending);
-            }
-            (Poll::Pending, _) => {}
-        }
-    }
+/// Writes run side by side, so that they share syncs. A reply that would make the whole larger than `max_bytes`
+/// is replaced by an error that says so.
+async fn join(entries: Vec<Entry>, max_bytes: usize) -> Reply {
     let mut replies = Vec::with_capacity(entries.len());
     let mut bytes = 2;
-    for entry in entries {
-        let reply = match entry {
-            Entry::Done(reply) => reply,
-            // Handlers do not panic past their barrier, and nobody cancels an entry alone.
-            Entry::Pending(_) | Entry::Queued => {
-                queue.join_next().await.and_then(Result::ok).flatten()
+    let mut entries = entries.into_iter().peekable();
+    while entries.peek().is_some() {
+        let mut reads = 0;
+        let group = std::iter::from_fn(|| {
+            let full = reads == BATCH_READS;
+            let entry = entries.next_if(|_| !full)?;
+            reads += usize::from(matches!(entry, Entry::Reading(_)));
+            Some(entry)
+        });
+        for mut reply in side_by_side(group.collect()).await.into_iter().flatten() {
+            if bytes + reply.get().len() >= max_bytes {
+                let id = partial_id(reply.get().as_bytes()).and_then(|id| to_raw_value(&id).ok());
+                let error = RpcError::too_large("the answer to the batch", max_bytes);
+                reply = raw_error(id.as_deref(), error);
             }
-        };
-        let Some(mut reply) = reply else { continue };
-        if bytes + reply.get().len() >= max_bytes {
-            let id = partial_id(reply.get().as_bytes()).and_then(|id| to_raw_value(&id).ok());
-            let error = RpcError::too_large("the answer to the batch", max_bytes);
-            reply = raw_error(id.as_deref(), error);
+            bytes += reply.get().len() + 1;
+            replies.push(reply);
         }
-        bytes += reply.get().len() + 1;
-        replies.push(reply);
     }
     // A batch of notifications is answered by silence.
     if replies.is_empty() { None } else { to_raw_value(&replies).ok() }
+}
+
+/// Begins calls in their order, lets them run together, and returns their replies in their order.
+async fn side_by_side(entries: Vec<Entry>) -> Vec<Reply> {
+    let mut queue = JoinQueue::new();
+    let mut done = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let mut pending = match entry {
+            Entry::Done(reply) => {
+                done.push(Some(reply));
+                continue;
+            }
+            Entry::Pending(pending) | Entry::Reading(pending) => pending,
+        };
+        match poll_fn(|context| Poll::Ready(pending.as_mut().poll(context))).await {
+            Poll::Ready(reply) => done.push(Some(reply)),
+            Poll::Pending => {
+                queue.spawn(pending);
+                done.push(None);
+            }
+        }
+    }
+    let mut replies = Vec::with_capacity(done.len());
+    for reply in done {
+        replies.push(match reply {
+            Some(reply) => reply,
+            // Handlers do not panic past their barrier, and nobody cancels an entry alone.
+            None => queue.join_next().await.and_then(Result::ok).flatten(),
+        });
+    }
+    replies
 }
 
 /// Reads one request; `Err` is the answer to what is none.

@@ -17,9 +17,12 @@ use serde::{Deserialize, Serialize};
 use super::index::{Entry, KeyEntry, OpenHint, ScanPoint};
 use super::log::recover::{Fold, Found};
 use super::log::{Scanned, folds_body};
+use crate::plain::plain;
 
 /// Characters of the first user message that make a title.
 const TITLE_CHARS: usize = 60;
+/// Bytes of a message that are looked at for them; what begins with more white space has no title.
+const LOOK_BYTES: usize = 8 * 1024;
 /// Characters of the first user message that make a description.
 const DESCRIPTION_CHARS: usize = 200;
 
@@ -345,21 +348,20 @@ fn merge(into: &mut MetaPatch, patch: MetaPatch) {
     into.metadata.extend(metadata);
 }
 
-/// The beginning of a text on one line; `None` when there is nothing to show.
+/// The beginning of a text on one line, harmless to show; `None` when there is nothing to show.
 fn beginning(text: &str, chars: usize) -> Option<String> {
+    let end = (0..=LOOK_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    let text = plain(&text[..end.unwrap_or_default()]);
     let mut line = String::new();
-    let mut used = 0;
     for word in text.split_whitespace() {
-        for piece in [if used == 0 { "" } else { " " }, word] {
-            for character in piece.chars().filter(|character| !character.is_control()) {
-                if used == chars {
-                    line.push('\u{2026}');
-                    return Some(line);
-                }
-                line.push(character);
-                used += 1;
-            }
+        if !line.is_empty() {
+            line.push(' ');
         }
+        line.push_str(word);
+    }
+    if let Some((cut, _)) = line.char_indices().nth(chars) {
+        line.truncate(cut);
+        line.push('\u{2026}');
     }
     (!line.is_empty()).then_some(line)
 }
