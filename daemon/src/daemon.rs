@@ -38,6 +38,8 @@ use self::start::{Home, StartError};
 /// How long tasks may take to finish after the last connection is gone; together with the server's own drain it
 /// stays below the ten seconds after which service managers lose patience.
 const DRAIN: Duration = Duration::from_secs(3);
+/// How long the last documents and the catalog may take.
+const CLOSE: Duration = Duration::from_millis(1500);
 /// Threads that serve calls; the disk has threads of its own.
 const WORKERS: usize = 2;
 
@@ -148,6 +150,7 @@ impl Parts {
             uploads: Uploads::new(dir.clone()),
             documents: Documents::default(),
             creating: std::sync::Mutex::new(()),
+            deleting: std::sync::Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
         });
         let lock = locks.first().ok_or(StartError::NoHome)?;
@@ -170,6 +173,7 @@ impl Parts {
             connections: connections.clone(),
             warnings: std::sync::Mutex::new(warnings),
             restart_needed: std::sync::Mutex::default(),
+            retention: Arc::clone(&retention),
         });
         let handles = Arc::new(Handles {
             events,
@@ -215,7 +219,13 @@ impl Parts {
             Documents::finish(&core);
             core.catalog.shutdown();
         });
-        drop(finished.await);
+        // A dead disk or a second signal ends the wait; what was acknowledged is synced, and the catalog follows
+        // the logs at the next start.
+        tokio::select! {
+            _ = finished => {}
+            () = self.tasks.forced() => {}
+            () = tokio::time::sleep(CLOSE) => tracing::warn!("the catalog was not closed in time"),
+        }
         if let Err(error) = self.announcement.withdraw() {
             tracing::warn!("{error}");
         }

@@ -146,11 +146,9 @@ fn replay(method: &str, path: &PathBuf) {
         ("<home>", home),
         ("<socket>", socket),
     ]);
-    if method == "session.search" {
-        crate::harness::until("the catalog has caught up", || {
-            (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
-        });
-    }
+    crate::harness::until("the catalog has caught up", || {
+        (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
+    });
     for before in frozen["before"].as_array().into_iter().flatten() {
         let mut before = before.clone();
         fill(&mut before, &names);

@@ -13,7 +13,9 @@ fn text_of(record: &Value) -> &str {
 
 fn sessions_on_disk(sandbox: &Sandbox) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(sandbox.home().join("sessions")) else { return Vec::new() };
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    // The lock of the directory is there from the start.
+    names.filter(|name| name != "ollmd.lock").collect()
 }
 
 /// A session with one record of every kind that a client can make.

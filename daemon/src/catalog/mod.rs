@@ -146,6 +146,11 @@ impl Catalog {
         }
     }
 
+    /// Whether every session that has a log is known; not so right after a start and during a rebuild.
+    pub(crate) fn knows_all(&self) -> bool {
+        self.shared.state() == State::Ready && !self.shared.queue.is_checking()
+    }
+
     /// Waits until the catalog holds all that was marked; false when `deadline` came first.
     pub(crate) fn wait_caught_up(&self, deadline: Instant) -> bool {
         self.shared.queue.wait_done(deadline)

@@ -79,6 +79,7 @@ struct Pending {
     forgotten: HashSet<SessionId>,
     forgets: VecDeque<Forget>,
     check: bool,
+    checking: bool,
     recover: bool,
     working: bool,
     rested: bool,
@@ -170,7 +171,14 @@ impl Queue {
     /// Sessions whose newest records are not in the catalog.
     pub(super) fn behind(&self) -> usize {
         let pending = self.lock();
-        pending.needs.len() + pending.taken.len() + pending.failed.len()
+        let unchecked = usize::from(pending.check || pending.checking);
+        pending.needs.len() + pending.taken.len() + pending.failed.len() + unchecked
+    }
+
+    /// Whether the logs are still to be compared with the rows, so that a session may be unknown.
+    pub(super) fn is_checking(&self) -> bool {
+        let pending = self.lock();
+        pending.check || pending.checking
     }
 
     /// Waits until nothing is left to do; false when `deadline` came first.
@@ -295,6 +303,8 @@ impl Pending {
     }
 
     fn choose(&mut self, now: Instant) -> Choice {
+        // Whoever asks for work has finished the last.
+        self.checking = false;
         if let Some(forget) = self.forgets.pop_front() {
             return Choice::Do(Job::Forget(forget));
         }
@@ -309,6 +319,7 @@ impl Pending {
             return Choice::Do(Job::Recover);
         }
         if std::mem::take(&mut self.check) {
+            self.checking = true;
             return Choice::Do(Job::Check);
         }
         if !self.needs.is_empty() {

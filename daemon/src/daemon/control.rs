@@ -13,7 +13,7 @@ use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Answer, DaemonControl};
 use crate::server::OpenConnections;
-use crate::turn::Core;
+use crate::turn::{Core, Retention};
 
 /// Most warnings that are kept for `daemon.status`; the log has them all.
 const MAX_WARNINGS: usize = 20;
@@ -28,6 +28,7 @@ pub(super) struct Control {
     /// What the configuration in force warns of, and why a newer one was not taken.
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
+    pub(super) retention: Arc<Retention>,
 }
 
 impl Control {
@@ -81,6 +82,7 @@ impl Control {
             }
         }
         drop(pending);
+        self.retention.ask();
         if !applied.is_empty() || !restart_needed.is_empty() {
             self.core.events.publish(EventDraft {
                 session_id: None,

@@ -125,7 +125,8 @@ impl Home {
         let sessions_dir = sessions_dir
             .canonicalize()
             .map_err(|source| FsError::new("find", &sessions_dir, source))?;
-        if !sessions_dir.starts_with(&dir) {
+        // Another home may name this very directory as its `dataDir`.
+        if sessions_dir != dir {
             locks.push(InstanceLock::acquire(&sessions_dir)?);
         }
         Ok(Self { dir, sessions_dir, locks })

@@ -53,6 +53,8 @@ struct Writer {
     log: Option<Box<dyn LogFile>>,
     /// Set by a failed write: what follows these bytes was never acknowledged.
     cut_to: Option<u64>,
+    /// A new log, opened for reading before anything in it is acknowledged.
+    reader: Option<File>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,7 +128,13 @@ impl Cell {
 
     fn write(&self, batch: Vec<Command>) {
         let mut writer = locked(&self.writer);
-        if let Err(error) = self.open_locked().and_then(|()| self.open_writer(&mut writer)) {
+        // A delete that began after this batch left the queue has already been told that nothing is written.
+        let ready = if self.is_deleting() {
+            Err(SessionError::NotFound { id: self.id })
+        } else {
+            self.open_locked().and_then(|()| self.open_writer(&mut writer))
+        };
+        if let Err(error) = ready {
             for command in batch {
                 tell(command.reply, Err(error.clone()));
             }
@@ -141,23 +149,26 @@ impl Cell {
             }
             planner.into_plan()
         };
-        if let Err(error) = self.make_durable(&mut writer, &plan) {
-            writer.cut_to = Some(plan.start.bytes);
-            writer.log = None;
+        // Until the fold has the records, the file counts as failed: a panic in between must not let the next
+        // write go on behind bytes that nobody knows.
+        let Some(mut log) = writer.log.take() else { return };
+        writer.cut_to = Some(plan.start.bytes);
+        if let Err(error) = self.make_durable(log.as_mut(), &plan) {
             tracing::error!(session = %self.id, "a write failed: {}", with_causes(&error));
             plan.fail(&SessionError::log(self.id, &error));
             return;
         }
-        self.finish(plan);
+        self.finish(plan, writer.reader.take());
+        writer.log = Some(log);
+        writer.cut_to = None;
     }
 
     /// Appends and syncs; for a new session the directory too.
-    fn make_durable(&self, writer: &mut Writer, plan: &Plan) -> Result<(), LogError> {
+    fn make_durable(&self, log: &mut dyn LogFile, plan: &Plan) -> Result<(), LogError> {
         if plan.bytes.is_empty() {
             return Ok(());
         }
         let path = self.shared.paths.log(self.id);
-        let Some(log) = writer.log.as_mut() else { return Ok(()) };
         log.append(&plan.bytes).map_err(|source| LogError::io("append to", &path, source))?;
         log.sync().map_err(|source| LogError::io("sync", &path, source))?;
         self.shared.stats.syncs.fetch_add(1, Ordering::Relaxed);
@@ -168,18 +179,14 @@ impl Cell {
     }
 
     /// Applies, announces and replies; everything in `plan` is durable.
-    fn finish(&self, plan: Plan) {
+    fn finish(&self, plan: Plan, reader: Option<File>) {
         let Plan { start, end, steps, is_birth, .. } = plan;
         let mut replies = Vec::with_capacity(steps.len());
         let mut announced = Vec::new();
         let mut slot = self.live.write().unwrap_or_else(PoisonError::into_inner);
         let Some(live) = slot.as_mut() else { return };
-        if is_birth {
-            match File::open(self.shared.paths.log(self.id)) {
-                Ok(reader) => live.attach(reader),
-                // The records are durable; only this fold cannot read them back, so it is opened anew.
-                Err(error) => tracing::error!(session = %self.id, "cannot open a new log: {error}"),
-            }
+        if let Some(reader) = reader.filter(|_| is_birth) {
+            live.attach(reader);
         }
         live.torn_bytes = 0;
         for step in steps {
@@ -217,7 +224,7 @@ impl Cell {
     ///
     /// **Errors**: `NotFound`, `Storage`, `UpgradeRequired`. May block on the disk when it is not open.
     pub(super) fn with<T>(&self, read: impl FnOnce(&Live) -> T) -> Result<T, SessionError> {
-        if locked(&self.queue).deleting {
+        if self.is_deleting() {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.used_ms.store(self.shared.clock.now().unix_ms(), Ordering::Relaxed);
@@ -247,7 +254,9 @@ impl Cell {
         }
     }
 
-    /// Refuses every later write and read, waits for the running write, and closes the file.
+    /// Refuses every later write and read, waits for the running write, and closes everything.
+    ///
+    /// **Errors**: `NotFound` when it was begun before.
     pub(super) fn begin_delete(&self) -> Result<(), SessionError> {
         let refused: Vec<Command> = {
             let mut queue = locked(&self.queue);
@@ -261,9 +270,19 @@ impl Cell {
             tell(command.reply, Err(SessionError::NotFound { id: self.id }));
         }
         let mut writer = locked(&self.writer);
-        let opened = self.open_locked();
         writer.log = None;
-        opened
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    /// Whether it is being deleted.
+    pub(super) fn is_deleting(&self) -> bool {
+        locked(&self.queue).deleting
+    }
+
+    /// Whether nothing of it is on disk yet.
+    pub(super) fn is_draft(&self) -> bool {
+        self.peek(|live| live.birth.is_some()).unwrap_or_default()
     }
 
     /// Takes back [`Cell::begin_delete`] after the log could not be renamed.

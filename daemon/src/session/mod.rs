@@ -144,10 +144,8 @@ pub(crate) enum Parent {
     Leaf,
     /// Nothing: it begins a branch at the root.
     Root,
-    /// A record that was written before.
+    /// A record that was written before, or earlier in the same write.
     Record(Seq),
-    /// Another record of the same write, by its place in it.
-    Draft(usize),
 }
 
 /// One record to be written.

@@ -136,7 +136,6 @@ impl<'a> Planner<'a> {
                 Parent::Leaf => self.cursor.leaf,
                 Parent::Root => None,
                 Parent::Record(seq) => Some(seq),
-                Parent::Draft(at) => records.get(at).map(|scanned| scanned.seq),
             };
             if let Some(key) = key.take() {
                 draft.key = Some(key);

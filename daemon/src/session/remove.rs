@@ -17,9 +17,13 @@ impl Sessions {
     ///
     /// **Errors**: `NotFound`, `Storage`. Blocks on the disk.
     pub(crate) fn begin_delete(&self, id: SessionId) -> Result<(), SessionError> {
+        let paths = &self.shared.paths;
+        if paths.deleting(id).exists() {
+            // An earlier attempt got stuck after this; it is gone on with.
+            return Ok(());
+        }
         let cell = self.cell(id)?;
         cell.begin_delete()?;
-        let paths = &self.shared.paths;
         if !paths.log(id).exists() {
             return Ok(());
         }
@@ -65,6 +69,12 @@ impl Sessions {
         let names = self.names_beginning("")?;
         let ids = names.iter().filter_map(|name| name.strip_suffix(DELETING_SUFFIX)?.parse().ok());
         Ok(ids.collect())
+    }
+
+    /// Sessions on disk, counted by the names of their logs.
+    pub(super) fn count_logs(&self) -> u64 {
+        let is_log = |name: &&String| name.ends_with(".jsonl");
+        self.names_beginning("").map_or(0, |names| names.iter().filter(is_log).count() as u64)
     }
 
     fn names_beginning(&self, prefix: &str) -> Result<Vec<String>, FsError> {

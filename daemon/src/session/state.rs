@@ -57,6 +57,9 @@ struct Carry {
     token_count: u64,
     compaction_records: u64,
     damaged: u64,
+    /// Found while reading. Not stored, as the marks of their entries are not: it is found again.
+    #[serde(skip)]
+    unreadable: u64,
 }
 
 impl SessionState {
@@ -191,7 +194,7 @@ impl SessionState {
             return false;
         };
         entry.mark_unreadable();
-        self.carry.damaged += 1;
+        self.carry.unreadable += 1;
         true
     }
 

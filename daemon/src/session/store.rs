@@ -27,6 +27,9 @@ const MAX_OPEN: usize = 256;
 /// Most sessions that were created and never written to; more is a client that leaks them.
 const MAX_DRAFTS: usize = 10_000;
 
+/// A session that was created and not written to for this long is forgotten, in milliseconds.
+const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
+
 /// What sessions need from outside.
 pub(crate) struct SessionsOptions {
     /// The directory of the logs; exists.
@@ -80,12 +83,19 @@ impl Sessions {
 
     /// Begins a session in memory; its files come with the first write.
     ///
-    /// **Errors**: `Busy` when too many were begun and never used.
+    /// **Errors**: `Busy` when too many were begun and never used, or one of this id is just being deleted;
+    /// `Exists`.
     pub(crate) fn create(&self, birth: Birth) -> Result<Session, SessionError> {
         let id = birth.header.session_id;
         let mut cells = self.cells();
         if cells.len() >= MAX_DRAFTS {
             return Err(SessionError::Busy { id, waiting: cells.len() });
+        }
+        if self.shared.paths.deleting(id).exists() {
+            return Err(SessionError::Busy { id, waiting: 1 });
+        }
+        if cells.contains_key(&id) || self.shared.paths.log(id).exists() {
+            return Err(SessionError::Exists { id });
         }
         let cell = Cell::new(Arc::clone(&self.shared), id, Some(birth));
         cells.insert(id, Arc::clone(&cell));
@@ -158,7 +168,12 @@ impl Sessions {
         let cell = self.cell(id)?;
         let result = cell.with(read);
         if matches!(result, Err(SessionError::NotFound { .. })) {
-            self.cells().remove(&id);
+            let mut cells = self.cells();
+            let is_same = cells.get(&id).is_some_and(|held| Arc::ptr_eq(held, &cell));
+            // The map's own and this one: nobody else can be about to write through it.
+            if is_same && Arc::strong_count(&cell) == 2 && !cell.is_deleting() {
+                cells.remove(&id);
+            }
         }
         result
     }
@@ -225,7 +240,11 @@ impl Sessions {
     pub(crate) fn close_unused(&self, before: Timestamp) -> usize {
         let mut cells = self.cells();
         let count = cells.len();
-        cells.retain(|_, cell| cell.used_ms() >= before.unix_ms() || !cell.close_if_idle());
+        let given_up = before.unix_ms() - DRAFT_MS;
+        cells.retain(|_, cell| {
+            let is_old_draft = cell.used_ms() < given_up && is_unshared(cell) && cell.is_draft();
+            !is_old_draft && (cell.used_ms() >= before.unix_ms() || !close(cell))
+        });
         count - cells.len()
     }
 
@@ -233,7 +252,7 @@ impl Sessions {
     pub(crate) fn status(&self) -> StoreStatus {
         let open = self.cells().values().filter(|cell| cell.peek(|_| ()).is_some()).count();
         StoreStatus {
-            sessions: self.log_ids().map_or(0, |ids| ids.len() as u64),
+            sessions: self.count_logs(),
             open_sessions: open as u64,
             records_written: self.shared.stats.records.load(Ordering::Relaxed),
             syncs: self.shared.stats.syncs.load(Ordering::Relaxed),
@@ -260,13 +279,28 @@ impl Sessions {
     }
 }
 
+/// Whether only the map holds a cell. Clones are made under the map's lock alone, so while that is held nobody
+/// can be about to write through an unshared cell.
+fn is_unshared(cell: &Arc<Cell>) -> bool {
+    Arc::strong_count(cell) == 1
+}
+
+/// Closes a cell that nobody uses, so that it can leave the map: two cells of one session would both write.
+fn close(cell: &Arc<Cell>) -> bool {
+    is_unshared(cell) && cell.close_if_idle()
+}
+
 /// Makes room for another session among the open ones.
 fn close_longest_unused(cells: &mut HashMap<SessionId, Arc<Cell>>) {
-    let mut by_use: Vec<_> = cells.values().map(|cell| (cell.used_ms(), cell.id)).collect();
+    let open = cells.values().filter(|cell| !cell.is_draft());
+    let mut by_use: Vec<_> = open.map(|cell| (cell.used_ms(), cell.id)).collect();
+    if by_use.len() < MAX_OPEN {
+        return;
+    }
     by_use.sort_unstable();
     // An eighth at a time, so that a client that walks over all sessions does not sort at every step.
     for (_, id) in by_use.into_iter().take(MAX_OPEN / 8) {
-        if cells.get(&id).is_some_and(|cell| cell.close_if_idle()) {
+        if cells.get(&id).is_some_and(close) {
             cells.remove(&id);
         }
     }

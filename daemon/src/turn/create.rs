@@ -1,16 +1,20 @@
 //! Beginning a session.
 
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::SessionHeader;
 use ollm_protocol::method;
 use ollm_protocol::methods::session::{Session, SessionCreateParams};
 
 use super::record::key_use;
-use super::update::check_context_size;
+use super::update::{check_context_size, check_metadata, check_texts};
 use super::{Core, TurnError};
 use crate::projects::Projects;
 use crate::session::{Birth, KeyUse, SessionError};
+
+/// How long a key waits for a catalog that does not know the newest sessions.
+const CAUGHT_UP: Duration = Duration::from_secs(5);
 
 /// Begins a session, or returns the one that the same key began. Blocks on the disk.
 pub(crate) fn create(
@@ -34,7 +38,14 @@ pub(crate) fn create(
 fn begun_before(core: &Core, key: &KeyUse) -> Result<Option<Session>, TurnError> {
     let found = match core.sessions.find_create_key(&key.digest.key) {
         Some(found) => Some(found),
-        None => core.catalog.find_create_key(key.digest.key)?,
+        None => {
+            // After a crash the newest sessions are known only once their logs were looked at.
+            if !core.catalog.wait_caught_up(Instant::now() + CAUGHT_UP) {
+                let id = core.clock.session_id();
+                return Err(SessionError::Busy { id, waiting: 1 }.into());
+            }
+            core.catalog.find_create_key(key.digest.key)?
+        }
     };
     let Some((id, payload)) = found else { return Ok(None) };
     if payload != key.digest.payload {
@@ -60,6 +71,8 @@ fn header_of(core: &Core, params: SessionCreateParams) -> Result<SessionHeader, 
         key: _,
     } = params;
     check_context_size(context_size)?;
+    check_texts(title.as_deref(), None, system_prompt.as_deref())?;
+    check_metadata(metadata.as_ref())?;
     let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
     Ok(SessionHeader {
         session_id: core.clock.session_id(),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ollm_protocol::methods::session::{ExportFormat, SessionSaveResult};
@@ -24,11 +24,16 @@ const GROWTH_DIVISOR: u64 = 4;
 /// Documents of larger logs are not written while the daemon leaves; they would hold it up.
 const SMALL_LOG_BYTES: u64 = 1024 * 1024;
 
+/// How long writing documents may hold up the end of the daemon.
+const AT_THE_END: Duration = Duration::from_millis(500);
+
 /// Sessions whose document may be due.
 #[derive(Default)]
 pub(crate) struct Documents {
     pending: Mutex<Pending>,
     wake: Notify,
+    /// Held while a document is written.
+    saving: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -41,7 +46,7 @@ struct Pending {
 }
 
 impl Documents {
-    fn pending(&self) -> std::sync::MutexGuard<'_, Pending> {
+    fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,11 +62,14 @@ impl Documents {
         }
     }
 
-    /// A session is gone.
-    pub(crate) fn forget(&self, id: SessionId) {
+    /// A session is going; until what is returned is dropped, no document is written, so that none can come
+    /// after the session's files are gone.
+    pub(crate) fn forget(&self, id: SessionId) -> MutexGuard<'_, ()> {
+        let guard = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pending = self.pending();
         pending.due.remove(&id);
         pending.saved_at.remove(&id);
+        guard
     }
 
     /// Writes documents as sessions come to rest; ends when it is dropped. Wakes up only when one is due.
@@ -98,7 +106,8 @@ impl Documents {
             return;
         }
         let due: Vec<SessionId> = core.documents.pending().due.drain().map(|(id, _)| id).collect();
-        for id in due {
+        let end = Instant::now() + AT_THE_END;
+        for id in due.into_iter().take_while(|_| Instant::now() < end) {
             let small = log_bytes(core, id).is_ok_and(|bytes| bytes <= SMALL_LOG_BYTES);
             if small && let Err(error) = save_if_grown(core, id) {
                 tracing::warn!(session = %id, "the document was not written: {error}");
@@ -128,6 +137,7 @@ fn save_if_grown(core: &Arc<Core>, id: SessionId) -> Result<(), TurnError> {
 
 /// Writes a session's document. Blocks on the disk.
 pub(crate) fn save(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult, TurnError> {
+    let _one_at_a_time = core.documents.saving.lock().unwrap_or_else(PoisonError::into_inner);
     let path = core.sessions.document_path(id);
     let log_bytes = log_bytes(core, id)?;
     let mut failure = None;

@@ -137,7 +137,11 @@ impl Uploads {
             return Err(TurnError::Upload { id: id.to_owned(), problem: "is larger than 1 GiB" });
         }
         let written = upload.file.write_all(data.as_bytes());
-        written.map_err(|source| FsError::new("write to", &self.dir, source).into())
+        written.map_err(|source| {
+            // Part of the chunk may be there: going on would make another file of it.
+            open.remove(id);
+            FsError::new("write to", &self.dir, source).into()
+        })
     }
 
     fn take(&self, id: &str) -> Result<String, TurnError> {
@@ -175,9 +179,12 @@ pub(crate) fn import(
         }
     };
     let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
-    let digest = blake3::hash(text.as_bytes()).to_hex();
-    let mut imported = detect_and_parse(&text, &digest, || core.clock.session_id())?;
+    let hash = blake3::hash(text.as_bytes());
+    let digest = hash.to_hex();
+    let mut imported = detect_and_parse(&text, &digest, || id_of(&hash))?;
     drop(text);
+    // Whatever its own header says, it came from elsewhere, and retention leaves it alone.
+    imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
     if project_path.is_some() {
         imported.header.project_path = project_path;
     }
@@ -191,12 +198,20 @@ pub(crate) fn import(
     Ok(SessionImportResult { upload_id: None, session: Some(session), report: Some(report) })
 }
 
+/// The id of a session whose file names none that can be used: the same file gets the same one again.
+fn id_of(hash: &blake3::Hash) -> SessionId {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_bytes()[..16]);
+    SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
 fn pending(id: String) -> SessionImportResult {
     SessionImportResult { upload_id: Some(id), session: None, report: None }
 }
 
 /// Writes an imported session, or what is new of one that was imported before.
 fn store(core: &Arc<Core>, imported: Imported) -> Result<(Session, ImportReport), TurnError> {
+    let _one_at_a_time = core.creating.lock().unwrap_or_else(PoisonError::into_inner);
     let Imported { header, records, mut report, .. } = imported;
     let id = header.session_id;
     let known = match core.sessions.with(id, |live| live.state().entries().len()) {
@@ -219,11 +234,7 @@ fn store(core: &Arc<Core>, imported: Imported) -> Result<(Session, ImportReport)
     }
     report.already_imported = known > 0 && known >= records.len();
     report.imported_records = (records.len() - same) as u64;
-    let drafts: Vec<Draft> = drafts(core, records, same);
-    if !drafts.is_empty() {
-        let answer = core.sessions.append(id, drafts, None)?;
-        answer.blocking_recv().map_err(|_| SessionError::Stopping)??;
-    }
+    append_rest(core, id, records, same)?;
     core.documents.note(id);
     Ok((core.sessions.summary(id)?, report))
 }
@@ -265,24 +276,40 @@ fn says_the_same(
     Ok(imported.next().is_none())
 }
 
-/// The records after the first `known`, as the store takes them.
-fn drafts(core: &Core, records: Vec<ImportedRecord>, known: usize) -> Vec<Draft> {
-    let place = |parent: Option<usize>| match parent {
-        None => Parent::Root,
-        Some(at) if at < known => Parent::Record(Seq(at as u64 + 1)),
-        Some(at) => Parent::Draft(at - known),
-    };
-    let new = records.into_iter().skip(known);
-    new.map(|record| {
-        let ImportedRecord { parent, at, body, key } = record;
-        let tokens = core.counter.count_record(&body);
-        Draft {
-            tokens: Some((tokens, core.counter.identity())),
-            at: Some(at),
-            parent: place(parent),
-            key: key.map(|key| KeyUse::new("session.import", key, &[])),
-            body,
+/// Writes the records after the first `known`, a few at a time: later ones then prove that earlier ones were
+/// durable, and memory stays that of a few. An import that is cut off goes on where it was when it is repeated.
+fn append_rest(
+    core: &Core,
+    id: SessionId,
+    records: Vec<ImportedRecord>,
+    known: usize,
+) -> Result<(), TurnError> {
+    let mut rest = records.into_iter().skip(known).peekable();
+    let mut next = known as u64 + 1;
+    while rest.peek().is_some() {
+        let drafts: Vec<Draft> =
+            rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(core, new)).collect();
+        let count = drafts.len() as u64;
+        let answer = core.sessions.append(id, drafts, None)?;
+        let appended = answer.blocking_recv().map_err(|_| SessionError::Stopping)??;
+        if appended.seq != Seq(next) {
+            // Somebody recorded into the session meanwhile, and the references of the file no longer hold.
+            return Err(SessionError::LeafMoved { id }.into());
         }
-    })
-    .collect()
+        next += count;
+    }
+    Ok(())
+}
+
+/// A record of a file as the store takes it; the file's first record is the session's second.
+fn draft(core: &Core, record: ImportedRecord) -> Draft {
+    let ImportedRecord { parent, at, body, key } = record;
+    let tokens = core.counter.count_record(&body);
+    Draft {
+        tokens: Some((tokens, core.counter.identity())),
+        at: Some(at),
+        parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
+        key: key.map(|key| KeyUse::new("session.import", key, &[])),
+        body,
+    }
 }

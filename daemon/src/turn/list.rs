@@ -59,7 +59,7 @@ pub(crate) fn list(
     let more = data.len() > limit;
     data.truncate(limit);
     let next_cursor = more.then(|| data.last().map(cursor_of)).flatten();
-    Ok(SessionListResult { data, next_cursor, behind: core.catalog.status().state != "ready" })
+    Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
 }
 
 /// What a list is asked for.

@@ -60,8 +60,11 @@ pub(crate) struct Core {
     pub uploads: Uploads,
     /// Session documents that are due.
     pub documents: Documents,
-    /// Held while a session is begun with a key, so that two retries at once begin one.
+    /// Held while a session is begun with a key or imported, so that two retries at once begin one.
     pub creating: Mutex<()>,
+    /// Held while sessions are deleted, so that a retry goes on where the first attempt got stuck and not beside
+    /// it.
+    pub deleting: Mutex<()>,
     /// The configuration in force; replaced as a whole when it is read again.
     pub config: RwLock<Arc<Config>>,
 }
@@ -146,7 +149,12 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, TurnError> {
     let core = Arc::clone(core);
     let done = tokio::task::spawn_blocking(move || work(&core)).await;
-    done.map_err(|_| TurnError::Stopping)?
+    match done {
+        Ok(done) => done,
+        // The barrier around the handler tells it and logs it.
+        Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+        Err(_) => Err(TurnError::Stopping),
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Deleting sessions: log, document, blobs, catalog rows, what projects remember. A crash in the middle leaves
 //! a deletion that the next start finishes.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use ollm_protocol::methods::session::{
@@ -24,6 +24,7 @@ pub(super) fn delete_because(
     id: SessionId,
     reason: &'static str,
 ) -> Result<SessionDeleteResult, TurnError> {
+    let _one_at_a_time = core.deleting.lock().unwrap_or_else(PoisonError::into_inner);
     let forks = core.catalog.forks_of(id).unwrap_or_default();
     core.sessions.begin_delete(id)?;
     forget(core, &[id])?;
@@ -40,9 +41,9 @@ fn forget(core: &Core, ids: &[SessionId]) -> Result<(), TurnError> {
 
 /// Removes what is left of a session that the catalog has forgotten; the log goes last.
 fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str) -> Result<(), TurnError> {
-    core.documents.forget(id);
     core.builds.forget(id);
     core.projects.forget(id)?;
+    let _no_save = core.documents.forget(id);
     core.sessions.finish_delete(id)?;
     core.events.publish(EventDraft {
         session_id: Some(id),
@@ -66,6 +67,7 @@ pub(crate) fn clear_up(core: &Arc<Core>, started: SystemTime) {
 
 /// Finishes the deletions that a crash interrupted.
 fn finish_deletions(core: &Arc<Core>) {
+    let _one_at_a_time = core.deleting.lock().unwrap_or_else(PoisonError::into_inner);
     let unfinished = match core.sessions.unfinished_deletions() {
         Ok(unfinished) => unfinished,
         Err(error) => return tracing::warn!("cannot look for unfinished deletions: {error}"),
@@ -131,6 +133,7 @@ fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCle
     let mut fail = |id, error: &TurnError| {
         result.failed.push(CleanupFailure { session_id: id, message: error.to_string() });
     };
+    let _one_at_a_time = core.deleting.lock().unwrap_or_else(PoisonError::into_inner);
     let mut begun = Vec::new();
     for session in sessions {
         match core.sessions.begin_delete(session.session_id) {

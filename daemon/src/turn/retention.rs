@@ -18,7 +18,7 @@ use crate::session::Draft;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Runs whenever sessions were created or closed, at most one run at a time.
+/// Runs whenever a session was created or the configuration read again, at most one run at a time.
 #[derive(Default)]
 pub(crate) struct Retention {
     due: Notify,
@@ -52,21 +52,45 @@ async fn apply(core: &Arc<Core>) -> Result<(), TurnError> {
     let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
     let now = core.clock.now();
     for verdict in verdicts(rows, &core.config().sessions, now) {
-        match verdict {
-            Verdict::Archive(id) => {
-                let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
-                append(core, id, vec![Draft::new(RecordBody::Meta(patch), None)], None).await?;
-                core.events.publish(EventDraft {
-                    session_id: Some(id),
-                    seq: None,
-                    kind: EventKind::SessionArchived,
-                    at: core.clock.now(),
-                    data: serde_json::json!({ "reason": "retention" }),
-                });
+        // One session that cannot be put away must not keep the others.
+        if let Err(error) = carry_out(core, verdict).await {
+            tracing::warn!(?verdict, "retention passed a session over: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Whether a session may still go: the catalog that chose it lags behind.
+fn still_at_rest(core: &Core, id: SessionId) -> Result<bool, TurnError> {
+    let session = core.summary(id)?;
+    let at_rest = session.status == SessionStatus::Closed;
+    Ok(at_rest && !session.pinned && session.imported_from.is_none())
+}
+
+async fn carry_out(core: &Arc<Core>, verdict: Verdict) -> Result<(), TurnError> {
+    match verdict {
+        Verdict::Archive(id) => {
+            if !blocking(core, move |core| still_at_rest(core, id)).await? {
+                return Ok(());
             }
-            Verdict::Delete(id) => {
-                blocking(core, move |core| remove::delete_because(core, id, "retention")).await?;
-            }
+            let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
+            append(core, id, vec![Draft::new(RecordBody::Meta(patch), None)], None).await?;
+            core.events.publish(EventDraft {
+                session_id: Some(id),
+                seq: None,
+                kind: EventKind::SessionArchived,
+                at: core.clock.now(),
+                data: serde_json::json!({ "reason": "retention" }),
+            });
+        }
+        Verdict::Delete(id) => {
+            blocking(core, move |core| {
+                if still_at_rest(core, id)? {
+                    remove::delete_because(core, id, "retention")?;
+                }
+                Ok(())
+            })
+            .await?;
         }
     }
     Ok(())

@@ -46,6 +46,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         uploads: Uploads::new(dir.to_owned()),
         documents: Documents::default(),
         creating: Mutex::new(()),
+        deleting: Mutex::new(()),
         config: RwLock::new(Arc::new(config)),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Close, CloseReason, MetaPatch, ModeChange, RecordBody};
+use ollm_protocol::content::{Close, CloseReason, Meta, MetaPatch, ModeChange, RecordBody};
 use ollm_protocol::methods::session::{
     Session, SessionSetModeParams, SessionStatus, SessionUpdateParams,
 };
@@ -25,6 +25,45 @@ pub(super) fn check_context_size(size: Option<u32>) -> Result<(), TurnError> {
     }
 }
 
+/// Titles and descriptions are in every list, so they stay short; in bytes.
+const MAX_TITLE_BYTES: usize = 4 * 1024;
+/// Far more than any window takes; in bytes.
+const MAX_PROMPT_BYTES: usize = 1024 * 1024;
+/// Client data is in every list too: a page of a thousand sessions must fit a frame only in the usual case,
+/// but one session always must; in bytes of JSON.
+const MAX_METADATA_BYTES: usize = 256 * 1024;
+
+/// Refuses texts that would make a session too large to be listed.
+pub(super) fn check_texts(
+    title: Option<&str>,
+    description: Option<&str>,
+    system_prompt: Option<&str>,
+) -> Result<(), TurnError> {
+    let texts = [
+        ("title", title, MAX_TITLE_BYTES),
+        ("description", description, MAX_TITLE_BYTES),
+        ("systemPrompt", system_prompt, MAX_PROMPT_BYTES),
+    ];
+    for (field, text, limit) in texts {
+        let bytes = text.map_or(0, str::len);
+        if bytes > limit {
+            let problem = format!("has {bytes} bytes; at most {limit} are taken");
+            return Err(TurnError::invalid(field, problem));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses client data that would make a session too large to be listed.
+pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<(), TurnError> {
+    let json = serde_json::to_vec(&metadata).map_or(0, |json| json.len());
+    if json > MAX_METADATA_BYTES {
+        let problem = format!("has {json} bytes in all; at most {MAX_METADATA_BYTES} are kept");
+        return Err(TurnError::invalid("metadata", problem));
+    }
+    Ok(())
+}
+
 /// Changes fields of a session.
 pub(crate) async fn update(
     core: &Arc<Core>,
@@ -43,6 +82,12 @@ pub(crate) async fn update(
         metadata,
     } = params;
     check_context_size(context_size)?;
+    check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
+    if let Some(new) = &metadata {
+        let mut all = summary(core, session_id).await?.metadata;
+        all.extend(new.clone());
+        check_metadata(Some(&all))?;
+    }
     let patch = MetaPatch {
         title,
         description,

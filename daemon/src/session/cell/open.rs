@@ -1,5 +1,6 @@
 //! Opening a session's fold and file, and cutting what was never acknowledged.
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::PoisonError;
@@ -48,7 +49,12 @@ impl Cell {
         };
         let path = self.shared.paths.log(self.id);
         let opened = if is_draft {
-            self.create_log(&path, writer.cut_to.is_some())
+            let created = self.create_log(&path, writer.cut_to.is_some());
+            created.and_then(|log| {
+                let reader = File::open(&path);
+                writer.reader = Some(reader.map_err(|source| LogError::io("open", &path, source))?);
+                Ok(log)
+            })
         } else {
             self.reopen_log(&path, point, writer.cut_to.is_some())
         };
@@ -87,8 +93,14 @@ impl Cell {
             }
             log.truncate(point.bytes).map_err(|source| LogError::io("cut", path, source))?;
         }
-        // What a crash left in the system's cache becomes durable before a record claims that it is.
+        // What a crash left in the system's cache becomes durable before a record claims that it is: the bytes,
+        // and the names of the log and of its blobs.
         log.sync().map_err(|source| LogError::io("sync", path, source))?;
+        let blobs = self.shared.paths.blobs(self.id);
+        if blobs.exists() {
+            fsutil::sync_dir(&blobs)?;
+        }
+        fsutil::sync_dir(&self.shared.paths.dir)?;
         Ok(log)
     }
 

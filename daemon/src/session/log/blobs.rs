@@ -23,13 +23,10 @@ pub(super) fn move_out(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsEr
         }
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         let path = dir.join(&hash);
-        if !path.exists() {
-            if !dir.exists() {
-                fsutil::create_private_dir(dir)?;
-                fsutil::sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
-            }
-            fsutil::replace_atomically(&path, text.as_bytes())?;
-        }
+        fsutil::create_private_dir(dir)?;
+        fsutil::sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
+        // One that is there may be rotten, or its name not yet durable; writing it again settles both.
+        fsutil::replace_atomically(&path, text.as_bytes())?;
         *value = json!({ "$blob": hash, "bytes": text.len() });
         if !hashes.contains(&hash) {
             hashes.push(hash);

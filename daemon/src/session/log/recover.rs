@@ -174,6 +174,12 @@ impl<'a> Scan<'a> {
     }
 
     fn finish(mut self) -> ScanEnd {
+        // A log whose first line alone is damaged is a session all the same.
+        if self.point.records == 0
+            && self.doubt.as_ref().is_some_and(|doubt| !doubt.held.is_empty())
+        {
+            self.resolve();
+        }
         // The end of the log was synced once: it is cut like a torn tail, and it is damage.
         if self.doubt.as_ref().is_some_and(|doubt| self.durable >= Some(doubt.first_lost)) {
             self.damaged_places += 1;

@@ -66,7 +66,7 @@ impl SessionState {
             compression_count: self.compression_count(),
             forked_from: header.and_then(|header| header.forked_from),
             imported_from: of_header(|header| header.imported_from.clone()),
-            damaged_records: carry.damaged,
+            damaged_records: carry.damaged + carry.unreadable,
             draft: false,
             metadata: self.metadata(),
         }
@@ -104,7 +104,7 @@ impl SessionState {
     fn status(&self, now: Timestamp) -> SessionStatus {
         let carry = &self.carry;
         let rest_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
-        if carry.damaged > 0 {
+        if carry.damaged + carry.unreadable > 0 {
             SessionStatus::Corrupted
         } else if carry.patch.archived.unwrap_or_default() {
             SessionStatus::Archived
