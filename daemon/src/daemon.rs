@@ -174,6 +174,7 @@ impl Parts {
             warnings: std::sync::Mutex::new(warnings),
             restart_needed: std::sync::Mutex::default(),
             retention: Arc::clone(&retention),
+            at_start: core.config(),
         });
         let handles = Arc::new(Handles {
             events,

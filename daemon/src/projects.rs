@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
 use serde::{Deserialize, Serialize};
@@ -96,16 +97,29 @@ impl Projects {
         id: Option<SessionId>,
     ) -> Result<(), ProjectError> {
         let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write(path, id)
+    }
+
+    /// Forgets a session wherever it is current.
+    pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.paths_with(id).iter().try_for_each(|path| self.write(path, None))
+    }
+
+    /// Removes half-written files that a crash left.
+    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
+        if !self.dir.exists() {
+            return Ok(0);
+        }
+        fsutil::sweep_temporaries(&self.dir, before)
+    }
+
+    fn write(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {
         let file = ProjectFile { path: path.to_owned(), current_session: id };
         fsutil::create_private_dir(&self.dir)?;
         let json = serde_json::to_vec_pretty(&file)
             .map_err(|source| FsError::new("encode", &self.file(path), source.into()))?;
         Ok(fsutil::replace_atomically(&self.file(path), &json)?)
-    }
-
-    /// Forgets a session wherever it is current.
-    pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
-        self.paths_with(id).iter().try_for_each(|path| self.set_current(path, None))
     }
 
     /// The projects whose current session is this; a session may be current in a project that is not its own.

@@ -8,7 +8,7 @@ use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
 use super::start::ConfigSource;
-use crate::config::ConfigDiff;
+use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Answer, DaemonControl};
@@ -29,6 +29,8 @@ pub(super) struct Control {
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
     pub(super) retention: Arc<Retention>,
+    /// What the process was started with.
+    pub(super) at_start: Arc<Config>,
 }
 
 impl Control {
@@ -76,11 +78,8 @@ impl Control {
         drop(slot);
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&warnings);
         let mut pending = self.restart_needed.lock().unwrap_or_else(PoisonError::into_inner);
-        for name in &restart_needed {
-            if !pending.contains(name) {
-                pending.push(name.clone());
-            }
-        }
+        // Against what this process was started with: a setting that is back needs no restart.
+        *pending = self.core.config().diff(&self.at_start).restart_needed;
         drop(pending);
         self.retention.ask();
         if !applied.is_empty() || !restart_needed.is_empty() {

@@ -1,6 +1,6 @@
 //! What the daemon does by itself: signals, changed configuration, documents, retention, unused sessions.
 //!
-//! Timers: one a minute while sessions are open. Everything else sleeps until something happens.
+//! Timers: one a minute, for unused sessions. Everything else sleeps until something happens.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -57,7 +57,11 @@ fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str) -> Result<(), T
 
 /// Clears up what a crash left: half-written files and interrupted deletions. Blocks on the disk.
 pub(crate) fn clear_up(core: &Arc<Core>, started: SystemTime) {
-    match core.sessions.sweep_temporaries(started) {
+    let swept = core
+        .sessions
+        .sweep_temporaries(started)
+        .and_then(|swept| Ok(swept + core.projects.sweep_temporaries(started)?));
+    match swept {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "removed half-written files"),
         Err(error) => tracing::warn!("half-written files may be left: {error}"),
