@@ -132,3 +132,77 @@ fn verdicts(mut rows: Vec<RetentionRow>, config: &SessionsConfig, now: Timestamp
     }
     verdicts
 }
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::SessionId;
+
+    use super::*;
+    use crate::config::{Config, FlagOverrides};
+
+    const NOW_MS: i64 = 1_800_000_000_000;
+
+    fn id(number: u8) -> SessionId {
+        format!("00000000-0000-7000-8000-0000000000{number:02}").parse().expect("a UUID")
+    }
+
+    /// A session of no project, closed and unused for some days.
+    fn row(number: u8, days: i64) -> RetentionRow {
+        RetentionRow {
+            session_id: id(number),
+            last_activity_ms: NOW_MS - days * DAY_MS,
+            status: SessionStatus::Closed,
+            pinned: false,
+            imported: false,
+            project_hash: None,
+        }
+    }
+
+    fn settings(change: impl FnOnce(&mut SessionsConfig)) -> SessionsConfig {
+        let dir = std::path::Path::new("/nowhere");
+        let no_variables = std::iter::empty::<(String, String)>();
+        let loaded = Config::load(dir, None, no_variables, &FlagOverrides::default());
+        let mut settings = loaded.expect("defaults").0.sessions;
+        change(&mut settings);
+        settings
+    }
+
+    fn check(rows: Vec<RetentionRow>, settings: &SessionsConfig, expect: &[Verdict]) {
+        assert_eq!(verdicts(rows, settings, Timestamp::from_unix_ms(NOW_MS)), expect);
+    }
+
+    #[test]
+    fn the_oldest_over_the_limit_go_and_only_those_that_count() {
+        let two = settings(|settings| settings.max_sessions = 2);
+        let rows = || vec![row(1, 5), row(2, 2), row(3, 9), row(4, 3)];
+        check(rows(), &two, &[Verdict::Archive(id(1)), Verdict::Archive(id(3))]);
+        let deletes = settings(|settings| {
+            settings.max_sessions = 2;
+            settings.on_limit = OnLimit::Delete;
+        });
+        check(rows(), &deletes, &[Verdict::Delete(id(1)), Verdict::Delete(id(3))]);
+        check(rows(), &settings(|settings| settings.max_sessions = 0), &[]);
+
+        let exempt = [
+            RetentionRow { pinned: true, ..row(5, 20) },
+            RetentionRow { imported: true, ..row(6, 20) },
+            RetentionRow { status: SessionStatus::Archived, ..row(7, 20) },
+            RetentionRow { status: SessionStatus::Corrupted, ..row(8, 20) },
+            RetentionRow { status: SessionStatus::Active, ..row(9, 0) },
+        ];
+        let one = settings(|settings| settings.max_sessions = 1);
+        check(exempt.into_iter().chain([row(1, 5)]).collect(), &one, &[]);
+    }
+
+    #[test]
+    fn age_and_projects_archive_whatever_happens_at_the_limit() {
+        let settings = settings(|settings| {
+            settings.max_sessions_per_project = 1;
+            settings.on_limit = OnLimit::Delete;
+        });
+        let of =
+            |project: &str, row| RetentionRow { project_hash: Some(project.to_owned()), ..row };
+        let rows = vec![of("a", row(1, 1)), of("a", row(2, 2)), of("b", row(3, 3)), row(4, 31)];
+        check(rows, &settings, &[Verdict::Archive(id(2)), Verdict::Archive(id(4))]);
+    }
+}
