@@ -135,7 +135,7 @@ pub enum ClientError {
     },
     /// The daemon refused the call.
     #[error("{}", .0.message)]
-    Rpc(RpcFailure),
+    Rpc(Box<RpcFailure>),
 }
 
 /// An error reply of the daemon.
@@ -282,8 +282,10 @@ impl ClientError {
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
-            Self::Rpc(RpcFailure { kind: Some(kind), .. }) => Exit::of_class(kind.class()),
-            Self::Rpc(_) | Self::BadReply { .. } => Exit::Internal,
+            Self::Rpc(failure) => {
+                failure.kind.map_or(Exit::Internal, |kind| Exit::of_class(kind.class()))
+            }
+            Self::BadReply { .. } => Exit::Internal,
             Self::NoHome | Self::SocketPathTooLong { .. } | Self::BadParams { .. } => Exit::Usage,
             Self::FrameTooLarge { what, .. } if *what == "request" => Exit::Usage,
             Self::FrameTooLarge { .. } => Exit::Internal,
@@ -344,11 +346,11 @@ mod tests {
         let failure = RpcFailure::new(-1, "m".into(), Some(data));
         assert_eq!(failure.kind, Some(ErrorKind::Busy));
         assert_eq!(failure.fields["holder"], "x");
-        assert_eq!(ClientError::Rpc(failure).exit(), Exit::Busy);
+        assert_eq!(ClientError::Rpc(Box::new(failure)).exit(), Exit::Busy);
         let bare = RpcFailure::new(-32601, "m".into(), None);
         assert_eq!(bare.kind, Some(ErrorKind::MethodNotFound));
         let future = RpcFailure::new(4242, "m".into(), Some(serde_json::json!({"kind": "new"})));
-        let error = ClientError::Rpc(future);
+        let error = ClientError::Rpc(Box::new(future));
         assert_eq!((error.kind(), error.exit()), ("new", Exit::Internal));
     }
 }

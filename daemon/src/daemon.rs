@@ -110,7 +110,7 @@ struct Parts {
     core: Arc<Core>,
     retention: Arc<Retention>,
     listener: Listener,
-    announcement: Announcement,
+    announcement: Option<Announcement>,
     tasks: Tasks,
     limits: Limits,
     connections: OpenConnections,
@@ -162,7 +162,11 @@ impl Parts {
             protocol: PROTOCOL_VERSION,
             started_at,
         };
-        let announcement = Announcement::publish(&dir, &file)?;
+        // On a full disk the daemon must still start, so that something can be deleted; clients then find it at
+        // the places that follow from the home.
+        let announcement = Announcement::publish(&dir, &file)
+            .inspect_err(|error| tracing::warn!("clients are not told where it is: {error}"))
+            .ok();
         let (tasks, limits, connections) =
             (Tasks::new(), Limits::default(), OpenConnections::default());
         let control = Arc::new(Control {
@@ -227,7 +231,7 @@ impl Parts {
             () = self.tasks.forced() => {}
             () = tokio::time::sleep(CLOSE) => tracing::warn!("the catalog was not closed in time"),
         }
-        if let Err(error) = self.announcement.withdraw() {
+        if let Some(Err(error)) = self.announcement.map(Announcement::withdraw) {
             tracing::warn!("{error}");
         }
         tracing::info!("left");

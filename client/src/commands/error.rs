@@ -255,7 +255,7 @@ error: cannot connect to ollmd
     fn a_refusal_of_the_daemon_is_passed_on_whole() {
         let data = json!({"kind": "conflict", "hint": "wait", "holder": "h"});
         let failure = RpcFailure::new(1004, "taken".into(), Some(data));
-        let error = CommandError::from(ClientError::Rpc(failure));
+        let error = CommandError::from(ClientError::Rpc(Box::new(failure)));
         let value: serde_json::Value = serde_json::from_str(&error.to_json()).unwrap();
         assert_eq!(
             value["error"],

@@ -164,7 +164,11 @@ fn refused(method: &str, error: Error, timeout: Duration) -> ClientError {
     match error {
         Error::Call(error) => {
             let data = error.data().and_then(|data| serde_json::from_str(data.get()).ok());
-            ClientError::Rpc(RpcFailure::new(error.code(), error.message().to_owned(), data))
+            ClientError::Rpc(Box::new(RpcFailure::new(
+                error.code(),
+                error.message().to_owned(),
+                data,
+            )))
         }
         Error::RequestTimeout => ClientError::Timeout { method: method.to_owned(), after: timeout },
         Error::ParseError(source) => bad_reply(method, source),

@@ -236,7 +236,7 @@ impl BlockingClient {
             }
             if let Some(error) = incoming.error {
                 let failure = RpcFailure::new(error.code, error.message, error.data);
-                return Err(ClientError::Rpc(failure));
+                return Err(ClientError::Rpc(Box::new(failure)));
             }
             return Ok(incoming.result.unwrap_or(RawValue::NULL).to_owned());
         }

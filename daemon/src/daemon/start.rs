@@ -1,6 +1,5 @@
 //! From flags to a locked home, a configuration and a log; and how a start that fails says so.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -201,9 +200,8 @@ pub(super) fn log_to(
         .map_err(|source| StartError::Log { dir, source })?;
     let (file, guard) = tracing_appender::non_blocking(file);
     let to_file = fmt::layer().with_ansi(false).with_writer(file);
-    let to_terminal = (!detached).then(|| {
-        fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr)
-    });
+    let to_terminal =
+        (!detached).then(|| fmt::layer().with_ansi(false).with_writer(std::io::stderr));
     // A second subscriber exists only in a test that starts two daemons; the first one keeps logging.
     drop(tracing_subscriber::registry().with(level).with(to_file).with(to_terminal).try_init());
     Ok(guard)
@@ -232,7 +230,8 @@ pub(super) fn report_config(flags: &Flags) -> ExitCode {
         (true, true) => println!("{}", config.to_json()),
         (true, false) => print!("{}", config.to_yaml()),
         (false, true) => println!("{}", serde_json::json!({ "ok": true, "warnings": warnings })),
-        (false, false) => println!("the configuration is fine"),
+        (false, false) if warnings.is_empty() => println!("the configuration is fine"),
+        (false, false) => println!("no errors; what is warned of has no effect"),
     }
     ExitCode::SUCCESS
 }

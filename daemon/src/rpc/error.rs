@@ -24,13 +24,13 @@ pub(crate) struct RpcError {
     /// A command that helps, ready to type.
     pub hint: Option<String>,
     /// The fields that the kind promises.
-    pub fields: Map<String, Value>,
+    pub fields: Box<Map<String, Value>>,
 }
 
 impl RpcError {
     /// An error with neither hint nor fields.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None, fields: Map::new() }
+        Self { kind, message: message.into(), hint: None, fields: Box::default() }
     }
 
     /// A defect of ours; the log has the details.
@@ -76,7 +76,7 @@ impl From<RpcError> for ErrorObjectOwned {
     fn from(error: RpcError) -> Self {
         let RpcError { kind, mut message, hint, fields } = error;
         shorten(&mut message, MAX_MESSAGE_BYTES);
-        Self::owned(kind.code(), message, Some(ErrorData { kind, hint, fields }))
+        Self::owned(kind.code(), message, Some(ErrorData { kind, hint, fields: *fields }))
     }
 }
 

@@ -65,6 +65,8 @@ pub(super) async fn accept(
                         continue;
                     }
                     number += 1;
+                    // Before its first call can ask.
+                    open.0.store(connections.len() + 1, Ordering::Relaxed);
                     let (shared, tasks) = (shared.clone(), shared.tasks.clone());
                     connections.spawn(async move {
                         tokio::select! {

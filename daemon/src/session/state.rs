@@ -147,6 +147,8 @@ impl SessionState {
             _ => return,
         }
         carry.token_count += u64::from(entry.tokens);
+        // Who goes on with a session that was put away has it back.
+        carry.patch.archived = None;
     }
 
     fn fold(&mut self, seq: Seq, body: &RecordBody) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::content::RecordBody;
 use ollm_protocol::methods::session::{
-    ExportFormat, ImportReport, Session, SessionExportParams, SessionExportResult,
+    ExportFormat, ImportLoss, ImportReport, SessionExportParams, SessionExportResult,
     SessionImportParams, SessionImportResult,
 };
 use ollm_protocol::{Seq, SessionId};
@@ -20,7 +20,7 @@ use crate::fsutil::FsError;
 use crate::projects::Projects;
 use crate::session::document::SessionFacts;
 use crate::session::export::Exporter;
-use crate::session::import::{Imported, ImportedRecord, detect_and_parse};
+use crate::session::import::{ImportedRecord, detect_and_parse};
 use crate::session::{Birth, Draft, KeyUse, Parent, SessionError};
 
 /// Records in one chunk of an export.
@@ -188,14 +188,84 @@ pub(crate) fn import(
     if project_path.is_some() {
         imported.header.project_path = project_path;
     }
+    let mut report = imported.report;
+    let _one_at_a_time = core.creating.lock().unwrap_or_else(PoisonError::into_inner);
+    let id = imported.header.session_id;
+    let standing = standing(core, id, &imported.records)?;
+    standing.tell(imported.records.len(), &mut report);
     if dry_run {
-        let mut report = imported.report;
-        report.imported_records = imported.records.len() as u64;
-        let report = Some(report);
-        return Ok(SessionImportResult { upload_id: None, session: None, report });
+        let session = core.sessions.summary(id).ok();
+        return Ok(SessionImportResult { upload_id: None, session, report: Some(report) });
     }
-    let (session, report) = store(core, imported)?;
-    Ok(SessionImportResult { upload_id: None, session: Some(session), report: Some(report) })
+    if matches!(standing, Standing::New) {
+        core.sessions.create(Birth { header: imported.header, key: None })?;
+    }
+    if let Standing::New | Standing::Begins(_) = standing {
+        append_rest(core, id, imported.records, standing.known())?;
+        core.documents.note(id);
+    }
+    let session = Some(core.sessions.summary(id)?);
+    Ok(SessionImportResult { upload_id: None, session, report: Some(report) })
+}
+
+/// How a file stands to the session of its id.
+#[derive(Clone, Copy)]
+enum Standing {
+    /// There is no such session.
+    New,
+    /// The session has this many of the file's first records, and nothing else.
+    Begins(usize),
+    /// The session has all of the file's records.
+    Contains,
+    /// The session has all that the file says, but not all of its other records: it came from a document.
+    SaysTheSame,
+}
+
+impl Standing {
+    /// Records of the file that need not be written.
+    const fn known(self) -> usize {
+        match self {
+            Self::Begins(known) => known,
+            Self::New | Self::Contains | Self::SaysTheSame => 0,
+        }
+    }
+
+    /// Completes a report of a file with so many records.
+    fn tell(self, records: usize, report: &mut ImportReport) {
+        report.already_imported = matches!(self, Self::Contains | Self::SaysTheSame);
+        report.imported_records =
+            if report.already_imported { 0 } else { (records - self.known()) as u64 };
+        if matches!(self, Self::SaysTheSame) {
+            report.losses.push(ImportLoss {
+                line: None,
+                what: "records that are not messages or tool calls".to_owned(),
+                reason: "the session is here already and says the same; to have them too, delete it and \
+                         import this file again"
+                    .to_owned(),
+            });
+        }
+    }
+}
+
+/// Compares a file's records with the session of its id.
+///
+/// **Errors**: `Exists` when the session says something else.
+fn standing(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<Standing, TurnError> {
+    let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
+        Ok(len) => len.saturating_sub(1),
+        Err(SessionError::NotFound { .. }) => return Ok(Standing::New),
+        Err(error) => return Err(error.into()),
+    };
+    let same = stored.min(records.len());
+    if begins_alike(core, id, &records[..same])? {
+        let all = stored > 0 && stored >= records.len();
+        return Ok(if all { Standing::Contains } else { Standing::Begins(same) });
+    }
+    // A document says less than a log: it is recognized by what was said.
+    if says_the_same(core, id, stored, records)? {
+        return Ok(Standing::SaysTheSame);
+    }
+    Err(SessionError::Exists { id }.into())
 }
 
 /// The id of a session whose file names none that can be used: the same file gets the same one again.
@@ -207,36 +277,6 @@ fn id_of(hash: &blake3::Hash) -> SessionId {
 
 fn pending(id: String) -> SessionImportResult {
     SessionImportResult { upload_id: Some(id), session: None, report: None }
-}
-
-/// Writes an imported session, or what is new of one that was imported before.
-fn store(core: &Arc<Core>, imported: Imported) -> Result<(Session, ImportReport), TurnError> {
-    let _one_at_a_time = core.creating.lock().unwrap_or_else(PoisonError::into_inner);
-    let Imported { header, records, mut report, .. } = imported;
-    let id = header.session_id;
-    let known = match core.sessions.with(id, |live| live.state().entries().len()) {
-        Ok(len) => len.saturating_sub(1),
-        Err(SessionError::NotFound { .. }) => {
-            core.sessions.create(Birth { header, key: None })?;
-            0
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let same = known.min(records.len());
-    if !begins_alike(core, id, &records[..same])? {
-        // A document says less than a log: it is recognized by what was said.
-        if !says_the_same(core, id, known, &records)? {
-            return Err(SessionError::Exists { id }.into());
-        }
-        report.already_imported = true;
-        report.imported_records = 0;
-        return Ok((core.sessions.summary(id)?, report));
-    }
-    report.already_imported = known > 0 && known >= records.len();
-    report.imported_records = (records.len() - same) as u64;
-    append_rest(core, id, records, same)?;
-    core.documents.note(id);
-    Ok((core.sessions.summary(id)?, report))
 }
 
 /// Whether the records of a session begin as the imported ones do.

@@ -125,6 +125,10 @@ pub(crate) async fn archive(core: &Arc<Core>, id: SessionId) -> Result<Session, 
 
 /// Brings an archived session back.
 pub(crate) async fn unarchive(core: &Arc<Core>, id: SessionId) -> Result<Session, TurnError> {
+    let session = summary(core, id).await?;
+    if session.status != SessionStatus::Archived {
+        return Ok(session);
+    }
     set_archived(core, id, false).await
 }
 

@@ -35,8 +35,11 @@ pub(super) fn by_lines(text: &str) -> Option<Format> {
     None
 }
 
-/// Whether brackets outside of strings are nested deeper than the JSON reader goes.
+/// Whether the brackets of what may be JSON are nested deeper than the JSON reader goes.
 pub(super) fn too_deep(text: &str) -> bool {
+    if !text.trim_start().starts_with(['{', '[']) {
+        return false;
+    }
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for byte in text.bytes() {
         match byte {

@@ -50,7 +50,8 @@ pub(crate) enum ImportError {
     /// None of the known formats.
     #[error(
         "the format is not known: looked for an own export (first line with `ollmExport`), a session document \
-         (an object with `messages`), and a pi session (first line with `type` \"session\" and an `id`)"
+         (an object with `messages`), and a pi session (first line with `type` \"session\" and an `id`); exports \
+         as Markdown and HTML are for reading, and sessions of other programs cannot be imported yet"
     )]
     Unrecognized,
     /// A document that is not valid JSON; files of lines lose a damaged line instead.

@@ -24,7 +24,7 @@ pub enum SessionStatus {
     Active,
     /// At rest; recording makes it active again.
     Closed,
-    /// Put away; listed only when asked for.
+    /// Put away; listed only when asked for. Recording a message or a tool call brings it back.
     Archived,
     /// Readable, with records that are damaged and skipped.
     Corrupted,
