@@ -8,6 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use tempfile::NamedTempFile;
+
 /// How the names of files begin that are not yet what they are to be.
 const TEMPORARY: &str = ".tmp-";
 
@@ -74,15 +76,37 @@ pub(crate) fn replace_with(
     write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("write", path, source);
-    let parent = path.parent().unwrap_or(Path::new("."));
+    let temporary = write_beside(path, write)?;
+    temporary.as_file().sync_all().map_err(fail)?;
+    temporary.persist(path).map_err(|failed| fail(failed.error))?;
+    sync_dir(parent_of(path))
+}
+
+/// Replaces a file that says what is true only while this process runs: readers see the old or the new, and a
+/// loss of power may leave neither. It saves two syncs.
+pub(crate) fn replace_unsynced(path: &Path, content: &[u8]) -> Result<(), FsError> {
+    let temporary = write_beside(path, |out| out.write_all(content))?;
+    temporary.persist(path).map_err(|failed| FsError::new("write", path, failed.error))?;
+    Ok(())
+}
+
+fn parent_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
+}
+
+/// Writes a temporary file in the directory of `path`, to be renamed.
+fn write_beside(
+    path: &Path,
+    write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
+) -> Result<NamedTempFile, FsError> {
+    let fail = |source| FsError::new("write", path, source);
     // tempfile makes the file with mode 0600 and removes it when anything below fails.
-    let temporary = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(parent).map_err(fail)?;
+    let builder = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(parent_of(path));
+    let temporary = builder.map_err(fail)?;
     let mut out = io::BufWriter::with_capacity(64 * 1024, temporary.as_file());
     write(&mut out).and_then(|()| out.flush()).map_err(fail)?;
     drop(out);
-    temporary.as_file().sync_all().map_err(fail)?;
-    temporary.persist(path).map_err(|failed| fail(failed.error))?;
-    sync_dir(parent)
+    Ok(temporary)
 }
 
 /// Removes what [`replace_atomically`] left in a directory when it was killed before `before`; returns how many.
@@ -155,6 +179,8 @@ mod tests {
         replace_atomically(&file, b"one").expect("writes");
         replace_atomically(&file, b"two").expect("replaces");
         assert_eq!(fs::read(&file).expect("reads"), b"two");
+        replace_unsynced(&file, b"three").expect("replaces");
+        assert_eq!(fs::read(&file).expect("reads"), b"three");
         assert_eq!(fs::metadata(&file).expect("exists").permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&dir).expect("exists").permissions().mode() & 0o777, 0o700);
         assert_eq!(fs::read_dir(&dir).expect("lists").count(), 1, "no temporary file is left");

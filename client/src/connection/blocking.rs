@@ -19,8 +19,11 @@ use serde_json::value::RawValue;
 use super::{Connector, MAX_FRAME_BYTES};
 use crate::error::{ClientError, RpcFailure};
 
-/// Read at once; large enough for most replies, small enough to be free.
-const READ_BYTES: usize = 64 << 10;
+/// Read at first: enough for most replies. Memory that is touched for the first time costs a one-shot more than
+/// a second read does.
+const FIRST_READ_BYTES: usize = 4 << 10;
+/// Read at once when replies turn out to be long.
+const MAX_READ_BYTES: usize = 64 << 10;
 
 /// A connection that makes one call at a time.
 #[derive(Debug)]
@@ -361,7 +364,8 @@ impl Lines {
         self.searched -= self.used;
         self.used = 0;
         let filled = self.bytes.len();
-        self.bytes.resize(filled + READ_BYTES, 0);
+        let room = filled.clamp(FIRST_READ_BYTES, MAX_READ_BYTES);
+        self.bytes.resize(filled + room, 0);
         let read = source.read(&mut self.bytes[filled..]);
         self.bytes.truncate(filled + *read.as_ref().unwrap_or(&0));
         read

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ollm_protocol::ErrorKind;
-use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_appender::rolling::{RollingFileAppender, Rotation};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
@@ -21,6 +21,9 @@ use crate::server::lock::{InstanceLock, LockError};
 
 /// The home when nothing else is said, below the user's own directory.
 const DEFAULT_HOME: &str = ".ollm";
+/// Lines of the log that may wait for the disk; what exceeds them is dropped rather than waited for. The queue is
+/// allocated at once: the library's own default of 128,000 lines costs 4 MB.
+const LOG_LINES_WAITING: usize = 2048;
 /// `EX_TEMPFAIL`: another daemon owns the home.
 const EXIT_LOCKED: u8 = 75;
 /// `EX_CONFIG`: the configuration is wrong.
@@ -198,7 +201,8 @@ pub(super) fn log_to(
         .max_log_files(config.log.keep_days.max(1) as usize)
         .build(&dir)
         .map_err(|source| StartError::Log { dir, source })?;
-    let (file, guard) = tracing_appender::non_blocking(file);
+    let (file, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES_WAITING).finish(file);
     let to_file = fmt::layer().with_ansi(false).with_writer(file);
     let to_terminal =
         (!detached).then(|| fmt::layer().with_ansi(false).with_writer(std::io::stderr));

@@ -107,7 +107,7 @@ impl Announcement {
         let path = home.join(DAEMON_FILE);
         let mut text = serde_json::to_vec(file).unwrap_or_default();
         text.push(b'\n');
-        fsutil::replace_atomically(&path, &text)?;
+        fsutil::replace_unsynced(&path, &text)?;
         Ok(Self { path })
     }
 
