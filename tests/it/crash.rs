@@ -172,5 +172,6 @@ fn what_was_acknowledged_survives_two_hundred_kills() {
     let (_daemon, mut wire) = sandbox.served();
     total += verify(&mut wire, &writers);
     eprintln!("crash: {total} records, {KILLS} kills, {:?}", begun.elapsed());
-    assert!(total > 1000, "the writers hardly wrote: {total} records");
+    // Far less than even a slow disk takes; none at all would mean that the kills came too early to test anything.
+    assert!(total as u64 > KILLS, "the writers hardly wrote: {total} records");
 }
