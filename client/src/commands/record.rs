@@ -90,7 +90,7 @@ fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
 fn no_current_directory(error: &CommandError) -> CommandError {
     CommandError::usage(
         format!("the current directory cannot be the project: {}", error.message()),
-        "ollmctl record with --session ID or --project DIR",
+        "ollmctl record --session ID ...  # or --project DIR",
     )
 }
 
@@ -143,7 +143,7 @@ mod tests {
         let source = std::io::ErrorKind::NotFound.into();
         let error = CommandError::File { action: "find the project", path: ".".into(), source };
         let told = no_current_directory(&error).to_text();
-        assert!(told.contains("--session ID or --project DIR"), "{told}");
+        assert!(told.contains("--session ID") && told.contains("--project DIR"), "{told}");
     }
 
     #[test]

@@ -273,8 +273,8 @@ fn a_restart_that_would_not_come_back_stops_nothing() {
     let (sender, calls) = mpsc::channel::<Value>();
     let _server = scratch.serve(move |request, _| sender.send(request.clone()).unwrap());
     let program = scratch.directory.path().join("ollmd");
-    std::fs::write(&program, "#!/bin/sh\necho 'config.yaml:3: no such key' >&2\nexit 78\n")
-        .unwrap();
+    let script = b"#!/bin/sh\necho 'config.yaml:3: no such key' >&2\nexit 78\n";
+    std::io::Write::write_all(&mut std::fs::File::create(&program).unwrap(), script).unwrap();
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(&program, executable).unwrap();
     let environment =

@@ -20,6 +20,9 @@ const SHOWN_CHARS: usize = 1200;
 const SHOWN_ARGS: usize = 200;
 /// Characters of an argument that is shown before the longer ones.
 const SHORT_ARG: usize = 80;
+/// Arguments that say what a call is about, however long they are.
+const TELLING_ARGS: [&str; 8] =
+    ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
 
 /// For whom something is laid out.
 #[derive(Clone, Copy, Debug)]
@@ -219,15 +222,21 @@ fn call(name: &str, args: &Value) -> String {
 /// Arguments as JSON, the telling ones first: a path or a command stands before the text that is written.
 fn arguments(args: &Value) -> String {
     let Value::Object(fields) = args else { return args.to_string() };
-    let mut fields: Vec<(bool, bool, String)> = fields
+    let mut fields: Vec<(u8, String)> = fields
         .iter()
         .map(|(name, value)| {
             let text = format!("{}:{value}", Value::from(name.as_str()));
-            (text.chars().count() > SHORT_ARG, !value.is_string(), text)
+            let rank = match value {
+                Value::String(_) if TELLING_ARGS.contains(&name.as_str()) => 0,
+                _ if text.chars().count() > SHORT_ARG => 3,
+                Value::String(_) => 1,
+                _ => 2,
+            };
+            (rank, text)
         })
         .collect();
-    fields.sort_by_key(|(is_long, is_no_text, _)| (*is_long, *is_no_text));
-    let texts: Vec<String> = fields.into_iter().map(|(.., text)| text).collect();
+    fields.sort_by_key(|(rank, _)| *rank);
+    let texts: Vec<String> = fields.into_iter().map(|(_, text)| text).collect();
     format!("{{{}}}", texts.join(","))
 }
 

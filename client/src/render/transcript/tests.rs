@@ -130,6 +130,12 @@ fn telling_arguments_come_first() {
     let text = call("write", &args);
     assert!(text.starts_with("-> write {\"path\":\"a.rs\",\"count\":3,\"content\":\"xx"), "{text}");
     assert!(text.ends_with("x...\n"), "{text}");
+    let path = format!("/{}", "p".repeat(100));
+    let text = call("edit", &serde_json::json!({"newText": "a", "oldText": long, "path": path}));
+    assert!(
+        text.starts_with(&format!("-> edit {{\"path\":\"{path}\",\"newText\":\"a\"")),
+        "{text}"
+    );
     assert_eq!(call("ls", &serde_json::json!({})), "-> ls {}\n");
 }
 
