@@ -3,6 +3,7 @@
 //! Knows clap and nothing of what the commands do. Every line of an example that begins with `ollmctl` is
 //! parsed by a test.
 
+mod kinds;
 mod methods;
 mod sessions;
 
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
 pub(crate) use methods::{MethodName, closest};
@@ -18,6 +20,10 @@ pub(crate) use sessions::{
     BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
     ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
 };
+
+/// What stands for a session on the command line.
+const SESSION_HELP: &str = "An id, a unique beginning of one, or `last`: the most recently active session of all \
+    projects that is not archived";
 
 /// Sessions, search and exact contexts for local language models.
 ///
@@ -29,7 +35,8 @@ pub(crate) use sessions::{
     max_term_width = 100,
     disable_help_subcommand = true,
     after_help = "\
-SESSION stands for an id, any unique beginning of one with at least 4 characters, or `last`.
+SESSION stands for an id, any unique beginning of one with at least 4 characters, or `last`: the most recently \
+active session of all projects that is not archived.
 
 Examples:
   ollmctl record 'How do I reverse a list?'
@@ -150,7 +157,7 @@ Examples:
 /// Arguments of `record`.
 #[derive(Debug, Args)]
 pub(crate) struct RecordArgs {
-    /// The session to record in.
+    /// The session to record in; `last` is the most recently active one of all projects that is not archived.
     #[arg(long, value_name = "SESSION", conflicts_with = "new")]
     pub(crate) session: Option<String>,
     /// Begin a new session and make it the project's current one.
@@ -213,13 +220,13 @@ Examples:
 /// Arguments of `context build`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextBuildArgs {
-    /// The session.
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", help = SESSION_HELP)]
     pub(crate) id: String,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) size: Option<u32>,
-    /// A strategy by name [default: the first that fits].
+    /// A strategy by name: full-history sends every message, floor keeps the original task and the newest turns, at
+    /// most half of what is available [default: the first that fits].
     #[arg(long)]
     pub(crate) strategy: Option<String>,
     /// A user message that will follow and is not recorded yet.
@@ -247,22 +254,22 @@ pub(crate) struct CallArgs {
 /// Arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only those of one session.
+    /// Only those of one session; `last` is the most recently active one of all projects that is not archived.
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
-    /// Only this kind, for example `message-recorded`; may be given several times.
-    #[arg(long = "kind", value_name = "KIND")]
-    pub(crate) kinds: Vec<String>,
+    /// Only this kind; may be given several times.
+    #[arg(long = "kind", value_name = "KIND", value_parser = kinds::parser())]
+    pub(crate) kinds: Vec<EventKind>,
 }
 
 /// Subcommands of `daemon`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DaemonCommand {
-    /// Start the daemon; one that runs already is fine.
+    /// Start the daemon, also where OLLM_NO_SPAWN is set; one that runs already is fine.
     Start,
     /// Let the daemon finish its work and leave; waits until it is gone.
     Stop,
-    /// Stop the daemon and start it again, for example after an update.
+    /// Stop the daemon and start it again, for example after an update; its configuration is checked first.
     Restart,
     /// Show how the daemon is; does not start it.
     Status,

@@ -21,6 +21,12 @@ pub(crate) trait ListSessions {
 /// Why a text names no session.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ResolveError {
+    /// It has characters that no id has.
+    #[error("{text:?} is not hexadecimal, so no session's id can begin with it")]
+    NotHex {
+        /// The text.
+        text: String,
+    },
     /// It cannot be the beginning of an id.
     #[error("{text:?} is no session id: write at least {MIN_PREFIX} characters of one, or `last`")]
     Invalid {
@@ -63,10 +69,12 @@ pub(crate) fn session(
         return newest.map(|session| session.session_id).ok_or(ResolveError::NoSessions);
     }
     let prefix = text.to_ascii_lowercase();
-    if !(MIN_PREFIX..36).contains(&prefix.len())
-        || !prefix.chars().all(|char| char.is_ascii_hexdigit() || char == '-')
-    {
-        return Err(ResolveError::Invalid { text: crate::render::clean::one_line(text) });
+    let shown = || crate::render::clean::one_line(text);
+    if !prefix.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
+        return Err(ResolveError::NotHex { text: shown() });
+    }
+    if !(MIN_PREFIX..36).contains(&prefix.len()) {
+        return Err(ResolveError::Invalid { text: shown() });
     }
     let mut candidates = Vec::new();
     // Without a status the archived ones are left out, so they are asked for separately.
@@ -128,8 +136,11 @@ mod tests {
             matches!(resolve("0192f0c1"), Err(ResolveError::Ambiguous { candidates, .. }) if candidates.len() == 2)
         );
         assert!(matches!(resolve("dead"), Err(ResolveError::NotFound { .. })));
-        for wrong in ["", "019", "../../etc/passwd", "zzzzzz", "日本語日本"] {
+        for wrong in ["", "019", "0192f0c1-0000-7000-8000-0000000000012"] {
             assert!(matches!(resolve(wrong), Err(ResolveError::Invalid { .. })), "{wrong}");
+        }
+        for wrong in ["../../etc/passwd", "zzzz", "日本語日本", "lst"] {
+            assert!(matches!(resolve(wrong), Err(ResolveError::NotHex { .. })), "{wrong}");
         }
         assert!(matches!(session(&mut Fake(vec![]), "last"), Err(ResolveError::NoSessions)));
     }

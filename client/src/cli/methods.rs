@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use ollm_protocol::METHODS;
+use ollm_protocol::method::{Method as _, SessionCleanup, SessionClear, SessionDelete};
 
 /// The most names that are offered for a wrong one.
 const MAX_OFFERED: usize = 4;
@@ -31,6 +32,9 @@ impl TypedValueParser for MethodName {
     }
 }
 
+/// What is never offered: a line that is pasted without much thought must not delete anything.
+const DESTRUCTIVE: [&str; 3] = [SessionDelete::NAME, SessionClear::NAME, SessionCleanup::NAME];
+
 /// The known names that somebody may have meant: those of the same noun or with few letters changed.
 pub(crate) fn closest(wrong: &str) -> Vec<&'static str> {
     let lower = wrong.to_lowercase();
@@ -43,6 +47,7 @@ pub(crate) fn closest(wrong: &str) -> Vec<&'static str> {
                 || name.split('.').next() == Some(noun)
                 || name.ends_with(&format!(".{lower}"))
         })
+        .filter(|(_, name)| !DESTRUCTIVE.contains(name))
         .collect();
     near.sort_unstable();
     near.into_iter().take(MAX_OFFERED).map(|(_, name)| name).collect()
@@ -78,5 +83,9 @@ mod tests {
         check("build", Some("context.build"));
         check("utterly.different.thing", None);
         assert!(closest("session.zzzzzzzzzz").len() <= MAX_OFFERED);
+        for wrong in ["session.delte", "session.claer", "session.cleanp", "delete", "clear"] {
+            let offered = closest(wrong);
+            assert!(!offered.iter().any(|name| DESTRUCTIVE.contains(name)), "{offered:?}");
+        }
     }
 }

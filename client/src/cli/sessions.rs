@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use ollm_protocol::methods::session::{ExportFormat, SearchSort, SessionStatus};
 
-use super::RoleArg;
+use super::{RoleArg, SESSION_HELP};
 
 /// What to do with sessions.
 #[derive(Debug, Subcommand)]
@@ -97,9 +97,9 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// Only those of one project's directory.
-    #[arg(long, value_name = "DIR", conflicts_with = "all")]
+    #[arg(long, value_name = "DIR")]
     pub(crate) project: Option<PathBuf>,
-    /// Those of every project, the archived ones too.
+    /// Also the archived ones.
     #[arg(long, conflicts_with = "status")]
     pub(crate) all: bool,
     /// Only those of one status [default: all but the archived].
@@ -137,8 +137,7 @@ impl From<StatusArg> for SessionStatus {
 /// Arguments of `sessions view`.
 #[derive(Debug, Args)]
 pub(crate) struct ViewArgs {
-    /// The session.
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", help = SESSION_HELP)]
     pub(crate) id: String,
     /// The first record; a negative number counts from the end.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -169,7 +168,7 @@ pub(crate) struct SearchArgs {
     /// The words.
     #[arg(required = true, value_name = "WORDS")]
     pub(crate) words: Vec<String>,
-    /// Only in one session.
+    /// Only in one session; `last` is the most recently active one of all projects that is not archived.
     #[arg(long, value_name = "SESSION")]
     pub(crate) session: Option<String>,
     /// Only in one project's directory.
@@ -213,8 +212,7 @@ impl From<SortArg> for SearchSort {
 /// Arguments of `sessions export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    /// The session.
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", help = SESSION_HELP)]
     pub(crate) id: String,
     /// The form [default: by the ending of the file, else markdown].
     #[arg(long)]
@@ -232,6 +230,7 @@ pub(crate) enum ExportForm {
     /// Every record; an import gives the same session back.
     Jsonl,
     /// For reading.
+    #[value(alias = "md")]
     Markdown,
     /// For a browser.
     Html,
@@ -265,8 +264,7 @@ pub(crate) struct ImportArgs {
 /// Arguments of `sessions delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
-    /// The sessions.
-    #[arg(required = true, value_name = "SESSION")]
+    #[arg(required = true, value_name = "SESSION", help = SESSION_HELP)]
     pub(crate) ids: Vec<String>,
     /// Do not ask.
     #[arg(long, short)]
@@ -301,16 +299,14 @@ pub(crate) struct CleanupArgs {
 /// One session as the only argument.
 #[derive(Debug, Args)]
 pub(crate) struct SessionArg {
-    /// The session.
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", help = SESSION_HELP)]
     pub(crate) id: String,
 }
 
 /// Arguments of `sessions rename`.
 #[derive(Debug, Args)]
 pub(crate) struct RenameArgs {
-    /// The session.
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", help = SESSION_HELP)]
     pub(crate) id: String,
     /// The title.
     pub(crate) title: String,

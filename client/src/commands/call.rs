@@ -23,13 +23,12 @@ pub(super) fn run(args: &CallArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
         Ok(result) => cx.print_raw_json(&result),
         Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::MethodNotFound) => {
             let near = closest(&args.method);
-            let hint = match near.as_slice() {
-                [] => "ollmctl call rpc.discover".to_owned(),
-                [first, rest @ ..] => rest
-                    .iter()
-                    .fold(format!("ollmctl call {first}"), |all, name| format!("{all}, or {name}")),
-            };
-            Err(CommandError::usage(format!("ollmd has no method {:?}", args.method), &hint))
+            let mut message = format!("ollmd has no method {:?}", args.method);
+            if near.len() > 1 {
+                message.push_str(&format!("; near it are {}", near.join(", ")));
+            }
+            let first = near.first().copied().unwrap_or("rpc.discover");
+            Err(CommandError::usage(message, &format!("ollmctl call {first}")))
         }
         Err(error) => Err(error.into()),
     }

@@ -28,6 +28,7 @@ pub(crate) struct Cx<'a> {
     connector: Connector,
     client: Option<BlockingClient>,
     json: bool,
+    no_spawn: bool,
     timeout: Option<Duration>,
 }
 
@@ -57,6 +58,7 @@ impl<'a> Cx<'a> {
             connector,
             client: None,
             json: global.json,
+            no_spawn: global.no_spawn,
             timeout: global.timeout,
         })
     }
@@ -69,6 +71,20 @@ impl<'a> Cx<'a> {
     /// How connections are made.
     pub(crate) fn connector(&self) -> &Connector {
         &self.connector
+    }
+
+    /// Starts the daemon even where the environment forbids to do so unasked: the command asks for it.
+    ///
+    /// **Errors**: a flag of the same command line that forbids it.
+    pub(crate) fn allow_spawn(&mut self, command: &str) -> Result<(), CommandError> {
+        if self.no_spawn {
+            return Err(CommandError::usage(
+                format!("--no-spawn forbids what `daemon {command}` is for"),
+                &format!("ollmctl daemon {command}"),
+            ));
+        }
+        self.connector = self.connector.clone().with_spawn();
+        Ok(())
     }
 
     /// The connection, made when it is first needed.

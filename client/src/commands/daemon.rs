@@ -3,6 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::error::ErrorKind;
@@ -10,6 +11,7 @@ use ollm_protocol::method::{DaemonShutdown, DaemonStatus, Method as _};
 use ollm_protocol::methods::daemon::NoParams;
 use serde_json::json;
 
+use super::error::exit_of_daemon;
 use super::{CommandError, Cx};
 use crate::cli::{DaemonCommand, DaemonRunArgs};
 use crate::connection::{BlockingClient, Connector, decode, probe};
@@ -39,16 +41,40 @@ pub(super) fn run(command: DaemonCommand, cx: &mut Cx<'_>) -> Result<(), Command
                 Stopped::Left { pid: None } => "ollmd stopped\n".to_owned(),
             })
         }
-        DaemonCommand::Restart => {
-            stop(cx)?;
-            start(cx)
-        }
+        DaemonCommand::Restart => restart(cx),
         DaemonCommand::Status => status(cx),
         DaemonCommand::Run(args) => become_daemon(&args, cx),
     }
 }
 
+/// Stops the daemon only when another one can take its place.
+fn restart(cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    cx.allow_spawn("restart")?;
+    check_config(cx)?;
+    stop(cx)?;
+    start(cx)
+}
+
+/// Lets the daemon's program check its configuration.
+fn check_config(cx: &Cx<'_>) -> Result<(), CommandError> {
+    let connector = cx.connector();
+    let mut command = connector.program().command(connector.address())?;
+    let path = PathBuf::from(command.get_program());
+    let output = command
+        .arg("--check-config")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| ClientError::Start { action: "running", path, source })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = clean::text(String::from_utf8_lossy(&output.stderr).trim());
+    let said = if said.is_empty() { format!("ollmd ended with {}", output.status) } else { said };
+    Err(CommandError::BadConfig { said, exit: exit_of_daemon(output.status) })
+}
+
 fn start(cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    cx.allow_spawn("start")?;
     let already = !cx.client()?.started_daemon();
     let reply = cx.call::<DaemonStatus>(&NoParams {})?;
     cx.print(&reply, |status, _| {
@@ -65,7 +91,20 @@ fn start(cx: &mut Cx<'_>) -> Result<(), CommandError> {
 /// Shows how a running daemon is; asking must not change the answer, so nothing is started.
 fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let connector = cx.connector().clone().without_spawn();
-    let mut client = BlockingClient::connect(&connector)?;
+    let mut client = match BlockingClient::connect(&connector) {
+        Ok(client) => client,
+        Err(ClientError::Unreachable { attempts })
+            if attempts.iter().all(Attempt::means_not_running) =>
+        {
+            if cx.json() {
+                cx.print_json(&json!({ "running": false }))?;
+            } else {
+                cx.print_text("ollmd is not running\n")?;
+            }
+            return Err(CommandError::NotRunning);
+        }
+        Err(error) => return Err(error.into()),
+    };
     let raw = client.call_raw(DaemonStatus::NAME, &NoParams {})?;
     let value = decode(DaemonStatus::NAME, &raw)?;
     cx.print(&super::Reply { raw, value }, |status, cx| daemon::status(status, &cx.view()))

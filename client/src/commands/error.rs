@@ -30,11 +30,11 @@ pub(crate) enum CommandError {
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     /// A file cannot be used.
-    #[error("cannot {action} {}", path.display())]
+    #[error("cannot {action} {}", named(path))]
     File { action: &'static str, path: PathBuf, source: io::Error },
     /// A file that must be text is not.
-    #[error("cannot import {}: it is not UTF-8 at byte {offset}", path.display())]
-    NotUtf8 { path: PathBuf, offset: u64 },
+    #[error("{} is not UTF-8 at byte {offset}", named(path))]
+    NotUtf8 { path: PathBuf, offset: u64, command: &'static str },
     /// An argument that must be JSON is not.
     #[error("the parameters are not JSON")]
     BadJson { source: serde_json::Error },
@@ -47,6 +47,18 @@ pub(crate) enum CommandError {
     /// The daemon answered, and is not gone in time.
     #[error("ollmd was asked to leave and is still there after {seconds} s")]
     StillRunning { seconds: u64 },
+    /// The daemon stopped sending events, which a follower has to notice.
+    #[error("ollmd ended the stream of events")]
+    StreamEnded,
+    /// There is no daemon; the answer of a command that only looks.
+    #[error("ollmd is not running")]
+    NotRunning,
+    /// The daemon would not start again with its configuration, so it was not stopped.
+    #[error("ollmd was left as it is, because its configuration is wrong: {said}")]
+    BadConfig { said: String, exit: Exit },
+    /// A directory to write in is missing.
+    #[error("there is no directory {}", path.display())]
+    NoDirectory { path: PathBuf },
     /// Some of several things failed; each was told when it happened.
     #[error("{failed} of {total} failed")]
     Some { failed: usize, total: usize, exit: Exit },
@@ -73,9 +85,9 @@ impl CommandError {
         matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Whether another program has said what is wrong, on the same terminal.
+    /// Whether it was said already: by another program on the same terminal, or as the command's output.
     pub(crate) fn was_told(&self) -> bool {
-        matches!(self, Self::Program { .. })
+        matches!(self, Self::Program { .. } | Self::NotRunning)
     }
 
     /// The exit code.
@@ -91,13 +103,11 @@ impl CommandError {
             Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::Gone,
             // What was piped in is no text.
             Self::File { source, .. } if source.kind() == io::ErrorKind::InvalidData => Exit::Usage,
-            Self::Some { exit, .. } => *exit,
+            Self::NoDirectory { .. } => Exit::Gone,
+            Self::Some { exit, .. } | Self::BadConfig { exit, .. } => *exit,
+            Self::StreamEnded | Self::NotRunning => Exit::Unreachable,
             Self::StillRunning { .. } => Exit::Busy,
-            Self::Program { status } => match status.code() {
-                Some(2) => Exit::Usage,
-                Some(5 | 78) => Exit::Config,
-                _ => Exit::Internal,
-            },
+            Self::Program { status } => exit_of_daemon(*status),
             Self::File { .. } | Self::Output(_) | Self::Tour { .. } => Exit::Internal,
         }
     }
@@ -109,9 +119,14 @@ impl CommandError {
                 "sessionNotFound"
             }
             Self::Resolve(ResolveError::Ambiguous { .. }) => "ambiguousId",
-            Self::Resolve(ResolveError::Invalid { .. }) => "invalidId",
+            Self::Resolve(ResolveError::Invalid { .. } | ResolveError::NotHex { .. }) => {
+                "invalidId"
+            }
             Self::Gone { .. } => "sessionNotFound",
-            Self::File { .. } => "file",
+            Self::File { .. } | Self::NoDirectory { .. } => "file",
+            Self::StreamEnded => "disconnected",
+            Self::NotRunning => "unreachable",
+            Self::BadConfig { .. } => "config",
             Self::NotUtf8 { .. } | Self::PathNotUtf8 { .. } => "notUtf8",
             Self::StillRunning { .. } => "busy",
             Self::Some { .. } => "partial",
@@ -128,19 +143,22 @@ impl CommandError {
             Self::Resolve(ResolveError::NoSessions) => Some("ollmctl record 'hello'".to_owned()),
             Self::Resolve(_) => Some("ollmctl sessions list --all".to_owned()),
             Self::Usage { hint, .. } | Self::Gone { hint, .. } => hint.clone(),
-            Self::NotUtf8 { path, .. } => {
-                Some(format!("iconv -t UTF-8 {} | ollmctl sessions import -", path.display()))
+            Self::NotUtf8 { path, command, .. } => {
+                let file = if is_stdin(path) { "FILE".into() } else { path.to_string_lossy() };
+                Some(format!("iconv -f ISO-8859-1 -t UTF-8 {file} | ollmctl {command} -"))
             }
-            Self::StillRunning { .. } => Some("ollmctl daemon status".to_owned()),
-            Self::File { path, .. } if path != Path::new("-") => {
-                Some(format!("ls -l {}", path.display()))
+            Self::StillRunning { .. } | Self::StreamEnded => {
+                Some("ollmctl daemon status".to_owned())
             }
+            Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
+            Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
+            Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),
             _ => None,
         }
     }
 
     /// The message and what caused it, each said once.
-    fn message(&self) -> String {
+    pub(crate) fn message(&self) -> String {
         let mut message = self.to_string();
         let mut source = self.source();
         while let Some(cause) = source {
@@ -195,7 +213,7 @@ impl CommandError {
         }
         if let Self::Client(ClientError::Rpc(failure)) = self {
             error["code"] = failure.code.into();
-            for (name, value) in &failure.fields {
+            for (name, value) in failure.fields.iter() {
                 error[name] = value.clone();
             }
         }
@@ -218,6 +236,23 @@ impl CommandError {
             _ => &[],
         }
     }
+}
+
+/// What the daemon's program says by how it ended.
+pub(crate) fn exit_of_daemon(status: std::process::ExitStatus) -> Exit {
+    match status.code() {
+        Some(2) => Exit::Usage,
+        Some(5 | 78) => Exit::Config,
+        _ => Exit::Internal,
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn named(path: &Path) -> std::path::Display<'_> {
+    if is_stdin(path) { Path::new("stdin").display() } else { path.display() }
 }
 
 #[cfg(test)]
@@ -262,6 +297,20 @@ error: cannot connect to ollmd
             json!({"kind": "conflict", "message": "taken", "hint": "wait", "code": 1004, "holder": "h"})
         );
         assert_eq!(error.exit(), Exit::Busy);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_say_where_and_how_to_convert() {
+        let error = |path: &str, command| {
+            let error = CommandError::NotUtf8 { path: path.into(), offset: 7, command };
+            anstream::adapter::strip_str(&error.to_text()).to_string()
+        };
+        assert_eq!(
+            error("-", "record"),
+            "error: stdin is not UTF-8 at byte 7\n  \
+             try: iconv -f ISO-8859-1 -t UTF-8 FILE | ollmctl record -"
+        );
+        assert!(error("a.jsonl", "sessions import").contains("UTF-8 a.jsonl | ollmctl sessions"));
     }
 
     #[test]

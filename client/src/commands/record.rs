@@ -67,7 +67,9 @@ fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
     if let Some(session) = &args.session {
         return Ok(Target { session_id: cx.session(session)?, make_current_of: None });
     }
-    let project_path = project::path(args.project.as_deref())?;
+    let project_path = project::path(args.project.as_deref()).map_err(|error| {
+        if args.project.is_some() { error } else { no_current_directory(&error) }
+    })?;
     if !args.new {
         let params = SessionCurrentParams { project_path: project_path.clone() };
         if let Some(session) = cx.call::<SessionCurrent>(&params)?.value.session {
@@ -84,33 +86,65 @@ fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
     Ok(Target { session_id: created.session_id, make_current_of: Some(project_path) })
 }
 
+/// The current directory is gone, or its path is no text: another way to say where to record is needed.
+fn no_current_directory(error: &CommandError) -> CommandError {
+    CommandError::usage(
+        format!("the current directory cannot be the project: {}", error.message()),
+        "ollmctl record --session ID ...  # or --project DIR",
+    )
+}
+
 fn text(given: Option<&str>) -> Result<String, CommandError> {
-    let text =
-        match given {
-            Some(text) if text != "-" => text.to_owned(),
-            None if std::io::stdin().is_terminal() => {
-                return Err(CommandError::usage(
-                    "there is no text to record",
-                    "ollmctl record 'hello'",
-                ));
-            }
-            _ => {
-                let mut piped = String::new();
-                std::io::stdin().read_to_string(&mut piped).map_err(|source| {
-                    CommandError::File { action: "read", path: "-".into(), source }
-                })?;
-                piped
-            }
-        };
+    let text = match given {
+        Some(text) if text != "-" => text.to_owned(),
+        None if std::io::stdin().is_terminal() => {
+            return Err(CommandError::usage(
+                "there is no text to record",
+                "ollmctl record 'hello'",
+            ));
+        }
+        _ => {
+            let mut piped = Vec::new();
+            std::io::stdin().read_to_end(&mut piped).map_err(|source| CommandError::File {
+                action: "read",
+                path: "-".into(),
+                source,
+            })?;
+            from_stdin(piped)?
+        }
+    };
     if text.trim().is_empty() {
         return Err(CommandError::usage("the text to record is empty", "ollmctl record 'hello'"));
     }
     Ok(text)
 }
 
+fn from_stdin(piped: Vec<u8>) -> Result<String, CommandError> {
+    String::from_utf8(piped).map_err(|error| CommandError::NotUtf8 {
+        path: "-".into(),
+        offset: error.utf8_error().valid_up_to() as u64,
+        command: "record",
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_piped_in_is_text() {
+        assert_eq!(from_stdin("naïve".into()).unwrap(), "naïve");
+        let error = from_stdin(b"na\xefve".to_vec()).unwrap_err();
+        assert!(matches!(error, CommandError::NotUtf8 { offset: 2, command: "record", .. }));
+    }
+
+    #[test]
+    fn a_missing_current_directory_names_the_flags_that_help() {
+        let source = std::io::ErrorKind::NotFound.into();
+        let error = CommandError::File { action: "find the project", path: ".".into(), source };
+        let told = no_current_directory(&error).to_text();
+        assert!(told.contains("--session ID") && told.contains("--project DIR"), "{told}");
+    }
 
     #[test]
     fn a_message_is_verbatim_and_never_empty() {

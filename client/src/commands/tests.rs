@@ -41,12 +41,18 @@ fn run_with(
     let socket = scratch.socket();
     let start =
         ["ollmctl", "--no-spawn", "--home", "/nowhere", "--socket", socket.to_str().unwrap()];
-    let cli = Cli::try_parse_from(start.iter().chain(line)).unwrap();
+    let line: Vec<&str> = start.iter().chain(line).copied().collect();
+    let (printed, error) = run_here(&line, &Environment::default());
+    Ran { printed, error, calls: calls.try_iter().collect() }
+}
+
+/// Runs a whole command line; what it printed, and how it failed.
+fn run_here(line: &[&str], environment: &Environment) -> (String, Option<CommandError>) {
+    let cli = Cli::try_parse_from(line).unwrap();
     let (mut terminal, kept) = Terminal::kept(false);
-    let environment = Environment::default();
-    let done = Cx::new(cli.global, &environment, &mut terminal)
+    let done = Cx::new(cli.global, environment, &mut terminal)
         .and_then(|mut cx| dispatch(cli.command, &mut cx));
-    Ran { printed: kept.text(), error: done.err(), calls: calls.try_iter().collect() }
+    (kept.text(), done.err())
 }
 
 fn session() -> Value {
@@ -190,8 +196,101 @@ fn an_unknown_method_is_sent_and_then_offers_what_was_meant() {
     let ran = run_with(&["call", "session.lst"], |_, _| None);
     assert_eq!(ran.methods(), ["session.lst"]);
     let text = anstream::adapter::strip_str(&ran.error.unwrap().to_text()).to_string();
-    assert!(text.contains("try: ollmctl call session.list"), "{text}");
+    assert!(text.ends_with("try: ollmctl call session.list"), "{text}");
     let ran =
         run_with(&["call", "future.method", "{\"a\":1}"], |_, _| Some(json!({"b": "\u{9b}"})));
     assert_eq!(ran.printed, "{\"b\":\"\\u009b\"}\n");
+}
+
+#[test]
+fn a_list_that_ends_at_the_limit_says_that_there_are_more() {
+    let list = |line: &'static [&str], total: usize| {
+        let ran = run_with(line, move |_, params| {
+            let limit = usize::try_from(params["limit"].as_u64().unwrap()).unwrap();
+            let next = (total > limit).then_some("c");
+            let data = vec![session(); total.min(limit)];
+            Some(json!({ "data": data, "nextCursor": next }))
+        });
+        assert!(ran.error.is_none());
+        ran.printed.contains("there are more: raise --limit")
+    };
+    assert!(list(&["sessions", "list", "--limit", "3"], 4));
+    assert!(!list(&["sessions", "list", "--limit", "3"], 3));
+    // Of both lists two are shown together, though each is complete.
+    assert!(list(&["sessions", "list", "--limit", "3", "--all"], 2));
+    assert!(!list(&["sessions", "list", "--limit", "4", "--all"], 2));
+}
+
+#[test]
+fn a_stream_that_the_daemon_ends_is_no_success() {
+    let ending = |last_word: bool| {
+        let scratch = Scratch::new();
+        let _server = scratch.serve(move |request, stream| {
+            reply(stream, request, &json!(7));
+            if last_word {
+                let params = json!({"subscription": 7, "error": "leaving"});
+                send(stream, &json!({"jsonrpc": "2.0", "method": "event.event", "params": params}));
+            }
+            stream.shutdown(std::net::Shutdown::Both).unwrap();
+        });
+        let socket = scratch.socket();
+        let line = [
+            "ollmctl",
+            "--home",
+            "/nowhere",
+            "--socket",
+            socket.to_str().unwrap(),
+            "--no-spawn",
+            "events",
+        ];
+        run_here(&line, &Environment::default()).1.unwrap()
+    };
+    for error in [ending(true), ending(false)] {
+        assert_eq!(error.exit(), Exit::Unreachable);
+        assert!(error.to_text().contains("ollmd"), "{error}");
+    }
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_an_answer_to_who_asks_for_its_status() {
+    let scratch = tempfile::tempdir().unwrap();
+    let socket = scratch.path().join("s.sock");
+    let status = |flags: &[&str]| {
+        let start = ["ollmctl", "--home", "/nowhere", "--socket", socket.to_str().unwrap()];
+        let line: Vec<&str> = start.iter().chain(flags).copied().collect();
+        let (printed, error) = run_here(&line, &Environment::default());
+        let error = error.unwrap();
+        assert_eq!((error.exit(), error.was_told()), (Exit::Unreachable, true));
+        printed
+    };
+    assert_eq!(status(&["daemon", "status"]), "ollmd is not running\n");
+    assert_eq!(status(&["daemon", "status", "--json"]), "{\"running\":false}\n");
+}
+
+#[test]
+fn a_restart_that_would_not_come_back_stops_nothing() {
+    let scratch = Scratch::new();
+    let (sender, calls) = mpsc::channel::<Value>();
+    let _server = scratch.serve(move |request, _| sender.send(request.clone()).unwrap());
+    let program = scratch.directory.path().join("ollmd");
+    let script = b"#!/bin/sh\necho 'config.yaml:3: no such key' >&2\nexit 78\n";
+    std::io::Write::write_all(&mut std::fs::File::create(&program).unwrap(), script).unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(&program, executable).unwrap();
+    let environment =
+        Environment { daemon: Some(program), no_spawn: true, ..Environment::default() };
+    let socket = scratch.socket();
+    let line = ["ollmctl", "--home", "/nowhere", "--socket", socket.to_str().unwrap()];
+    let restart = |flags: &[&str]| {
+        let line: Vec<&str> = line.iter().chain(flags).copied().collect();
+        run_here(&line, &environment).1.unwrap()
+    };
+    let error = restart(&["daemon", "restart"]);
+    assert_eq!(error.exit(), Exit::Config);
+    assert!(error.to_string().contains("no such key"), "{error}");
+    for command in ["restart", "start"] {
+        let error = restart(&["--no-spawn", "daemon", command]);
+        assert_eq!(error.exit(), Exit::Usage, "{error}");
+    }
+    assert_eq!(calls.try_iter().count(), 0);
 }

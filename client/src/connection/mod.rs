@@ -70,11 +70,16 @@ impl Connector {
         self
     }
 
+    /// Starts a daemon even where `OLLM_NO_SPAWN` forbids it: somebody asked for exactly that.
+    pub(crate) fn with_spawn(mut self) -> Self {
+        self.spawn = true;
+        self
+    }
+
     /// Starts a daemon with default settings, whatever this user has set: for a scratch home.
     pub(crate) fn with_default_settings(mut self) -> Self {
         self.program = self.program.with_default_settings();
-        self.spawn = true;
-        self
+        self.with_spawn()
     }
 
     /// Connects to a daemon of another protocol too: it must at least be possible to stop it.

@@ -13,7 +13,7 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
     let catalog = &status.catalog;
     let behind = match catalog.behind {
         0 => String::new(),
-        behind => format!(", {} behind", counted(behind, "session")),
+        behind => format!(", {} still to be indexed", counted(behind, "session")),
     };
     let mut rows = vec![
         ("version", format!("{} (protocol {})", clean::one_line(&status.version), status.protocol)),
@@ -22,7 +22,11 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
         ("socket", clean::one_line(&status.socket.to_string_lossy())),
         (
             "sessions",
-            format!("{} on disk, {} open", grouped(store.sessions), grouped(store.open_sessions)),
+            format!(
+                "{} on disk, {} in memory",
+                grouped(store.sessions),
+                grouped(store.open_sessions)
+            ),
         ),
         (
             "records",
@@ -83,9 +87,9 @@ version   0.1.0 (protocol 1)
 process   42, started 1 h ago
 home      /home/ada/.ollm
 socket    /run/user/1000/ollm/ab.sock
-sessions  1,200 on disk, 3 open
+sessions  1,200 on disk, 3 in memory
 records   50 written in 20 syncs since the start
-catalog   ready, 2.0 KiB, 2 sessions behind
+catalog   ready, 2.0 KiB, 2 sessions still to be indexed
 clients   1 connection, 0 subscriptions
 memory    9.0 MiB
 warning: disk full

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use ollm_protocol::methods::session::{ImportLoss, ImportReport, Session};
 
 use super::number::{counted, grouped};
-use super::{clean, sessions};
+use super::transcript::View;
+use super::{clean, sessions, table};
 
 /// The session, the counts and the losses of one file.
 pub(crate) fn report(
@@ -13,6 +14,7 @@ pub(crate) fn report(
     session: Option<&Session>,
     report: &ImportReport,
     dry_run: bool,
+    view: &View,
 ) -> String {
     let format = clean::one_line(&report.format);
     let file = clean::one_line(file);
@@ -23,16 +25,24 @@ pub(crate) fn report(
     };
     let mut text = format!("{file} ({format}) {done}\n");
     if let Some(session) = session {
-        text.push_str(&format!("  {}  {}\n", session.session_id, sessions::title(session)));
+        let id = session.session_id.to_string();
+        let title = table::clip(&sessions::title(session), view.width.saturating_sub(id.len() + 4));
+        text.push_str(&format!("  {id}  {title}\n"));
     }
+    let several = report.imported_records > report.source_records;
     text.push_str(&format!(
-        "  {} in the file, {} recorded\n",
+        "  {} in the file, {} recorded{}\n",
         counted(report.source_records, "record"),
         grouped(report.imported_records),
+        if several { " (some become several)" } else { "" },
     ));
     if !report.losses.is_empty() {
         text.push_str("  not carried over, or only in part:\n");
         text.push_str(&losses(&report.losses));
+    }
+    if let Some(session) = session.filter(|_| !dry_run || report.already_imported) {
+        let id = sessions::short_id(&session.session_id);
+        text.push_str(&format!("  next: ollmctl sessions view {id}\n"));
     }
     text
 }
@@ -80,7 +90,29 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_becomes_several_is_no_surprise_and_titles_fit() {
+        let view = View { width: 60, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false };
+        let id = "0192f0c1-9a3b-7000-8000-000000000001";
+        let session = session_named(id, "Untangle the parser of the configuration");
+        let import = ImportReport {
+            format: "pi v1".into(),
+            source_records: 3,
+            imported_records: 5,
+            already_imported: false,
+            losses: Vec::new(),
+        };
+        assert_eq!(
+            report("talk.jsonl", Some(&session), &import, true, &view),
+            format!(
+                "talk.jsonl (pi v1) would be imported:\n  {id}  Untangle the parser…\n  \
+                 3 records in the file, 5 recorded (some become several)\n"
+            )
+        );
+    }
+
+    #[test]
     fn losses_are_grouped_and_the_most_frequent_comes_first() {
+        let view = View { width: 80, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false };
         let mut losses = vec![loss(9, "image")];
         losses.extend((1..=5).map(|line| loss(line, "thinking_level_change")));
         let session = session_named("0192f0c1-9a3b-7000-8000-000000000001", "Untangle");
@@ -92,7 +124,7 @@ mod tests {
             losses,
         };
         assert_eq!(
-            report("talk.jsonl", Some(&session), &import, false),
+            report("talk.jsonl", Some(&session), &import, false, &view),
             "\
 talk.jsonl (pi v1) imported:
   0192f0c1-9a3b-7000-8000-000000000001  Untangle
@@ -100,11 +132,12 @@ talk.jsonl (pi v1) imported:
   not carried over, or only in part:
     5 x thinking_level_change: has no counterpart (lines 1, 2, 3, ...)
     image: has no counterpart (line 9)
+  next: ollmctl sessions view 0192f0c1-9a3b
 "
         );
         import.already_imported = true;
         import.losses.clear();
-        let again = report("talk.jsonl", None, &import, false);
+        let again = report("talk.jsonl", None, &import, false, &view);
         assert_eq!(
             again,
             "talk.jsonl (pi v1) was imported before:\n  1,003 records in the file, 997 recorded\n"

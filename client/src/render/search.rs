@@ -6,7 +6,7 @@ use super::number::counted;
 use super::sessions::short_id;
 use super::style::Style;
 use super::transcript::View;
-use super::{clean, time};
+use super::{clean, table, time};
 
 /// Each hit as where it is and what stands there.
 pub(crate) fn hits(result: &SessionSearchResult, view: &View) -> String {
@@ -14,13 +14,13 @@ pub(crate) fn hits(result: &SessionSearchResult, view: &View) -> String {
     for hit in &result.data {
         let title = clean::one_line(&hit.title);
         let title = if title.is_empty() { "(untitled)" } else { title.as_str() };
+        let id = short_id(&hit.session_id);
+        let place = format!("#{} {}, {}", hit.seq, hit.role.as_str(), time::ago(hit.at, view.now));
+        let room = view.width.saturating_sub(id.len() + place.len() + 4);
         text.push_str(&format!(
-            "{}  #{} {}, {}  {}\n    {}\n",
-            Style::Strong.paint(&short_id(&hit.session_id)),
-            hit.seq,
-            hit.role.as_str(),
-            time::ago(hit.at, view.now),
-            Style::Faint.paint(title),
+            "{}  {place}  {}\n    {}\n",
+            Style::Strong.paint(&id),
+            Style::Faint.paint(&table::clip(title, room)),
             snippet(hit),
         ));
     }
@@ -84,6 +84,16 @@ mod tests {
         check("foo", &[(0, 9), (2, 1), (1, 1)], "foo");
         check("a\u{1b}[31mb", &[], "ab");
         check("aa bb", &[(0, 2), (1, 4), (3, 5)], "\u{1b}[1maa\u{1b}[0m \u{1b}[1mbb\u{1b}[0m");
+    }
+
+    #[test]
+    fn a_long_title_leaves_the_head_on_its_line() {
+        let view = View { width: 60, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false };
+        let long = SearchHit { title: "word ".repeat(40), ..hit("x", &[]) };
+        let result = SessionSearchResult { data: vec![long], next_cursor: None, behind: None };
+        let text = strip_str(&hits(&result, &view)).to_string();
+        let head = text.lines().next().unwrap();
+        assert_eq!((head.chars().count(), head.ends_with('…')), (60, true), "{head}");
     }
 
     #[test]

@@ -14,8 +14,8 @@ const SHORT_ID: usize = 13;
 
 /// Columns of a terminal that has room for more than the titles.
 const ROOMY: usize = 70;
-/// Characters of a project's name in a list.
-const PROJECT_CHARS: usize = 14;
+/// Columns of a project's name in a list.
+const PROJECT_COLUMNS: usize = 14;
 
 /// The beginning of an id that is enough to type.
 pub(crate) fn short_id(id: &SessionId) -> String {
@@ -40,11 +40,33 @@ pub(crate) fn title(session: &Session) -> String {
     if title.is_empty() { "(untitled)".to_owned() } else { title }
 }
 
-/// A table of sessions; ids are cut where they stay unique in it, a star marks pinned ones.
-pub(crate) fn list(sessions: &[Session], behind: bool, view: &View) -> String {
-    if sessions.is_empty() {
-        return "no sessions\n".to_owned();
+/// What is said where a list ends before the sessions do.
+pub(crate) const MORE: &str = "there are more: raise --limit";
+
+/// What a reader of a list has to know about what is not in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Remarks {
+    /// There are more than were asked for.
+    pub(crate) more: bool,
+    /// The catalog is not complete.
+    pub(crate) behind: bool,
+}
+
+/// A table of sessions with what must be known about it.
+pub(crate) fn list(sessions: &[Session], remarks: Remarks, view: &View) -> String {
+    let mut text =
+        if sessions.is_empty() { "no sessions\n".to_owned() } else { rows(sessions, view) };
+    if remarks.more {
+        text.push_str(&format!("{MORE}\n"));
     }
+    if remarks.behind {
+        text.push_str("the catalog is being rebuilt: sessions may be missing here\n");
+    }
+    text
+}
+
+/// Ids are cut where they stay unique in the table, a star marks pinned sessions.
+fn rows(sessions: &[Session], view: &View) -> String {
     // What says the same of every session only takes room from the titles.
     let roomy = view.width >= ROOMY;
     let projects = roomy && sessions.iter().any(|session| session.project_name.is_some());
@@ -71,11 +93,7 @@ pub(crate) fn list(sessions: &[Session], behind: bool, view: &View) -> String {
         .filter(|(shown, ..)| *shown)
         .map(|(_, name, kind)| (name, kind))
         .collect();
-    let mut text = table::render(view.width, &columns, &rows);
-    if behind {
-        text.push_str("the catalog is being rebuilt: sessions may be missing here\n");
-    }
-    text
+    table::render(view.width, &columns, &rows)
 }
 
 fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
@@ -84,7 +102,7 @@ fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
     [
         id,
         format!("{pin}{}", title(session)),
-        project.chars().take(PROJECT_CHARS).collect(),
+        table::clip(&project, PROJECT_COLUMNS),
         grouped(session.message_count),
         grouped(session.token_count),
         time::ago(session.last_activity, now),
@@ -109,7 +127,7 @@ fn unique_ids(sessions: &[Session]) -> Vec<String> {
 /// What is about to be deleted: the first few, and how many more.
 pub(crate) fn doomed(sessions: &[Session], view: &View) -> String {
     const SHOWN: usize = 10;
-    let mut text = list(&sessions[..sessions.len().min(SHOWN)], false, view);
+    let mut text = rows(&sessions[..sessions.len().min(SHOWN)], view);
     if let Some(more) = sessions.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         text.push_str(&format!("and {} more\n", grouped(more as u64)));
     }
@@ -172,14 +190,14 @@ mod tests {
         sessions[0].token_count = 56789;
         sessions[1].project_name = Some("parser".into());
         sessions[2].status = SessionStatus::Archived;
-        let text = strip_str(&list(&sessions, false, &view())).to_string();
+        let text = strip_str(&list(&sessions, Remarks::default(), &view())).to_string();
         assert_eq!(
             text,
             "\
-ID             TITLE                 PROJECT   MSGS  TOKENS  LAST     STATUS
-0192f0c1-9a3b  How do I reverse a…   -        1,234  56,789  1 h ago  active
-0192f0d7-1111  設定ファイルを読む…   parser       2      10  1 h ago  active
-0192f0d8-2222  evil title 🎉 secon…  -            2      10  1 h ago  archived
+ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
+0192f0c1-9a3b  How do I reverse a li…  -        1,234  56,789  1 h ago  active
+0192f0d7-1111  設定ファイルを読む方…   parser       2      10  1 h ago  active
+0192f0d8-2222  evil title 🎉 second …  -            2      10  1 h ago  archived
 "
         );
     }
@@ -190,12 +208,21 @@ ID             TITLE                 PROJECT   MSGS  TOKENS  LAST     STATUS
             [session_named("0192f0c1-9a3b-7000-8000-000000000001", "How do I reverse a list?")];
         let narrow = View { width: 40, ..view() };
         assert_eq!(
-            strip_str(&list(&sessions, false, &narrow)).to_string(),
+            strip_str(&list(&sessions, Remarks::default(), &narrow)).to_string(),
             "\
-ID             TITLE     MSGS  LAST
-0192f0c1-9a3b  How do …     2  1 h ago
+ID             TITLE       MSGS  LAST
+0192f0c1-9a3b  How do I …     2  1 h ago
 "
         );
+    }
+
+    #[test]
+    fn a_list_that_was_cut_says_so() {
+        let sessions = [session_named("0192f0c1-9a3b-7000-8000-000000000001", "a")];
+        let more = list(&sessions, Remarks { more: true, behind: false }, &view());
+        assert!(more.ends_with("\nthere are more: raise --limit\n"), "{more}");
+        let all = list(&sessions, Remarks::default(), &view());
+        assert!(!all.contains("more"), "{all}");
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use chrono::TimeZone;
-use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
+use ollm_protocol::content::{Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::session::Session;
 use ollm_protocol::{Seq, Timestamp};
+use serde_json::Value;
 
 use super::number::{counted, grouped};
 use super::style::Style;
@@ -17,6 +18,11 @@ const SHOWN_LINES: usize = 12;
 const SHOWN_CHARS: usize = 1200;
 /// Characters of a call's arguments.
 const SHOWN_ARGS: usize = 200;
+/// Characters of an argument that is shown before the longer ones.
+const SHORT_ARG: usize = 80;
+/// Arguments that say what a call is about, however long they are.
+const TELLING_ARGS: [&str; 8] =
+    ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
 
 /// For whom something is laid out.
 #[derive(Clone, Copy, Debug)]
@@ -50,25 +56,66 @@ pub(crate) fn head(session: &Session, view: &View) -> String {
     )
 }
 
-/// One record; records that only change settings take one line.
-pub(crate) fn record<Z: TimeZone>(record: Record, zone: &Z, view: &View) -> String
+/// Lays out record after record.
+pub(crate) struct Transcript<'a, Z> {
+    zone: &'a Z,
+    view: &'a View,
+    /// The call whose line was the last that was printed.
+    call_above: Option<String>,
+}
+
+impl<'a, Z: TimeZone> Transcript<'a, Z>
 where
     Z::Offset: std::fmt::Display,
 {
-    let place = Place { seq: record.seq, active: record.active, at: time::minute(record.at, zone) };
-    match record.into_body() {
-        Some(RecordBody::Message(said)) => message(&place, &said, zone, view),
-        Some(RecordBody::ToolCall(called)) => tool_call(&place, &called, view),
-        Some(RecordBody::Compaction(compaction)) => {
+    /// A transcript without records.
+    pub(crate) fn new(zone: &'a Z, view: &'a View) -> Self {
+        Self { zone, view, call_above: None }
+    }
+
+    /// The next record; one that is of no interest is empty.
+    pub(crate) fn record(&mut self, record: Record) -> String {
+        let at = time::minute(record.at, self.zone);
+        let place = Place { seq: record.seq, active: record.active, at };
+        let body = record.into_body();
+        if matches!(body, Some(RecordBody::Usage(_))) && !self.view.full {
+            return String::new();
+        }
+        let above = self.call_above.take();
+        match body {
+            Some(RecordBody::Message(said)) => {
+                self.call_above = last_call(&said);
+                message(&place, &said, self.zone, self.view)
+            }
+            Some(RecordBody::ToolCall(called)) => {
+                tool_call(&place, &called, above.as_ref() == Some(&called.id), self.view)
+            }
+            Some(other) => unsaid(&place, &other, self.view),
+            None => place.note("a record without its body"),
+        }
+    }
+}
+
+/// The call that a message ends with.
+fn last_call(said: &Message) -> Option<String> {
+    match said.parts.last() {
+        Some(Part::ToolCall { id, .. }) => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// A record that nobody said; one that only changes settings takes one line.
+fn unsaid(place: &Place, body_of: &RecordBody, view: &View) -> String {
+    match body_of {
+        RecordBody::Compaction(compaction) => {
             let what = format!("compaction, {} tokens before", grouped(compaction.tokens_before));
             place.heading(Style::Faint, &what) + &body(&compaction.summary, view, place.seq)
         }
-        Some(RecordBody::BranchSummary(branch)) => {
+        RecordBody::BranchSummary(branch) => {
             place.heading(Style::Faint, "summary of a branch that was left")
                 + &body(&branch.summary, view, place.seq)
         }
-        Some(other) => place.note(&small(&other)),
-        None => place.note("a record without its body"),
+        other => place.note(&small(other)),
     }
 }
 
@@ -124,10 +171,25 @@ where
             }
         });
     }
+    if let Some(reason) = silence(said) {
+        text.push_str(&Style::Bad.paint(&format!("({})", clean::one_line(reason))));
+        text.push('\n');
+    }
     text
 }
 
-fn tool_call(place: &Place, called: &ToolCall, view: &View) -> String {
+/// Why a model said nothing, where it did not.
+fn silence(said: &Message) -> Option<&str> {
+    let empty = said.parts.iter().all(|part| match part {
+        Part::Text { text } => text.trim().is_empty(),
+        Part::Thinking { .. } => true,
+        Part::ToolCall { .. } | Part::Image { .. } => false,
+    });
+    (said.role == Role::Assistant && empty)
+        .then(|| said.finish_reason.as_deref().unwrap_or("no answer"))
+}
+
+fn tool_call(place: &Place, called: &ToolCall, said_above: bool, view: &View) -> String {
     let mut what = format!("tool {}", clean::one_line(&called.name));
     if called.result.success == Some(false) || called.result.error.is_some() {
         what.push_str(", failed");
@@ -139,7 +201,9 @@ fn tool_call(place: &Place, called: &ToolCall, view: &View) -> String {
         let _infallible = write!(what, ", {} ms", grouped(ms));
     }
     let mut text = place.heading(Style::Tool, &what);
-    text.push_str(&call(&called.name, &called.args));
+    if !said_above {
+        text.push_str(&call(&called.name, &called.args));
+    }
     if let Some(error) = &called.result.error {
         text.push_str(&body(error, view, place.seq));
     }
@@ -148,11 +212,32 @@ fn tool_call(place: &Place, called: &ToolCall, view: &View) -> String {
     text
 }
 
-fn call(name: &str, args: &serde_json::Value) -> String {
-    let args = clean::one_line(&args.to_string());
+fn call(name: &str, args: &Value) -> String {
+    let args = clean::one_line(&arguments(args));
     let cut: String = args.chars().take(SHOWN_ARGS).collect();
     let more = if cut.len() < args.len() { "..." } else { "" };
     format!("-> {} {cut}{more}\n", clean::one_line(name))
+}
+
+/// Arguments as JSON, the telling ones first: a path or a command stands before the text that is written.
+fn arguments(args: &Value) -> String {
+    let Value::Object(fields) = args else { return args.to_string() };
+    let mut fields: Vec<(u8, String)> = fields
+        .iter()
+        .map(|(name, value)| {
+            let text = format!("{}:{value}", Value::from(name.as_str()));
+            let rank = match value {
+                Value::String(_) if TELLING_ARGS.contains(&name.as_str()) => 0,
+                _ if text.chars().count() > SHORT_ARG => 3,
+                Value::String(_) => 1,
+                _ => 2,
+            };
+            (rank, text)
+        })
+        .collect();
+    fields.sort_by_key(|(rank, _)| *rank);
+    let texts: Vec<String> = fields.into_iter().map(|(_, text)| text).collect();
+    format!("{{{}}}", texts.join(","))
 }
 
 fn whole(text: &str) -> String {
@@ -194,10 +279,7 @@ fn small(body: &RecordBody) -> String {
     match body {
         RecordBody::Session(_) => "session began".to_owned(),
         RecordBody::ModeChange(change) => format!("mode {}", clean(&change.to)),
-        RecordBody::Meta(patch) => match &patch.title {
-            Some(title) => format!("title {}", clean(title)),
-            None => "settings changed".to_owned(),
-        },
+        RecordBody::Meta(patch) => changed(patch),
         RecordBody::Epoch(epoch) => {
             format!("context planned by {} ({})", clean(&epoch.strategy), clean(&epoch.cause))
         }
@@ -226,79 +308,29 @@ fn small(body: &RecordBody) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use anstream::adapter::strip_str;
-    use chrono::Utc;
-
-    use super::*;
-
-    fn read(json: serde_json::Value) -> Record {
-        serde_json::from_value(json).unwrap()
-    }
-
-    fn plain(json: serde_json::Value, full: bool) -> String {
-        let view = View { width: 80, now: "2026-01-27T10:00:00Z".parse().unwrap(), full };
-        strip_str(&record(read(json), &Utc, &view)).to_string()
-    }
-
-    #[test]
-    fn messages_name_who_where_and_when_and_are_clean() {
-        let json = serde_json::json!({
-            "seq": 2, "parent": 1, "at": "2026-01-27T10:00:00Z", "type": "message",
-            "message": {
-                "role": "assistant", "model": "qwen3:8b", "timestamp": "2026-01-26T09:30:00Z",
-                "parts": [
-                    {"type": "thinking", "text": "hm"},
-                    {"type": "text", "text": "Use \u{1b}[31mreversed()\u{1b}[0m."},
-                    {"type": "toolCall", "id": "c", "name": "run", "args": {"cmd": "ls\n"}},
-                    {"type": "image", "mimeType": "image/png", "data": "AAAA"}
-                ]
-            }
-        });
-        assert_eq!(
-            plain(json, false),
-            "
-assistant qwen3:8b #2 2026-01-26 09:30
-(thinking)
-hm
-Use reversed().
--> run {\"cmd\":\"ls\\n\"}
-[image/png, 3 bytes]
-"
-        );
-    }
-
-    #[test]
-    fn long_outputs_are_cut_with_the_way_to_the_rest() {
-        let lines = |count: usize| "x\n".repeat(count);
-        let json = |output: &str| {
-            serde_json::json!({
-                "seq": 7, "at": "2026-01-27T10:00:00Z", "type": "toolCall", "active": false,
-                "toolCall": {
-                    "id": "c", "name": "ls", "args": {}, "timestamp": "2026-01-27T10:00:00Z",
-                    "durationMs": 1200, "result": {"llmContent": output, "exitCode": 1}
-                }
-            })
-        };
-        let text = plain(json(&lines(20)), false);
-        assert!(
-            text.starts_with(
-                "\ntool ls, exit code 1, 1,200 ms #7 2026-01-27 10:00 (not in force)\n-> ls {}\nx\n"
-            ),
-            "{text}"
-        );
-        assert!(text.ends_with("x\n[16 more characters: --from 7 --limit 1 --full]\n"), "{text}");
-        assert!(plain(json(&lines(20)), true).ends_with(&lines(20)));
-        assert!(plain(json(&lines(12)), false).ends_with(&lines(12)));
-        assert!(plain(json(&"日".repeat(5000)), false).contains("3,801 more characters"));
-    }
-
-    #[test]
-    fn small_records_take_one_line() {
-        let json = serde_json::json!({
-            "seq": 4, "at": "2026-01-27T10:00:00Z", "type": "leaf", "leaf": {"to": 2, "cause": "undo"}
-        });
-        assert_eq!(plain(json, false), "\n- went back to #2 (undo) #4 2026-01-27 10:00\n");
-    }
+/// What a change of a session's settings changed.
+fn changed(patch: &MetaPatch) -> String {
+    let texts = [
+        ("title", &patch.title),
+        ("model", &patch.model),
+        ("provider", &patch.provider),
+        ("project", &patch.project_path),
+        ("description", &patch.description),
+    ];
+    let mut facts: Vec<String> = texts
+        .into_iter()
+        .filter_map(|(name, value)| {
+            value.as_ref().map(|value| format!("{name} {}", clean::one_line(value)))
+        })
+        .collect();
+    // It may be pages long.
+    facts.extend(patch.system_prompt.as_ref().map(|_| "system prompt".to_owned()));
+    facts.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
+    facts.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
+    facts.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
+    facts.extend(patch.metadata.keys().map(|name| format!("metadata {}", clean::one_line(name))));
+    if facts.is_empty() { "settings changed".to_owned() } else { facts.join(", ") }
 }
+
+#[cfg(test)]
+mod tests;

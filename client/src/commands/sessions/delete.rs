@@ -15,7 +15,7 @@ use crate::cli::{CleanupArgs, ClearArgs, DeleteArgs};
 use crate::render::number::counted;
 use crate::render::sessions;
 
-/// Deleting many sessions takes a sync each.
+/// Deleting many sessions takes a sync each, and a big one is first taken out of the catalog.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(super) fn delete(args: &DeleteArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
@@ -35,7 +35,7 @@ pub(super) fn delete(args: &DeleteArgs, cx: &mut Cx<'_>) -> Result<(), CommandEr
             limit: Some(1),
             branch: BranchFilter::All,
         };
-        doomed.push(cx.call::<SessionGet>(&params)?.value.session);
+        doomed.push(cx.call_patiently::<SessionGet>(&params, PATIENCE)?.value.session);
     }
     if !confirm(&doomed, args.yes, cx)? {
         return Ok(());
@@ -43,7 +43,7 @@ pub(super) fn delete(args: &DeleteArgs, cx: &mut Cx<'_>) -> Result<(), CommandEr
     let mut results: Vec<Value> = Vec::new();
     for session in &doomed {
         let params = SessionIdParams { session_id: session.session_id };
-        let reply = cx.call::<SessionDelete>(&params)?;
+        let reply = cx.call_patiently::<SessionDelete>(&params, PATIENCE)?;
         if cx.json() {
             results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
         } else {
@@ -72,7 +72,7 @@ pub(super) fn clear(args: &ClearArgs, cx: &mut Cx<'_>) -> Result<(), CommandErro
 pub(super) fn cleanup(args: &CleanupArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
-        let doomed = cx.call::<SessionCleanup>(&params(true))?.value.deleted;
+        let doomed = cx.call_patiently::<SessionCleanup>(&params(true), PATIENCE)?.value.deleted;
         if !doomed.is_empty() && !confirm(&doomed, false, cx)? {
             return Ok(());
         }

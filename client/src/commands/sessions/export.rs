@@ -22,7 +22,7 @@ struct Written {
 }
 
 pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let format = args.format.map_or_else(|| by_ending(args.output.as_deref()), Ok)?;
+    let format = args.format.map_or_else(|| by_ending(args.output.as_deref(), &args.id), Ok)?;
     let session_id = cx.session(&args.id)?;
     let Some(path) = args.output.as_deref().filter(|path| *path != Path::new("-")) else {
         return to_stdout(session_id, format, cx);
@@ -33,7 +33,7 @@ pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
         _ => PathBuf::from("."),
     };
     // Beside the target, because only within one file system it can take the target's place at once.
-    let mut file = BufWriter::new(NamedTempFile::new_in(directory).map_err(failed)?);
+    let mut file = BufWriter::new(temporary(&directory)?);
     let written = chunks(session_id, format.into(), cx, |_, data| {
         file.write_all(data.as_bytes()).map_err(failed)
     })?;
@@ -52,6 +52,17 @@ pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
         clean::one_line(&path.to_string_lossy()),
         bytes(written.bytes)
     ))
+}
+
+fn temporary(directory: &Path) -> Result<NamedTempFile, CommandError> {
+    NamedTempFile::new_in(directory).map_err(|source| {
+        let path = directory.to_owned();
+        if directory.exists() {
+            CommandError::File { action: "write in", path, source }
+        } else {
+            CommandError::NoDirectory { path }
+        }
+    })
 }
 
 /// Writes to stdout: as it is for a pipe or a file, harmless for a terminal.
@@ -95,7 +106,7 @@ fn chunks(
 }
 
 /// The form that the ending of a file means.
-fn by_ending(path: Option<&Path>) -> Result<ExportForm, CommandError> {
+fn by_ending(path: Option<&Path>, session: &str) -> Result<ExportForm, CommandError> {
     let Some(path) = path.filter(|path| *path != Path::new("-")) else {
         return Ok(ExportForm::Markdown);
     };
@@ -106,8 +117,11 @@ fn by_ending(path: Option<&Path>) -> Result<ExportForm, CommandError> {
         Some("md" | "markdown") => Ok(ExportForm::Markdown),
         Some("html" | "htm") => Ok(ExportForm::Html),
         _ => Err(CommandError::usage(
-            format!("the ending of {} means no form", path.display()),
-            "ollmctl sessions export last --format markdown --output FILE",
+            format!(
+                "the ending of {} means no form; .json, .jsonl, .md and .html do",
+                path.display()
+            ),
+            &format!("ollmctl sessions export {session} --format md --output {}", path.display()),
         )),
     }
 }
@@ -117,9 +131,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_missing_directory_is_named() {
+        let scratch = tempfile::tempdir().unwrap();
+        let missing = scratch.path().join("no/such");
+        let error = temporary(&missing).unwrap_err();
+        assert!(
+            matches!(&error, CommandError::NoDirectory { path } if *path == missing),
+            "{error}"
+        );
+        assert!(temporary(scratch.path()).is_ok());
+    }
+
+    #[test]
     fn the_ending_means_the_form() {
         let check = |path: &str, expect: Option<ExportForm>| {
-            assert_eq!(by_ending(Some(Path::new(path))).ok(), expect, "{path}");
+            assert_eq!(by_ending(Some(Path::new(path)), "last").ok(), expect, "{path}");
         };
         check("a.json", Some(ExportForm::Json));
         check("a.b/c.JSONL", Some(ExportForm::Jsonl));
@@ -128,6 +154,9 @@ mod tests {
         check("-", Some(ExportForm::Markdown));
         check("a.txt", None);
         check("json", None);
-        assert_eq!(by_ending(None).ok(), Some(ExportForm::Markdown));
+        let told = by_ending(Some(Path::new("a.txt")), "0192").unwrap_err().to_text();
+        assert!(told.contains(".json, .jsonl, .md and .html"), "{told}");
+        assert!(told.contains("export 0192 --format md --output a.txt"), "{told}");
+        assert_eq!(by_ending(None, "last").ok(), Some(ExportForm::Markdown));
     }
 }

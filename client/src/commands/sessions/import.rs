@@ -37,7 +37,7 @@ pub(super) fn run(args: &ImportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
                 let result = reply.value;
                 let report = result.report.unwrap_or_default();
                 let session = result.session.as_ref();
-                cx.print_text(&import::report(&label, session, &report, args.dry_run))?;
+                cx.print_text(&import::report(&label, session, &report, args.dry_run, &cx.view()))?;
             }
             // One file that is no session must not keep the others out.
             Err(error) if args.files.len() > 1 && !error.is_closed_pipe() => {
@@ -169,7 +169,11 @@ impl<R: Read> Chunks<R> {
     }
 
     fn not_text(&self, at: usize) -> CommandError {
-        CommandError::NotUtf8 { path: self.path.clone(), offset: self.offset + at as u64 }
+        CommandError::NotUtf8 {
+            path: self.path.clone(),
+            offset: self.offset + at as u64,
+            command: "sessions import",
+        }
     }
 }
 

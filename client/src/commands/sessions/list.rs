@@ -20,18 +20,26 @@ pub(super) fn run(args: &ListArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
         ..SessionListParams::default()
     };
     let mut result = pages(&params, args.limit, cx)?;
+    let mut more = result.next_cursor.is_some();
     if args.all {
         let params = SessionListParams { status: Some(SessionStatus::Archived), ..params };
         let archived = pages(&params, args.limit, cx)?;
         result.data.extend(archived.data);
         result.data.sort_by_key(|session| std::cmp::Reverse(session.last_activity));
+        more |= archived.next_cursor.is_some() || result.data.len() > args.limit as usize;
         result.data.truncate(args.limit as usize);
         result.behind |= archived.behind;
+        // It would go on in one of two lists only.
+        result.next_cursor = None;
+        if more && cx.json() {
+            cx.terminal.note(sessions::MORE);
+        }
     }
     if cx.json() {
         return cx.print_json(&result);
     }
-    let text = sessions::list(&result.data, result.behind, &cx.view());
+    let remarks = sessions::Remarks { more, behind: result.behind };
+    let text = sessions::list(&result.data, remarks, &cx.view());
     cx.print_text(&text)
 }
 

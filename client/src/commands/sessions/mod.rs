@@ -18,7 +18,8 @@ use ollm_protocol::methods::session::{
 
 use super::{CommandError, Cx, project};
 use crate::cli::{CurrentArgs, RenameArgs, SessionArg, SessionsCommand};
-use crate::render::{sessions, transcript};
+use crate::render::sessions;
+use crate::render::transcript::{self, Transcript};
 
 pub(super) fn run(command: SessionsCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     match command {
@@ -76,8 +77,9 @@ fn resume(args: &SessionArg, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     cx.print(&reply, |page, cx| {
         let view = cx.view();
         let mut text = transcript::head(&page.session, &view);
+        let mut transcript = Transcript::new(&chrono::Local, &view);
         for record in page.records.iter().filter(|record| record.active) {
-            text.push_str(&transcript::record(record.clone(), &chrono::Local, &view));
+            text.push_str(&transcript.record(record.clone()));
         }
         text
     })

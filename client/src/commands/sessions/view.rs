@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::{CommandError, Cx};
 use crate::cli::{BranchArg, ViewArgs};
-use crate::render::transcript;
+use crate::render::transcript::{self, Transcript};
 
 /// Records of one page.
 const PAGE: u32 = 500;
@@ -22,6 +22,7 @@ pub(super) fn run(args: &ViewArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
         },
     };
     let view = transcript::View { full: args.full, ..cx.view() };
+    let mut transcript = Transcript::new(&chrono::Local, &view);
     let mut missing = args.limit.unwrap_or(u32::MAX);
     let mut merged: Option<Value> = None;
     let mut first = true;
@@ -41,7 +42,7 @@ pub(super) fn run(args: &ViewArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
                 cx.print_text(&transcript::head(&page.session, &view))?;
             }
             for record in page.records {
-                cx.print_text(&transcript::record(record, &chrono::Local, &view))?;
+                cx.print_text(&transcript.record(record))?;
             }
         }
         first = false;
