@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ollm_protocol::SessionId;
 use rusqlite::Connection;
@@ -38,6 +39,13 @@ pub(super) const FOLLOWING: Batch = Batch { items: 256, bytes: 4 << 20, hash_byt
 /// While it catches up with many records: about a second of work.
 pub(super) const CATCHING_UP: Batch =
     Batch { items: 32_768, bytes: 24 << 20, hash_bytes: 32 << 20 };
+/// How far the thread stands back: a quarter of what a thread at normal priority gets where cores are short. More
+/// would let a removal wait too long, which is done on this thread too.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 6;
+/// As far back as a thread can stand.
+#[cfg(target_os = "linux")]
+const MAX_NICENESS: i32 = 19;
 /// Waiting sessions from which on the catalog is catching up.
 const MANY_SESSIONS: usize = 32;
 
@@ -55,6 +63,7 @@ pub(super) struct Writer {
 /// Starts the writer thread.
 pub(super) fn spawn(shared: Arc<Shared>, conn: Connection) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("catalog".into()).spawn(move || {
+        step_back();
         let mut writer = Writer {
             shared,
             conn: Some(conn),
@@ -64,6 +73,17 @@ pub(super) fn spawn(shared: Arc<Shared>, conn: Connection) -> io::Result<JoinHan
         };
         writer.run();
     })
+}
+
+/// Lets the threads that answer callers go first: indexing a burst of records must not slow down their writing.
+fn step_back() {
+    // Elsewhere than on Linux this would be about the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::getpriority_process(None).and_then(|now| {
+        rustix::process::setpriority_process(None, (now + NICENESS).min(MAX_NICENESS))
+    }) {
+        tracing::debug!(%error, "the catalog runs at normal priority");
+    }
 }
 
 impl Drop for Writer {
@@ -80,7 +100,8 @@ impl Writer {
         loop {
             let outcome = match self.shared.queue.next() {
                 Job::Index => self.index_batch(),
-                Job::Check => rebuild::check(self).inspect_err(|_| self.shared.queue.ask_check()),
+                Job::Check => rebuild::check(self)
+                    .inspect_err(|_| self.shared.queue.ask_check(Duration::ZERO)),
                 Job::Recover => rebuild::recover(self),
                 Job::Rest => self.rest(),
                 Job::Forget(request) => {

@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
 use ollm_protocol::methods::daemon::CatalogStatus;
@@ -46,10 +46,14 @@ use crate::session::index::IndexSource;
 use error::is_damage;
 use queue::{Forget, Queue};
 
+/// How long after opening the catalog is compared with the logs. Looking at 10,000 files takes 20 ms, and on a cold
+/// disk a second; the first calls, for which the daemon was probably started, go before it.
+const CHECK_AFTER: Duration = Duration::from_millis(150);
+
 /// What the catalog does besides its duty.
 #[derive(Clone, Debug)]
 pub(crate) struct CatalogOptions {
-    /// Compare with the logs right after opening. Tests switch it off to see the rows alone.
+    /// Compare with the logs soon after opening. Tests switch it off to see the rows alone.
     pub check_at_open: bool,
 }
 
@@ -105,8 +109,10 @@ impl Catalog {
         if connections.fresh {
             shared.set_state(State::Rebuilding);
         }
-        if options.check_at_open || connections.fresh {
-            shared.queue.ask_check();
+        if connections.fresh {
+            shared.queue.ask_check(Duration::ZERO);
+        } else if options.check_at_open {
+            shared.queue.ask_check(CHECK_AFTER);
         }
         let thread =
             index::spawn(Arc::clone(&shared), connections.writer).map_err(CatalogError::Thread)?;

@@ -78,7 +78,8 @@ struct Pending {
     /// Removed and not changed since, so that a check does not bring them back.
     forgotten: HashSet<SessionId>,
     forgets: VecDeque<Forget>,
-    check: bool,
+    /// When to compare with the logs.
+    check_at: Option<Instant>,
     checking: bool,
     recover: bool,
     working: bool,
@@ -101,9 +102,15 @@ impl Queue {
         let mut pending = self.lock();
         pending.forgotten.remove(&id);
         pending.failed.remove(&id);
+        let was_empty = pending.needs.is_empty();
         pending.add(id, Need::Update);
+        // Anything else does not change what the writer waits for, and waking it for every record would cost
+        // each of them a switch of threads.
+        let is_news = was_empty || pending.marks == EAGER_MARKS;
         drop(pending);
-        self.wake.notify_one();
+        if is_news {
+            self.wake.notify_one();
+        }
     }
 
     /// A check found that these differ; those that were removed meanwhile stay removed.
@@ -135,9 +142,9 @@ impl Queue {
         ids.iter().for_each(|id| pending.drop_session(*id));
     }
 
-    /// Asks for a comparison with the logs.
-    pub(super) fn ask_check(&self) {
-        self.lock().check = true;
+    /// Asks for a comparison with the logs, now or after a while; who waits for the catalog does not wait so long.
+    pub(super) fn ask_check(&self, after: Duration) {
+        self.lock().check_at = Some(Instant::now() + after);
         self.wake.notify_one();
     }
 
@@ -171,14 +178,14 @@ impl Queue {
     /// Sessions whose newest records are not in the catalog.
     pub(super) fn behind(&self) -> usize {
         let pending = self.lock();
-        let unchecked = usize::from(pending.check || pending.checking);
+        let unchecked = usize::from(pending.check_at.is_some() || pending.checking);
         pending.needs.len() + pending.taken.len() + pending.failed.len() + unchecked
     }
 
     /// Whether the logs are still to be compared with the rows, so that a session may be unknown.
     pub(super) fn is_checking(&self) -> bool {
         let pending = self.lock();
-        pending.check || pending.checking
+        pending.check_at.is_some() || pending.checking
     }
 
     /// Waits until nothing is left to do; false when `deadline` came first.
@@ -299,7 +306,7 @@ impl Pending {
         self.needs.is_empty()
             && self.taken.is_empty()
             && self.forgets.is_empty()
-            && !(self.check || self.recover || self.working)
+            && !(self.check_at.is_some() || self.recover || self.working)
     }
 
     fn choose(&mut self, now: Instant) -> Choice {
@@ -318,18 +325,28 @@ impl Pending {
         if std::mem::take(&mut self.recover) {
             return Choice::Do(Job::Recover);
         }
-        if std::mem::take(&mut self.check) {
+        if self.check_at.is_some_and(|at| self.waiters > 0 || at <= now) {
+            self.check_at = None;
             self.checking = true;
             return Choice::Do(Job::Check);
         }
-        if !self.needs.is_empty() {
-            let due = self.last_batch.map_or(now, |at| at + PACE);
-            if self.waiters > 0 || self.marks >= EAGER_MARKS || due <= now {
-                return Choice::Do(Job::Index);
-            }
-            return Choice::WaitUntil(due);
+        let wait = self.choose_index(now);
+        match (wait, self.check_at) {
+            (Choice::WaitUntil(until), Some(at)) => Choice::WaitUntil(until.min(at)),
+            (Choice::Wait, Some(at)) => Choice::WaitUntil(at),
+            (choice, _) => choice,
         }
-        self.choose_rest(now)
+    }
+
+    fn choose_index(&mut self, now: Instant) -> Choice {
+        if self.needs.is_empty() {
+            return self.choose_rest(now);
+        }
+        let due = self.last_batch.map_or(now, |at| at + PACE);
+        if self.waiters > 0 || self.marks >= EAGER_MARKS || due <= now {
+            return Choice::Do(Job::Index);
+        }
+        Choice::WaitUntil(due)
     }
 
     fn choose_rest(&mut self, now: Instant) -> Choice {

@@ -74,7 +74,7 @@ pub(super) fn recover(writer: &mut Writer) -> Result<(), CatalogError> {
             shared.set_reader(Some(connections.reader));
             writer.conn = Some(connections.writer);
             shared.queue.recovered();
-            shared.queue.ask_check();
+            shared.queue.ask_check(std::time::Duration::ZERO);
             Ok(())
         }
         Err(error) => {

@@ -20,6 +20,8 @@ use crate::turn::{Core, Documents, Retention, clear_up};
 const UNUSED_MS: i64 = 5 * 60 * 1000;
 /// How often unused sessions are looked for.
 const LOOK_FOR_UNUSED: Duration = Duration::from_secs(60);
+/// How long after the start the work begins that nobody waits for.
+const AFTER_START: Duration = Duration::from_millis(250);
 /// Editors write a file in several steps; it is read when they have been quiet for this long.
 const CONFIG_QUIET: Duration = Duration::from_millis(200);
 /// Sent when a file would grow beyond a limit; without a handler it would kill the daemon.
@@ -36,9 +38,7 @@ pub(super) fn spawn(
     let (runner, for_retention) = (Arc::clone(retention), Arc::clone(core));
     until_stopped(tasks, async move { runner.run(for_retention).await });
     until_stopped(tasks, close_unused(Arc::clone(core)));
-    let (for_deletions, started) = (Arc::clone(core), SystemTime::now());
-    drop(tokio::task::spawn_blocking(move || clear_up(&for_deletions, started)));
-    retention.ask();
+    until_stopped(tasks, after_start(Arc::clone(core), Arc::clone(retention)));
     tasks.spawn_watch(signals(tasks.clone(), Arc::clone(control)));
     // Before anybody hears that the daemon is ready, or a change right after that would go unnoticed.
     let changed = Arc::new(Notify::new());
@@ -56,6 +56,15 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
             () = work => {}
         }
     }));
+}
+
+/// What a start leaves for when the first calls are answered: it reads whole directories and every row of the
+/// catalog.
+async fn after_start(core: Arc<Core>, retention: Arc<Retention>) {
+    let started = SystemTime::now();
+    tokio::time::sleep(AFTER_START).await;
+    drop(tokio::task::spawn_blocking(move || clear_up(&core, started)).await);
+    retention.ask();
 }
 
 async fn close_unused(core: Arc<Core>) {
