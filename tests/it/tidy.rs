@@ -62,7 +62,7 @@ fn no_source_file_is_forgotten() {
         let inside = if stem == "mod" { directory.parent().unwrap() } else { directory };
         let name =
             if stem == "mod" { directory.file_name().unwrap().to_str().unwrap() } else { &stem };
-        let is_root = ["main", "lib"].contains(&stem.as_str()) || directory.ends_with("benches");
+        let is_root = ["main", "lib"].contains(&stem.as_str()) || inside.ends_with("benches");
         if is_root {
             continue;
         }
