@@ -152,7 +152,7 @@ pub struct RpcFailure {
     /// A command that helps.
     pub hint: Option<String>,
     /// The further fields of the kind.
-    pub fields: Box<Map<String, Value>>,
+    pub fields: Map<String, Value>,
 }
 
 /// One socket that was tried in vain.
@@ -226,7 +226,7 @@ impl RpcFailure {
         let (kind_name, hint) = (text("kind"), text("hint"));
         let by_code = || ErrorKind::ALL.iter().copied().find(|kind| kind.code() == code);
         let kind = kind_name.as_deref().and_then(ErrorKind::from_name).or_else(by_code);
-        Self { code, message, kind, kind_name, hint, fields: Box::new(fields) }
+        Self { code, message, kind, kind_name, hint, fields }
     }
 }
 

@@ -213,7 +213,7 @@ impl CommandError {
         }
         if let Self::Client(ClientError::Rpc(failure)) = self {
             error["code"] = failure.code.into();
-            for (name, value) in failure.fields.iter() {
+            for (name, value) in &failure.fields {
                 error[name] = value.clone();
             }
         }
