@@ -30,7 +30,7 @@ impl Fields {
 
     /// Takes a field of any type; `null` counts as absent.
     pub(super) fn value(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
+        self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
     /// Takes a field that must be a text.
@@ -87,7 +87,10 @@ impl Fields {
 
     /// Reports every field that nobody took; `owner` says where they were.
     pub(super) fn report_rest(self, losses: &mut Losses, line: Option<u64>, owner: &str) {
-        for (name, value) in self.0 {
+        let mut rest: Vec<_> = self.0.into_iter().collect();
+        // A field that was looked at and put back stands last; the report is by name.
+        rest.sort_by(|one, other| one.0.cmp(&other.0));
+        for (name, value) in rest {
             if !value.is_null() {
                 losses.add(line, &format!("{owner}.{name}"), "no place for this field");
             }
@@ -105,7 +108,7 @@ impl Fields {
         name: &str,
         convert: impl FnOnce(Value) -> Result<T, Value>,
     ) -> Option<T> {
-        match convert(self.0.remove(name)?) {
+        match convert(self.0.shift_remove(name)?) {
             Ok(taken) => Some(taken),
             Err(value) => {
                 self.0.insert(name.to_owned(), value);
