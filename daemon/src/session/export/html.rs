@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 
-use super::text::{instant, one_line, plain};
+use super::text::{headline, instant, one_line, plain};
 use crate::session::document::SessionFacts;
 
 /// Image types that browsers show and that cannot hold scripts.
@@ -57,24 +57,9 @@ pub(super) fn begin(facts: &SessionFacts<'_>, out: &mut String) {
     let _ = writeln!(out, "<title>{title}</title>");
     out.push_str(STYLE);
     let _ = writeln!(out, "<h1 dir=\"auto\">{title}</h1>\n<dl>");
-    let mut fact = |label: &str, value: &str| {
-        let _ = writeln!(out, "<dt>{label}</dt><dd>{}</dd>", name(value));
-    };
-    fact("session", &session.session_id.to_string());
-    fact("begun", &instant(session.start_time));
-    fact("last activity", &instant(session.last_activity));
-    let named = [
-        ("model", &session.model),
-        ("provider", &session.provider),
-        ("project", &session.project_path),
-    ];
-    for (label, value) in named {
-        if let Some(value) = value {
-            fact(label, value);
-        }
+    for (label, value) in headline(session) {
+        let _ = writeln!(out, "<dt>{label}</dt><dd>{}</dd>", name(&value));
     }
-    fact("messages", &session.message_count.to_string());
-    fact("tool calls", &session.tool_call_count.to_string());
     out.push_str("</dl>\n");
     if let Some(prompt) = facts.system_prompt.filter(|prompt| !prompt.is_empty()) {
         out.push_str("<article class=\"system\">\n<h2>system prompt</h2>\n");

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, ToolCall};
 
-use super::text::{instant, one_line, plain};
+use super::text::{headline, instant, one_line, plain};
 use crate::session::document::SessionFacts;
 
 /// Characters of a tool's arguments that are shown where they are called; the result shows them all.
@@ -22,24 +22,9 @@ pub(super) fn begin(facts: &SessionFacts<'_>, out: &mut String) {
     let session = facts.session;
     let title = if session.title.is_empty() { "Session" } else { &session.title };
     push_line(out, &format!("# {}\n", inline(title, MAX_NAME_CHARS)));
-    let mut fact = |name: &str, value: &str| {
-        push_line(out, &format!("- {name}: {}", inline(value, MAX_NAME_CHARS)));
-    };
-    fact("session", &session.session_id.to_string());
-    fact("begun", &instant(session.start_time));
-    fact("last activity", &instant(session.last_activity));
-    let named = [
-        ("model", &session.model),
-        ("provider", &session.provider),
-        ("project", &session.project_path),
-    ];
-    for (name, value) in named {
-        if let Some(value) = value {
-            fact(name, value);
-        }
+    for (name, value) in headline(session) {
+        push_line(out, &format!("- {name}: {}", inline(&value, MAX_NAME_CHARS)));
     }
-    fact("messages", &session.message_count.to_string());
-    fact("tool calls", &session.tool_call_count.to_string());
     out.push('\n');
     if let Some(prompt) = facts.system_prompt.filter(|prompt| !prompt.is_empty()) {
         push_line(out, "## system prompt\n");

@@ -1,6 +1,7 @@
 //! Text of models, tools and files made harmless for a page that a person reads.
 
 use ollm_protocol::Timestamp;
+use ollm_protocol::methods::session::Session;
 
 pub(super) use crate::plain::plain;
 
@@ -16,6 +17,24 @@ pub(super) fn one_line(text: &str, max_chars: usize) -> String {
         line.push(if c == '\n' || c == '\t' { ' ' } else { c });
     }
     line
+}
+
+/// What a page for people says of a session before its turns, in order.
+pub(super) fn headline(session: &Session) -> Vec<(&'static str, String)> {
+    let mut facts = vec![
+        ("session", session.session_id.to_string()),
+        ("begun", instant(session.start_time)),
+        ("last activity", instant(session.last_activity)),
+    ];
+    let named = [
+        ("model", &session.model),
+        ("provider", &session.provider),
+        ("project", &session.project_path),
+    ];
+    facts.extend(named.into_iter().filter_map(|(label, value)| Some((label, value.clone()?))));
+    facts.push(("messages", session.message_count.to_string()));
+    facts.push(("tool calls", session.tool_call_count.to_string()));
+    facts
 }
 
 /// An instant for people; UTC, because a file is read anywhere.
