@@ -10,13 +10,11 @@ use ollm_protocol::{EventKind, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::read::{Slice, slice};
+use super::exchange::Progress;
 use super::{Core, TurnError, blocking};
 use crate::events::EventDraft;
 use crate::fsutil;
 use crate::session::SessionError;
-use crate::session::document::SessionFacts;
-use crate::session::export::Exporter;
 
 /// A log is written out again when it has grown by this part of its size at the last time, so that all writing
 /// together stays proportional to what was said.
@@ -167,33 +165,16 @@ fn write_document(
     id: SessionId,
     mut write: impl FnMut(&str) -> std::io::Result<()>,
 ) -> Result<std::io::Result<()>, TurnError> {
-    let mut exporter = Exporter::new(ExportFormat::Json);
+    let mut progress = Progress::start(core, id, ExportFormat::Json)?;
     let mut text = String::new();
-    let mut next = 0;
-    let end = slice(core, id, 0, u64::MAX, 1)?.len;
     loop {
-        let Slice { session, system_prompt, records, next: after, .. } =
-            slice(core, id, next, end, 256)?;
-        let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
-        if text.is_empty() && next == 0 && exporter == Exporter::new(ExportFormat::Json) {
-            exporter.begin(&facts, &mut text);
-        }
-        for record in records {
-            exporter.record(record, &mut text);
-        }
-        next = after;
-        let mut done = false;
-        if next >= end {
-            done = !exporter.end_pass(&facts, &mut text);
-            next = 0;
-        }
+        let step = progress.advance(core, id, &mut text)?;
         if let Err(error) = write(&text) {
             return Ok(Err(error));
         }
-        if done {
+        if step.complete {
             return Ok(Ok(()));
         }
         text.clear();
-        // A pass that ended left its mark in the exporter, so the next one does not begin the document again.
     }
 }

@@ -38,41 +38,67 @@ pub(crate) fn export(
     params: &SessionExportParams,
 ) -> Result<SessionExportResult, TurnError> {
     let id = params.session_id;
-    let Progress { end, next, mut exporter } = match &params.cursor {
+    let mut progress = match &params.cursor {
         Some(cursor) => Progress::parse(cursor, params.format)?,
         None => Progress::start(core, id, params.format)?,
     };
     let mut data = String::new();
-    let Slice { session, system_prompt, records, next: after, .. } =
-        slice(core, id, next, end, CHUNK_RECORDS)?;
-    let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
-    if params.cursor.is_none() {
-        exporter.begin(&facts, &mut data);
-    }
-    for record in records {
-        exporter.record(record, &mut data);
-    }
-    let mut next = after;
-    let mut done = false;
-    if next >= end {
-        done = !exporter.end_pass(&facts, &mut data);
-        next = 0;
-    }
-    let next_cursor = (!done).then(|| Progress { end, next, exporter }.to_cursor());
-    Ok(SessionExportResult { data, next_cursor, done_records: after.min(end), total_records: end })
+    let step = progress.advance(core, id, &mut data)?;
+    Ok(SessionExportResult {
+        data,
+        next_cursor: (!step.complete).then(|| progress.to_cursor()),
+        done_records: step.done_records,
+        total_records: progress.end,
+    })
 }
 
 /// Where an export stands; all chunks stop at the record that was the last at the first chunk.
-struct Progress {
+pub(super) struct Progress {
     end: u64,
     next: u64,
+    begun: bool,
     exporter: Exporter,
 }
 
+/// What one page of an export did.
+pub(super) struct Step {
+    /// Nothing is left to write.
+    pub(super) complete: bool,
+    /// Records of this pass that are written.
+    done_records: u64,
+}
+
 impl Progress {
-    fn start(core: &Core, id: SessionId, format: ExportFormat) -> Result<Self, TurnError> {
+    /// The beginning of an export.
+    pub(super) fn start(
+        core: &Core,
+        id: SessionId,
+        format: ExportFormat,
+    ) -> Result<Self, TurnError> {
         let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
-        Ok(Self { end, next: 0, exporter: Exporter::new(format) })
+        Ok(Self { end, next: 0, begun: false, exporter: Exporter::new(format) })
+    }
+
+    /// Writes the next page of records to `out`. Blocks on the disk.
+    pub(super) fn advance(
+        &mut self,
+        core: &Core,
+        id: SessionId,
+        out: &mut String,
+    ) -> Result<Step, TurnError> {
+        let Slice { session, system_prompt, records, next: after, .. } =
+            slice(core, id, self.next, self.end, CHUNK_RECORDS)?;
+        let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
+        if !std::mem::replace(&mut self.begun, true) {
+            self.exporter.begin(&facts, out);
+        }
+        for record in records {
+            self.exporter.record(record, out);
+        }
+        let pass_is_over = after >= self.end;
+        self.next = if pass_is_over { 0 } else { after };
+        let complete = pass_is_over && !self.exporter.end_pass(&facts, out);
+        Ok(Step { complete, done_records: after.min(self.end) })
     }
 
     fn to_cursor(&self) -> String {
@@ -85,7 +111,7 @@ impl Progress {
             let end = fields.next()?.parse().ok()?;
             let next = fields.next()?.parse().ok()?;
             let exporter = Exporter::from_cursor(fields.next()?)?;
-            (exporter.format() == format).then_some(Self { end, next, exporter })
+            (exporter.format() == format).then_some(Self { end, next, begun: true, exporter })
         };
         parse().ok_or_else(|| TurnError::invalid("cursor", "is not one of this export"))
     }
