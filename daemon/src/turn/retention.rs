@@ -5,16 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ollm_protocol::content::{MetaPatch, RecordBody};
 use ollm_protocol::methods::session::SessionStatus;
-use ollm_protocol::{EventKind, SessionId, Timestamp};
+use ollm_protocol::{SessionId, Timestamp};
 use tokio::sync::Notify;
 
-use super::{Core, TurnError, append, blocking, remove};
+use super::{Core, TurnError, blocking, remove, update};
 use crate::catalog::RetentionRow;
 use crate::config::{OnLimit, SessionsConfig};
-use crate::events::EventDraft;
-use crate::session::Draft;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -73,15 +70,7 @@ async fn carry_out(core: &Arc<Core>, verdict: Verdict) -> Result<(), TurnError> 
             if !blocking(core, move |core| still_at_rest(core, id)).await? {
                 return Ok(());
             }
-            let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
-            append(core, id, vec![Draft::new(RecordBody::Meta(patch), None)], None).await?;
-            core.events.publish(EventDraft {
-                session_id: Some(id),
-                seq: None,
-                kind: EventKind::SessionArchived,
-                at: core.clock.now(),
-                data: serde_json::json!({ "reason": "retention" }),
-            });
+            update::archive_because(core, id, "retention").await?;
         }
         Verdict::Delete(id) => {
             blocking(core, move |core| {

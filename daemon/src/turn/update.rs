@@ -112,13 +112,22 @@ pub(crate) async fn archive(core: &Arc<Core>, id: SessionId) -> Result<Session, 
     if was.status == SessionStatus::Archived {
         return Ok(was);
     }
+    archive_because(core, id, "client").await
+}
+
+/// Puts a session away and tells why; that is not in the record.
+pub(super) async fn archive_because(
+    core: &Arc<Core>,
+    id: SessionId,
+    reason: &'static str,
+) -> Result<Session, TurnError> {
     let session = set_archived(core, id, true).await?;
     core.events.publish(EventDraft {
         session_id: Some(id),
         seq: None,
         kind: EventKind::SessionArchived,
         at: core.clock.now(),
-        data: serde_json::json!({ "reason": "client" }),
+        data: serde_json::json!({ "reason": reason }),
     });
     Ok(session)
 }
