@@ -5,6 +5,8 @@
 
 mod view;
 
+pub(crate) use view::IDLE_CLOSE_MS;
+
 use std::collections::HashMap;
 
 use ollm_protocol::content::{

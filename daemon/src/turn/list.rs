@@ -13,7 +13,7 @@ use ollm_protocol::methods::session::{
 use super::{Core, TurnError};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
-use crate::session::project;
+use crate::session::{IDLE_CLOSE_MS, project};
 
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
@@ -22,8 +22,6 @@ const MAX_SEARCH: u32 = 200;
 const FEW_BEHIND: u64 = 8;
 /// How long a search waits for a catalog that follows, so that what was just recorded is found.
 const CATCH_UP: Duration = Duration::from_millis(50);
-/// A session at rest for this long counts as closed, whatever the catalog noted when it was active.
-const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Lists sessions, the most recently active first. Blocks on the disk.
 pub(crate) fn list(
@@ -49,6 +47,7 @@ pub(crate) fn list(
     let now = core.clock.now().unix_ms();
     let stored = core.catalog.list(&query)?.into_iter().map(|mut session| {
         let rest_ms = now - session.last_activity.unix_ms();
+        // Whatever the catalog noted when it was active.
         if session.status == SessionStatus::Active && rest_ms > IDLE_CLOSE_MS {
             session.status = SessionStatus::Closed;
         }
@@ -77,7 +76,7 @@ impl Wanted {
             None => session.status != SessionStatus::Archived,
         };
         status
-            && self.project_hash.is_none_or_matches(session.project_hash.as_deref())
+            && (self.project_hash.is_none() || self.project_hash == session.project_hash)
             && self.after.is_none_or(|after| order_of(session) < after)
             && self.id_prefix.as_deref().is_none_or(|prefix| has_prefix(session, prefix))
     }
@@ -92,17 +91,6 @@ impl Wanted {
             Some(Archived) => &[Archived],
             Some(Corrupted) => &[Corrupted],
         }
-    }
-}
-
-/// An absent filter takes everything.
-trait Filter {
-    fn is_none_or_matches(&self, value: Option<&str>) -> bool;
-}
-
-impl Filter for Option<String> {
-    fn is_none_or_matches(&self, value: Option<&str>) -> bool {
-        self.is_none() || self.as_deref() == value
     }
 }
 

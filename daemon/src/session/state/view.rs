@@ -8,7 +8,7 @@ use super::SessionState;
 use crate::session::project;
 
 /// A session at rest for this long counts as closed.
-const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
+pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 
 impl SessionState {
     /// The changes of mode on the active path, oldest first.
