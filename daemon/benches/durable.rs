@@ -1,4 +1,5 @@
-//! What a durable record costs: one writer against append and fdatasync, and 64 writers against their serial rate.
+//! What a durable record costs: one writer against append and fdatasync, and 64 writers against their serial rate,
+//! over the socket and in process.
 //!
 //! Run with `cargo bench --bench durable`. The floor writes to the directory of the session logs, in turns with
 //! the daemon.
@@ -13,6 +14,8 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::task::JoinSet;
+
+use ollm_daemon::measured::InProcess;
 
 use harness::daemon::{Client, Daemon, Home, request};
 use harness::report::{Report, Row, Samples, rounded};
@@ -55,7 +58,57 @@ fn main() -> Result<()> {
             .with("syncsPerSecond", rounded(syncs));
         report.row(row.at_least_times(rate, serial_rate, bar))?;
     }
-    daemon.stop()
+    daemon.stop()?;
+    for (name, n_sessions, bar) in
+        [("in process, one session", 1, 10.0), ("in process, 64 sessions", WRITERS, 3.0)]
+    {
+        let mut best: Option<(f64, Samples)> = None;
+        for _ in 0..3 {
+            let (samples, elapsed) = in_process(&home.path().join("sessions"), n_sessions)?;
+            let rate = per_second(WRITERS * RECORDS_A_WRITER, elapsed);
+            if best.as_ref().is_none_or(|(best, _)| rate > *best) {
+                best = Some((rate, samples));
+            }
+        }
+        let (rate, samples) = best.context("three runs")?;
+        let row = Row::latency(name, &samples).with("rate", rounded(rate));
+        report.row(row.at_least_times(rate, serial_rate, bar))?;
+    }
+    Ok(())
+}
+
+/// Writers without connections: each waits for its record to be synced before it makes the next.
+fn in_process(dir: &Path, n_sessions: usize) -> Result<(Samples, Duration)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+    runtime.block_on(async {
+        let sessions = InProcess::open(dir);
+        let mut ids = Vec::new();
+        for _ in 0..n_sessions {
+            let id = sessions.create().context("a session begins")?;
+            // The first record makes the file, which costs two more syncs.
+            anyhow::ensure!(sessions.record(id, &text()).await, "the first record is refused");
+            ids.push(id);
+        }
+        let mut writers = JoinSet::new();
+        let started = Instant::now();
+        for writer in 0..WRITERS {
+            let (sessions, id) = (sessions.clone(), ids[writer % ids.len()]);
+            writers.spawn(async move {
+                let (mut samples, text) = (Samples::default(), text());
+                for _ in 0..RECORDS_A_WRITER {
+                    let started = Instant::now();
+                    anyhow::ensure!(sessions.record(id, &text).await, "a record is refused");
+                    samples.push(started.elapsed());
+                }
+                Ok(samples)
+            });
+        }
+        let mut all = Samples::default();
+        while let Some(samples) = writers.join_next().await {
+            all.extend(samples??);
+        }
+        Ok((all, started.elapsed()))
+    })
 }
 
 /// Returns how many appends with fdatasync a second are possible one after another.
@@ -110,9 +163,13 @@ fn create(client: &mut Client) -> Result<String> {
 }
 
 fn message(session: &str) -> Value {
-    let text = "durable words ".repeat(TEXT_BYTES / 14 + 1);
-    let text = &text[..TEXT_BYTES];
-    json!({ "sessionId": session, "message": { "role": "user", "content": text } })
+    json!({ "sessionId": session, "message": { "role": "user", "content": text() } })
+}
+
+fn text() -> String {
+    let mut text = "durable words ".repeat(TEXT_BYTES / 14 + 1);
+    text.truncate(TEXT_BYTES);
+    text
 }
 
 fn syncs(client: &mut Client) -> Result<f64> {

@@ -20,6 +20,8 @@ mod daemon;
 mod events;
 mod flags;
 mod fsutil;
+#[doc(hidden)]
+pub mod measured;
 mod plain;
 mod projects;
 mod rpc;

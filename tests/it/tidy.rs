@@ -25,7 +25,7 @@ const LEVELS: &[&[&str]] = &[
     &["turn"],
     &["rpc"],
     &["server"],
-    &["daemon"],
+    &["daemon", "measured"],
 ];
 
 fn root() -> PathBuf {

@@ -1,0 +1,72 @@
+//! What the benchmark programs measure beneath the socket; not an interface.
+//!
+//! Nothing of the daemon uses it, and it holds no logic of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
+
+use crate::clock::Clock;
+use crate::session::{Birth, Change, Draft, Observer, Sessions, SessionsOptions};
+use crate::tokens::Counter;
+
+/// Sessions of a directory, as the daemon holds them, told to nobody.
+#[derive(Clone)]
+pub struct InProcess {
+    sessions: Sessions,
+    clock: Arc<Clock>,
+}
+
+struct Nobody;
+
+impl Observer for Nobody {
+    fn changed(&self, _: SessionId, _: &Change<'_>) {}
+}
+
+impl InProcess {
+    /// The sessions of a directory that exists.
+    #[must_use]
+    pub fn open(dir: &Path) -> Self {
+        let clock = Arc::new(Clock::system());
+        let options = SessionsOptions {
+            dir: dir.to_owned(),
+            clock: Arc::clone(&clock),
+            observer: Arc::new(Nobody),
+        };
+        Self { sessions: Sessions::new(options), clock }
+    }
+
+    /// Begins a session; its file comes with the first record.
+    #[must_use]
+    pub fn create(&self) -> Option<SessionId> {
+        let session_id = self.clock.session_id();
+        let header = SessionHeader {
+            session_id,
+            start_time: self.clock.now(),
+            project_path: None,
+            model: None,
+            provider: None,
+            title: None,
+            system_prompt: None,
+            context_size: None,
+            mode: None,
+            forked_from: None,
+            imported_from: None,
+            metadata: Default::default(),
+        };
+        self.sessions.create(Birth { header, key: None }).ok().map(|_| session_id)
+    }
+
+    /// Counts and records one message; true when it is synced.
+    pub async fn record(&self, id: SessionId, text: &str) -> bool {
+        let message = Message::text(Role::User, text, self.clock.now());
+        let tokens = (Counter.count_message(&message), Counter.identity());
+        let draft = Draft::new(RecordBody::Message(message), Some(tokens));
+        match self.sessions.append(id, vec![draft], None) {
+            Ok(answer) => matches!(answer.await, Ok(Ok(_))),
+            Err(_) => false,
+        }
+    }
+}
