@@ -13,6 +13,7 @@ const SAID: &[(&str, &str)] = &[
     ("user", "The connection was refused, not the request."),
     ("assistant", "A refused request is not a refused connection."),
     ("tool", "error[E0308]: mismatched types"),
+    ("user", "Since 2024-06-01 os.path is wrong on x86_64-linux."),
 ];
 
 fn filled(wire: &mut Wire) -> String {
@@ -61,6 +62,11 @@ fn check_answers(wire: &mut Wire) {
     check("\"connection was refused\"", &[5]);
     check("\"refused connection\"", &[6]);
     check("refused connection", &[5, 6]);
+    check("os.path", &[8]);
+    check("x86_64-linux", &[8]);
+    check("linux-x86_64", &[]);
+    check("2024-06-01", &[8]);
+    check("01-06-2024", &[]);
     check("misma*", &[7]);
     check("mismatched", &[7]);
     check("E0308", &[7]);

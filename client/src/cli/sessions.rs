@@ -26,7 +26,8 @@ Examples:
     View(ViewArgs),
     /// Find text in everything that was recorded.
     #[command(after_help = "\
-All words must occur; \"a phrase\" in quotes must stand so; word* matches beginnings of three letters and more.
+All words must occur; word* matches beginnings of three letters and more.
+\"A phrase\" in quotes must stand so, and so must words joined by dots or hyphens, like os.path and 2024-06-01.
 Names like foo_bar and camelCase are found whole and by their parts.
 
 Examples:

@@ -3,8 +3,8 @@
 //! The words of a query are joined by AND. A word is matched whole, as the index has it; the parts of identifiers
 //! are words of the index too. `"a phrase"` is an AND of its words, and then the text must have it, in any case
 //! and with any white space. `word*` finds beginnings from [`MIN_PREFIX_CHARS`] letters on; a shorter one is a
-//! word. What has dots inside (`os.path`) is a phrase without quotes. CJK text is an AND of its pairs, and then
-//! the text must have it; one character finds the pairs that begin with it.
+//! word. Words joined by single dots or hyphens (`os.path`, `2024-06-01`) are a phrase without quotes. CJK text is
+//! an AND of its pairs, and then the text must have it; one character finds the pairs that begin with it.
 //!
 //! Pure. Raw input never reaches an expression: only tokens do, each in quotes, and no token has a quote.
 
@@ -17,6 +17,8 @@ use super::words::{self, Stretch};
 pub(super) const MAX_QUERY_BYTES: usize = 4_096;
 /// Tokens that the index is asked for; what is beyond is verified in the text. FTS5 refuses deep expressions.
 const MAX_TOKENS: usize = 48;
+/// What makes one name of the two words that it stands between.
+const JOINTS: [char; 2] = ['.', '-'];
 /// Beginnings shorter than this match too many words to be fast.
 const MIN_PREFIX_CHARS: usize = 3;
 
@@ -84,7 +86,7 @@ impl Terms {
 
     fn add_chunk(&mut self, chunk: &str) {
         let found: Vec<_> = words::stretches(chunk).collect();
-        let mut dotted: Option<Range<usize>> = None;
+        let mut joined: Option<Range<usize>> = None;
         for (at, (stretch, range)) in found.iter().enumerate() {
             let prefix = chunk[range.end..].starts_with('*');
             self.add_stretch(*stretch, &chunk[range.clone()], prefix);
@@ -92,21 +94,21 @@ impl Terms {
             if let Some(name) = words::file_name(chunk, previous, range) {
                 self.add_token(words::whole(&chunk[name]), false);
             }
-            match dotted.take() {
-                Some(before) if &chunk[before.end..range.start] == "." => {
-                    dotted = Some(before.start..range.end)
+            match joined.take() {
+                Some(before) if is_joint(&chunk[before.end..range.start]) => {
+                    joined = Some(before.start..range.end)
                 }
                 before => {
-                    self.add_dotted(chunk, before);
-                    dotted = Some(range.clone());
+                    self.add_joined(chunk, before);
+                    joined = Some(range.clone());
                 }
             }
         }
-        self.add_dotted(chunk, dotted);
+        self.add_joined(chunk, joined);
     }
 
-    fn add_dotted(&mut self, chunk: &str, range: Option<Range<usize>>) {
-        if let Some(text) = range.map(|range| &chunk[range]).filter(|text| text.contains('.')) {
+    fn add_joined(&mut self, chunk: &str, range: Option<Range<usize>>) {
+        if let Some(text) = range.map(|range| &chunk[range]).filter(|text| text.contains(JOINTS)) {
             self.add_text(text);
         }
     }
@@ -151,6 +153,12 @@ impl Terms {
             self.terms.push(term);
         }
     }
+}
+
+/// Whether this text between two words is one joint; `--` and `...` end a name.
+fn is_joint(between: &str) -> bool {
+    let mut chars = between.chars();
+    chars.next().is_some_and(|char| JOINTS.contains(&char)) && chars.next().is_none()
 }
 
 /// The FTS5 expression that all of these are joined in by AND.
@@ -282,6 +290,7 @@ mod tests {
         check("camelCase", "\"camelcase\"");
         check("\"to be\" or", "\"to\" AND \"be\" AND \"or\"");
         check("config* fo*", "\"config\" * AND \"fo\"");
+        check("x86_64-linux", "\"x86\u{80}64\" AND \"linux\"");
         check("a.b(c)", "\"a\" AND \"b\" AND \"c\"");
         check("src/main.rs", "\"src\" AND \"main\" AND \"rs\" AND \"main\u{81}rs\"");
         check("日本語", "\"日本\" AND \"本語\"");
@@ -316,6 +325,18 @@ mod tests {
         check("\"hello world\"", "hello, world", false);
         check("os.path", "import os.path.join", true);
         check("os.path", "path of the os", false);
+        check("foo-bar", "the Foo-Bar flag", true);
+        check("foo-bar", "foo and bar", false);
+        check("2024-06-01", "since 2024-06-01T08:00", true);
+        check("2024-06-01", "06 of 01 in 2024", false);
+        check("x86_64-linux", "built for x86_64-linux-gnu", true);
+        check("x86_64-linux", "linux on x86_64", false);
+        check("--no-spawn", "give --no-spawn", true);
+        check("--no-spawn", "no, spawn it", false);
+        check("serde-1.0.2", "serde-1.0.228", false);
+        check("foo--bar -bar-", "bar, foo", true);
+        check("foo-bar*", "foo-barrier", true);
+        check("foo-bar*", "foo barrier", false);
         check("本語", "日本語", true);
         check("日語", "日本語", false);
         check("conf*", "the Configuration", true);

@@ -85,9 +85,9 @@ pub struct SessionListResult {
 
 /// Finds text in everything that was recorded.
 ///
-/// Words are joined by AND; `"a phrase"` in quotes must stand so; `word*` matches beginnings of three letters
-/// and more; names like `foo_bar` and `camelCase` are found whole and by their parts, Chinese and Japanese by
-/// any substring.
+/// Words are joined by AND; `"a phrase"` in quotes must stand so, and words joined by single dots or hyphens
+/// (`os.path`, `2024-06-01`) too; `word*` matches beginnings of three letters and more; names like `foo_bar` and
+/// `camelCase` are found whole and by their parts, Chinese and Japanese by any substring.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSearchParams {
