@@ -123,7 +123,7 @@ impl Address {
 
     /// What the running daemon wrote about itself. A file that cannot be read is as good as none: the
     /// candidates are tried anyway.
-    fn daemon_file(&self) -> Option<DaemonFile> {
+    pub(crate) fn daemon_file(&self) -> Option<DaemonFile> {
         let bytes = std::fs::read(self.home.join("daemon.json")).ok()?;
         serde_json::from_slice(&bytes).ok()
     }

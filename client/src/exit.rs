@@ -22,6 +22,8 @@ pub enum Exit {
     Config = 5,
     /// The daemon cannot be reached.
     Unreachable = 6,
+    /// A signal ended it early, and it has tidied up: what a shell says of Ctrl-C.
+    Interrupted = 130,
 }
 
 impl Exit {

@@ -22,4 +22,5 @@ mod harness;
 mod search;
 mod session;
 mod tidy;
+mod tour;
 mod wire;

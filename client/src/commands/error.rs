@@ -68,6 +68,12 @@ pub(crate) enum CommandError {
     /// The tour claims something that did not hold in this run.
     #[error("the tour failed: {claim}")]
     Tour { claim: String },
+    /// The system does not let this process watch for signals.
+    #[error("cannot watch for signals")]
+    Signals(#[source] io::Error),
+    /// A signal asked the tour to end.
+    #[error("interrupted; the private daemon is stopped and its home removed")]
+    Interrupted,
     /// Nobody takes the output.
     #[error("cannot write the output")]
     Output(#[source] io::Error),
@@ -107,8 +113,11 @@ impl CommandError {
             Self::Some { exit, .. } | Self::BadConfig { exit, .. } => *exit,
             Self::StreamEnded | Self::NotRunning => Exit::Unreachable,
             Self::StillRunning { .. } => Exit::Busy,
+            Self::Interrupted => Exit::Interrupted,
             Self::Program { status } => exit_of_daemon(*status),
-            Self::File { .. } | Self::Output(_) | Self::Tour { .. } => Exit::Internal,
+            Self::File { .. } | Self::Output(_) | Self::Signals(_) | Self::Tour { .. } => {
+                Exit::Internal
+            }
         }
     }
 
@@ -132,7 +141,9 @@ impl CommandError {
             Self::Some { .. } => "partial",
             Self::Program { .. } => "program",
             Self::Output(_) => "output",
+            Self::Signals(_) => "signals",
             Self::Tour { .. } => "tour",
+            Self::Interrupted => "interrupted",
             Self::Time(_) | Self::Usage { .. } | Self::BadJson { .. } => "usage",
         }
     }

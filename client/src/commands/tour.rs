@@ -1,9 +1,11 @@
 //! `ollmctl tour`: what the daemon does, shown on a real conversation in a scratch home.
 //!
 //! Owns the steps and their numbers. Every claim that it prints is checked in the same run: a step that does not
-//! hold ends the tour with an error and a failing exit code.
+//! hold ends the tour with an error and a failing exit code. However it ends, by a signal too, its daemon is
+//! stopped and its home removed.
 
 mod crash;
+mod interrupt;
 mod scratch;
 
 use std::time::Instant;
@@ -23,6 +25,7 @@ use super::{CommandError, Cx};
 use crate::connection::BlockingClient;
 use crate::render::clean;
 use crate::render::number::grouped;
+use interrupt::Interrupt;
 use scratch::Scratch;
 
 /// A part of a real coding session; source and licence stand beside the file.
@@ -40,7 +43,7 @@ struct Steps<'a, 'cx> {
 }
 
 impl Steps<'_, '_> {
-    /// Prints a step with the time it took and its numbers.
+    /// Prints a step with the time it took and its numbers, at once: somebody is watching.
     fn tell(&mut self, name: &str, text: &str, numbers: Value) -> Result<(), CommandError> {
         let took = self.began.elapsed();
         self.began = Instant::now();
@@ -57,23 +60,22 @@ impl Steps<'_, '_> {
         for line in lines {
             shown.push_str(&format!("{:22}{line}\n", ""));
         }
-        self.cx.print_text(&shown)
+        self.cx.print_text(&shown)?;
+        self.cx.terminal.flush().map_err(CommandError::Output)
     }
 }
 
 pub(super) fn run(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let began = Instant::now();
+    let mut scratch = Scratch::new(cx.environment)?;
+    let interrupt = Interrupt::watch(scratch.daemon())?;
     let mut steps = Steps { cx, began, told: Vec::new() };
-    let mut scratch = Scratch::new(steps.cx.environment)?;
-    let mut client = start(&mut scratch, &mut steps)?;
-    let id = import(&mut client, &mut steps)?;
-    drop(client);
-    let mut client = crash::run(&mut scratch, &mut steps)?;
-    build(&mut client, id, &mut steps)?;
-    search(&mut client, id, &mut steps)?;
-    export(&mut client, id, &mut steps)?;
-    drop(client);
-    clean_up(scratch, &mut steps)?;
+    if let Err(error) = take(&mut scratch, &mut steps) {
+        // A signal takes the daemon away, and whatever was going on fails; that is not what went wrong.
+        let error = if interrupt.came() { CommandError::Interrupted } else { error };
+        scratch.discard()?;
+        return Err(error);
+    }
     let total = began.elapsed().as_secs_f64();
     let Steps { cx, told, .. } = steps;
     if cx.json() {
@@ -82,6 +84,18 @@ pub(super) fn run(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     cx.print_text(&format!(
         "\nAll of it held, in {total:.1} s. Your own sessions were not touched.\nNext: ollmctl record 'Hello'\n"
     ))
+}
+
+fn take(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
+    let mut client = start(scratch, steps)?;
+    let id = import(&mut client, steps)?;
+    drop(client);
+    let mut client = crash::run(scratch, steps)?;
+    build(&mut client, id, steps)?;
+    search(&mut client, id, steps)?;
+    export(&mut client, id, steps)?;
+    drop(client);
+    clean_up(scratch, steps)
 }
 
 fn start(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<BlockingClient, CommandError> {
@@ -219,10 +233,9 @@ fn export(
     steps.tell("export", &text, json!({ "bytes": bytes, "lines": lines }))
 }
 
-fn clean_up(scratch: Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    let home = scratch.home().to_owned();
+fn clean_up(scratch: &Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
     scratch.remove()?;
-    if home.exists() {
+    if scratch.home().exists() {
         return Err(broken("the scratch home is still there"));
     }
     steps.tell("clean up", "daemon stopped, scratch home removed", json!({}))

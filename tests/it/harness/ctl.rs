@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::{DEADLINE, Waits as _};
@@ -104,6 +105,17 @@ impl Follower {
     #[track_caller]
     pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(DEADLINE).expect("another line in time")
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.child.id().cast_signed()).unwrap(), signal).unwrap();
+    }
+
+    /// Its exit code, when it has ended; `None` after a signal.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Option<i32> {
+        self.child.wait_for(DEADLINE).expect("it ends in time").code()
     }
 }
 
