@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 
 use crate::address::{Address, Environment};
-use crate::connection::{Opened, probe};
+use crate::connection::{Opened, held_elsewhere, probe};
 use crate::error::ClientError;
 
 /// How long a started daemon may take to be ready. It takes milliseconds; a slow disk may take seconds.
@@ -142,7 +142,10 @@ fn run_until_answered(
     loop {
         let started = match run(address, program, &log, deadline)? {
             Outcome::Ready => true,
-            Outcome::LostRace => false,
+            Outcome::LostRace => match held_elsewhere(address) {
+                Some(error) => return Err(error),
+                None => false,
+            },
         };
         let give_up = Instant::now() + AGAIN;
         loop {

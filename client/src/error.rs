@@ -34,6 +34,21 @@ pub enum ClientError {
         /// Each socket that was tried, and what happened.
         attempts: Vec<Attempt>,
     },
+    /// Somebody insists on a socket, and the daemon that owns the home listens at another one.
+    #[error(
+        "nobody listens at {}: the daemon of {} (process {pid}) listens at {}",
+        asked.display(), home.display(), socket.display()
+    )]
+    ListensElsewhere {
+        /// The home.
+        home: PathBuf,
+        /// Its daemon's process.
+        pid: u32,
+        /// Where that listens.
+        socket: PathBuf,
+        /// Where it was looked for.
+        asked: PathBuf,
+    },
     /// The daemon at this socket speaks another protocol.
     #[error(
         "ollmd {version} speaks protocol {protocol}, this client protocol {PROTOCOL_VERSION} only"
@@ -242,7 +257,7 @@ impl ClientError {
                 .unwrap_or("unknown"),
             Self::StartFailed { kind, .. } => kind.map_or("startFailed", ErrorKind::as_str),
             Self::NoHome | Self::SocketPathTooLong { .. } => "usage",
-            Self::Unreachable { .. } => "unreachable",
+            Self::Unreachable { .. } | Self::ListensElsewhere { .. } => "unreachable",
             Self::ProtocolMismatch { .. } => "protocolMismatch",
             Self::DaemonNotFound | Self::Start { .. } | Self::StartTimeout { .. } => "startFailed",
             Self::Timeout { .. } => "timeout",
@@ -265,6 +280,9 @@ impl ClientError {
             Self::NoHome => "export OLLM_HOME=DIRECTORY".to_owned(),
             Self::SocketPathTooLong { .. } => "ollmctl --socket /tmp/ollm.sock ...".to_owned(),
             Self::Unreachable { attempts } => unreachable_hint(attempts),
+            Self::ListensElsewhere { socket, .. } => {
+                format!("ollmctl --socket {} ...", socket.display())
+            }
             Self::ProtocolMismatch { .. } => "ollmctl daemon restart".to_owned(),
             Self::DaemonNotFound => "export OLLM_DAEMON=/path/to/ollmd".to_owned(),
             Self::Start { path, .. } => format!("ls -ld {}", path.display()),

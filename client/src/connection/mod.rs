@@ -115,7 +115,13 @@ impl Connector {
     pub(crate) fn open(&self) -> Result<Opened, ClientError> {
         let opened = match probe(&self.address) {
             Ok(opened) => opened,
-            Err(attempts) if self.spawn && attempts.iter().all(Attempt::means_not_running) => {
+            Err(attempts) if attempts.iter().all(Attempt::means_not_running) => {
+                if let Some(error) = held_elsewhere(&self.address) {
+                    return Err(error);
+                }
+                if !self.spawn {
+                    return Err(ClientError::Unreachable { attempts });
+                }
                 autostart::start(&self.address, &self.program)?
             }
             Err(attempts) => return Err(ClientError::Unreachable { attempts }),
@@ -153,6 +159,21 @@ pub(crate) fn probe(address: &Address) -> Result<Opened, Vec<Attempt>> {
 
 #[cfg(test)]
 mod tests {
+/// The error for a socket that somebody insists on, while the daemon of the home listens at another one: no
+/// daemon can be started there, since one owns the home.
+pub(crate) fn held_elsewhere(address: &Address) -> Option<ClientError> {
+    let asked = address.socket()?;
+    let daemon = address.daemon_file().filter(|daemon| daemon.socket != asked)?;
+    // A daemon that is gone may have left the file.
+    drop(probe::connect(&daemon.socket).ok()?);
+    Some(ClientError::ListensElsewhere {
+        home: address.home().to_owned(),
+        pid: daemon.pid,
+        socket: daemon.socket,
+        asked: asked.to_owned(),
+    })
+}
+
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -179,3 +200,27 @@ mod tests {
         assert_eq!(connector.with_any_protocol().open().unwrap().socket, socket);
     }
 }
+
+    #[test]
+    fn a_daemon_that_listens_elsewhere_is_named_at_once() {
+        let scratch = crate::testing::Scratch::new();
+        let asked = scratch.directory.path().join("asked.sock");
+        let home = scratch.directory.path().to_owned();
+        let file = serde_json::json!({
+            "socket": scratch.socket(), "pid": 4711, "version": "0.1.0", "protocol": 1,
+            "startedAt": "2026-01-27T10:00:00Z"
+        });
+        serde_json::to_writer(std::fs::File::create(home.join("daemon.json")).unwrap(), &file)
+            .unwrap();
+        let environment = Environment::default();
+        let address = Address::new(Some(home), Some(asked), &environment).unwrap();
+        assert!(held_elsewhere(&address).is_none(), "it is gone");
+        let listener = UnixListener::bind(scratch.socket()).unwrap();
+        let connector = Connector::new(address.clone(), &environment);
+        for connector in [connector.clone(), connector.without_spawn()] {
+            let error = connector.open().unwrap_err();
+            assert!(matches!(error, ClientError::ListensElsewhere { pid: 4711, .. }), "{error}");
+            assert!(error.hint().unwrap().contains(&scratch.socket().display().to_string()));
+        }
+        drop(listener);
+    }
