@@ -27,6 +27,10 @@ pub struct Environment {
     pub search_path: Option<OsString>,
     /// The user's home directory.
     pub user_home: Option<PathBuf>,
+    /// `XDG_CONFIG_HOME`: where units of the user's own service manager are installed.
+    pub config_home: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR`: where that manager listens.
+    pub runtime_dir: Option<PathBuf>,
 }
 
 impl Environment {
@@ -44,6 +48,8 @@ impl Environment {
             no_spawn: path("OLLM_NO_SPAWN").is_some_and(|value| value != Path::new("0")),
             search_path: std::env::var_os("PATH"),
             user_home: std::env::home_dir().filter(|home| !home.as_os_str().is_empty()),
+            config_home: path("XDG_CONFIG_HOME"),
+            runtime_dir: path("XDG_RUNTIME_DIR"),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! Starts the daemon when nobody listens, and waits until it can answer or says why not.
 //!
 //! Several clients may want this at once: a lock in the home lets one of them start it, and the daemon's own
-//! lock decides in the end, so that losing the race only means to connect again. Nothing here waits longer
-//! than [`TOTAL`].
+//! lock decides in the end, so that losing the race only means to connect again. The user's service manager is
+//! asked first where it has a unit of the daemon. Nothing here waits longer than [`TOTAL`].
+
+mod service;
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -25,6 +27,8 @@ use crate::error::ClientError;
 const READY: Duration = Duration::from_secs(5);
 /// How long all of it may take, waiting for another client's attempt included.
 const TOTAL: Duration = Duration::from_secs(10);
+/// How long the service manager may take; what is left of [`TOTAL`] is for starting the daemon without it.
+const MANAGED: Duration = Duration::from_secs(4);
 /// How often a lock held by another client, or a socket that is about to appear, is tried again.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long the daemon that holds the home may take to answer before it is tried again to start one.
@@ -42,6 +46,8 @@ pub(crate) struct Program {
     config: Option<PathBuf>,
     /// Variables of this process that the daemon is not to see.
     hidden: Vec<OsString>,
+    /// Where a service manager may have it; `None` where none is to be asked.
+    managed: Option<service::Places>,
 }
 
 impl Program {
@@ -53,6 +59,7 @@ impl Program {
             search_path: environment.search_path.clone(),
             config: environment.config.as_ref().map(absolute),
             hidden: Vec::new(),
+            managed: service::Places::new(environment),
         }
     }
 
@@ -61,6 +68,7 @@ impl Program {
         let names = std::env::vars_os().map(|(name, _)| name);
         self.hidden = names.filter(|name| name.as_encoded_bytes().starts_with(b"OLLM_")).collect();
         self.config = None;
+        self.managed = None;
         self
     }
 
@@ -128,7 +136,30 @@ pub(crate) fn start(address: &Address, program: &Program) -> Result<Opened, Clie
         }
         std::thread::sleep(PAUSE);
     }
-    run_until_answered(&address, program, deadline, log)
+    let service = program.managed.as_ref().and_then(|places| places.service(&address));
+    let notice = match service.map(|service| by_service(&address, &service)) {
+        Some(Ok(opened)) => return Ok(opened),
+        Some(Err(error)) => Some(format!("{error}; ollmd is started without it")),
+        None => None,
+    };
+    let opened = run_until_answered(&address, program, deadline, log)?;
+    Ok(Opened { notice, ..opened })
+}
+
+/// Lets the service manager start it, and waits until somebody answers.
+fn by_service(
+    address: &Address,
+    service: &service::Service,
+) -> Result<Opened, service::ServiceError> {
+    let deadline = Instant::now() + MANAGED;
+    service.start(MANAGED)?;
+    loop {
+        match probe(address) {
+            Ok(opened) => return Ok(Opened { started: true, ..opened }),
+            Err(_) if Instant::now() >= deadline => return Err(service.silent()),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
 }
 
 /// Runs the daemon, and again as long as another process holds the home and nobody answers: a daemon that was

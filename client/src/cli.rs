@@ -266,6 +266,8 @@ pub(crate) struct EventsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DaemonCommand {
     /// Start the daemon, also where OLLM_NO_SPAWN is set; one that runs already is fine.
+    #[command(after_help = "\
+Where a unit of systemd or an agent of launchd is installed for the default home, the service manager starts it.")]
     Start,
     /// Let the daemon finish its work and leave; waits until it is gone.
     Stop,

@@ -20,6 +20,7 @@ mod faults;
 mod fixtures;
 mod harness;
 mod search;
+mod service;
 mod session;
 mod tidy;
 mod tour;

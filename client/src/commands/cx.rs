@@ -14,8 +14,9 @@ use crate::address::{Address, Environment};
 use crate::cli::GlobalArgs;
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
+use crate::render::style::Style;
 use crate::render::terminal::Terminal;
-use crate::render::{json, transcript};
+use crate::render::{clean, json, transcript};
 use crate::resolve::{self, ListSessions};
 
 /// The version of this program.
@@ -93,6 +94,10 @@ impl<'a> Cx<'a> {
             Some(client) => Ok(client),
             empty => {
                 let client = BlockingClient::connect(&self.connector)?;
+                if let Some(notice) = client.notice().filter(|_| !self.json) {
+                    let notice = clean::one_line(notice);
+                    self.terminal.note(&format!("{} {notice}", Style::Strong.paint("note:")));
+                }
                 if self.terminal.can_ask()
                     && client.daemon_version().is_some_and(|daemon| is_older(daemon, OWN_VERSION))
                 {

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::error::exit_of_daemon;
 use super::{CommandError, Cx};
 use crate::cli::{DaemonCommand, DaemonRunArgs};
-use crate::connection::{BlockingClient, Connector, decode, probe};
+use crate::connection::{BlockingClient, decode};
 use crate::error::{Attempt, ClientError};
 use crate::render::{clean, daemon};
 
@@ -25,7 +25,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 pub(super) fn run(command: DaemonCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     match command {
-        DaemonCommand::Start => start(cx),
+        DaemonCommand::Start => {
+            cx.allow_spawn("start")?;
+            let already = !cx.client()?.started_daemon();
+            tell_start(cx, already)
+        }
         DaemonCommand::Stop => {
             let stopped = stop(cx)?;
             if cx.json() {
@@ -52,7 +56,8 @@ fn restart(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     cx.allow_spawn("restart")?;
     check_config(cx)?;
     stop(cx)?;
-    start(cx)
+    // A service manager may be faster than this client; it is a new daemon all the same.
+    tell_start(cx, false)
 }
 
 /// Lets the daemon's program check its configuration.
@@ -73,9 +78,7 @@ fn check_config(cx: &Cx<'_>) -> Result<(), CommandError> {
     Err(CommandError::BadConfig { said, exit: exit_of_daemon(output.status) })
 }
 
-fn start(cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    cx.allow_spawn("start")?;
-    let already = !cx.client()?.started_daemon();
+fn tell_start(cx: &mut Cx<'_>, already: bool) -> Result<(), CommandError> {
     let reply = cx.call::<DaemonStatus>(&NoParams {})?;
     cx.print(&reply, |status, _| {
         format!(
@@ -130,6 +133,9 @@ fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
         }
         Err(error) => return Err(error.into()),
     };
+    // With a socket of one's own choice it may be the daemon of another home.
+    let home = client.call::<DaemonStatus>(&NoParams {}).map(|status| status.home);
+    let home = home.unwrap_or_else(|_| connector.address().home().to_owned());
     let pid = match client.call::<DaemonShutdown>(&NoParams {}) {
         Ok(result) => Some(result.pid),
         // It is leaving already; waiting is all there is to do.
@@ -138,22 +144,17 @@ fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
         Err(error) => return Err(error.into()),
     };
     drop(client);
-    let lock: PathBuf = connector.address().home().join("ollmd.lock");
+    // The lock is the last thing that it lets go. Its socket says nothing: that of a service manager stays, and
+    // to look whether somebody listens would start the daemon again.
+    let lock = home.join("ollmd.lock");
     let deadline = Instant::now() + LEAVE;
-    while is_listening(&connector) || is_locked(&lock) {
+    while is_locked(&lock) {
         if Instant::now() >= deadline {
             return Err(CommandError::StillRunning { seconds: LEAVE.as_secs() });
         }
         std::thread::sleep(PAUSE);
     }
     Ok(Stopped::Left { pid })
-}
-
-fn is_listening(connector: &Connector) -> bool {
-    match probe(connector.address()) {
-        Ok(_) => true,
-        Err(attempts) => !attempts.iter().all(Attempt::means_not_running),
-    }
 }
 
 /// Whether a daemon owns the home. A shared lock held for an instant is enough to know.

@@ -43,6 +43,9 @@ impl AsyncClient {
         let opened = tokio::task::spawn_blocking(move || connector.open())
             .await
             .map_err(|error| broken(io::Error::other(error)))??;
+        if let Some(notice) = &opened.notice {
+            tracing::warn!("{notice}");
+        }
         opened.stream.set_nonblocking(true).map_err(broken)?;
         let stream = UnixStream::from_std(opened.stream).map_err(broken)?;
         let (reader, writer) = stream.into_split();

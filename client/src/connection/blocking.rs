@@ -31,6 +31,7 @@ pub struct BlockingClient {
     stream: UnixStream,
     socket: PathBuf,
     started: bool,
+    notice: Option<String>,
     daemon_version: Option<String>,
     lines: Lines,
     next_id: u64,
@@ -94,6 +95,7 @@ impl BlockingClient {
             stream: opened.stream,
             socket: opened.socket,
             started: opened.started,
+            notice: opened.notice,
             daemon_version: opened.daemon.map(|daemon| daemon.version),
             lines: Lines::default(),
             next_id: 1,
@@ -112,6 +114,12 @@ impl BlockingClient {
     #[must_use]
     pub fn started_daemon(&self) -> bool {
         self.started
+    }
+
+    /// What a person should know of how the daemon was started.
+    #[must_use]
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
     }
 
     /// The version that the daemon wrote down, where it did; asking it costs nothing.

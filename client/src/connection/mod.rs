@@ -48,6 +48,8 @@ pub(crate) struct Opened {
     pub(crate) daemon: Option<DaemonFile>,
     /// Whether the daemon was started for it.
     pub(crate) started: bool,
+    /// What a person should know of how it was started.
+    pub(crate) notice: Option<String>,
 }
 
 impl Connector {
@@ -149,7 +151,7 @@ pub(crate) fn probe(address: &Address) -> Result<Opened, Vec<Attempt>> {
             Ok(stream) => {
                 // After a crash the file is about another daemon than the one that answers.
                 let daemon = sockets.daemon.filter(|file| file.socket == path);
-                return Ok(Opened { stream, socket: path, daemon, started: false });
+                return Ok(Opened { stream, socket: path, daemon, started: false, notice: None });
             }
             Err(cause) => attempts.push(Attempt { path, cause }),
         }
@@ -157,8 +159,6 @@ pub(crate) fn probe(address: &Address) -> Result<Opened, Vec<Attempt>> {
     Err(attempts)
 }
 
-#[cfg(test)]
-mod tests {
 /// The error for a socket that somebody insists on, while the daemon of the home listens at another one: no
 /// daemon can be started there, since one owns the home.
 pub(crate) fn held_elsewhere(address: &Address) -> Option<ClientError> {
@@ -174,6 +174,8 @@ pub(crate) fn held_elsewhere(address: &Address) -> Option<ClientError> {
     })
 }
 
+#[cfg(test)]
+mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -199,7 +201,6 @@ pub(crate) fn held_elsewhere(address: &Address) -> Option<ClientError> {
         assert!(matches!(error, ClientError::ProtocolMismatch { protocol: 77, .. }), "{error}");
         assert_eq!(connector.with_any_protocol().open().unwrap().socket, socket);
     }
-}
 
     #[test]
     fn a_daemon_that_listens_elsewhere_is_named_at_once() {
@@ -224,3 +225,4 @@ pub(crate) fn held_elsewhere(address: &Address) -> Option<ClientError> {
         }
         drop(listener);
     }
+}

@@ -8,7 +8,7 @@ mod sandbox;
 mod wait;
 mod wire;
 
-pub(crate) use ctl::{Follower, run};
+pub(crate) use ctl::{Follower, Output, run};
 pub(crate) use daemon::Daemon;
 pub(crate) use sandbox::{Sandbox, every_file, fixture};
 pub(crate) use wait::{DEADLINE, Random, Waits, until};
