@@ -418,6 +418,12 @@ fn the_configuration_can_be_looked_at() {
     let path = sandbox.ctl(["config", "path"]).ok();
     assert_eq!(path.trim(), sandbox.home().join("config.yaml").to_str().unwrap());
     let shown = sandbox.ctl(["config", "show"]).ok();
-    assert!(shown.contains("77") && shown.contains("maxSessions"), "{shown}");
+    let line = format!("  maxSessions: 77  # {}:2\n", path.trim());
+    assert!(shown.contains(&line), "{shown}");
+    let json = sandbox.ctl(["config", "show", "--json"]).json();
+    let home = sandbox.home().canonicalize().unwrap().join("sessions");
+    let data_dir = &json["sessions"]["dataDir"];
+    assert_eq!(data_dir["value"], home.to_str().unwrap(), "what holds, not what was said");
+    assert_eq!(data_dir["source"], "computed");
     let _said = sandbox.ctl(["config", "check"]).ok();
 }

@@ -28,6 +28,31 @@ const LEVELS: &[&[&str]] = &[
     &["daemon", "measured"],
 ];
 
+/// The keys that the README explains are those that have an effect.
+#[test]
+fn the_readme_explains_the_keys_that_have_an_effect() {
+    let sandbox = crate::harness::Sandbox::new();
+    let shown = sandbox.ctl(["config", "show", "--json"]).json();
+    let shown = shown.as_object().unwrap().iter().flat_map(|(section, keys)| {
+        let keys = keys.as_object().unwrap().iter();
+        let used = keys.filter(|(_, shown)| shown.get("noEffectYet").is_none());
+        used.map(move |(key, _)| format!("{section}.{key}"))
+    });
+    let readme = read(&root().join("README.md"));
+    let (_, table) = readme.split_once("| key | default | what it does |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let explained = table.lines().filter_map(|line| line.strip_prefix("| `")).flat_map(|line| {
+        let names = line.split(" | ").next().unwrap().split('`');
+        let names: Vec<_> = names.filter(|name| name.contains('.')).collect();
+        let section = names[0].split('.').next().unwrap();
+        let full = |name: &str| {
+            if name.starts_with('.') { format!("{section}{name}") } else { name.to_owned() }
+        };
+        names.iter().map(|name| full(name)).collect::<Vec<_>>()
+    });
+    assert_eq!(explained.collect::<BTreeSet<_>>(), shown.collect::<BTreeSet<_>>());
+}
+
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }

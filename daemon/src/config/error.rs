@@ -23,6 +23,17 @@ impl Place {
     pub(super) fn file(path: &Path, line: Option<u64>) -> Self {
         Self::File { path: path.to_owned(), line }
     }
+
+    /// In one line behind a value.
+    pub(super) fn short(&self) -> String {
+        let text = match self {
+            Self::File { .. } => self.to_string(),
+            Self::Variable(name) => name.clone(),
+            // The level of the log is the one key that has a flag, with a variable of its own.
+            Self::Flag(_) => "--log-level or OLLM_LOG".to_owned(),
+        };
+        text.replace(char::is_control, " ")
+    }
 }
 
 impl fmt::Display for Place {
@@ -96,6 +107,8 @@ pub(crate) enum ConfigWarning {
     UnknownVariable {
         /// The variable.
         variable: String,
+        /// A section that looks like what it names.
+        hint: Option<&'static str>,
     },
 }
 
@@ -105,8 +118,12 @@ impl fmt::Display for ConfigWarning {
             Self::UnknownSection { place, section, hint } => {
                 write!(out, "{place}: unknown section {section} is ignored{}", did_you_mean(*hint))
             }
-            Self::UnknownVariable { variable } => {
-                write!(out, "variable {variable} names no key and is ignored")
+            Self::UnknownVariable { variable, hint } => {
+                write!(out, "variable {variable} names no key and is ignored")?;
+                match hint {
+                    Some(hint) => write!(out, "; did you mean OLLM_{}__KEY?", hint.to_uppercase()),
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -14,12 +14,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use self::error::Place;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
-use self::keys::KEYS;
+use self::keys::{KEYS, Key, Setting};
 use self::raw::{File, Settings};
 pub(crate) use self::sections::{
-    CompressionConfig, ContextConfig, EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig,
-    LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
+    CompressionConfig, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig,
+    GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit,
+    SessionsConfig, SnapshotsConfig,
 };
 
 /// The file that is read when none is named, in the home.
@@ -114,15 +116,24 @@ impl Config {
 
     /// The values in force with the source of each.
     ///
-    /// **Shape**: `{"sessions":{"maxSessions":{"value":100,"source":"default"}}}`
+    /// **Shape**: `{"sessions":{"maxSessions":{"value":77,"source":"file","file":"/x/config.yaml","line":2}}}`;
+    /// the source is `default`, `computed`, `file`, `env` with a `variable`, or `flag`. `noEffectYet` marks what is
+    /// checked and not used.
     #[must_use]
     pub(crate) fn to_json(&self) -> Value {
         let mut sections = Map::new();
-        for key in KEYS {
-            let Some((value, source)) = self.settings.get(&(key.section, key.name)) else {
-                continue;
+        for (key, value, place) in self.listed() {
+            let computed = self.computed(key, value);
+            let mut shown = match &computed {
+                Some((value, how)) => json!({ "value": value, "source": "computed", "how": how }),
+                None => json!({ "value": value.to_json(), "source": "default" }),
             };
-            let shown = json!({ "value": value.to_json(), "source": source.as_str() });
+            if let Some(place) = place {
+                tell_place(place, &mut shown);
+            }
+            if !key.has_effect() {
+                shown["noEffectYet"] = true.into();
+            }
             let section = sections.entry(key.section).or_insert_with(|| json!({}));
             section[key.name] = shown;
         }
@@ -134,22 +145,69 @@ impl Config {
     pub(crate) fn to_yaml(&self) -> String {
         let mut yaml = String::new();
         let mut section = "";
-        for key in KEYS {
-            let Some((value, source)) = self.settings.get(&(key.section, key.name)) else {
-                continue;
-            };
+        for (key, value, place) in self.listed() {
             if key.section != section {
                 section = key.section;
                 let _ = writeln!(yaml, "{section}:");
             }
-            // A JSON value is YAML too, and its quotes keep texts texts.
-            let value = match value.to_json() {
-                Value::Null => "~".to_owned(),
-                value => value.to_string(),
+            let mut notes: Vec<String> = place.iter().map(|place| place.short()).collect();
+            let shown = match self.computed(key, value) {
+                Some((value, how)) => {
+                    notes.push(format!("computed: {how}"));
+                    value
+                }
+                None => value.to_json(),
             };
-            let _ = writeln!(yaml, "  {}: {value}  # {}", key.name, source.as_str());
+            if notes.is_empty() {
+                notes.push("default".to_owned());
+            }
+            if !key.has_effect() {
+                notes.push("no effect yet".to_owned());
+            }
+            // A JSON value is YAML too, and its quotes keep texts texts.
+            let shown = if shown.is_null() { "~".to_owned() } else { shown.to_string() };
+            let _ = writeln!(yaml, "  {}: {shown}  # {}", key.name, notes.join("; "));
         }
         yaml
+    }
+
+    fn listed(&self) -> impl Iterator<Item = (&'static Key, &Setting, Option<&Place>)> {
+        KEYS.iter().filter_map(|key| {
+            let (value, place) = self.settings.get(&(key.section, key.name))?;
+            Some((key, value, place.as_ref()))
+        })
+    }
+
+    /// What holds for a key that says nothing, and how it comes about; the value is absent where it depends on more
+    /// than the configuration.
+    fn computed(&self, key: &Key, value: &Setting) -> Option<(Value, &'static str)> {
+        if *value != Setting::Nothing {
+            return None;
+        }
+        match (key.section, key.name) {
+            ("sessions", "dataDir") => Some((json!(self.sessions.data_dir), "in the home")),
+            ("context", "size") => {
+                Some((json!(DEFAULT_CONTEXT_SIZE), "for sessions that do not say"))
+            }
+            ("context", "answerReserve") => Some((Value::Null, "15 % of each window")),
+            _ => None,
+        }
+    }
+}
+
+/// Adds to a shown value where it was set.
+fn tell_place(place: &Place, shown: &mut Value) {
+    match place {
+        Place::File { path, line } => {
+            shown["source"] = "file".into();
+            shown["file"] = json!(path.to_string_lossy());
+            shown["line"] = json!(line);
+        }
+        Place::Variable(name) => {
+            shown["source"] = "env".into();
+            shown["variable"] = json!(name);
+        }
+        Place::Flag(_) => shown["source"] = "flag".into(),
     }
 }
 

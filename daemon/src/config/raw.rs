@@ -35,20 +35,17 @@ pub(super) fn yaml_options() -> serde_saphyr::Options {
     serde_saphyr::options! { strict_booleans: true, with_snippet: false }
 }
 
-/// Who set a value.
+/// A layer of values, by the name that figment remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Default,
+enum Source {
     File,
     Env,
     Flag,
 }
 
 impl Source {
-    /// The word that is shown.
-    pub(super) const fn as_str(self) -> &'static str {
+    const fn as_str(self) -> &'static str {
         match self {
-            Self::Default => "default",
             Self::File => "file",
             Self::Env => "env",
             Self::Flag => "flag",
@@ -56,8 +53,8 @@ impl Source {
     }
 }
 
-/// The value of every key in the table, and who set it.
-pub(super) type Settings = BTreeMap<(&'static str, &'static str), (Setting, Source)>;
+/// The value of every key in the table, and where it was set; nowhere is the default.
+pub(super) type Settings = BTreeMap<(&'static str, &'static str), (Setting, Option<Place>)>;
 
 /// One source's values as figment takes them.
 struct Layer {
@@ -99,29 +96,52 @@ pub(super) fn read(
         check_names(file.path, &lines, &values, warnings)?;
         figment = figment.merge(Layer { source: Source::File, values });
     }
-    let values = env_values(env, warnings)?;
+    let (values, variables) = env_values(env, warnings)?;
     figment = figment.merge(Layer { source: Source::Env, values });
     let values = flag_values(flags)?;
     figment = figment.merge(Layer { source: Source::Flag, values });
 
+    let places = Places { file: file.map(|file| file.path), lines, variables };
     let mut settings = Settings::new();
     for key in KEYS {
-        let (setting, source) = setting(key, &figment, file, &lines)?;
-        settings.insert((key.section, key.name), (setting, source));
+        settings.insert((key.section, key.name), setting(key, &figment, &places)?);
     }
     Ok(settings)
 }
 
-/// The value of one key.
+/// Where keys were set.
+struct Places<'a> {
+    file: Option<&'a Path>,
+    lines: Lines,
+    variables: Variables,
+}
+
+/// The variable that set a key, by section and name.
+type Variables = BTreeMap<(&'static str, &'static str), String>;
+
+impl Places<'_> {
+    fn place(&self, key: &Key, source: Source) -> Place {
+        let variable = self.variables.get(&(key.section, key.name));
+        match (source, self.file, variable) {
+            (Source::Env, _, Some(variable)) => Place::Variable(variable.clone()),
+            (Source::File, Some(path), _) => {
+                Place::file(path, self.lines.key(key.section, key.name))
+            }
+            _ => Place::Flag(key.to_string()),
+        }
+    }
+}
+
+/// The value of one key, and where it was set.
 fn setting(
     key: &Key,
     figment: &Figment,
-    file: Option<&File<'_>>,
-    lines: &Lines,
-) -> Result<(Setting, Source), ConfigError> {
-    let default = || (key.kind.read(key.default).unwrap_or(Setting::Nothing), Source::Default);
+    places: &Places<'_>,
+) -> Result<(Setting, Option<Place>), ConfigError> {
     let name = key.to_string();
-    let Ok(value) = figment.find_value(&name) else { return Ok(default()) };
+    let Ok(value) = figment.find_value(&name) else {
+        return Ok((key.kind.read(key.default).unwrap_or(Setting::Nothing), None));
+    };
     let metadata = figment.find_metadata(&name).map(|metadata| metadata.name.as_ref());
     let source = [Source::Env, Source::Flag]
         .into_iter()
@@ -131,20 +151,12 @@ fn setting(
         (Source::File, value) => typed(key.kind, value),
         (_, value) => value.as_str().and_then(|text| key.kind.read(text)),
     };
-    if let Some(setting) = checked {
-        return Ok((setting, source));
-    }
-    let place = match (source, file) {
-        (Source::Env, _) => Place::Variable(variable(key)),
-        (Source::File, Some(file)) => Place::file(file.path, lines.key(key.section, key.name)),
-        _ => Place::Flag(name.clone()),
+    let place = places.place(key, source);
+    let Some(setting) = checked else {
+        let (expected, found) = (key.kind.to_string(), show(&value));
+        return Err(ConfigError::Value { place, key: name, expected, found });
     };
-    Err(ConfigError::Value {
-        place,
-        key: name,
-        expected: key.kind.to_string(),
-        found: show(&value),
-    })
+    Ok((setting, Some(place)))
 }
 
 /// A value of the file in the type that its key has; a text never stands for a number or a switch.
@@ -216,8 +228,9 @@ fn check_names(
 fn env_values(
     env: impl Iterator<Item = (String, String)>,
     warnings: &mut Vec<ConfigWarning>,
-) -> Result<Dict, ConfigError> {
+) -> Result<(Dict, Variables), ConfigError> {
     let mut values = Dict::new();
+    let mut variables = Variables::new();
     for (variable, value) in env {
         let Some(rest) = variable.strip_prefix("OLLM_") else { continue };
         if OTHER_VARIABLES.contains(&variable.as_str()) {
@@ -226,19 +239,23 @@ fn env_values(
         let (section, name) = rest.split_once("__").unwrap_or((rest, ""));
         let is_section = |key: &&Key| plain(key.section) == plain(section);
         let Some(known) = KEYS.iter().find(is_section).filter(|_| !name.is_empty()) else {
-            warnings.push(ConfigWarning::UnknownVariable { variable });
+            let hint = nearest(&plain(section), KEYS.iter().map(|key| key.section));
+            warnings.push(ConfigWarning::UnknownVariable { variable, hint });
             continue;
         };
         let found = KEYS.iter().filter(is_section).find(|key| plain(key.name) == plain(name));
         match found {
-            Some(key) => insert(&mut values, key, value),
+            Some(key) => {
+                insert(&mut values, key, value);
+                variables.insert((key.section, key.name), variable);
+            }
             None => {
                 let place = Place::Variable(variable.clone());
                 return Err(unknown(place, known.section, &plain(name)));
             }
         }
     }
-    Ok(values)
+    Ok((values, variables))
 }
 
 fn flag_values(flags: &[(String, String)]) -> Result<Dict, ConfigError> {
@@ -273,11 +290,6 @@ fn unknown(place: Place, section: &str, name: &str) -> ConfigError {
 /// A name without case and underscores.
 fn plain(name: &str) -> String {
     name.replace('_', "").to_lowercase()
-}
-
-/// The variable of a key as documentation writes it.
-fn variable(key: &Key) -> String {
-    format!("OLLM_{}__{}", key.section.to_uppercase(), key.name.to_uppercase())
 }
 
 /// A value as an error shows it.

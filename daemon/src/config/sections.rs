@@ -8,6 +8,10 @@ use super::Config;
 use super::keys::Setting;
 use super::raw::Settings;
 
+/// The window of a session that does not say where the configuration does not either, in tokens: what local models
+/// are commonly run with.
+pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
+
 /// The model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OllamaConfig {

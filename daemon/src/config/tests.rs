@@ -39,7 +39,45 @@ fn without_a_file_the_defaults_hold() {
     assert!(config.modes.texts.is_empty());
     // The shown configuration is one that can be read.
     let (again, _) = load(&config.to_yaml(), &[], &[]).expect("loads");
-    assert_eq!(again.diff(&config), ConfigDiff::default());
+    let computed = ["sessions.dataDir", "context.size"].map(str::to_owned);
+    let diff = again.diff(&config);
+    assert_eq!([diff.restart_needed, diff.applied].concat(), computed, "said instead of computed");
+    assert_eq!(again.sessions, config.sessions);
+    assert_eq!(again.context.size, Some(DEFAULT_CONTEXT_SIZE));
+}
+
+#[test]
+fn what_holds_is_shown_with_where_it_comes_from() {
+    let file = "sessions:\n  maxSessions: 77\n  dataDir: ~\ngoals: { markers: true }\n";
+    let env = [("OLLM_LOG__KEEP_DAYS", "8")];
+    let (config, _) = load(file, &env, &[("log.level", "debug")]).expect("loads");
+    let yaml = config.to_yaml();
+    let check = |name: &str, value: &str, note: &str| {
+        let line = yaml.lines().find(|line| line.trim_start().starts_with(name)).expect("listed");
+        let (shown, comment) = line.split_once("  # ").expect("a comment");
+        assert_eq!(shown.trim_start(), format!("{name}: {value}"));
+        assert!(comment.ends_with(note), "{line}");
+    };
+    check("maxSessions", "77", "/config.yaml:2");
+    check("onLimit", "\"archive\"", "default");
+    check("size", "8192", "computed: for sessions that do not say");
+    check("answerReserve", "~", "computed: 15 % of each window");
+    check("keepDays", "8", "OLLM_LOG__KEEP_DAYS");
+    check("level", "\"debug\"", "--log-level or OLLM_LOG");
+    check("markers", "true", "/config.yaml:4; no effect yet");
+    check("keepAlive", "\"5m\"", "default; no effect yet");
+    assert!(
+        yaml.contains("/sessions\"  # ") && yaml.contains("config.yaml:3; computed: in the home")
+    );
+    let json = config.to_json();
+    assert_eq!(json["sessions"]["maxSessions"]["line"], 2);
+    assert_eq!(json["sessions"]["maxSessions"].get("noEffectYet"), None);
+    assert_eq!(json["log"]["keepDays"]["variable"], "OLLM_LOG__KEEP_DAYS");
+    assert_eq!(
+        json["context"]["size"],
+        json!({ "value": 8192, "source": "computed", "how": "for sessions that do not say" })
+    );
+    assert_eq!(json["goals"]["markers"]["noEffectYet"], true);
 }
 
 #[test]
@@ -80,7 +118,6 @@ fn flags_win_over_variables_and_these_over_the_file() {
     assert_eq!(source("sessions", "documentIdle"), "file");
     assert_eq!(source("log", "keepDays"), "flag");
     assert_eq!(source("goals", "markers"), "default");
-    assert!(config.to_yaml().contains("  documentIdle: \"3s\"  # file\n"));
 }
 
 #[test]
@@ -172,9 +209,12 @@ fn variables_and_flags_are_checked_too() {
         env("OLLM_SESSIONS__MAXSESION", "1").expect_err("is wrong"),
         "variable OLLM_SESSIONS__MAXSESION: unknown key sessions.maxsesion; did you mean maxSessions?"
     );
-    let warned = |name: &str| vec![format!("variable {name} names no key and is ignored")];
-    assert_eq!(env("OLLM_SESIONS__X", "1"), Ok(warned("OLLM_SESIONS__X")));
-    assert_eq!(env("OLLM_SESSIONS", "1"), Ok(warned("OLLM_SESSIONS")));
+    let warned =
+        |name: &str, hint: &str| vec![format!("variable {name} names no key and is ignored{hint}")];
+    let hint = "; did you mean OLLM_SESSIONS__KEY?";
+    assert_eq!(env("OLLM_SESIONS__X", "1"), Ok(warned("OLLM_SESIONS__X", hint)));
+    assert_eq!(env("OLLM_SESSIONS", "1"), Ok(warned("OLLM_SESSIONS", hint)));
+    assert_eq!(env("OLLM_XYZZY__X", "1"), Ok(warned("OLLM_XYZZY__X", "")));
     assert_eq!(env("OLLM_SOCKET", "1"), Ok(vec![]));
     let flag = load("", &[], &[("log.keepDays", "0")]).map(|_| ());
     let expect =

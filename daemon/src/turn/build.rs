@@ -9,12 +9,11 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::update::check_context_size;
 use super::{Core, TurnError, blocking};
+use crate::config::DEFAULT_CONTEXT_SIZE;
 use crate::context::{self, BuildInput, Built, Contents, ContentsError, PathItem, PreviousBuild};
 use crate::session::index::Entry;
 use crate::session::{Draft, Live, SessionError, Sessions};
 
-/// The window of a session that does not say, in tokens: what local models are commonly run with.
-const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 /// How often a plan is made anew because something was recorded meanwhile, before it is given back unrecorded.
 const MAX_TRIES: usize = 3;
 /// Most sessions whose last build is remembered; each costs some 40 bytes a message of the context.
