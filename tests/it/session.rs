@@ -519,7 +519,7 @@ fn exports_for_people_carry_the_words_and_no_commands() {
     let _seq = wire.record(&session, "assistant", attack);
     let markdown = wire.export(&session, "markdown");
     assert!(markdown.contains("reversed(list)"), "{markdown}");
-    assert!(markdown.contains("read\\_file"), "{markdown}");
+    assert!(markdown.contains("*calls* `read_file` `{"), "{markdown}");
     assert!(!markdown.contains('\u{1b}'), "escape sequences stay out");
     assert!(!markdown.replace("\\<", "").contains("<script"), "a `<` is escaped: {markdown}");
     let html = wire.export(&session, "html");

@@ -7,8 +7,9 @@ use std::fmt::Write as _;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
+use serde_json::Value;
 
-use super::text::{headline, instant, one_line, plain};
+use super::text::{headline, instant, one_line, plain, telling};
 use crate::session::document::SessionFacts;
 
 /// Image types that browsers show and that cannot hold scripts.
@@ -136,8 +137,7 @@ fn part(part: &Part, role: Role, out: &mut String) {
         Part::Text { text } => self::text(text, out),
         Part::Thinking { text } => folded("thinking", text, out),
         Part::ToolCall { name, args, .. } => {
-            let args = serde_json::to_string_pretty(args).unwrap_or_default();
-            folded(&format!("calls {name}"), &args, out);
+            folded(&with_telling(&format!("calls {name}"), args), &pretty(args), out);
         }
         Part::Image { mime_type, data } => image(mime_type, data, out),
     }
@@ -145,7 +145,7 @@ fn part(part: &Part, role: Role, out: &mut String) {
 
 fn tool_call(call: &ToolCall, out: &mut String) {
     let result = &call.result;
-    folded("arguments", &serde_json::to_string_pretty(&call.args).unwrap_or_default(), out);
+    folded(&with_telling("arguments", &call.args), &pretty(&call.args), out);
     let mut summary = match result.success {
         Some(false) => "output, failed".to_owned(),
         _ => "output".to_owned(),
@@ -157,6 +157,15 @@ fn tool_call(call: &ToolCall, out: &mut String) {
         let _ = write!(summary, ": {error}");
     }
     folded(&summary, &result.llm_content, out);
+}
+
+fn pretty(args: &Value) -> String {
+    serde_json::to_string_pretty(args).unwrap_or_default()
+}
+
+/// What to show while the arguments are folded: the most telling of them too.
+fn with_telling(what: &str, args: &Value) -> String {
+    telling(args).map_or_else(|| what.to_owned(), |argument| format!("{what}: {argument}"))
 }
 
 fn text(text: &str, out: &mut String) {

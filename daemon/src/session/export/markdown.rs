@@ -1,13 +1,13 @@
 //! A session as Markdown.
 //!
-//! What was said stands in block quotes, every line of it behind a `>`, and what tools gave back in fences that
-//! are longer than any run of backticks inside: nothing can end its own block. In quotes, whatever could begin
-//! HTML, a link or an image is escaped; code blocks are fenced anew. No HTML is written at all.
+//! What was said stands in block quotes, every line of it behind a `>`, and what tools got and gave back in code
+//! whose fences are longer than any run of backticks inside: nothing can end its own block. In quotes, whatever
+//! could begin HTML, a link or an image is escaped; code blocks are fenced anew. No HTML is written at all.
 
 use std::fmt::Write as _;
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Message, Part, Record, RecordBody, ToolCall};
+use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 
 use super::text::{headline, instant, one_line, plain};
 use crate::session::document::SessionFacts;
@@ -42,10 +42,10 @@ pub(super) fn record(record: Record, out: &mut String) {
     match record.into_body() {
         Some(RecordBody::Message(message)) => {
             heading(out, &speaker(&message), message.timestamp);
-            parts(&message.parts, out);
+            parts(&message, out);
         }
         Some(RecordBody::ToolCall(call)) => {
-            heading(out, &format!("tool {}", inline(&call.name, MAX_NAME_CHARS)), call.timestamp);
+            heading(out, &format!("tool {}", code(&call.name, MAX_NAME_CHARS)), call.timestamp);
             tool_call(&call, out);
         }
         Some(RecordBody::Compaction(compaction)) => {
@@ -71,24 +71,28 @@ pub(super) fn record(record: Record, out: &mut String) {
 
 fn speaker(message: &Message) -> String {
     let mut speaker = message.role.as_str().to_owned();
-    for detail in [&message.tool_name, &message.model].into_iter().flatten() {
-        let _ = write!(speaker, " {}", inline(detail, MAX_NAME_CHARS));
+    if let Some(tool) = &message.tool_name {
+        let _ = write!(speaker, " {}", code(tool, MAX_NAME_CHARS));
+    }
+    if let Some(model) = &message.model {
+        let _ = write!(speaker, " {}", inline(model, MAX_NAME_CHARS));
     }
     speaker
 }
 
-fn parts(parts: &[Part], out: &mut String) {
-    for part in parts {
+fn parts(message: &Message, out: &mut String) {
+    for part in &message.parts {
         match part {
+            Part::Text { text } if message.role == Role::Tool => fenced("text", text, out),
             Part::Text { text } => quoted(text, out),
             Part::Thinking { text } => {
                 push_line(out, "*thinking*\n");
                 quoted(text, out);
             }
             Part::ToolCall { name, args, .. } => {
-                let name = inline(name, MAX_NAME_CHARS);
-                let args = inline(&args.to_string(), MAX_CALL_CHARS);
-                push_line(out, &format!("*calls {name}* {args}\n"));
+                let name = code(name, MAX_NAME_CHARS);
+                let args = code(&args.to_string(), MAX_CALL_CHARS);
+                push_line(out, &format!("*calls* {name} {args}\n"));
             }
             Part::Image { mime_type, data } => {
                 let kind = inline(mime_type, MAX_NAME_CHARS);
@@ -108,12 +112,12 @@ fn tool_call(call: &ToolCall, out: &mut String) {
     if let Some(code) = result.exit_code {
         let _ = write!(verdict, "{}exit code {code}", if verdict.is_empty() { "" } else { ", " });
     }
-    if let Some(error) = &result.error {
-        let separator = if verdict.is_empty() { "" } else { ": " };
-        let _ = write!(verdict, "{separator}{}", inline(error, MAX_NAME_CHARS));
-    }
-    if !verdict.is_empty() {
-        push_line(out, &format!("*{verdict}*\n"));
+    let error = result.error.as_deref().filter(|error| !error.is_empty());
+    match error.map(|error| code(error, MAX_NAME_CHARS)) {
+        Some(error) if verdict.is_empty() => push_line(out, &format!("*error:* {error}\n")),
+        Some(error) => push_line(out, &format!("*{verdict}:* {error}\n")),
+        None if verdict.is_empty() => {}
+        None => push_line(out, &format!("*{verdict}*\n")),
     }
     fenced("text", &result.llm_content, out);
 }
@@ -130,6 +134,19 @@ fn inline(text: &str, max_chars: usize) -> String {
         escaped.push(c);
     }
     escaped
+}
+
+/// Text in a line of ours, as code that its content cannot end. Our lines have nothing before it that could pair
+/// with its backticks or begin HTML.
+fn code(text: &str, max_chars: usize) -> String {
+    let line = one_line(text, max_chars);
+    if line.trim().is_empty() {
+        return "` `".to_owned();
+    }
+    let ticks = "`".repeat(longest_run(&line) + 1);
+    // A renderer takes one space off each end, where both ends have one.
+    let pad = if line.starts_with(['`', ' ']) || line.ends_with(['`', ' ']) { " " } else { "" };
+    format!("{ticks}{pad}{line}{pad}{ticks}")
 }
 
 /// A block of code that its content cannot end.

@@ -140,6 +140,27 @@ fn a_page_has_only_the_tags_that_the_exporter_writes() {
 }
 
 #[test]
+fn a_folded_call_shows_what_it_is_about() {
+    let at = Timestamp::from_unix_ms(0);
+    let args = json!({ "content": "long", "path": "src/<main>.rs" });
+    let part = Part::ToolCall { id: "1".to_owned(), name: "write".to_owned(), args: args.clone() };
+    let message = Message { parts: vec![part], ..Message::text(Role::Assistant, "", at) };
+    let call = ToolCall {
+        id: "1".to_owned(),
+        name: "write".to_owned(),
+        args,
+        result: ToolResult::default(),
+        timestamp: at,
+        duration_ms: None,
+        message_seq: None,
+    };
+    let bodies = vec![RecordBody::Message(message), RecordBody::ToolCall(call)];
+    let page = export(ExportFormat::Html, &session(bodies));
+    assert!(page.contains("<summary>calls write: src/&lt;main&gt;.rs (4 lines)</summary>"));
+    assert!(page.contains("<summary>arguments: src/&lt;main&gt;.rs (4 lines)</summary>"));
+}
+
+#[test]
 fn a_page_shows_images_that_are_images() {
     let image = |mime_type: &str, data: &str| {
         let parts = vec![Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() }];
@@ -180,7 +201,7 @@ fn check_markdown(page: &str) {
             if run(line) >= 3 {
                 fence = Some(run(line));
             } else {
-                no_live_markup(line);
+                no_live_markup(&without_code(line));
             }
             continue;
         };
@@ -196,6 +217,40 @@ fn check_markdown(page: &str) {
         }
     }
     assert_eq!((fence, quoted_fence), (None, None), "a fence is left open");
+}
+
+/// The line without its code spans, paired as CommonMark does: a run of backticks ends at the next of its length.
+fn without_code(line: &str) -> String {
+    let mut left = String::new();
+    let mut rest = line;
+    while let Some(c) = rest.chars().next() {
+        let run = rest.len() - rest.trim_start_matches('`').len();
+        if c == '\\' {
+            let end = rest.char_indices().nth(2).map_or(rest.len(), |(at, _)| at);
+            left.push_str(&rest[..end]);
+            rest = &rest[end..];
+        } else if run == 0 {
+            left.push(c);
+            rest = &rest[c.len_utf8()..];
+        } else {
+            let inside = &rest[run..];
+            let mut at = 0;
+            let mut end = None;
+            while let Some(start) = inside[at..].find('`').map(|offset| at + offset) {
+                let len = inside.len() - start - inside[start..].trim_start_matches('`').len();
+                if len == run {
+                    end = Some(start + len);
+                    break;
+                }
+                at = start + len;
+            }
+            if end.is_none() {
+                left.push_str(&rest[..run]);
+            }
+            rest = &inside[end.unwrap_or(0)..];
+        }
+    }
+    left
 }
 
 fn no_live_markup(line: &str) {
@@ -231,16 +286,24 @@ fn markdown_reads_well() {
             llm_content: "a\n```\nb".to_owned(),
             success: Some(false),
             exit_code: Some(2),
+            error: Some("`no` such file_name".to_owned()),
             ..ToolResult::default()
         },
         timestamp: at,
         duration_ms: None,
         message_seq: None,
     };
+    let args = json!({ "path": "a_b.rs", "html": "<b>" });
+    let calls = Part::ToolCall { id: "2".to_owned(), name: "read_file".to_owned(), args };
+    let calls = Message { parts: vec![calls], ..Message::text(Role::Assistant, "", at) };
+    let mut gave = Message::text(Role::Tool, "a_b <b>\n```", at);
+    gave.tool_name = Some("read_file".to_owned());
     let mut records = session(vec![
         RecordBody::Message(Message::text(Role::User, "hi", at)),
         RecordBody::Message(Message::text(Role::Assistant, text, at)),
         RecordBody::ToolCall(call),
+        RecordBody::Message(calls),
+        RecordBody::Message(gave),
     ]);
     records[3].active = false;
     let page = export(ExportFormat::Markdown, &records);
@@ -250,9 +313,13 @@ fn markdown_reads_well() {
         " · 2026-01-27 10:00:00 UTC · #1\n\n> hi\n\n\
          ## assistant · 2026-01-27 10:00:00 UTC · #2\n\n\
          > Use `Vec` **now**:\n>\n> ```rust\n> let a: Vec<u8> = vec![];\n> ```\n> - C:\\Users\n\n\
-         ## tool read\\_file · 2026-01-27 10:00:00 UTC · #3 · on a branch that was left\n\n\
-         ```json\n{\n  \"path\": \"a.rs\"\n}\n```\n\n*failed, exit code 2*\n\n\
-         ````text\na\n```\nb\n````\n\n"
+         ## tool `read_file` · 2026-01-27 10:00:00 UTC · #3 · on a branch that was left\n\n\
+         ```json\n{\n  \"path\": \"a.rs\"\n}\n```\n\n*failed, exit code 2:* `` `no` such file_name ``\n\n\
+         ````text\na\n```\nb\n````\n\n\
+         ## assistant · 2026-01-27 10:00:00 UTC · #4\n\n\
+         *calls* `read_file` `{\"path\":\"a_b.rs\",\"html\":\"<b>\"}`\n\n\
+         ## tool `read_file` · 2026-01-27 10:00:00 UTC · #5\n\n\
+         ````text\na_b <b>\n```\n````\n\n"
     );
 }
 

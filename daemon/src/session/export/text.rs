@@ -2,6 +2,7 @@
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::methods::session::Session;
+use serde_json::Value;
 
 pub(super) use crate::plain::plain;
 
@@ -17,6 +18,33 @@ pub(super) fn one_line(text: &str, max_chars: usize) -> String {
         line.push(if c == '\n' || c == '\t' { ' ' } else { c });
     }
     line
+}
+
+/// Arguments that say best what a tool was called for, by the names that tools commonly give them, the best first.
+const TELLING: &[&str] = &[
+    "path",
+    "file_path",
+    "filePath",
+    "filename",
+    "file",
+    "command",
+    "cmd",
+    "query",
+    "pattern",
+    "url",
+    "directory",
+    "dir",
+    "name",
+];
+/// Characters of a telling argument.
+const MAX_TELLING_CHARS: usize = 80;
+
+/// The argument that says best what a tool was called for: a known one, else the first text.
+pub(super) fn telling(args: &Value) -> Option<String> {
+    let args = args.as_object()?;
+    let text = |value: &Value| value.as_str().map(|text| one_line(text, MAX_TELLING_CHARS));
+    let known = TELLING.iter().find_map(|name| text(args.get(*name)?));
+    known.or_else(|| args.values().find_map(text)).filter(|text| !text.trim().is_empty())
 }
 
 /// What a page for people says of a session before its turns, in order.
@@ -59,6 +87,19 @@ mod tests {
         check("bell\u{7} null\0 del\u{7f} nel\u{85}", "bell null del nel");
         check("user\u{202e}gpj.exe\u{2066}x\u{2069}", "usergpj.exex");
         check("שלום 你好 👩‍👩‍👧 é", "שלום 你好 👩‍👩‍👧 é");
+    }
+
+    #[test]
+    fn the_argument_that_tells_most_is_chosen() {
+        let check = |args: Value, expect: Option<&str>| {
+            assert_eq!(telling(&args).as_deref(), expect, "{args}");
+        };
+        check(serde_json::json!({ "content": "x", "path": "a.rs" }), Some("a.rs"));
+        check(serde_json::json!({ "timeout": 3, "command": "ls\n-l" }), Some("ls -l"));
+        check(serde_json::json!({ "n": 1, "question": "why?" }), Some("why?"));
+        check(serde_json::json!({ "n": 1 }), None);
+        check(serde_json::json!({ "path": "" }), None);
+        check(serde_json::json!(["a"]), None);
     }
 
     #[test]
