@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, Sandbox, Wire};
+use crate::harness::{Random, Sandbox, Wire, fixture, until};
 
 /// Records a conversation of so many turns, tool calls and an oversized message included.
 fn converse(wire: &mut Wire, session: &str, turns: u64, random: &mut Random) {
@@ -289,4 +289,47 @@ fn without_auto_a_plan_that_is_not_recorded_says_so() {
     let after = wire.ok("context.build", json!({ "sessionId": session }));
     assert_eq!(after.get("transient"), None, "it fits into the recorded epoch");
     check_begins_with(&after, &recorded);
+}
+
+#[test]
+fn building_a_context_is_no_activity() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    // Its records are old, so that an epoch of today would show.
+    let file = std::fs::read_to_string(fixture("import/pi-mono-session.jsonl")).unwrap();
+    let imported = wire.ok("session.import", json!({ "data": file, "last": true }));
+    let before = imported["session"].clone();
+    let session = before["sessionId"].as_str().unwrap().to_owned();
+    let built = wire.ok(
+        "context.build",
+        json!({ "sessionId": session, "contextSize": 4096, "compact": "auto" }),
+    );
+    assert_eq!(built.get("transient"), None);
+    let epoch = wire.records(&session).pop().unwrap();
+    assert_eq!(epoch["type"], "epoch");
+    let check = |wire: &mut Wire, when: &str| {
+        let whole = wire.ok("session.get", json!({ "sessionId": session, "limit": 1 }));
+        let list = wire.ok("session.list", json!({}));
+        for shown in [&whole["session"], &list["data"][0]] {
+            for field in ["lastActivity", "status"] {
+                assert_eq!(shown[field], before[field], "{when}: {field}");
+            }
+        }
+    };
+    check(&mut wire, "at once");
+    assert!(daemon.terminate().success());
+    let (daemon, mut wire) = sandbox.served();
+    check(&mut wire, "after a restart");
+    assert!(daemon.terminate().success());
+    std::fs::remove_file(sandbox.home().join("catalog.sqlite3")).unwrap();
+    let (_daemon, mut wire) = sandbox.served();
+    until("the catalog is rebuilt", || {
+        let status = wire.ok("daemon.status", json!({}));
+        (status["catalog"]["behind"] == 0 && status["catalog"]["state"] == "ready").then_some(())
+    });
+    check(&mut wire, "with a new catalog");
+    let seq = wire.record(&session, "user", "and on");
+    let next = wire.records(&session).pop().unwrap();
+    assert_eq!(next["seq"], seq);
+    assert!(next["at"].as_str() >= epoch["at"].as_str(), "no record is before the one before it");
 }

@@ -58,7 +58,7 @@ impl<'a> Planner<'a> {
         let state = &live.state;
         let start = state.point();
         let born_at = live.birth.as_ref().map(|birth| birth.header.start_time);
-        let last_at = state.last_activity().or(born_at).unwrap_or(Timestamp::from_unix_ms(0));
+        let last_at = state.last_at().or(born_at).unwrap_or(Timestamp::from_unix_ms(0));
         let cursor =
             Cursor { next: Seq(start.records), leaf: state.leaf(), last_at, crc: start.last_crc };
         let (bytes, steps, keys) = (Vec::new(), Vec::new(), BatchKeys::new());

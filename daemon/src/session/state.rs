@@ -53,6 +53,7 @@ struct Carry {
     mode_changes: Vec<(Seq, ModeChange)>,
     closed: bool,
     last_activity: Option<Timestamp>,
+    last_at: Option<Timestamp>,
     first_at: Option<Timestamp>,
     message_count: u64,
     tool_call_count: u64,
@@ -100,8 +101,12 @@ impl SessionState {
         let Some(kind) = entry.kind() else { return self.apply_hole(entry) };
         let carry = &mut self.carry;
         carry.first_at.get_or_insert(at);
-        carry.last_activity = carry.last_activity.max(Some(at));
-        carry.closed = false;
+        carry.last_at = carry.last_at.max(Some(at));
+        // A context that was built is nothing that happened in the conversation.
+        if kind != RecordKind::Epoch {
+            carry.last_activity = carry.last_activity.max(Some(at));
+            carry.closed = false;
+        }
         if kind.scope() == Scope::Path {
             if let Some(parent) = entry.parent()
                 && self.entries.get(index(parent)).is_none_or(Entry::is_damaged)
@@ -291,9 +296,9 @@ impl SessionState {
         self.carry.patch.context_size.or_else(|| header?.context_size)
     }
 
-    /// When something was last recorded.
-    pub(crate) const fn last_activity(&self) -> Option<Timestamp> {
-        self.carry.last_activity
+    /// The time of the newest record, activity or not; the next one has none before it.
+    pub(crate) fn last_at(&self) -> Option<Timestamp> {
+        self.carry.last_at.max(self.carry.last_activity)
     }
 
     /// The totals that replies carry.

@@ -68,7 +68,7 @@ pub struct Session {
     pub pinned: bool,
     /// When it began.
     pub start_time: Timestamp,
-    /// When something was last recorded.
+    /// When something was last recorded; building a context does not count.
     pub last_activity: Timestamp,
     /// Messages of every role, on every branch.
     pub message_count: u64,
