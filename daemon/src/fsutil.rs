@@ -33,6 +33,11 @@ impl FsError {
     }
 }
 
+/// Whether the disk, or what this user may have of it, is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Makes a directory and its missing parents, each with mode 0700, and makes an existing one private.
 pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
     fs::DirBuilder::new()

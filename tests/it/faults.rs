@@ -21,6 +21,7 @@ fn a_full_disk_is_a_typed_error_and_passes() {
         let _seq = wire.record(&session, "user", text);
     }
     let size = std::fs::metadata(sandbox.log_of(&session)).unwrap().len();
+    assert_eq!(wire.ok("daemon.status", json!({}))["store"].get("lastFailedWrite"), None);
     // No file may grow past the log's size and a little: a write is cut in its middle, as on a full disk.
     let full = Rlimit { current: Some(size + 40), maximum: None };
     let old = prlimit(Some(daemon.process()), Resource::Fsize, full).unwrap();
@@ -40,6 +41,9 @@ fn a_full_disk_is_a_typed_error_and_passes() {
         Err(error) => assert_eq!(kind_of(&error), "storage", "{error}"),
     }
     daemon.assert_serves();
+    let told = wire.ok("daemon.status", json!({}))["store"]["lastFailedWrite"].clone();
+    assert!(told["path"].as_str().unwrap().contains(&other), "the newest one: {told}");
+    assert!(told["error"].as_str().unwrap().contains("cannot"), "{told}");
     let _limited = prlimit(Some(daemon.process()), Resource::Fsize, old).unwrap();
     let _seq = wire.record(&session, "user", "after");
     let _seq = wire.record(&other, "user", "works again");

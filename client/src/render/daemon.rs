@@ -52,6 +52,12 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
     if let Some(memory) = status.memory_bytes {
         rows.push(("memory", bytes(memory)));
     }
+    let failed = store.last_failed_write.as_ref().map(|failed| {
+        let ago = time::ago(failed.at, view.now);
+        // The text names the file.
+        format!("{ago}: {}", clean::one_line(&failed.error))
+    });
+    rows.extend(failed.map(|failed| ("failed", failed)));
     let mut text = table::fields(&rows);
     for setting in &status.restart_needed {
         text.push_str(&format!("changed, holds after a restart: {}\n", clean::one_line(setting)));
@@ -74,7 +80,8 @@ mod tests {
             "version": "0.1.0", "pid": 42, "startedAt": "2026-01-27T09:00:00Z",
             "home": "/home/ada/.ollm", "socket": "/run/user/1000/ollm/ab.sock", "protocol": 1,
             "connections": 1, "subscriptions": 0, "memoryBytes": 9437184,
-            "store": {"sessions": 1200, "openSessions": 3, "recordsWritten": 50, "syncs": 20},
+            "store": {"sessions": 1200, "openSessions": 3, "recordsWritten": 50, "syncs": 20,
+                "lastFailedWrite": {"at": "2026-01-27T09:58:00Z", "path": "/x", "error": "cannot append to the log /x: no space"}},
             "catalog": {"state": "ready", "behind": 2, "sizeBytes": 2048},
             "warnings": ["disk \u{1b}[5mfull"]
         }))
@@ -92,6 +99,7 @@ records   50 written in 20 syncs since the start
 catalog   ready, 2.0 KiB, 2 sessions still to be indexed
 clients   1 connection, 0 subscriptions
 memory    9.0 MiB
+failed    2 min ago: cannot append to the log /x: no space
 warning: disk full
 "
         );

@@ -1,5 +1,7 @@
 //! The domain's errors as error kinds: one `From` an enum, each with the command that helps next.
 
+use std::path::Path;
+
 use ollm_protocol::ErrorKind;
 
 use super::error::RpcError;
@@ -10,6 +12,19 @@ use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
 use crate::turn::TurnError;
+
+impl RpcError {
+    /// A file that cannot be used; where there is no room, the hint shows how much there is.
+    fn storage(message: String, path: &Path, full: bool) -> Self {
+        let hint = match path.parent().filter(|_| full) {
+            Some(directory) => format!("df -h {}", directory.display()),
+            None => "ollmctl daemon status".to_owned(),
+        };
+        Self::new(ErrorKind::Storage, message)
+            .with_hint(hint)
+            .with_field("path", path.to_string_lossy())
+    }
+}
 
 impl From<SessionError> for RpcError {
     fn from(error: SessionError) -> Self {
@@ -32,9 +47,7 @@ impl From<SessionError> for RpcError {
             SessionError::Busy { .. } | SessionError::LeafMoved { .. } => {
                 Self::new(ErrorKind::Busy, message)
             }
-            SessionError::Storage { path, .. } => Self::new(ErrorKind::Storage, message)
-                .with_hint("ollmctl daemon status")
-                .with_field("path", path.to_string_lossy()),
+            SessionError::Storage { path, full, .. } => Self::storage(message, &path, full),
             SessionError::UpgradeRequired { found, supported, .. } => {
                 Self::new(ErrorKind::UnsupportedVersion, message)
                     .with_field("found", found)
@@ -110,9 +123,8 @@ impl From<ImportError> for RpcError {
 
 impl From<crate::fsutil::FsError> for RpcError {
     fn from(error: crate::fsutil::FsError) -> Self {
-        Self::new(ErrorKind::Storage, with_causes(&error))
-            .with_hint("ollmctl daemon status")
-            .with_field("path", error.path.to_string_lossy())
+        let full = crate::fsutil::is_full(&error.source);
+        Self::storage(with_causes(&error), &error.path, full)
     }
 }
 
@@ -131,5 +143,28 @@ impl From<TurnError> for RpcError {
             }
             TurnError::Stopping => Self::leaving(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::fsutil::FsError;
+
+    #[test]
+    fn a_full_disk_is_to_be_looked_at() {
+        let hint = |kind| {
+            let path = Path::new("/home/ada/.ollm/sessions/x.jsonl");
+            let id = ollm_protocol::SessionId::from_uuid(uuid::Uuid::nil());
+            let error = FsError::new("append to", path, io::Error::from(kind));
+            let of_session = RpcError::from(SessionError::fs(id, &error)).hint;
+            assert_eq!(RpcError::from(error).hint, of_session);
+            of_session.expect("a hint")
+        };
+        assert_eq!(hint(io::ErrorKind::StorageFull), "df -h /home/ada/.ollm/sessions");
+        assert_eq!(hint(io::ErrorKind::QuotaExceeded), "df -h /home/ada/.ollm/sessions");
+        assert_eq!(hint(io::ErrorKind::PermissionDenied), "ollmctl daemon status");
     }
 }

@@ -135,6 +135,7 @@ impl Cell {
             self.open_locked().and_then(|()| self.open_writer(&mut writer))
         };
         if let Err(error) = ready {
+            self.shared.note_failed_write(&error);
             for command in batch {
                 tell(command.reply, Err(error.clone()));
             }
@@ -155,7 +156,9 @@ impl Cell {
         writer.cut_to = Some(plan.start.bytes);
         if let Err(error) = self.make_durable(log.as_mut(), &plan) {
             tracing::error!(session = %self.id, "a write failed: {}", with_causes(&error));
-            plan.fail(&SessionError::log(self.id, &error));
+            let error = SessionError::log(self.id, &error);
+            self.shared.note_failed_write(&error);
+            plan.fail(&error);
             return;
         }
         self.finish(plan, writer.reader.take());

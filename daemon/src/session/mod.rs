@@ -38,7 +38,7 @@ pub(crate) use store::{Sessions, SessionsOptions};
 use self::index::KeyEntry;
 use self::log::LogError;
 use crate::causes::with_causes;
-use crate::fsutil::FsError;
+use crate::fsutil::{self, FsError};
 
 /// A session could not be read or written.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -82,6 +82,8 @@ pub(crate) enum SessionError {
         path: PathBuf,
         /// What was tried and what the system said.
         message: String,
+        /// The disk has no room.
+        full: bool,
     },
     /// The log was written by a newer version.
     #[error("session {id} has records of version {found}, this daemon knows {supported}")]
@@ -125,8 +127,13 @@ impl SessionError {
             LogError::UpgradeRequired { found, supported, .. } => {
                 Self::UpgradeRequired { id, found: *found, supported: *supported }
             }
-            LogError::Io { path, .. } | LogError::Encode { path, .. } => {
-                Self::Storage { id, path: path.clone(), message: with_causes(error) }
+            LogError::Io { path, source, .. } => {
+                let full = fsutil::is_full(source);
+                Self::Storage { id, path: path.clone(), message: with_causes(error), full }
+            }
+            LogError::Encode { path, .. } => {
+                let message = with_causes(error);
+                Self::Storage { id, path: path.clone(), message, full: false }
             }
             LogError::Blob(fs) => Self::fs(id, fs),
         }
@@ -134,7 +141,8 @@ impl SessionError {
 
     /// Tells a file's failure as the session's.
     pub(crate) fn fs(id: SessionId, error: &FsError) -> Self {
-        Self::Storage { id, path: error.path.clone(), message: with_causes(error) }
+        let full = fsutil::is_full(&error.source);
+        Self::Storage { id, path: error.path.clone(), message: with_causes(error), full }
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use ollm_protocol::methods::daemon::FailedWrite;
 use ollm_protocol::{SessionId, Timestamp};
 
-use super::Observer;
 use super::index::OpenHint;
 use super::log::file::OpenLogFile;
 use super::pool::SyncPool;
+use super::{Observer, SessionError};
 use crate::clock::Clock;
 use crate::fsutil;
 
@@ -64,11 +65,27 @@ pub(super) struct Shared {
 pub(super) struct Stats {
     pub(super) records: AtomicU64,
     pub(super) syncs: AtomicU64,
+    failed_write: Mutex<Option<FailedWrite>>,
+}
+
+impl Stats {
+    /// The newest write that the disk refused.
+    pub(super) fn failed_write(&self) -> Option<FailedWrite> {
+        self.failed_write.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Shared {
     pub(super) fn hint(&self, id: SessionId) -> Option<OpenHint> {
         self.hints.get().and_then(|hints| hints.hint(id))
+    }
+
+    /// Keeps a write that the disk refused for whoever asks how the daemon is.
+    pub(super) fn note_failed_write(&self, error: &SessionError) {
+        let SessionError::Storage { path, message, .. } = error else { return };
+        let (path, error) = (path.clone(), message.clone());
+        let failed = FailedWrite { at: self.clock.now(), path, error };
+        *self.stats.failed_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
     }
 
     /// Moves a log without a single whole record out of the way: a crash before its first write was whole left

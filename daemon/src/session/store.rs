@@ -256,6 +256,7 @@ impl Sessions {
             open_sessions: open as u64,
             records_written: self.shared.stats.records.load(Ordering::Relaxed),
             syncs: self.shared.stats.syncs.load(Ordering::Relaxed),
+            last_failed_write: self.shared.stats.failed_write(),
         }
     }
 

@@ -105,6 +105,21 @@ pub struct StoreStatus {
     pub records_written: u64,
     /// Syncs that made them durable.
     pub syncs: u64,
+    /// The newest write to a session that the disk refused since the start; its caller was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failed_write: Option<FailedWrite>,
+}
+
+/// A write that the disk refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FailedWrite {
+    /// When.
+    pub at: Timestamp,
+    /// The file.
+    pub path: PathBuf,
+    /// What was tried, and what the system said.
+    pub error: String,
 }
 
 /// The derived database.
