@@ -59,10 +59,17 @@ impl Reader {
             self.losses.add(line, "assistant.provider", "a message names its model only");
         }
         let usage = fields.object("usage").and_then(|usage| self.usage(line, usage, &answer));
+        let reason = answer.finish_reason.clone();
         let index = self.push(at, RecordBody::Message(answer));
         self.note_calls(index);
         if let Some(usage) = usage {
             self.push(at, RecordBody::Usage(usage));
+        }
+        // A message has no place for it, and as a text of the message a model would read it as its own words.
+        if let Some(error) = fields.text("errorMessage").filter(|error| !error.is_empty()) {
+            let data = json!({ "stopReason": reason, "errorMessage": error });
+            let name = "pi.error".to_owned();
+            self.push(at, RecordBody::Custom(Custom { name, data, context_text: None }));
         }
     }
 

@@ -19,15 +19,15 @@ fn kinds(imported: &Imported) -> Vec<RecordKind> {
 
 #[test]
 fn version_1_is_a_line_of_records() {
-    use RecordKind::{Compaction, Message, Meta, ToolCall, Usage};
+    use RecordKind::{Compaction, Custom, Message, Meta, ToolCall, Usage};
     let imported = parse(V1).unwrap();
     assert_eq!(imported.report.format, "pi v1");
     assert_eq!(
         kinds(&imported),
-        [Message, Message, Usage, ToolCall, Compaction, Meta, ToolCall, Message]
+        [Message, Message, Usage, ToolCall, Compaction, Meta, ToolCall, Message, Custom]
     );
     let parents: Vec<_> = imported.records.iter().map(|record| record.parent).collect();
-    let expected = [None, Some(0), Some(1), Some(2), Some(3), Some(4), Some(4), Some(6)];
+    let expected = [None, Some(0), Some(1), Some(2), Some(3), Some(4), Some(4), Some(6), Some(7)];
     assert_eq!(parents, expected);
     assert_eq!(imported.header.metadata["branchedFrom"], json!("/home/ada/older.jsonl"));
     assert_eq!(imported.header.project_path.as_deref(), Some("/home/ada/bridge"));
@@ -49,6 +49,11 @@ fn version_1_is_a_line_of_records() {
     assert_eq!((compaction.from, compaction.to), (Some(Seq(1)), Some(Seq(4))));
     let RecordBody::ToolCall(bash) = &imported.records[6].body else { panic!("a tool call") };
     assert_eq!((bash.result.exit_code, bash.result.success), (Some(1), Some(false)));
+    let RecordBody::Custom(error) = &imported.records[8].body else { panic!("custom") };
+    assert_eq!((error.name.as_str(), &error.context_text), ("pi.error", &None));
+    let RecordBody::Message(broken) = &imported.records[7].body else { panic!("a message") };
+    assert_eq!(error.data["stopReason"], json!(broken.finish_reason));
+    assert!(V1.contains(&error.data["errorMessage"].to_string()));
 }
 
 #[test]
@@ -64,11 +69,10 @@ fn version_1_loses_what_has_no_place_and_its_torn_end() {
         "thinking_level_change",
         "bashExecution.output",
         "bashExecution.fullOutputPath",
-        "assistant.errorMessage",
         "torn last line",
     ];
     assert_eq!(losses(&imported), expected);
-    assert_eq!((imported.report.source_records, imported.report.imported_records), (10, 9));
+    assert_eq!((imported.report.source_records, imported.report.imported_records), (10, 10));
 }
 
 #[test]
