@@ -349,7 +349,15 @@ fn lists_are_paged_filtered_and_newest_first() {
         let _seq = wire.record(&session, "user", &format!("session {n}"));
         sessions.push(session);
     }
-    let _seq = wire.record(&sessions[4], "user", "the last activity");
+    let last_activity = |wire: &mut Wire, id: &str| {
+        let whole = wire.ok("session.get", json!({ "sessionId": id, "limit": 1 }));
+        whole["session"]["lastActivity"].as_str().unwrap().to_owned()
+    };
+    until("a later millisecond", || {
+        let _seq = wire.record(&sessions[4], "user", "the last activity");
+        let others = last_activity(&mut wire, &sessions[11]);
+        (last_activity(&mut wire, &sessions[4]) > others).then_some(())
+    });
     let mut expected: Vec<String> =
         sessions.iter().rev().filter(|id| **id != sessions[4]).cloned().collect();
     expected.insert(0, sessions[4].clone());
