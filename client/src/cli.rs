@@ -3,6 +3,7 @@
 //! Knows clap and nothing of what the commands do. Every line of an example that begins with `ollmctl` is
 //! parsed by a test.
 
+mod candidates;
 mod kinds;
 mod methods;
 mod sessions;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::ArgValueCompleter;
 use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
@@ -146,7 +148,7 @@ Examples:
     /// Look at the daemon's configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print the completions for a shell.
+    /// Print what makes a shell complete commands, flags and sessions.
     #[command(after_help = "\
 Examples:
   ollmctl completions bash > ~/.local/share/bash-completion/completions/ollmctl
@@ -158,7 +160,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct RecordArgs {
     /// The session to record in; `last` is the most recently active one of all projects that is not archived.
-    #[arg(long, value_name = "SESSION", conflicts_with = "new")]
+    #[arg(long, value_name = "SESSION", conflicts_with = "new", add = by_session())]
     pub(crate) session: Option<String>,
     /// Begin a new session and make it the project's current one.
     #[arg(long)]
@@ -220,7 +222,7 @@ Examples:
 /// Arguments of `context build`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextBuildArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP)]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
     pub(crate) id: String,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
@@ -255,7 +257,7 @@ pub(crate) struct CallArgs {
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Only those of one session; `last` is the most recently active one of all projects that is not archived.
-    #[arg(long, value_name = "SESSION")]
+    #[arg(long, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// Only this kind; may be given several times.
     #[arg(long = "kind", value_name = "KIND", value_parser = kinds::parser())]
@@ -331,3 +333,8 @@ struct InvalidSeconds;
 
 #[cfg(test)]
 mod tests;
+/// Lets a shell ask for sessions.
+fn by_session() -> ArgValueCompleter {
+    ArgValueCompleter::new(candidates::sessions)
+}
+

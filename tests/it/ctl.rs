@@ -370,7 +370,7 @@ fn completions_are_scripts_that_their_shells_accept() {
     let sandbox = Sandbox::new();
     for (shell, flags) in [("bash", &["-n"][..]), ("zsh", &["-n"]), ("fish", &["--no-execute"])] {
         let script = sandbox.ctl(["completions", shell]).ok();
-        assert!(script.contains("sessions") && script.len() > 1000, "{shell}");
+        assert!(script.contains("_OLLMCTL_COMPLETE") && script.contains("ollmctl"), "{shell}");
         let file = sandbox.path(&format!("completion.{shell}"));
         std::fs::write(&file, &script).unwrap();
         let checked = Command::new(shell)
@@ -387,6 +387,35 @@ fn completions_are_scripts_that_their_shells_accept() {
         }
     }
     assert!(!sandbox.home().join("daemon.json").exists(), "completions need no daemon");
+}
+
+/// What fish is offered behind these words besides flags, as value and help.
+fn offered(sandbox: &Sandbox, words: &[&str]) -> Vec<(String, String)> {
+    let mut command = sandbox.command("ollmctl");
+    command.env("_OLLMCTL_COMPLETE", "fish").args(["--", "ollmctl"]).args(words);
+    let said = crate::harness::run(command, "").ok();
+    let values = said.lines().filter(|line| !line.starts_with("--"));
+    let parted = values.map(|line| line.split_once('\t').unwrap_or((line, "")));
+    parted.map(|(value, help)| (value.to_owned(), help.to_owned())).collect()
+}
+
+#[test]
+fn a_shell_is_offered_sessions_by_the_daemon_that_runs() {
+    let sandbox = Sandbox::new();
+    let named = |offered: Vec<(String, String)>| -> Vec<String> {
+        offered.into_iter().map(|(value, _)| value).collect()
+    };
+    assert_eq!(named(offered(&sandbox, &["sessions", "view", ""])), ["last"]);
+    assert!(!sandbox.home().join("daemon.json").exists(), "none is started for it");
+    let [first, second] = two_sessions(&sandbox);
+    let _daemon = sandbox.daemon();
+    let all = offered(&sandbox, &["sessions", "view", ""]);
+    assert_eq!(all.len(), 3, "{all:?}");
+    assert!(all.contains(&(first.clone(), "parsing tables".to_owned())), "{all:?}");
+    assert_eq!(named(offered(&sandbox, &["sessions", "export", &second[..30]])), [&*second]);
+    assert_eq!(named(offered(&sandbox, &["record", "--session", "la"])), ["last"]);
+    assert_eq!(named(offered(&sandbox, &["sessions", "delete", "zz"])), [""; 0]);
+    assert!(named(offered(&sandbox, &["call", "session.li"])).contains(&"session.list".to_owned()));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use ollm_protocol::methods::session::{ExportFormat, SearchSort, SessionStatus};
 
-use super::{RoleArg, SESSION_HELP};
+use super::{RoleArg, SESSION_HELP, by_session};
 
 /// What to do with sessions.
 #[derive(Debug, Subcommand)]
@@ -138,7 +138,7 @@ impl From<StatusArg> for SessionStatus {
 /// Arguments of `sessions view`.
 #[derive(Debug, Args)]
 pub(crate) struct ViewArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP)]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
     pub(crate) id: String,
     /// The first record; a negative number counts from the end.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -170,7 +170,7 @@ pub(crate) struct SearchArgs {
     #[arg(required = true, value_name = "WORDS")]
     pub(crate) words: Vec<String>,
     /// Only in one session; `last` is the most recently active one of all projects that is not archived.
-    #[arg(long, value_name = "SESSION")]
+    #[arg(long, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// Only in one project's directory.
     #[arg(long, value_name = "DIR")]
@@ -213,7 +213,7 @@ impl From<SortArg> for SearchSort {
 /// Arguments of `sessions export`.
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP)]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
     pub(crate) id: String,
     /// The form [default: by the ending of the file, else markdown].
     #[arg(long)]
@@ -265,7 +265,7 @@ pub(crate) struct ImportArgs {
 /// Arguments of `sessions delete`.
 #[derive(Debug, Args)]
 pub(crate) struct DeleteArgs {
-    #[arg(required = true, value_name = "SESSION", help = SESSION_HELP)]
+    #[arg(required = true, value_name = "SESSION", help = SESSION_HELP, add = by_session())]
     pub(crate) ids: Vec<String>,
     /// Do not ask.
     #[arg(long, short)]
@@ -300,14 +300,14 @@ pub(crate) struct CleanupArgs {
 /// One session as the only argument.
 #[derive(Debug, Args)]
 pub(crate) struct SessionArg {
-    #[arg(value_name = "SESSION", help = SESSION_HELP)]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
     pub(crate) id: String,
 }
 
 /// Arguments of `sessions rename`.
 #[derive(Debug, Args)]
 pub(crate) struct RenameArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP)]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
     pub(crate) id: String,
     /// The title.
     pub(crate) title: String,

@@ -36,6 +36,11 @@ use error::CommandError;
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
+    match completions::answer(&arguments) {
+        Ok(false) => {}
+        Ok(true) => return Exit::Done.into(),
+        Err(error) => return refuse(&error, &arguments).into(),
+    }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => return refuse(&error, &arguments).into(),
