@@ -456,3 +456,31 @@ fn the_configuration_can_be_looked_at() {
     assert_eq!(data_dir["source"], "computed");
     let _said = sandbox.ctl(["config", "check"]).ok();
 }
+
+#[test]
+fn a_project_without_a_current_session_is_not_found_in_words_and_in_json() {
+    let sandbox = Sandbox::new();
+    let project = sandbox.project("empty");
+    let _daemon = sandbox.daemon();
+    let said = sandbox.ctl(["sessions", "current", "--project", &project]).fails(3);
+    assert!(said.contains(&format!("{project} has no current session")), "{said}");
+    let said = sandbox.ctl(["--json", "sessions", "current", "--project", &project]).fails(3);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["error"]["kind"], "sessionNotFound");
+}
+
+#[test]
+fn an_export_with_json_is_json() {
+    let sandbox = Sandbox::new();
+    let [id, _] = two_sessions(&sandbox);
+    let _daemon = sandbox.daemon();
+    let document = sandbox.ctl(["--json", "sessions", "export", &id]).json();
+    assert_eq!(document["sessionId"], id.as_str(), "the session document");
+    let file = sandbox.path("talk.md");
+    let file = file.to_str().unwrap();
+    let written = sandbox.ctl(["--json", "sessions", "export", &id, "--output", file]).json();
+    assert_eq!((&written["path"], &written["format"]), (&json!(file), &json!("markdown")));
+    assert_eq!(written["sizeBytes"], std::fs::metadata(file).unwrap().len());
+    let said = sandbox.ctl(["--json", "sessions", "export", &id, "--format", "html"]).fails(2);
+    assert!(serde_json::from_str::<Value>(&said).unwrap()["error"]["hint"].is_string(), "{said}");
+}

@@ -39,6 +39,7 @@ Examples:
     /// Write a session to a file, or to stdout.
     #[command(after_help = "\
 A file appears complete or not at all. The form follows the ending of the file unless --format is given.
+With --json stdout has JSON: what was written, or without a file the export itself, as json or jsonl.
 
 Examples:
   ollmctl sessions export last --output talk.md

@@ -1,4 +1,6 @@
 //! `ollmctl sessions export`: chunk after chunk, to a file that appears complete or not at all.
+//!
+//! With `--json` stdout has JSON: what was written, or without a file the export itself, in a form that is JSON.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ struct Written {
 }
 
 pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let format = args.format.map_or_else(|| by_ending(args.output.as_deref(), &args.id), Ok)?;
+    let format = form(args, cx.json())?;
     let session_id = cx.session(&args.id)?;
     let Some(path) = args.output.as_deref().filter(|path| *path != Path::new("-")) else {
         return to_stdout(session_id, format, cx);
@@ -42,9 +44,10 @@ pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
     file.persist(path).map_err(|error| failed(error.error))?;
     if cx.json() {
         let path = path.to_string_lossy();
-        return cx.print_json(
-            &json!({ "sessionId": session_id, "path": path, "sizeBytes": written.bytes, "records": written.records }),
-        );
+        return cx.print_json(&json!({
+            "sessionId": session_id, "path": path, "format": ExportFormat::from(format),
+            "sizeBytes": written.bytes, "records": written.records,
+        }));
     }
     cx.print_text(&format!(
         "exported {} to {} ({})\n",
@@ -105,6 +108,22 @@ fn chunks(
     }
 }
 
+/// The form that was asked for, in words or by the ending of the file.
+fn form(args: &ExportArgs, json: bool) -> Result<ExportForm, CommandError> {
+    let to_file = args.output.as_deref().is_some_and(|path| path != Path::new("-"));
+    if to_file || !json {
+        return args.format.map_or_else(|| by_ending(args.output.as_deref(), &args.id), Ok);
+    }
+    match args.format {
+        None => Ok(ExportForm::Json),
+        Some(form @ (ExportForm::Json | ExportForm::Jsonl)) => Ok(form),
+        Some(ExportForm::Markdown | ExportForm::Html) => Err(CommandError::usage(
+            "--json is about what stdout has, and this export there would not be JSON",
+            &format!("ollmctl sessions export {} --json --output FILE", args.id),
+        )),
+    }
+}
+
 /// The form that the ending of a file means.
 fn by_ending(path: Option<&Path>, session: &str) -> Result<ExportForm, CommandError> {
     let Some(path) = path.filter(|path| *path != Path::new("-")) else {
@@ -140,6 +159,22 @@ mod tests {
             "{error}"
         );
         assert!(temporary(scratch.path()).is_ok());
+    }
+
+    #[test]
+    fn json_on_stdout_is_an_export_that_is_json() {
+        let check = |format, output: Option<&str>, expect: Option<ExportForm>| {
+            let output = output.map(PathBuf::from);
+            let args = ExportArgs { id: "last".to_owned(), format, output };
+            assert_eq!(form(&args, true).ok(), expect, "{args:?}");
+        };
+        check(None, None, Some(ExportForm::Json));
+        check(None, Some("-"), Some(ExportForm::Json));
+        check(Some(ExportForm::Jsonl), None, Some(ExportForm::Jsonl));
+        check(Some(ExportForm::Markdown), None, None);
+        check(Some(ExportForm::Html), Some("-"), None);
+        check(Some(ExportForm::Html), Some("a.html"), Some(ExportForm::Html));
+        check(None, Some("a.md"), Some(ExportForm::Markdown));
     }
 
     #[test]

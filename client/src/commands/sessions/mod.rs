@@ -92,7 +92,7 @@ fn current(args: &CurrentArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     };
     let reply =
         cx.call::<SessionCurrent>(&SessionCurrentParams { project_path: project_path.clone() })?;
-    if reply.value.session.is_none() && !cx.json() {
+    if reply.value.session.is_none() {
         return Err(CommandError::Gone {
             message: format!("{project_path} has no current session"),
             hint: Some("ollmctl record 'hello'".to_owned()),
