@@ -458,6 +458,20 @@ fn the_configuration_can_be_looked_at() {
 }
 
 #[test]
+fn the_first_list_of_a_daemon_is_complete_and_says_nothing_of_a_rebuild() {
+    let sandbox = Sandbox::new();
+    let [_, second] = two_sessions(&sandbox);
+    // It starts the daemon, which has not compared its catalog with the logs yet.
+    let listed = sandbox.ctl(["sessions", "list"]).ok();
+    assert!(listed.contains("parsing tables") && !listed.contains("missing"), "{listed}");
+    let _stopped = sandbox.ctl(["daemon", "stop"]).ok();
+    // A catalog that lost its newest session, as after a crash.
+    std::fs::remove_file(sandbox.home().join("catalog.sqlite3")).unwrap();
+    let viewed = sandbox.ctl(["sessions", "view", "last", "--json"]).json();
+    assert_eq!(viewed["session"]["sessionId"], second.as_str());
+}
+
+#[test]
 fn a_project_without_a_current_session_is_not_found_in_words_and_in_json() {
     let sandbox = Sandbox::new();
     let project = sandbox.project("empty");

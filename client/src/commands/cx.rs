@@ -1,7 +1,7 @@
 //! What a command works with: the terminal, the connection, and how results are printed.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
 use ollm_protocol::method::{Method, SessionList};
@@ -18,6 +18,12 @@ use crate::render::style::Style;
 use crate::render::terminal::Terminal;
 use crate::render::{clean, json, transcript};
 use crate::resolve::{self, ListSessions};
+
+/// How long a list may take to be complete: the daemon compares its catalog with the logs within some 200 ms of its
+/// start. A rebuild takes longer and is not waited for.
+const SETTLED: Duration = Duration::from_millis(500);
+/// How often it is asked meanwhile.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The version of this program.
 const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -192,7 +198,22 @@ impl<'a> Cx<'a> {
 
 impl ListSessions for BlockingClient {
     fn list(&mut self, params: &SessionListParams) -> Result<SessionListResult, ClientError> {
-        self.call::<SessionList>(params)
+        settled(|| self.call::<SessionList>(params))
+    }
+}
+
+/// Asks for a page of sessions until none can be missing, or until that takes longer than a start explains: in its
+/// first moments a daemon does not know yet whether its catalog is as new as the logs.
+pub(super) fn settled(
+    mut ask: impl FnMut() -> Result<SessionListResult, ClientError>,
+) -> Result<SessionListResult, ClientError> {
+    let deadline = Instant::now() + SETTLED;
+    loop {
+        let page = ask()?;
+        if !page.behind || Instant::now() >= deadline {
+            return Ok(page);
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -207,6 +228,16 @@ fn is_older(version: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_asked_for_until_it_is_complete_but_not_for_ever() {
+        let page = |behind| SessionListResult { data: Vec::new(), next_cursor: None, behind };
+        let mut answers = [true, true, false, true].into_iter();
+        let found = settled(|| Ok(page(answers.next().unwrap()))).unwrap();
+        assert!(!found.behind);
+        assert_eq!(answers.len(), 1);
+        assert!(settled(|| Ok(page(true))).unwrap().behind, "it says so in the end");
+    }
 
     #[test]
     fn versions_are_compared_by_their_numbers() {

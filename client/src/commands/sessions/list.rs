@@ -5,6 +5,7 @@ use ollm_protocol::methods::session::{
     Session, SessionListParams, SessionListResult, SessionStatus,
 };
 
+use super::super::cx::settled;
 use super::super::{CommandError, Cx, project};
 use crate::cli::ListArgs;
 use crate::error::ClientError;
@@ -64,7 +65,7 @@ fn pages(
     loop {
         let missing = limit.saturating_sub(u32::try_from(all.data.len()).unwrap_or(u32::MAX));
         params.limit = Some(missing.min(PAGE));
-        let page = cx.call::<SessionList>(&params)?.value;
+        let page = settled(|| Ok(cx.call::<SessionList>(&params)?.value))?;
         all.behind |= page.behind;
         let got = page.data.len();
         all.data.extend(page.data);
