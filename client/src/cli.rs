@@ -27,7 +27,7 @@ pub(crate) use sessions::{
 const SESSION_HELP: &str = "An id, a unique beginning of one, or `last`: the most recently active session of all \
     projects that is not archived";
 
-/// Sessions, search and exact contexts for local language models.
+/// Sessions, search and contexts that fit, for local language models.
 ///
 /// Talks to ollmd, which keeps every conversation durably and is started when it is not running.
 #[derive(Debug, Parser)]
@@ -47,7 +47,7 @@ Examples:
   ollmctl sessions search 'reverse list' --since 7d
   ollmctl context build last --size 4096
 
-Exit codes: 0 done, 1 internal error, 2 wrong usage, 3 not found, 4 busy, 5 wrong configuration, 6 no daemon."
+Exit codes: 0 done, 1 internal, 2 usage, 3 not found, 4 busy, 5 configuration, 6 no daemon."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -75,8 +75,14 @@ pub(crate) struct GlobalArgs {
     /// The longest wait for a reply in seconds [default: 30].
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) timeout: Option<Duration>,
-    /// When to use colors.
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    /// When to use colors: always, never, or auto, which is on a terminal unless NO_COLOR is set.
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
     pub(crate) color: ColorArg,
 }
 
@@ -91,13 +97,16 @@ pub(crate) enum ColorArg {
     Never,
 }
 
+/// What stands for a session that may be archived.
+const ANY_SESSION_HELP: &str = "An id, or a unique beginning of one";
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List, read, search, export, import and delete sessions.
     #[command(subcommand, visible_alias = "session")]
     Sessions(SessionsCommand),
-    /// Record a message; without --session in the project's current session.
+    /// Record a message, in the project's current session unless told otherwise.
     #[command(after_help = "\
 Prints the session's id and the number of the record. The message is on disk when the command returns.
 
@@ -150,9 +159,12 @@ Examples:
     Config(ConfigCommand),
     /// Print what makes a shell complete commands, flags and sessions.
     #[command(after_help = "\
+For ~/.bashrc, ~/.zshrc and fish's config.fish; a copy in a file may not fit the next version.
+
 Examples:
-  ollmctl completions bash > ~/.local/share/bash-completion/completions/ollmctl
-  ollmctl completions fish > ~/.config/fish/completions/ollmctl.fish")]
+  source <(ollmctl completions bash)
+  source <(ollmctl completions zsh)
+  ollmctl completions fish | source")]
     Completions(CompletionsArgs),
 }
 
@@ -297,6 +309,9 @@ pub(crate) struct DaemonRunArgs {
 #[derive(Debug, Clone, Copy, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Print the settings in force and where each comes from.
+    #[command(after_help = "\
+Behind each value stands its source: a line of the file, a variable, `default`, or how it is computed. `no effect \
+yet` marks what is checked and not used by this version. What is printed can be used as a configuration file.")]
     Show,
     /// Check the configuration and name file, line and key of what is wrong.
     Check,
@@ -322,6 +337,11 @@ pub(crate) enum ShellArg {
     Fish,
 }
 
+/// Lets a shell ask for sessions.
+fn by_session() -> ArgValueCompleter {
+    ArgValueCompleter::new(candidates::sessions)
+}
+
 fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
     let seconds = text.parse::<f64>().map_err(|_| InvalidSeconds)?;
     Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero()).ok_or(InvalidSeconds)
@@ -333,8 +353,3 @@ struct InvalidSeconds;
 
 #[cfg(test)]
 mod tests;
-/// Lets a shell ask for sessions.
-fn by_session() -> ArgValueCompleter {
-    ArgValueCompleter::new(candidates::sessions)
-}
-

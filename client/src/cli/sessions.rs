@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use ollm_protocol::methods::session::{ExportFormat, SearchSort, SessionStatus};
 
-use super::{RoleArg, SESSION_HELP, by_session};
+use super::{ANY_SESSION_HELP, RoleArg, SESSION_HELP, by_session};
 
 /// What to do with sessions.
 #[derive(Debug, Subcommand)]
@@ -65,11 +65,15 @@ Examples:
     Delete(DeleteArgs),
     /// Delete every session.
     #[command(after_help = "\
+Asks first; without a terminal --yes is needed.
+
 Examples:
   ollmctl sessions clear --all")]
     Clear(ClearArgs),
     /// Delete all but the most recently active sessions; pinned and archived ones stay.
     #[command(after_help = "\
+Asks first; without a terminal --yes is needed.
+
 Examples:
   ollmctl sessions cleanup --keep 50 --dry-run
   ollmctl sessions cleanup --keep 50 --yes")]
@@ -77,6 +81,7 @@ Examples:
     /// Put a session away: it is listed only when asked for.
     Archive(SessionArg),
     /// Bring an archived session back.
+    #[command(mut_arg("id", |id| id.help(ANY_SESSION_HELP)))]
     Unarchive(SessionArg),
     /// Give a session a title; an empty one goes back to its first words.
     #[command(after_help = "\
@@ -108,7 +113,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) status: Option<StatusArg>,
     /// The most sessions.
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
 }
 
@@ -167,7 +172,7 @@ pub(crate) enum BranchArg {
 /// Arguments of `sessions search`.
 #[derive(Debug, Args)]
 pub(crate) struct SearchArgs {
-    /// The words.
+    /// What to look for.
     #[arg(required = true, value_name = "WORDS")]
     pub(crate) words: Vec<String>,
     /// Only in one session; `last` is the most recently active one of all projects that is not archived.
@@ -189,7 +194,7 @@ pub(crate) struct SearchArgs {
     #[arg(long, default_value = "newest")]
     pub(crate) sort: SortArg,
     /// The most hits.
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
 }
 
