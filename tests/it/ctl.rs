@@ -120,6 +120,7 @@ fn ids_are_given_whole_by_a_unique_beginning_or_as_last() {
 fn last_says_so_when_there_is_none() {
     let sandbox = Sandbox::new();
     let _daemon = sandbox.daemon();
+    assert_eq!(sandbox.ctl(["sessions", "list"]).ok(), "no sessions\n");
     let none = sandbox.ctl(["sessions", "view", "last"]).fails(3);
     assert!(none.contains("no session"), "{none}");
     let list = sandbox.ctl(["sessions", "list", "--json"]).json();

@@ -132,6 +132,7 @@ impl Writer {
     }
 
     fn settle(&self) {
+        self.shared.queue.check_done();
         let caught_up = self.shared.queue.behind() == 0;
         if caught_up || self.shared.state() == State::Unavailable {
             self.shared.set_state(if caught_up { State::Ready } else { State::Rebuilding });

@@ -188,6 +188,11 @@ impl Queue {
         pending.check_at.is_some() || pending.checking
     }
 
+    /// A comparison that was under way is done: what it found is marked.
+    pub(super) fn check_done(&self) {
+        self.lock().checking = false;
+    }
+
     /// Waits until nothing is left to do; false when `deadline` came first.
     pub(super) fn wait_done(&self, deadline: Instant) -> bool {
         let mut pending = self.lock();

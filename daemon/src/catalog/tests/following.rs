@@ -32,6 +32,15 @@ fn key(number: u8, seq: u32) -> KeyEntry {
 }
 
 #[test]
+fn a_new_catalog_without_a_session_is_ready() {
+    let bench = Bench::new();
+    bench.settle();
+    let status = bench.catalog.status();
+    assert_eq!((status.state.as_str(), status.behind), ("ready", 0));
+    assert!(bench.catalog.knows_all());
+}
+
+#[test]
 fn a_hint_gives_back_all_blocks_after_a_restart() {
     let mut bench = Bench::new();
     let n_records = BLOCK_ITEMS * 2 + 100;
