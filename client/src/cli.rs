@@ -104,7 +104,7 @@ const ANY_SESSION_HELP: &str = "An id, or a unique beginning of one";
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List, read, search, export, import and delete sessions.
-    #[command(subcommand, visible_alias = "session")]
+    #[command(subcommand, alias = "session")]
     Sessions(SessionsCommand),
     /// Record a message, in the project's current session unless told otherwise.
     #[command(after_help = "\

@@ -485,6 +485,17 @@ fn a_project_without_a_current_session_is_not_found_in_words_and_in_json() {
 }
 
 #[test]
+fn a_command_of_sessions_is_found_without_sessions() {
+    let sandbox = Sandbox::new();
+    let said = sandbox.ctl(["search", "foo"]).fails(2);
+    assert!(said.contains("try: ollmctl sessions search --help"), "{said}");
+    let said = sandbox.ctl(["--json", "view", "last"]).fails(2);
+    let said: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(said["error"]["hint"], "ollmctl sessions view --help");
+    assert!(!sandbox.ctl(["nonsense"]).fails(2).contains("try:"));
+}
+
+#[test]
 fn an_export_with_json_is_json() {
     let sandbox = Sandbox::new();
     let [id, _] = two_sessions(&sandbox);

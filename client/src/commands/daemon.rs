@@ -74,6 +74,7 @@ fn check_config(cx: &Cx<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     let said = clean::text(String::from_utf8_lossy(&output.stderr).trim());
+    let said = said.trim_start_matches("error: ").to_owned();
     let said = if said.is_empty() { format!("ollmd ended with {}", output.status) } else { said };
     Err(CommandError::BadConfig { said, exit: exit_of_daemon(output.status) })
 }

@@ -162,6 +162,7 @@ impl CommandError {
                 Some("ollmctl daemon status".to_owned())
             }
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
+            Self::BadJson { .. } => Some("ollmctl call session.list '{\"limit\": 3}'".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
             Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),
             _ => None,

@@ -21,12 +21,14 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anstream::ColorChoice;
-use clap::Parser as _;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory as _, Parser as _};
 
 use crate::address::Environment;
 use crate::cli::{Cli, ColorArg, Command};
 use crate::exit::Exit;
 use crate::render::clean;
+use crate::render::style::Style;
 use crate::render::terminal::Terminal;
 
 use cx::{Cx, Reply};
@@ -78,12 +80,28 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> Exit {
     if arguments.iter().any(|argument| argument == "--json") {
         let text = error.to_string();
         let said = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
-        let told = CommandError::usage(clean::one_line(said), "ollmctl --help").to_json();
+        let hint = of_sessions(error).unwrap_or_else(|| "ollmctl --help".to_owned());
+        let told = CommandError::usage(clean::one_line(said), &hint).to_json();
         Terminal::of_process(ColorChoice::Never).note(&told);
-    } else {
-        drop(error.print());
+        return Exit::Usage;
+    }
+    drop(error.print());
+    if let Some(hint) = of_sessions(error) {
+        let text = format!("\n  {} {hint}", Style::Strong.paint("try:"));
+        Terminal::of_process(ColorChoice::Auto).note(&text);
     }
     Exit::Usage
+}
+
+/// What was meant by a command that is one of `sessions`.
+fn of_sessions(error: &clap::Error) -> Option<String> {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let all = Cli::command();
+    let sessions = all.find_subcommand("sessions")?;
+    // Within `sessions` it would have been found.
+    sessions.find_subcommand(name).map(|command| format!("ollmctl sessions {command} --help"))
 }
 
 fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {

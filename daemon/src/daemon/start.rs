@@ -222,7 +222,7 @@ pub(super) fn report_config(flags: &Flags) -> ExitCode {
             if flags.json {
                 println!("{}", serde_json::json!({ "ok": false, "error": text }));
             } else {
-                eprintln!("{text}");
+                eprintln!("error: {text}");
             }
             return error.exit_code();
         }

@@ -93,9 +93,10 @@ fn current(args: &CurrentArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let reply =
         cx.call::<SessionCurrent>(&SessionCurrentParams { project_path: project_path.clone() })?;
     if reply.value.session.is_none() {
+        let project = args.project.as_ref().map(|path| format!("--project {} ", path.display()));
         return Err(CommandError::Gone {
             message: format!("{project_path} has no current session"),
-            hint: Some("ollmctl record 'hello'".to_owned()),
+            hint: Some(format!("ollmctl record {}'hello'", project.unwrap_or_default())),
         });
     }
     cx.print(&reply, |result, cx| {
