@@ -9,7 +9,7 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 use serde_json::Value;
 
-use super::text::{headline, instant, one_line, plain, telling};
+use super::text::{headline, instant, one_line, plain, silence, telling};
 use crate::session::document::SessionFacts;
 
 /// Image types that browsers show and that cannot hold scripts.
@@ -87,6 +87,9 @@ pub(super) fn record(record: Record, out: &mut String) {
         Some(RecordBody::Message(message)) => {
             open(out, class(message.role), &speaker(&message), message.timestamp);
             message.parts.iter().for_each(|part| self::part(part, message.role, out));
+            if let Some(why) = silence(&message) {
+                let _ = writeln!(out, "<p>no answer: {}</p>", name(why));
+            }
         }
         Some(RecordBody::ToolCall(call)) => {
             open(out, "tool", &format!("tool {}", call.name), call.timestamp);
@@ -174,12 +177,15 @@ fn text(text: &str, out: &mut String) {
 
 fn folded(summary: &str, text: &str, out: &mut String) {
     let text = plain(text);
+    let lines = match text.lines().count() {
+        1 => "1 line".to_owned(),
+        lines => format!("{lines} lines"),
+    };
     // A parser drops a line break right after <pre>; one of our own keeps the text's.
     let _ = writeln!(
         out,
-        "<details><summary>{} ({} lines)</summary><pre dir=\"auto\">\n{}</pre></details>",
+        "<details><summary>{} ({lines})</summary><pre dir=\"auto\">\n{}</pre></details>",
         name(summary),
-        text.lines().count(),
         escaped(&text),
     );
 }

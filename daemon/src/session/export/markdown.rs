@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 
-use super::text::{headline, instant, one_line, plain};
+use super::text::{headline, instant, one_line, plain, silence};
 use crate::session::document::SessionFacts;
 
 /// Characters of a tool's arguments that are shown where they are called; the result shows them all.
@@ -43,6 +43,9 @@ pub(super) fn record(record: Record, out: &mut String) {
         Some(RecordBody::Message(message)) => {
             heading(out, &speaker(&message), message.timestamp);
             parts(&message, out);
+            if let Some(why) = silence(&message) {
+                push_line(out, &format!("*no answer:* {}\n", code(why, MAX_NAME_CHARS)));
+            }
         }
         Some(RecordBody::ToolCall(call)) => {
             heading(out, &format!("tool {}", code(&call.name, MAX_NAME_CHARS)), call.timestamp);

@@ -161,6 +161,18 @@ fn a_folded_call_shows_what_it_is_about() {
 }
 
 #[test]
+fn an_answer_without_a_word_says_why() {
+    let at = Timestamp::from_unix_ms(0);
+    let mut message = Message { parts: Vec::new(), ..Message::text(Role::Assistant, "", at) };
+    message.finish_reason = Some("<aborted>".to_owned());
+    let records = session(vec![RecordBody::Message(message)]);
+    let page = export(ExportFormat::Html, &records);
+    assert!(page.contains("<p>no answer: &lt;aborted&gt;</p>"), "{page}");
+    let page = export(ExportFormat::Markdown, &records);
+    assert!(page.ends_with("#1\n\n*no answer:* `<aborted>`\n\n"), "{page}");
+}
+
+#[test]
 fn a_page_shows_images_that_are_images() {
     let image = |mime_type: &str, data: &str| {
         let parts = vec![Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() }];

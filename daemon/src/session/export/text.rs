@@ -1,6 +1,7 @@
 //! Text of models, tools and files made harmless for a page that a person reads.
 
 use ollm_protocol::Timestamp;
+use ollm_protocol::content::{Message, Part, Role};
 use ollm_protocol::methods::session::Session;
 use serde_json::Value;
 
@@ -45,6 +46,16 @@ pub(super) fn telling(args: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(|text| one_line(text, MAX_TELLING_CHARS));
     let known = TELLING.iter().find_map(|name| text(args.get(*name)?));
     known.or_else(|| args.values().find_map(text)).filter(|text| !text.trim().is_empty())
+}
+
+/// Why a model said nothing at all, where that is known.
+pub(super) fn silence(message: &Message) -> Option<&str> {
+    let silent = message.role == Role::Assistant
+        && message.parts.iter().all(|part| match part {
+            Part::Text { text } | Part::Thinking { text } => text.trim().is_empty(),
+            Part::ToolCall { .. } | Part::Image { .. } => false,
+        });
+    message.finish_reason.as_deref().filter(|_| silent)
 }
 
 /// What a page for people says of a session before its turns, in order.
