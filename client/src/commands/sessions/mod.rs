@@ -7,6 +7,7 @@ mod list;
 mod search;
 mod view;
 
+use ollm_protocol::ErrorKind;
 use ollm_protocol::method::{
     Method, SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionSetCurrent,
     SessionUnarchive, SessionUpdate,
@@ -18,8 +19,9 @@ use ollm_protocol::methods::session::{
 
 use super::{CommandError, Cx, project};
 use crate::cli::{CurrentArgs, RenameArgs, SessionArg, SessionsCommand};
-use crate::render::sessions;
+use crate::error::ClientError;
 use crate::render::transcript::{self, Transcript};
+use crate::render::{clean, sessions};
 
 pub(super) fn run(command: SessionsCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     match command {
@@ -69,10 +71,19 @@ fn rename(args: RenameArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
 fn resume(args: &SessionArg, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let session_id = cx.session(&args.id)?;
     let reply = cx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
-    // A session without a project is resumed all the same; there is nothing to set then.
+    // A session without a project, or of one that is not on this machine, is resumed all the same; there is
+    // nothing to set then.
     if let Some(project_path) = reply.value.session.project_path.clone() {
-        let session_id = Some(session_id);
-        cx.call::<SessionSetCurrent>(&SessionSetCurrentParams { project_path, session_id })?;
+        let shown = clean::one_line(&project_path);
+        let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
+        match cx.call::<SessionSetCurrent>(&params) {
+            Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {
+                if !cx.json() {
+                    cx.terminal.note(&format!("its project is not here: {shown}"));
+                }
+            }
+            other => drop(other?),
+        }
     }
     cx.print(&reply, |page, cx| {
         let view = cx.view();
