@@ -4,6 +4,7 @@
 //! and `daemon.json`. It connects to nothing. The environment is read here and nowhere else.
 
 use std::ffi::OsString;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::address::{DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
@@ -135,6 +136,12 @@ impl Address {
     }
 }
 
+/// Whether a daemon holds this lock. A shared lock held for an instant is enough to know.
+pub(crate) fn is_locked(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -186,6 +193,20 @@ mod tests {
         assert_eq!(found.daemon, Some(file));
         assert_eq!(found.paths.first(), Some(&socket));
         assert_eq!(found.paths.len(), plain.paths.len());
+    }
+
+    #[test]
+    fn a_lock_is_seen_without_being_taken() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("ollmd.lock");
+        assert!(!is_locked(&path));
+        let held = File::create(&path).unwrap();
+        assert!(!is_locked(&path));
+        held.lock().unwrap();
+        assert!(is_locked(&path));
+        held.unlock().unwrap();
+        assert!(!is_locked(&path));
+        held.try_lock().unwrap();
     }
 
     #[test]

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 
 use crate::address::{Address, Environment};
-use crate::connection::{Opened, held_elsewhere, probe};
+use crate::connection::{Opened, held_elsewhere, held_unreachable, probe};
 use crate::error::ClientError;
 
 /// How long a started daemon may take to be ready. It takes milliseconds; a slow disk may take seconds.
@@ -184,7 +184,8 @@ fn run_until_answered(
                 Ok(opened) => return Ok(Opened { started, ..opened }),
                 Err(attempts) if started => return Err(ClientError::Unreachable { attempts }),
                 Err(_) if Instant::now() >= deadline => {
-                    return Err(ClientError::StartTimeout { after: TOTAL, log });
+                    let silent = ClientError::StartTimeout { after: TOTAL, log };
+                    return Err(held_unreachable(address).unwrap_or(silent));
                 }
                 Err(_) if Instant::now() >= give_up => break,
                 Err(_) => std::thread::sleep(PAUSE),

@@ -49,6 +49,14 @@ pub enum ClientError {
         /// Where it was looked for.
         asked: PathBuf,
     },
+    /// A daemon owns the home, and nobody listens where it should.
+    #[error("an ollmd{} holds {} and cannot be reached", Process(*pid), home.display())]
+    Held {
+        /// The home.
+        home: PathBuf,
+        /// The daemon's process, where it wrote that down.
+        pid: Option<u32>,
+    },
     /// The daemon at this socket speaks another protocol.
     #[error(
         "ollmd {version} speaks protocol {protocol}, this client protocol {PROTOCOL_VERSION} only"
@@ -215,6 +223,14 @@ impl fmt::Display for AttemptCause {
     }
 }
 
+struct Process(Option<u32>);
+
+impl fmt::Display for Process {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |pid| write!(out, " (process {pid})"))
+    }
+}
+
 struct Tried<'a>(&'a [Attempt]);
 
 impl fmt::Display for Tried<'_> {
@@ -257,7 +273,9 @@ impl ClientError {
                 .unwrap_or("unknown"),
             Self::StartFailed { kind, .. } => kind.map_or("startFailed", ErrorKind::as_str),
             Self::NoHome | Self::SocketPathTooLong { .. } => "usage",
-            Self::Unreachable { .. } | Self::ListensElsewhere { .. } => "unreachable",
+            Self::Unreachable { .. } | Self::ListensElsewhere { .. } | Self::Held { .. } => {
+                "unreachable"
+            }
             Self::ProtocolMismatch { .. } => "protocolMismatch",
             Self::DaemonNotFound | Self::Start { .. } | Self::StartTimeout { .. } => "startFailed",
             Self::Timeout { .. } => "timeout",
@@ -280,6 +298,7 @@ impl ClientError {
             Self::NoHome => "export OLLM_HOME=DIRECTORY".to_owned(),
             Self::SocketPathTooLong { .. } => "ollmctl --socket /tmp/ollm.sock ...".to_owned(),
             Self::Unreachable { attempts } => unreachable_hint(attempts),
+            Self::Held { pid, .. } => format!("kill {}", (*pid)?),
             Self::ListensElsewhere { socket, .. } => {
                 format!("ollmctl --socket {} ...", socket.display())
             }

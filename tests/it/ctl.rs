@@ -500,6 +500,20 @@ fn a_command_of_sessions_is_found_without_sessions() {
 }
 
 #[test]
+fn a_daemon_that_cannot_be_reached_is_not_said_to_be_gone() {
+    let sandbox = Sandbox::new();
+    let daemon = sandbox.daemon();
+    // Else it would notice by itself, sooner or later, and leave.
+    daemon.signal(rustix::process::Signal::STOP);
+    std::fs::remove_file(daemon.socket()).unwrap();
+    for what in ["status", "stop"] {
+        let said = sandbox.ctl(["daemon", what]).fails(6);
+        assert!(said.contains(&format!("process {}) holds ", daemon.pid())), "{said}");
+        assert!(said.contains(&format!("try: kill {}", daemon.pid())), "{said}");
+    }
+}
+
+#[test]
 fn an_export_with_json_is_json() {
     let sandbox = Sandbox::new();
     let [id, _] = two_sessions(&sandbox);

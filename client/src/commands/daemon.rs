@@ -1,8 +1,7 @@
 //! `ollmctl daemon`: start, stop, look at, or become the daemon.
 
-use std::fs::{File, TryLockError};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,16 @@ use serde_json::json;
 
 use super::error::exit_of_daemon;
 use super::{CommandError, Cx};
+use crate::address::is_locked;
 use crate::cli::{DaemonCommand, DaemonRunArgs};
-use crate::connection::{BlockingClient, decode};
+use crate::connection::{BlockingClient, decode, held_unreachable};
 use crate::error::{Attempt, ClientError};
 use crate::render::{clean, daemon};
 
 /// How long a daemon may take to leave: its own limit is ten seconds.
 const LEAVE: Duration = Duration::from_secs(15);
+/// How long one that gave up its socket may take to be gone; mostly it is a matter of milliseconds.
+const LEAVING: Duration = Duration::from_secs(2);
 /// How often it is looked for meanwhile.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -100,6 +102,9 @@ fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
         Err(ClientError::Unreachable { attempts })
             if attempts.iter().all(Attempt::means_not_running) =>
         {
+            if let Some(error) = held_unreachable(connector.address()) {
+                return Err(error.into());
+            }
             if cx.json() {
                 cx.print_json(&json!({ "running": false }))?;
             } else {
@@ -130,7 +135,13 @@ fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
         Err(ClientError::Unreachable { attempts })
             if attempts.iter().all(Attempt::means_not_running) =>
         {
-            return Ok(Stopped::WasNotRunning);
+            // One that is on its way out has given up its socket already.
+            let lock = connector.address().home().join("ollmd.lock");
+            wait_until_free(&lock, LEAVING);
+            return match held_unreachable(connector.address()) {
+                Some(error) => Err(error.into()),
+                None => Ok(Stopped::WasNotRunning),
+            };
         }
         Err(error) => return Err(error.into()),
     };
@@ -148,20 +159,23 @@ fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
     // The lock is the last thing that it lets go. Its socket says nothing: that of a service manager stays, and
     // to look whether somebody listens would start the daemon again.
     let lock = home.join("ollmd.lock");
-    let deadline = Instant::now() + LEAVE;
-    while is_locked(&lock) {
+    if wait_until_free(&lock, LEAVE) {
+        Ok(Stopped::Left { pid })
+    } else {
+        Err(CommandError::StillRunning { seconds: LEAVE.as_secs() })
+    }
+}
+
+/// Waits until no daemon holds a home; false when one still does.
+fn wait_until_free(lock: &Path, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while is_locked(lock) {
         if Instant::now() >= deadline {
-            return Err(CommandError::StillRunning { seconds: LEAVE.as_secs() });
+            return false;
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(Stopped::Left { pid })
-}
-
-/// Whether a daemon owns the home. A shared lock held for an instant is enough to know.
-fn is_locked(path: &std::path::Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
-    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    true
 }
 
 /// Replaces this process by the daemon.
@@ -173,23 +187,4 @@ fn become_daemon(args: &DaemonRunArgs, cx: &mut Cx<'_>) -> Result<(), CommandErr
     let path = PathBuf::from(command.get_program());
     let source = command.exec();
     Err(ClientError::Start { action: "running", path, source }.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lock_is_seen_without_being_taken() {
-        let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("ollmd.lock");
-        assert!(!is_locked(&path));
-        let held = File::create(&path).unwrap();
-        assert!(!is_locked(&path));
-        held.lock().unwrap();
-        assert!(is_locked(&path));
-        held.unlock().unwrap();
-        assert!(!is_locked(&path));
-        held.try_lock().unwrap();
-    }
 }

@@ -16,7 +16,7 @@ pub use blocking::{BlockingClient, Events};
 use ollm_protocol::PROTOCOL_VERSION;
 use ollm_protocol::address::DaemonFile;
 
-use crate::address::{Address, Environment};
+use crate::address::{Address, Environment, is_locked};
 use crate::autostart;
 use crate::error::{Attempt, ClientError};
 
@@ -172,6 +172,13 @@ pub(crate) fn held_elsewhere(address: &Address) -> Option<ClientError> {
         socket: daemon.socket,
         asked: asked.to_owned(),
     })
+}
+
+/// The error for a home whose daemon runs and cannot be reached: its socket was removed, or it is just leaving.
+pub(crate) fn held_unreachable(address: &Address) -> Option<ClientError> {
+    let home = address.home().to_owned();
+    is_locked(&home.join("ollmd.lock"))
+        .then(|| ClientError::Held { home, pid: address.daemon_file().map(|daemon| daemon.pid) })
 }
 
 #[cfg(test)]
