@@ -1,7 +1,7 @@
 //! Time and identity in one place, so that a test can fix them.
 
 use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ollm_protocol::{SessionId, Timestamp};
 use uuid::{ContextV7, Timestamp as UuidTime, Uuid};
@@ -37,6 +37,18 @@ impl Clock {
         Uuid::new_v7(UuidTime::from_unix(&*ids, seconds, u32::try_from(nanos).unwrap_or_default()))
     }
 
+    /// A duration by chance, shorter than `limit`.
+    #[expect(
+        clippy::unused_self,
+        reason = "chance belongs to the clock, so that a test can fix it"
+    )]
+    pub(crate) fn jitter(&self, limit: Duration) -> Duration {
+        let (_, low) = Uuid::new_v4().as_u64_pair();
+        let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1);
+        // The upper bits of this half are the variant's; the lower ones are all by chance.
+        Duration::from_nanos((low & (u64::MAX >> 2)) % nanos)
+    }
+
     /// The id of a new session.
     pub(crate) fn session_id(&self) -> SessionId {
         SessionId::from_uuid(self.uuid())
@@ -52,5 +64,15 @@ mod tests {
         let clock = Clock::system();
         let ids: Vec<_> = (0..1000).map(|_| clock.session_id()).collect();
         assert!(ids.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+
+    #[test]
+    fn jitter_stays_below_its_limit() {
+        let clock = Clock::system();
+        let limit = Duration::from_millis(100);
+        let all: Vec<_> = (0..100).map(|_| clock.jitter(limit)).collect();
+        assert!(all.iter().all(|jitter| *jitter < limit));
+        assert!(all.iter().any(|jitter| *jitter != all[0]));
+        assert_eq!(clock.jitter(Duration::ZERO), Duration::ZERO);
     }
 }

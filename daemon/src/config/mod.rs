@@ -18,6 +18,7 @@ use self::error::Place;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::keys::{KEYS, Key, Setting};
 use self::raw::{File, Settings};
+use self::sections::ClientVariables;
 pub(crate) use self::sections::{
     CompressionConfig, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig,
     GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit,
@@ -73,6 +74,8 @@ pub(crate) struct ConfigDiff {
 impl Config {
     /// Reads the configuration: defaults, then the file, then `OLLM_*` variables, then flags.
     ///
+    /// Where none of them names a model server, `OLLAMA_HOST` does, as for its own clients.
+    ///
     /// `explicit_file` must exist; without one `config.yaml` in the home is read where there is one.
     ///
     /// **Errors**: `Read` when the file cannot be read, `Syntax` when it is not YAML, `UnknownKey` and `Value`
@@ -94,9 +97,11 @@ impl Config {
             }
             Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
         };
+        let mut variables = ClientVariables::default();
+        let own = env.inspect(|(name, value)| variables.take(name, value));
         let mut warnings = Vec::new();
-        let settings = raw::read(file.as_ref(), env, &flags.0, &mut warnings)?;
-        Ok((Self::from_settings(home, settings), warnings))
+        let settings = raw::read(file.as_ref(), own, &flags.0, &mut warnings)?;
+        Ok((Self::from_settings(home, settings, variables), warnings))
     }
 
     /// What changed since `old`.

@@ -15,8 +15,10 @@ pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 /// The model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OllamaConfig {
-    /// Where it listens; absent: found as its own clients find it.
-    pub host: Option<String>,
+    /// Where it listens, as somebody wrote it: the setting, else `OLLAMA_HOST`, else empty for this machine.
+    pub host: String,
+    /// The key that it wants: `OLLAMA_API_KEY`. Never shown.
+    pub api_key: Option<ApiKey>,
     /// The model where a session names none.
     pub model: Option<String>,
     /// How long it keeps a model loaded.
@@ -27,6 +29,39 @@ pub(crate) struct OllamaConfig {
     pub first_token_timeout: Duration,
     /// The longest wait between two tokens.
     pub idle_timeout: Duration,
+}
+
+/// A key that no log and no error shows.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ApiKey(pub String);
+
+impl std::fmt::Debug for ApiKey {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("(secret)")
+    }
+}
+
+/// What the environment says for all clients of model servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ClientVariables {
+    /// `OLLAMA_HOST`.
+    pub host: Option<String>,
+    /// `OLLAMA_API_KEY`.
+    pub api_key: Option<ApiKey>,
+}
+
+impl ClientVariables {
+    /// Keeps a variable if it is one of them; an empty one is none.
+    pub(super) fn take(&mut self, name: &str, value: &str) {
+        if value.trim().is_empty() {
+            return;
+        }
+        match name {
+            "OLLAMA_HOST" => self.host = Some(value.to_owned()),
+            "OLLAMA_API_KEY" => self.api_key = Some(ApiKey(value.trim().to_owned())),
+            _ => {}
+        }
+    }
 }
 
 /// What happens to the oldest sessions when there are too many.
@@ -163,10 +198,14 @@ pub(crate) struct LogConfig {
 
 impl Config {
     /// Turns checked settings into structs.
-    pub(super) fn from_settings(home: &Path, settings: Settings) -> Self {
+    pub(super) fn from_settings(
+        home: &Path,
+        settings: Settings,
+        variables: ClientVariables,
+    ) -> Self {
         let read = Reader(&settings);
         Self {
-            ollama: read.ollama(),
+            ollama: read.ollama(variables),
             sessions: read.sessions(home),
             snapshots: SnapshotsConfig {
                 enabled: read.switch("snapshots", "enabled"),
@@ -209,9 +248,10 @@ impl Config {
 struct Reader<'a>(&'a Settings);
 
 impl Reader<'_> {
-    fn ollama(&self) -> OllamaConfig {
+    fn ollama(&self, variables: ClientVariables) -> OllamaConfig {
         OllamaConfig {
-            host: self.text("ollama", "host"),
+            host: self.text("ollama", "host").or(variables.host).unwrap_or_default(),
+            api_key: variables.api_key,
             model: self.text("ollama", "model"),
             keep_alive: self.time("ollama", "keepAlive"),
             connect_timeout: self.time("ollama", "connectTimeout"),

@@ -81,6 +81,25 @@ fn what_holds_is_shown_with_where_it_comes_from() {
 }
 
 #[test]
+fn the_model_server_is_found_as_its_own_clients_find_it_and_its_key_is_never_shown() {
+    let env = [("OLLAMA_HOST", "box:1"), ("OLLAMA_API_KEY", " hunter2\n")];
+    let host = |text: &str, env: &[(&str, &str)]| {
+        let (config, _) = load(text, env, &[]).expect("loads");
+        config.ollama.host
+    };
+    assert_eq!(host("", &[]), "");
+    assert_eq!(host("", &[("OLLAMA_HOST", "")]), "");
+    assert_eq!(host("", &env), "box:1");
+    assert_eq!(host("ollama:\n  host: mine\n", &env), "mine");
+    let (config, warnings) = load("", &env, &[("log.level", "warn")]).expect("loads");
+    assert_eq!(config.ollama.api_key, Some(super::sections::ApiKey("hunter2".to_owned())));
+    assert!(warnings.is_empty(), "{warnings:?}");
+    for shown in [format!("{config:?}"), config.to_yaml(), config.to_json().to_string()] {
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
+
+#[test]
 fn a_file_that_was_named_must_exist() {
     let named = Path::new("/nowhere/mine.yaml");
     let flags = FlagOverrides::default();
