@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::events::Events;
 use crate::flags::Flags;
+use crate::model::Models;
 use crate::projects::Projects;
 use crate::rpc::Handles;
 use crate::server::listener::Listener;
@@ -29,7 +30,7 @@ use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 use crate::tokens::Counter;
-use crate::turn::{Builds, Core, Documents, Retention, Uploads};
+use crate::turn::{Builds, Core, Documents, Retention, Uploads, model_settings};
 
 use self::control::Control;
 use self::observer::{Announcer, CatalogHints};
@@ -139,12 +140,16 @@ impl Parts {
         let catalog = open_catalog(&dir, &sessions)?;
         announcer.follow(&catalog);
         sessions.set_hints(Arc::new(CatalogHints::new(&catalog)));
+        let tasks = Tasks::new();
+        let settings = model_settings(&config.ollama);
+        let models = Models::new(settings, Arc::clone(&clock), tasks.clone());
         let core = Arc::new(Core {
             sessions,
             catalog,
             projects: Projects::new(dir.join("projects")),
             events: events.clone(),
             clock,
+            models,
             counter: Counter,
             builds: Builds::default(),
             uploads: Uploads::new(dir.clone()),
@@ -167,8 +172,7 @@ impl Parts {
         let announcement = Announcement::publish(&dir, &file)
             .inspect_err(|error| tracing::warn!("clients are not told where it is: {error}"))
             .ok();
-        let (tasks, limits, connections) =
-            (Tasks::new(), Limits::default(), OpenConnections::default());
+        let (limits, connections) = (Limits::default(), OpenConnections::default());
         let control = Arc::new(Control {
             core: Arc::clone(&core),
             source: start::ConfigSource::new(flags, &dir),

@@ -6,6 +6,7 @@
 //! - `server`: socket, lock and framing; `rpc`: methods and errors of the wire.
 //! - `turn`: what combines several parts: recording, building, importing, retention.
 //! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
+//! - `model`: the connection to the model server.
 //! - `projects`: what is remembered of a project; `session`: the log and everything folded from it.
 //! - `events`, `config`, `fsutil`, `clock`, `shutdown`: what all of them stand on.
 //!
@@ -22,6 +23,14 @@ mod flags;
 mod fsutil;
 #[doc(hidden)]
 pub mod measured;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "chat turns and exact counts use the rest of it; tests use all of it"
+    )
+)]
+mod model;
 mod plain;
 mod projects;
 mod rpc;

@@ -101,6 +101,15 @@ error_kinds! {
     Cancelled = 1010, "cancelled", Busy;
     /// The configuration is wrong; file, line and key are in the message.
     Config = 1011, "config", Config;
+    /// The model server cannot be used: nobody answers, it is busy, or something else listens there; `host` and
+    /// `reason` are in `data`.
+    ModelUnavailable = 1012, "modelUnavailable", Busy;
+    /// The model server does not have the model; `host` and `model` are in `data`.
+    ModelNotFound = 1013, "modelNotFound", Gone;
+    /// The model server or the model does not do what was asked for; `host`, `model` and `reason` are in `data`.
+    ModelRefused = 1014, "modelRefused", User;
+    /// The model server failed at it; `host`, `model` and `reason` are in `data`.
+    ModelFailed = 1015, "modelFailed", Internal;
 }
 
 impl ErrorKind {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::event::Event;
-use crate::methods::{context as c, daemon as d, event as e, session as s};
+use crate::methods::{context as c, daemon as d, event as e, model as mo, session as s};
 
 /// What becomes of a call when its client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +104,10 @@ methods! {
     SessionImport = "session.import", Write, s::SessionImportParams => s::SessionImportResult, "Imports a file, chunk by chunk.";
     SessionSave = "session.save", Write, s::SessionIdParams => s::SessionSaveResult, "Writes the session document now.";
     ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
+    ModelList = "model.list", Read, d::NoParams => mo::ModelListResult, "Lists the models of the model server.";
+    ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
+    ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";
+    ModelWarm = "model.warm", Read, mo::ModelWarmParams => mo::ModelWarmResult, "Loads a model, so that the next answer begins sooner.";
     EventSubscribe = "event.subscribe", Stream, e::EventSubscribeParams => Event, "Tells what happens, as it happens.";
 }
 

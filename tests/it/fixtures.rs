@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use ollm_protocol::METHODS;
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, fixture};
+use crate::harness::{FakeOllama, Sandbox, Wire, fixture};
 
 /// What differs from run to run although nothing changed.
 const VOLATILE: &[&str] = &[
@@ -23,6 +23,7 @@ const VOLATILE: &[&str] = &[
     "recordsWritten",
     "connections",
     "behind",
+    "durationMs",
 ];
 
 fn write_fixtures() -> bool {
@@ -135,6 +136,8 @@ fn replay(method: &str, path: &PathBuf) {
     let frozen: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(frozen["request"]["method"], method, "{}", path.display());
     let sandbox = Sandbox::new();
+    let fake = FakeOllama::start("0.33.0");
+    sandbox.write_config(&format!("ollama: {{ host: '{}', model: tiny }}\n", fake.host()));
     let (_daemon, mut wire) = sandbox.served();
     let project = sandbox.project("project");
     let session = prepare(&mut wire, &project);
@@ -145,9 +148,12 @@ fn replay(method: &str, path: &PathBuf) {
         ("<project>", project),
         ("<home>", home),
         ("<socket>", socket),
+        ("<model-server>", fake.url().to_owned()),
     ]);
-    crate::harness::until("the catalog has caught up", || {
-        (wire.ok("daemon.status", json!({}))["catalog"]["behind"] == 0).then_some(())
+    crate::harness::until("the catalog has caught up and the model server is known", || {
+        let status = wire.ok("daemon.status", json!({}));
+        let known = status["modelServer"].get("reachable").is_some();
+        (status["catalog"]["behind"] == 0 && known).then_some(())
     });
     for before in frozen["before"].as_array().into_iter().flatten() {
         let mut before = before.clone();

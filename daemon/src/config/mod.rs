@@ -190,6 +190,10 @@ impl Config {
             return None;
         }
         match (key.section, key.name) {
+            ("ollama", "host") => {
+                let host = (!self.ollama.host.is_empty()).then_some(&self.ollama.host);
+                Some((json!(host), "OLLAMA_HOST, else this machine"))
+            }
             ("sessions", "dataDir") => Some((json!(self.sessions.data_dir), "in the home")),
             ("context", "size") => {
                 Some((json!(DEFAULT_CONTEXT_SIZE), "for sessions that do not say"))

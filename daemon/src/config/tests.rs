@@ -65,7 +65,9 @@ fn what_holds_is_shown_with_where_it_comes_from() {
     check("keepDays", "8", "OLLM_LOG__KEEP_DAYS");
     check("level", "\"debug\"", "--log-level or OLLM_LOG");
     check("markers", "true", "/config.yaml:4; no effect yet");
-    check("keepAlive", "\"5m\"", "default; no effect yet");
+    check("keepAlive", "\"5m\"", "default");
+    check("idleTimeout", "\"2m\"", "default; no effect yet");
+    check("host", "~", "computed: OLLAMA_HOST, else this machine");
     assert!(
         yaml.contains("/sessions\"  # ") && yaml.contains("config.yaml:3; computed: in the home")
     );
@@ -94,6 +96,7 @@ fn the_model_server_is_found_as_its_own_clients_find_it_and_its_key_is_never_sho
     let (config, warnings) = load("", &env, &[("log.level", "warn")]).expect("loads");
     assert_eq!(config.ollama.api_key, Some(super::sections::ApiKey("hunter2".to_owned())));
     assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(config.to_json()["ollama"]["host"]["value"], "box:1");
     for shown in [format!("{config:?}"), config.to_yaml(), config.to_json().to_string()] {
         assert!(!shown.contains("hunter2"), "{shown}");
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ollm_protocol::address::DaemonFile;
-use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
+use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, ModelServerStatus};
 use ollm_protocol::{ErrorKind, EventKind};
 
 use super::start::ConfigSource;
@@ -13,7 +13,7 @@ use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Answer, DaemonControl};
 use crate::server::OpenConnections;
-use crate::turn::{Core, Retention};
+use crate::turn::{self, Core, Retention};
 
 /// Most warnings that are kept for `daemon.status`; the log has them all.
 const MAX_WARNINGS: usize = 20;
@@ -44,7 +44,7 @@ impl Control {
         warnings.drain(..over);
     }
 
-    fn status_now(&self) -> DaemonStatusResult {
+    fn status_now(&self, model_server: ModelServerStatus) -> DaemonStatusResult {
         let file = &self.daemon_file;
         DaemonStatusResult {
             version: file.version.clone(),
@@ -56,6 +56,7 @@ impl Control {
             connections: self.connections.count() as u64,
             store: self.core.sessions.status(),
             catalog: self.core.catalog.status(),
+            model_server,
             subscriptions: self.core.events.subscriptions() as u64,
             memory_bytes: resident_bytes(),
             restart_needed: self
@@ -81,6 +82,7 @@ impl Control {
         // Against what this process was started with: a setting that is back needs no restart.
         *pending = self.core.config().diff(&self.at_start).restart_needed;
         drop(pending);
+        self.core.models.configure(turn::model_settings(&self.core.config().ollama));
         self.retention.ask();
         if !applied.is_empty() || !restart_needed.is_empty() {
             self.core.events.publish(EventDraft {
@@ -99,7 +101,8 @@ impl DaemonControl for Arc<Control> {
     fn status(&self) -> Answer<'_, DaemonStatusResult> {
         let control = Arc::clone(self);
         Box::pin(async move {
-            let status = tokio::task::spawn_blocking(move || control.status_now());
+            let model_server = turn::model_server(&control.core).await;
+            let status = tokio::task::spawn_blocking(move || control.status_now(model_server));
             status.await.map_err(|_| RpcError::leaving())
         })
     }

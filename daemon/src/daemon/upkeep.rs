@@ -1,6 +1,6 @@
 //! What the daemon does by itself: signals, changed configuration, documents, retention, unused sessions.
 //!
-//! Timers: one a minute, for unused sessions. Everything else sleeps until something happens.
+//! Timers: one a minute, for unused sessions and an unused connection to the model server. Everything else sleeps until something happens.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -72,6 +72,7 @@ async fn close_unused(core: Arc<Core>) {
         tokio::time::sleep(LOOK_FOR_UNUSED).await;
         let before = core.clock.now().unix_ms() - UNUSED_MS;
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
+        core.models.rest();
         if closed > 0 {
             tracing::debug!(closed, "closed unused sessions");
         }

@@ -8,6 +8,7 @@ use super::error::RpcError;
 use crate::catalog::CatalogError;
 use crate::causes::with_causes;
 use crate::context::ContextError;
+use crate::model::{ModelError, Phase};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -128,6 +129,73 @@ impl From<crate::fsutil::FsError> for RpcError {
     }
 }
 
+impl From<ModelError> for RpcError {
+    fn from(error: ModelError) -> Self {
+        let model = error.target().and_then(|to| to.model.clone());
+        let list = || "ollmctl models list".to_owned();
+        let (kind, hint) = match &error {
+            ModelError::InvalidHost(_) => {
+                (ErrorKind::Config, Some("ollmctl config show".to_owned()))
+            }
+            ModelError::Unreachable { .. } => {
+                (ErrorKind::ModelUnavailable, Some("ollama serve".to_owned()))
+            }
+            ModelError::Timeout { phase: Phase::Connect | Phase::Answer, .. }
+            | ModelError::ForbiddenHost { .. }
+            | ModelError::Unauthorized { .. }
+            | ModelError::NotOllama { .. }
+            | ModelError::Redirected { .. }
+            | ModelError::Client { .. } => {
+                (ErrorKind::ModelUnavailable, Some("ollmctl config show".to_owned()))
+            }
+            ModelError::Busy { .. } | ModelError::GivenUp { .. } => {
+                (ErrorKind::ModelUnavailable, None)
+            }
+            ModelError::NotFound { .. } => {
+                let pull = model.as_deref().filter(|model| is_typed_plainly(model));
+                (
+                    ErrorKind::ModelNotFound,
+                    Some(pull.map_or_else(list, |model| format!("ollama pull {model}"))),
+                )
+            }
+            ModelError::Unsupported { .. } | ModelError::Refused { .. } => {
+                (ErrorKind::ModelRefused, Some(list()))
+            }
+            ModelError::Overflow { .. } => (ErrorKind::ContextOverflow, None),
+            ModelError::Timeout { .. }
+            | ModelError::LoadFailed { .. }
+            | ModelError::Failed { .. }
+            | ModelError::BrokeOff { .. }
+            | ModelError::Incomplete { .. }
+            | ModelError::Disconnected { .. }
+            | ModelError::Garbage { .. }
+            | ModelError::TooLarge { .. } => {
+                (ErrorKind::ModelFailed, Some("ollmctl models running".to_owned()))
+            }
+        };
+        let mut told = Self::new(kind, error.to_string()).with_field("reason", error.reason());
+        told.hint = hint;
+        if let Some(to) = error.target() {
+            told = told.with_field("host", to.host.clone());
+        }
+        if let Some(model) = model {
+            told = told.with_field("model", model);
+        }
+        match error {
+            ModelError::Overflow { needed, window, .. } => {
+                told.with_field("needed", needed).with_field("available", window)
+            }
+            _ => told,
+        }
+    }
+}
+
+/// Whether a name can be pasted into a shell as it is.
+fn is_typed_plainly(name: &str) -> bool {
+    !name.starts_with('-')
+        && name.chars().all(|char| char.is_ascii_alphanumeric() || "-._:/".contains(char))
+}
+
 impl From<TurnError> for RpcError {
     fn from(error: TurnError) -> Self {
         let message = error.to_string();
@@ -137,6 +205,7 @@ impl From<TurnError> for RpcError {
             TurnError::Context(error) => error.into(),
             TurnError::Project(error) => error.into(),
             TurnError::Import(error) => error.into(),
+            TurnError::Model(error) => error.into(),
             TurnError::Storage(error) => error.into(),
             TurnError::Invalid { .. } | TurnError::Upload { .. } => {
                 Self::new(ErrorKind::InvalidParams, message)

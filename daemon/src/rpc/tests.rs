@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ollm_protocol::methods::daemon::{CatalogStatus, StoreStatus};
+use ollm_protocol::methods::daemon::{CatalogStatus, ModelServerStatus, StoreStatus};
 use ollm_protocol::{METHODS, Timestamp};
 use serde_json::{Value, json};
 
@@ -25,6 +25,7 @@ impl DaemonControl for Idle {
                 connections: 0,
                 store: StoreStatus::default(),
                 catalog: CatalogStatus::default(),
+                model_server: ModelServerStatus::default(),
                 subscriptions: 0,
                 memory_bytes: None,
                 restart_needed: vec![],

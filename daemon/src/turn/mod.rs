@@ -8,6 +8,7 @@ mod create;
 mod documents;
 mod exchange;
 mod list;
+mod models;
 mod read;
 mod record;
 mod remove;
@@ -24,6 +25,9 @@ pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
 pub(crate) use exchange::{Uploads, export, import};
 pub(crate) use list::{current, list, search, set_current};
+pub(crate) use models::{
+    model_server, model_settings, models_list, models_running, models_show, models_warm,
+};
 pub(crate) use read::{get, resume};
 pub(crate) use record::{record, record_custom, record_tool_call};
 pub(crate) use remove::{cleanup, clear, clear_up, delete};
@@ -35,6 +39,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::ContextError;
 use crate::events::Events;
+use crate::model::{ModelError, Models};
 use crate::projects::{ProjectError, Projects};
 use crate::session::import::ImportError;
 use crate::session::{Appended, Draft, KeyUse, SessionError, Sessions};
@@ -52,6 +57,8 @@ pub(crate) struct Core {
     pub events: Events,
     /// Time and ids.
     pub clock: Arc<Clock>,
+    /// The model server.
+    pub models: Models,
     /// Token counting.
     pub counter: Counter,
     /// The last build of each session, for the share that a model server can reuse.
@@ -99,6 +106,9 @@ pub(crate) enum TurnError {
     /// The file cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// The model server did not do it.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// A file operation failed.
     #[error(transparent)]
     Storage(#[from] crate::fsutil::FsError),

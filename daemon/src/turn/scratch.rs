@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use ollm_protocol::SessionId;
 
-use super::{Builds, Core, Documents, Uploads};
+use super::{Builds, Core, Documents, Uploads, model_settings};
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
 use crate::events::Events;
+use crate::model::Models;
 use crate::projects::Projects;
 use crate::session::{Change, Observer, Sessions, SessionsOptions};
+use crate::shutdown::Tasks;
 use crate::tokens::Counter;
 
 /// Tells nobody.
@@ -35,12 +37,17 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
     let no_variables = std::iter::empty::<(String, String)>();
     let (config, _) =
         Config::load(dir, None, no_variables, &FlagOverrides::default()).expect("defaults");
+    // Nobody listens on the port that discards.
+    let mut settings = model_settings(&config.ollama);
+    settings.host = "127.0.0.1:9".to_owned();
+    let clock_too = Arc::clone(&clock);
     Arc::new(Core {
         sessions,
         catalog: Arc::new(catalog),
         projects: Projects::new(dir.join("projects")),
         events: Events::new(Arc::clone(&clock)),
         clock,
+        models: Models::new(settings, clock_too, Tasks::new()),
         counter: Counter,
         builds: Builds::default(),
         uploads: Uploads::new(dir.to_owned()),

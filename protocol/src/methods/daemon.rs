@@ -80,6 +80,9 @@ pub struct DaemonStatusResult {
     pub store: StoreStatus,
     /// The derived database.
     pub catalog: CatalogStatus,
+    /// The model server, as far as it is known; asking for the status asks it again for the next one.
+    #[serde(default)]
+    pub model_server: ModelServerStatus,
     /// Live subscriptions to events.
     pub subscriptions: u64,
     /// Resident memory of the process, in bytes; absent where the system does not say.
@@ -132,6 +135,26 @@ pub struct CatalogStatus {
     pub behind: u64,
     /// Its size on disk, in bytes.
     pub size_bytes: u64,
+}
+
+/// The model server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelServerStatus {
+    /// Its address; empty where the configured one is none.
+    pub host: String,
+    /// Whether it answers; absent while nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reachable: Option<bool>,
+    /// Its version, where it answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// Why it does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// When it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked_at: Option<Timestamp>,
 }
 
 /// What the reload did.

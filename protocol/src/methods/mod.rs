@@ -5,4 +5,5 @@
 pub mod context;
 pub mod daemon;
 pub mod event;
+pub mod model;
 pub mod session;

@@ -45,11 +45,30 @@ impl Daemon {
         }
     }
 
+    /// Starts a daemon with variables of its own.
+    #[track_caller]
+    pub(crate) fn start_with(sandbox: &Sandbox, variables: &[(&str, &str)]) -> Self {
+        let socket = ["--socket".to_owned(), sandbox.socket().to_str().unwrap().to_owned()];
+        match Self::launch_with(sandbox, &socket, variables) {
+            Ok(daemon) => daemon,
+            Err(said) => panic!("the daemon did not start: {said}"),
+        }
+    }
+
     /// Starts a daemon; an error is what it said instead of being ready.
     pub(crate) fn launch(sandbox: &Sandbox, args: &[String]) -> Result<Self, String> {
+        Self::launch_with(sandbox, args, &[])
+    }
+
+    fn launch_with(
+        sandbox: &Sandbox,
+        args: &[String],
+        variables: &[(&str, &str)],
+    ) -> Result<Self, String> {
         let stderr = sandbox.path("daemon.stderr");
         let mut command = Command::new("/bin/sh");
         sandbox.clean(&mut command);
+        command.envs(variables.iter().copied());
         let errors = File::options().create(true).append(true).open(&stderr).unwrap();
         command
             .args(["-c", LAUNCH, "sh"])

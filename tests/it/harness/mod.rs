@@ -4,12 +4,14 @@
 
 mod ctl;
 mod daemon;
+mod fake_ollama;
 mod sandbox;
 mod wait;
 mod wire;
 
 pub(crate) use ctl::{Follower, Output, run};
 pub(crate) use daemon::Daemon;
+pub(crate) use fake_ollama::{Answer, FakeOllama, Fault, count, render};
 pub(crate) use sandbox::{Sandbox, every_file, fixture};
 pub(crate) use wait::{DEADLINE, Random, Waits, until};
 pub(crate) use wire::{Framing, Wire, kind_of, text_message};

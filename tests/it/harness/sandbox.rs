@@ -84,6 +84,8 @@ impl Sandbox {
             .env("PATH", "/usr/bin:/bin")
             .env("LANG", "C.UTF-8")
             .env("OLLM_HOME", self.home())
+            // Where nobody listens: a model server of this machine is none of a test's business.
+            .env("OLLAMA_HOST", "127.0.0.1:9")
             .current_dir(self.directory.path());
     }
 

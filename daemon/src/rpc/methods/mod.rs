@@ -3,6 +3,7 @@
 mod context;
 mod daemon;
 mod event;
+mod model;
 mod session;
 
 use super::Registry;
@@ -12,5 +13,6 @@ pub(super) fn register(registry: &mut Registry) {
     context::register(registry);
     daemon::register(registry);
     event::register(registry);
+    model::register(registry);
     session::register(registry);
 }

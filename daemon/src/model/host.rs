@@ -1,0 +1,219 @@
+//! Where a model server is: the rules of `OLLAMA_HOST`, as its own clients read it. Pure.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The port without a scheme.
+const PORT: u16 = 11_434;
+/// The one name that means a service elsewhere.
+const CLOUD: &str = "ollama.com";
+
+/// Where a model server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    https: bool,
+    /// A name, or an address in the form of a URL.
+    name: String,
+    port: u16,
+    /// Without slashes at its ends.
+    base_path: String,
+}
+
+/// A text that names no host. The text is not repeated, since it may hold a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the address of the model server {problem}")]
+pub(crate) struct InvalidHost {
+    /// What is wrong with it.
+    pub problem: &'static str,
+}
+
+impl Host {
+    /// Reads what `OLLAMA_HOST` or `ollama.host` says; empty is this machine.
+    ///
+    /// **Source**: `envconfig` of Ollama 0.33 and the examples of its Python client: a scheme sets the port 80 or
+    /// 443, without one it is http on 11434; a port that is none becomes the default; what follows the first
+    /// slash is a base path; an address to listen on everywhere means this machine.
+    ///
+    /// **Errors**: a scheme that is not http or https, and characters that no host has. Ollama's own clients
+    /// take these for names and fail when they connect.
+    pub(crate) fn parse(text: &str) -> Result<Self, InvalidHost> {
+        let text = text.trim_matches(|sign: char| sign.is_whitespace() || "\"'".contains(sign));
+        let (https, rest, default) = match text.split_once("://") {
+            None if text == CLOUD => (true, text, 443),
+            None => (false, text, PORT),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (false, rest, 80),
+            Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (true, rest, 443),
+            Some(_) => return Err(InvalidHost { problem: "must begin with http:// or https://" }),
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if authority.contains('@') {
+            return Err(InvalidHost { problem: "holds a user name; give a key in OLLAMA_API_KEY" });
+        }
+        let (name, port) = split_port(authority);
+        let port = port.map_or(default, |port| port.parse().unwrap_or(default));
+        Ok(Self { https, name: name_of(name)?, port, base_path: path_of(path)? })
+    }
+
+    /// The URL of a path, which begins with a slash.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{self}{path}")
+    }
+
+    /// Whether it speaks TLS.
+    pub(crate) const fn is_https(&self) -> bool {
+        self.https
+    }
+
+    /// Whether it is this machine, which no proxy may come between.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let address: Option<IpAddr> = self.name.trim_matches(['[', ']']).parse().ok();
+        address.map_or_else(
+            || self.name == "localhost" || self.name.ends_with(".localhost"),
+            |address| address.is_loopback(),
+        )
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.https { "https" } else { "http" };
+        write!(out, "{scheme}://{}:{}", self.name, self.port)?;
+        if self.base_path.is_empty() { Ok(()) } else { write!(out, "/{}", self.base_path) }
+    }
+}
+
+/// A host and its port; an address of version 6 has a port only behind brackets.
+fn split_port(authority: &str) -> (&str, Option<&str>) {
+    if let Some(inside) = authority.strip_prefix('[')
+        && let Some((address, rest)) = inside.split_once(']')
+    {
+        return (address, rest.strip_prefix(':'));
+    }
+    match authority.split_once(':') {
+        Some((name, port)) if !port.contains(':') => (name, Some(port)),
+        _ => (authority, None),
+    }
+}
+
+/// The name as a URL has it.
+fn name_of(name: &str) -> Result<String, InvalidHost> {
+    let name = name.trim_matches(['[', ']']);
+    if name.is_empty() {
+        return Ok(Ipv4Addr::LOCALHOST.to_string());
+    }
+    match name.parse() {
+        Ok(IpAddr::V4(address)) if address.is_unspecified() => Ok(Ipv4Addr::LOCALHOST.to_string()),
+        Ok(IpAddr::V4(address)) => Ok(address.to_string()),
+        Ok(IpAddr::V6(address)) if address.is_unspecified() => {
+            Ok(format!("[{}]", Ipv6Addr::LOCALHOST))
+        }
+        Ok(IpAddr::V6(address)) => Ok(format!("[{address}]")),
+        Err(_) if name.chars().all(|char| char.is_alphanumeric() || "-._".contains(char)) => {
+            Ok(name.to_ascii_lowercase())
+        }
+        Err(_) => Err(InvalidHost { problem: "is not a host name or an IP address" }),
+    }
+}
+
+fn path_of(path: &str) -> Result<String, InvalidHost> {
+    let path = path.trim_matches('/');
+    let fits = |char: char| char.is_ascii_alphanumeric() || "-._~/%".contains(char);
+    if path.chars().all(fits) && !path.split('/').any(|part| part == "..") {
+        return Ok(path.to_owned());
+    }
+    Err(InvalidHost { problem: "has a path with characters that no path has" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_read_as_the_servers_own_clients_read_it() {
+        let check = |text: &str, expect: &str| {
+            assert_eq!(Host::parse(text).expect(text).to_string(), expect, "{text}");
+        };
+        check("", "http://127.0.0.1:11434");
+        check("  ", "http://127.0.0.1:11434");
+        check("1.2.3.4", "http://1.2.3.4:11434");
+        check("1.2.3.4:5", "http://1.2.3.4:5");
+        check(":56789", "http://127.0.0.1:56789");
+        check(":", "http://127.0.0.1:11434");
+        check("example.com", "http://example.com:11434");
+        check("example.com:", "http://example.com:11434");
+        check("example.com:56789", "http://example.com:56789");
+        check("Example.COM", "http://example.com:11434");
+        check("localhost", "http://localhost:11434");
+        check("http://", "http://127.0.0.1:80");
+        check("http://1.2.3.4", "http://1.2.3.4:80");
+        check("HTTP://1.2.3.4", "http://1.2.3.4:80");
+        check("http://example.com:56789", "http://example.com:56789");
+        check("https://example.com", "https://example.com:443");
+        check("https://example.com:8443", "https://example.com:8443");
+        check("ollama.com", "https://ollama.com:443");
+        check("https://ollama.com", "https://ollama.com:443");
+        check("example.com/", "http://example.com:11434");
+        check("example.com:56789/", "http://example.com:56789");
+        check("example.com/path", "http://example.com:11434/path");
+        check("example.com:56789/a/path/", "http://example.com:56789/a/path");
+        check("https://example.com:56789/path", "https://example.com:56789/path");
+        check("\"1.2.3.4:5\"", "http://1.2.3.4:5");
+        check("'1.2.3.4'", "http://1.2.3.4:11434");
+        check(" \" example.com \" ", "http://example.com:11434");
+        check("0.0.0.0", "http://127.0.0.1:11434");
+        check("0.0.0.0:9", "http://127.0.0.1:9");
+        check("::", "http://[::1]:11434");
+        check("[::]:9", "http://[::1]:9");
+        check("::1", "http://[::1]:11434");
+        check("[::1]", "http://[::1]:11434");
+        check("[::1]:56789", "http://[::1]:56789");
+        check("2001:db8:85a3::8a2e:370:7334", "http://[2001:db8:85a3::8a2e:370:7334]:11434");
+        check("[0001:002:003:0004::1]:56789", "http://[1:2:3:4::1]:56789");
+        check("http://[::1]/path", "http://[::1]:80/path");
+        check("example.com:99999", "http://example.com:11434");
+        check("example.com:-1", "http://example.com:11434");
+        check("example.com:port", "http://example.com:11434");
+        check("http://example.com:port", "http://example.com:80");
+        check("https://example.com:99999", "https://example.com:443");
+    }
+
+    #[test]
+    fn what_no_host_can_be_is_refused_without_being_repeated() {
+        for text in [
+            "ftp://example.com",
+            "http://user:hunter2@example.com",
+            "exa mple.com",
+            "a:b:c",
+            "example.com/a?b",
+            "example.com/../x",
+            "fe80::1%eth0",
+        ] {
+            let error = Host::parse(text).expect_err(text).to_string();
+            assert!(!error.contains("hunter2") && !error.contains("example.com"), "{error}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_told_from_others() {
+        let check = |text, expect| {
+            assert_eq!(Host::parse(text).expect(text).is_loopback(), expect, "{text}");
+        };
+        check("", true);
+        check("localhost:1", true);
+        check("127.8.9.1", true);
+        check("[::1]:4", true);
+        check("0.0.0.0", true);
+        check("http://box.localhost", true);
+        check("192.168.1.4", false);
+        check("localhost.example.com", false);
+        check("ollama.com", false);
+    }
+
+    #[test]
+    fn paths_are_joined_behind_the_base() {
+        let url = |text: &str| Host::parse(text).expect(text).url("/api/tags");
+        assert_eq!(url(""), "http://127.0.0.1:11434/api/tags");
+        assert_eq!(url("https://a.b/c/"), "https://a.b:443/c/api/tags");
+        assert!(Host::parse("https://a.b").is_ok_and(|host| host.is_https()));
+    }
+}

@@ -1,0 +1,132 @@
+//! The handle: status, windows, and other settings while calls go on.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::loads::Agreement;
+use crate::model::models::LoadReport;
+use crate::shutdown::Tasks;
+
+fn settings(host: String) -> ModelSettings {
+    ModelSettings { host, key: None, timeouts: PATIENT }
+}
+
+fn models(server: &Server) -> Models {
+    Models::new(settings(server.host()), Arc::new(Clock::system()), Tasks::new())
+}
+
+/// A server with one model, trained for 16,384 tokens, that is loaded with `effective` once it was asked to.
+fn with_model(effective: u32) -> Server {
+    Server::scripted("0.33.0", move |request, number| {
+        let body = match request.line.as_str() {
+            "POST /api/show" => json!({ "model_info": {
+                "general.architecture": "llama", "llama.context_length": 16_384,
+                "llama.block_count": 32, "llama.embedding_length": 4096,
+                "llama.attention.head_count": 32, "llama.attention.head_count_kv": 8,
+            } }),
+            "GET /api/ps" if number > 4 => json!({ "models": [{
+                "model": "m:latest", "size": 6000_u64 << 20, "size_vram": 5488_u64 << 20,
+                "context_length": effective,
+            }] }),
+            "POST /api/chat" => json!({ "done": true, "done_reason": "load" }),
+            _ => json!({ "models": null }),
+        };
+        answer(200, "", &body.to_string())
+    })
+}
+
+#[tokio::test]
+async fn warming_tells_the_window_in_force_and_what_it_costs() {
+    let server = with_model(8192);
+    let models = models(&server);
+    let LoadReport { window, running, warnings } =
+        models.warm("m", 32_768, Duration::from_secs(60)).await.expect("loads");
+    let expect = Window { requested: 16_384, trained: Some(16_384), effective: Some(8192) };
+    assert_eq!(window, expect);
+    assert_eq!(running.map(|running| running.model).as_deref(), Some("m:latest"));
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("8192 tokens instead of 16384"), "{warnings:?}");
+    assert!(warnings[1].contains("a window of 4096 tokens might fit"), "{warnings:?}");
+    assert_eq!(models.loads().current("m:latest"), Some(16_384));
+    // A smaller wish does not make the server load the model again.
+    models.warm("m", 4096, Duration::from_secs(60)).await.expect("is loaded");
+    let sent: Vec<Value> = server
+        .requests()
+        .into_iter()
+        .filter(|request| request.line == "POST /api/chat")
+        .map(|request| request.body["options"]["num_ctx"].clone())
+        .collect();
+    assert_eq!(sent, [json!(16_384), json!(16_384)]);
+}
+
+#[tokio::test]
+async fn warming_waits_for_who_talks_to_the_model() {
+    let server = with_model(8192);
+    let models = models(&server);
+    let chat = models.queues().enter("m", crate::model::queue::Priority::Chat, "a chat");
+    let warm = models.warm("m", 4096, Duration::ZERO);
+    let release = async {
+        assert_eq!(models.queues().holder("m").as_deref(), Some("a chat"));
+        let asked = server.requests();
+        assert!(asked.iter().all(|request| request.line != "POST /api/chat"));
+        drop(chat);
+    };
+    let (report, ()) = tokio::join!(warm, release);
+    assert!(report.is_ok());
+}
+
+#[tokio::test]
+async fn what_a_model_is_is_asked_once() {
+    let server = with_model(8192);
+    let models = models(&server);
+    let info = models.info("m").await.expect("is there");
+    assert_eq!(info.trained, Some(16_384));
+    let asked = server.requests().len();
+    models.info("m").await.expect("is known");
+    assert_eq!(server.requests().len(), asked);
+    models.show("m").await.expect("is asked");
+    assert!(server.requests().len() > asked);
+}
+
+#[tokio::test]
+async fn the_status_is_what_the_server_last_said() {
+    let server = Server::new("0.31.2", vec![Step::Hang]);
+    let models = models(&server);
+    // The first question waits a moment; where the machine is busy the answer comes with a later one.
+    let status = loop {
+        let status = models.status().await;
+        if status.reachable.is_some() {
+            break status;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((status.reachable, status.version.as_deref()), (Some(true), Some("0.31.2")));
+    assert_eq!(status.host, format!("http://{}", server.host()));
+    assert!(status.error.is_none() && status.checked_at.is_some());
+}
+
+#[tokio::test]
+async fn other_settings_hold_for_the_next_call() {
+    let (first, second) = (with_model(4096), with_model(4096));
+    let models = models(&first);
+    models.info("m").await.expect("is there");
+    assert_eq!(models.loads().agree("m", 4096, None).how, Agreement::Begun);
+    models.configure(settings(first.host()));
+    assert_eq!(models.loads().current("m"), Some(4096), "nothing changed");
+    models.configure(settings(second.host()));
+    assert_eq!(models.loads().current("m"), None, "another server has other models");
+    models.info("m").await.expect("is there");
+    assert!(!second.requests().is_empty());
+    models.configure(settings("ftp://nowhere".to_owned()));
+    let error = models.info("m").await.expect_err("is no address");
+    assert_eq!(error.reason(), "invalidHost");
+    let status = loop {
+        let status = models.status().await;
+        if status.reachable.is_some() {
+            break status;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!((status.reachable, status.host.as_str()), (Some(false), ""));
+    assert!(!models.rest());
+}

@@ -1,0 +1,37 @@
+//! `model.*`: the models of the model server.
+
+use std::sync::Arc;
+
+use ollm_protocol::method as m;
+use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::model::{
+    ModelListResult, ModelRunningResult, ModelShowParams, ModelShowResult, ModelWarmParams,
+    ModelWarmResult,
+};
+
+use crate::rpc::error::RpcError;
+use crate::rpc::{Handles, Registry};
+use crate::turn;
+
+pub(super) fn register(registry: &mut Registry) {
+    registry.register::<m::ModelList, _, _>(list);
+    registry.register::<m::ModelShow, _, _>(show);
+    registry.register::<m::ModelRunning, _, _>(running);
+    registry.register::<m::ModelWarm, _, _>(warm);
+}
+
+async fn list(handles: Arc<Handles>, _: NoParams) -> Result<ModelListResult, RpcError> {
+    Ok(turn::models_list(&handles.core).await?)
+}
+
+async fn show(handles: Arc<Handles>, params: ModelShowParams) -> Result<ModelShowResult, RpcError> {
+    Ok(turn::models_show(&handles.core, params).await?)
+}
+
+async fn running(handles: Arc<Handles>, _: NoParams) -> Result<ModelRunningResult, RpcError> {
+    Ok(turn::models_running(&handles.core).await?)
+}
+
+async fn warm(handles: Arc<Handles>, params: ModelWarmParams) -> Result<ModelWarmResult, RpcError> {
+    Ok(turn::models_warm(&handles.core, params).await?)
+}

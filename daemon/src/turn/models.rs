@@ -1,0 +1,161 @@
+//! The models of the model server, as clients are told of them.
+
+use std::time::Instant;
+
+use ollm_protocol::methods::daemon::ModelServerStatus;
+use ollm_protocol::methods::model::{
+    ModelDetails, ModelListResult, ModelRunningResult, ModelShowParams, ModelShowResult,
+    ModelSummary, ModelWarmParams, ModelWarmResult, RunningModelSummary,
+};
+
+use super::{Core, TurnError};
+use crate::config::{DEFAULT_CONTEXT_SIZE, OllamaConfig};
+use crate::model::{
+    KvGeometry, ListedModel, ModelInfo, ModelSettings, RunningModel, Secret, ServerStatus,
+    Timeouts, advise,
+};
+
+/// The smallest window that a session works with.
+const MIN_WINDOW: u32 = 2048;
+/// The longest name that any server takes is far shorter.
+const MAX_NAME_BYTES: usize = 512;
+
+/// The part of the configuration that the connection gets.
+pub(crate) fn model_settings(config: &OllamaConfig) -> ModelSettings {
+    ModelSettings {
+        host: config.host.clone(),
+        key: config.api_key.clone().map(|key| Secret::new(key.0)),
+        timeouts: Timeouts::new(
+            config.connect_timeout,
+            config.first_token_timeout,
+            config.idle_timeout,
+        ),
+    }
+}
+
+/// What is known of the model server.
+pub(crate) async fn model_server(core: &Core) -> ModelServerStatus {
+    let ServerStatus { host, reachable, version, error, checked_at } = core.models.status().await;
+    let error = error.map(|error| error.to_string());
+    ModelServerStatus { host, reachable, version, error, checked_at }
+}
+
+/// The models that the server has.
+pub(crate) async fn models_list(core: &Core) -> Result<ModelListResult, TurnError> {
+    let backend = core.models.backend()?;
+    let data = backend.list().await?.into_iter().map(summary).collect();
+    Ok(ModelListResult { host: backend.host(), data })
+}
+
+/// What a model is.
+pub(crate) async fn models_show(
+    core: &Core,
+    params: ModelShowParams,
+) -> Result<ModelShowResult, TurnError> {
+    let model = named(core, params.model)?;
+    let info = core.models.show(&model).await?;
+    let host = core.models.backend()?.host();
+    Ok(ModelShowResult { host, model: details(&info, core.models.loads().current(&model)) })
+}
+
+/// The models in the server's memory, with what a person should know of each.
+pub(crate) async fn models_running(core: &Core) -> Result<ModelRunningResult, TurnError> {
+    let backend = core.models.backend()?;
+    let mut data = Vec::new();
+    for running in backend.running().await? {
+        // Only a model that is partly outside needs the numbers of its memory, and the answer does without.
+        let needs = running.size_vram_bytes > 0 && running.size_vram_bytes < running.size_bytes;
+        let info = if needs { core.models.info(&running.model).await.ok() } else { None };
+        data.push(in_memory(running, info.and_then(|info| info.geometry)));
+    }
+    Ok(ModelRunningResult { host: backend.host(), data })
+}
+
+/// Loads a model.
+pub(crate) async fn models_warm(
+    core: &Core,
+    params: ModelWarmParams,
+) -> Result<ModelWarmResult, TurnError> {
+    let model = named(core, params.model)?;
+    if params.context_size.is_some_and(|size| size < MIN_WINDOW) {
+        return Err(TurnError::invalid("contextSize", format!("must be at least {MIN_WINDOW}")));
+    }
+    let config = core.config();
+    let wanted = params.context_size.or(config.context.size).unwrap_or(DEFAULT_CONTEXT_SIZE);
+    let started = Instant::now();
+    let report = core.models.warm(&model, wanted, config.ollama.keep_alive).await?;
+    let running = report.running.as_ref();
+    Ok(ModelWarmResult {
+        host: core.models.backend()?.host(),
+        model,
+        requested_context: report.window.requested,
+        trained_context: report.window.trained,
+        effective_context: report.window.effective,
+        size_bytes: running.map(|running| running.size_bytes),
+        size_vram_bytes: running.map(|running| running.size_vram_bytes),
+        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        warnings: report.warnings,
+    })
+}
+
+/// The model that a call is about: the one it names, else the configured one.
+fn named(core: &Core, model: Option<String>) -> Result<String, TurnError> {
+    let model = model.or_else(|| core.config().ollama.model.clone());
+    match model {
+        None => Err(TurnError::invalid("model", "name one, or set ollama.model")),
+        Some(model) if model.trim().is_empty() => Err(TurnError::invalid("model", "is empty")),
+        Some(model) if model.len() > MAX_NAME_BYTES || model.chars().any(char::is_control) => {
+            Err(TurnError::invalid("model", "is not the name of a model"))
+        }
+        Some(model) => Ok(model),
+    }
+}
+
+fn summary(listed: ListedModel) -> ModelSummary {
+    ModelSummary {
+        model: listed.model,
+        digest: listed.digest,
+        size_bytes: listed.size_bytes,
+        modified_at: listed.modified_at,
+        family: listed.family,
+        parameter_size: listed.parameter_size,
+        quantization: listed.quantization,
+        trained_context: listed.trained,
+        capabilities: listed.capabilities,
+        remote_host: listed.remote_host,
+    }
+}
+
+fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
+    let info = info.clone();
+    ModelDetails {
+        model: info.model,
+        digest: info.digest,
+        architecture: info.architecture,
+        family: info.family,
+        parameter_size: info.parameter_size,
+        parameter_count: info.parameter_count,
+        quantization: info.quantization,
+        trained_context: info.trained,
+        requested_context: requested,
+        context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
+        capabilities: info.capabilities,
+        system: info.system,
+        hidden_messages: info.messages.len() as u64,
+        template: info.template,
+        remote_host: info.remote_host,
+    }
+}
+
+fn in_memory(running: RunningModel, geometry: Option<KvGeometry>) -> RunningModelSummary {
+    let warnings = advise(&running, geometry).into_iter().collect();
+    RunningModelSummary {
+        model: running.model,
+        digest: running.digest,
+        size_bytes: running.size_bytes,
+        size_vram_bytes: running.size_vram_bytes,
+        effective_context: running.effective,
+        expires_at: running.expires_at,
+        warnings,
+    }
+}
