@@ -6,6 +6,7 @@
 mod candidates;
 mod kinds;
 mod methods;
+mod models;
 mod sessions;
 
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
 pub(crate) use methods::{MethodName, closest};
+pub(crate) use models::{ModelsArgs, ModelsCommand};
 pub(crate) use sessions::{
     BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
     ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
@@ -119,6 +121,16 @@ Examples:
     /// See what a model would be sent.
     #[command(subcommand)]
     Context(ContextCommand),
+    /// See which models the model server has, and load them.
+    #[command(
+        visible_alias = "model",
+        after_help = "\
+Examples:
+  ollmctl models
+  ollmctl models show qwen3:8b
+  ollmctl models warm qwen3:8b --size 16384"
+    )]
+    Models(ModelsArgs),
     /// Call any method of the daemon and print its result as JSON.
     #[command(after_help = "\
 `rpc.discover` describes every method with its parameters.

@@ -243,3 +243,23 @@ fn something_else_on_the_port_is_told_from_a_model_server() {
     let error = wire.refused("model.list", json!({}), "modelUnavailable");
     assert_eq!(error["data"]["reason"], "notOllama", "{error}");
 }
+
+#[test]
+fn the_commands_show_what_the_methods_answer() {
+    let fake = FakeOllama::start("0.33.0");
+    let (sandbox, _daemon, _wire) = served(&fake);
+    let list = sandbox.ctl(["models", "list"]).ok();
+    assert!(list.contains("tiny:latest") && list.contains("tools"), "{list}");
+    let shown = sandbox.ctl(["models", "show", "tiny"]).ok();
+    assert!(shown.contains("8,192 tokens"), "{shown}");
+    let warm = sandbox.ctl(["models", "warm", "tiny", "--size", "4096"]).ok();
+    assert!(warm.contains("4,096"), "{warm}");
+    let running = sandbox.ctl(["models", "running"]).ok();
+    assert!(running.contains("tiny:latest") && running.contains("4,096"), "{running}");
+    let json = sandbox.ctl(["models", "--json"]).json();
+    assert_eq!(json["data"][0]["model"], "tiny:latest");
+    let error = sandbox.ctl(["models", "show", "none"]).fails(3);
+    assert!(error.contains("ollama pull none"), "{error}");
+    let status = sandbox.ctl(["daemon", "status"]).ok();
+    assert!(status.contains(fake.url()), "{status}");
+}

@@ -11,6 +11,7 @@ mod cx;
 mod daemon;
 mod error;
 mod events;
+mod models;
 mod project;
 mod record;
 mod sessions;
@@ -109,6 +110,7 @@ fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         Command::Sessions(command) => sessions::run(command, cx),
         Command::Record(args) => record::run(args, cx),
         Command::Context(command) => context::run(command, cx),
+        Command::Models(args) => models::run(args, cx),
         Command::Call(args) => call::run(&args, cx),
         Command::Events(args) => events::run(&args, cx),
         Command::Daemon(command) => daemon::run(command, cx),

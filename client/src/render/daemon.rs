@@ -5,7 +5,7 @@ use ollm_protocol::methods::daemon::DaemonStatusResult;
 use super::number::{bytes, counted, grouped};
 use super::style::Style;
 use super::transcript::View;
-use super::{clean, table, time};
+use super::{clean, models, table, time};
 
 /// The status as names and values, then what a person should know.
 pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
@@ -40,6 +40,7 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
             "catalog",
             format!("{}, {}{behind}", clean::one_line(&catalog.state), bytes(catalog.size_bytes)),
         ),
+        ("models", models::server(&status.model_server)),
         (
             "clients",
             format!(
@@ -83,6 +84,7 @@ mod tests {
             "store": {"sessions": 1200, "openSessions": 3, "recordsWritten": 50, "syncs": 20,
                 "lastFailedWrite": {"at": "2026-01-27T09:58:00Z", "path": "/x", "error": "cannot append to the log /x: no space"}},
             "catalog": {"state": "ready", "behind": 2, "sizeBytes": 2048},
+            "modelServer": {"host": "http://127.0.0.1:11434", "reachable": true, "version": "0.33.0"},
             "warnings": ["disk \u{1b}[5mfull"]
         }))
         .unwrap();
@@ -97,6 +99,7 @@ socket    /run/user/1000/ollm/ab.sock
 sessions  1,200 on disk, 3 in memory
 records   50 written in 20 syncs since the start
 catalog   ready, 2.0 KiB, 2 sessions still to be indexed
+models    http://127.0.0.1:11434, version 0.33.0
 clients   1 connection, 0 subscriptions
 memory    9.0 MiB
 failed    2 min ago: cannot append to the log /x: no space

@@ -9,6 +9,7 @@ pub(crate) mod daemon;
 pub(crate) mod event;
 pub(crate) mod import;
 pub(crate) mod json;
+pub(crate) mod models;
 pub(crate) mod number;
 pub(crate) mod progress;
 pub(crate) mod search;
