@@ -30,7 +30,7 @@ use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 use crate::tokens::Counter;
-use crate::turn::{Builds, Core, Documents, Retention, Uploads, model_settings};
+use crate::turn::{Builds, Chats, Core, Documents, Retention, Uploads, model_settings};
 
 use self::control::Control;
 use self::observer::{Announcer, CatalogHints};
@@ -150,6 +150,7 @@ impl Parts {
             events: events.clone(),
             clock,
             models,
+            chats: Chats::default(),
             counter: Counter,
             builds: Builds::default(),
             uploads: Uploads::new(dir.clone()),

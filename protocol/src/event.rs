@@ -35,6 +35,12 @@ pub enum EventKind {
     BranchChanged,
     /// The configuration was read again. Data: `applied`, `restartNeeded`.
     ConfigReloaded,
+    /// A model is asked for an answer. Data: `model`.
+    TurnStarted,
+    /// The turn is over. Data: `model`, and `finishReason`, or `error` in words.
+    TurnEnded,
+    /// The model server read less of a prompt than was sent. Data: `model`, `sentTokens`, `readTokens`.
+    ServerTruncated,
     /// Always delivered: the subscriber was too slow and missed events. Data: `missed`.
     Lagged,
     /// Always delivered: `since` cannot be replayed from; read the state again. Data: none.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::event::Event;
-use crate::methods::{context as c, daemon as d, event as e, model as mo, session as s};
+use crate::methods::{chat as h, context as c, daemon as d, event as e, model as mo, session as s};
 
 /// What becomes of a call when its client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,9 @@ methods! {
     ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
     ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";
     ModelWarm = "model.warm", Read, mo::ModelWarmParams => mo::ModelWarmResult, "Loads a model, so that the next answer begins sooner.";
+    ChatSend = "chat.send", Stream, h::ChatSendParams => h::ChatEvent, "Has a model answer, and tells as it does.";
+    ChatSubmitToolResults = "chat.submitToolResults", Write, h::ChatSubmitToolResultsParams => h::ChatSubmitToolResultsResult, "Gives a turn the results of the tools that it waits for.";
+    ChatCancel = "chat.cancel", Write, s::SessionIdParams => h::ChatCancelResult, "Ends a turn; what was answered until then stays.";
     EventSubscribe = "event.subscribe", Stream, e::EventSubscribeParams => Event, "Tells what happens, as it happens.";
 }
 
@@ -115,6 +118,17 @@ methods! {
 pub const EVENT_NOTIFICATION: &str = "event.event";
 /// Ends a subscription of [`EventSubscribe`]; takes its id in an array.
 pub const EVENT_UNSUBSCRIBE: &str = "event.unsubscribe";
+
+/// The notification that carries the events of a turn of [`ChatSend`].
+pub const CHAT_NOTIFICATION: &str = "chat.event";
+/// Ends a subscription of [`ChatSend`], and its turn unless that is detached; takes its id in an array.
+pub const CHAT_UNSUBSCRIBE: &str = "chat.unsubscribe";
+
+/// Each method of class `Stream`, with its notification and with what ends its subscriptions.
+pub const STREAMS: &[(&str, &str, &str)] = &[
+    (ChatSend::NAME, CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE),
+    (EventSubscribe::NAME, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE),
+];
 
 #[cfg(test)]
 mod tests {
@@ -127,6 +141,13 @@ mod tests {
             assert!(!method.summary.is_empty());
             assert!(METHODS[at + 1..].iter().all(|other| other.name != method.name));
         }
+    }
+
+    #[test]
+    fn every_stream_has_a_notification_and_an_end() {
+        let listed: Vec<_> = STREAMS.iter().map(|(name, ..)| *name).collect();
+        let streams = METHODS.iter().filter(|method| method.class == Class::Stream);
+        assert_eq!(listed, streams.map(|method| method.name).collect::<Vec<_>>());
     }
 
     #[test]

@@ -11,6 +11,7 @@
     reason = "helpers of tests fail loudly and make files with std, as a user's own tools would"
 )]
 
+mod chat;
 mod context;
 mod crash;
 mod ctl;

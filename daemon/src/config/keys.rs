@@ -66,15 +66,8 @@ const fn key(section: &'static str, name: &'static str, kind: Kind, default: &'s
 }
 
 /// Sections, and keys by their full names, that are checked and that nothing uses yet.
-const NO_EFFECT_YET: &[&str] = &[
-    "ollama.idleTimeout",
-    "snapshots",
-    "compression",
-    "goals",
-    "loopDetection",
-    "environment",
-    "files",
-];
+const NO_EFFECT_YET: &[&str] =
+    &["snapshots", "compression", "goals", "loopDetection", "environment", "files"];
 
 impl Key {
     /// Whether this version uses it.

@@ -66,7 +66,7 @@ fn what_holds_is_shown_with_where_it_comes_from() {
     check("level", "\"debug\"", "--log-level or OLLM_LOG");
     check("markers", "true", "/config.yaml:4; no effect yet");
     check("keepAlive", "\"5m\"", "default");
-    check("idleTimeout", "\"2m\"", "default; no effect yet");
+    check("idleTimeout", "\"2m\"", "default");
     check("host", "~", "computed: OLLAMA_HOST, else this machine");
     assert!(
         yaml.contains("/sessions\"  # ") && yaml.contains("config.yaml:3; computed: in the home")

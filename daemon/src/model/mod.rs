@@ -25,13 +25,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-pub(crate) use chat::{ChatItem, ChatRequest, WarmRequest};
-pub(crate) use error::{ModelError, Phase, Target};
+pub(crate) use chat::{
+    AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, PromptCount, Think,
+    WarmRequest,
+};
+pub(crate) use error::{Capability, ModelError, Phase, Target};
 pub(crate) use host::{Host, InvalidHost};
 pub(crate) use info::{HiddenMessage, ListedModel, ModelInfo, RunningModel};
 pub(crate) use models::{ModelSettings, Models, Secret, ServerStatus};
+pub(crate) use options::Sampling;
+pub(crate) use queue::{Priority, Ticket};
 pub(crate) use version::Version;
-pub(crate) use window::{KvGeometry, Window, advise, clamp_window};
+pub(crate) use window::{KvGeometry, Window, advise, cap_num_predict, clamp_window};
 
 /// An answer that takes time.
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;

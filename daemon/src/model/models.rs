@@ -218,6 +218,11 @@ impl Models {
         Ok(LoadReport { window, running, warnings })
     }
 
+    /// The model as it lies in the server's memory; `None` where it does not, or the server does not tell in time.
+    pub(crate) async fn in_memory(&self, model: &str) -> Option<RunningModel> {
+        running(&*self.backend().ok()?, model).await
+    }
+
     /// What is known of the server, which is asked again behind the answer when that is old.
     ///
     /// Waits a moment only where nothing is known at all.

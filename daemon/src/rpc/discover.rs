@@ -2,9 +2,7 @@
 
 use std::sync::OnceLock;
 
-use ollm_protocol::method::{
-    EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE, EventSubscribe, Method, MethodInfo,
-};
+use ollm_protocol::method::{MethodInfo, STREAMS};
 use ollm_protocol::{Class, ErrorKind, METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -30,7 +28,7 @@ fn build() -> Value {
     let mut generator = settings.into_generator();
     let mut methods: Vec<Value> =
         METHODS.iter().map(|method| describe(method, &mut generator)).collect();
-    methods.push(unsubscribe());
+    methods.extend(STREAMS.iter().map(|(name, _, end)| unsubscribe(end, name)));
     let errors: Map<String, Value> = ErrorKind::ALL
         .iter()
         .map(|kind| {
@@ -70,9 +68,10 @@ fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
     });
     if method.class == Class::Stream {
         described["result"] = json!({ "name": "subscription", "schema": { "type": "integer" } });
-        if method.name == EventSubscribe::NAME {
-            described["x-notification"] = json!({ "method": EVENT_NOTIFICATION, "result": result });
-            described["x-unsubscribe"] = json!(EVENT_UNSUBSCRIBE);
+        if let Some((_, notification, end)) = STREAMS.iter().find(|(name, ..)| *name == method.name)
+        {
+            described["x-notification"] = json!({ "method": notification, "result": result });
+            described["x-unsubscribe"] = json!(end);
         }
     } else {
         described["result"] = json!({ "name": "result", "schema": result });
@@ -106,10 +105,10 @@ fn params_of(method: &MethodInfo, generator: &mut SchemaGenerator) -> Vec<Value>
 }
 
 /// The end of a subscription, which the list of methods does not name.
-fn unsubscribe() -> Value {
+fn unsubscribe(name: &str, of: &str) -> Value {
     json!({
-        "name": EVENT_UNSUBSCRIBE,
-        "summary": "Ends a subscription of events.",
+        "name": name,
+        "summary": format!("Ends a subscription of {of}."),
         "paramStructure": "by-position",
         "params": [{ "name": "subscription", "required": true, "schema": { "type": "integer" } }],
         "result": { "name": "ended", "schema": { "type": "boolean" } },

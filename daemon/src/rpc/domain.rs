@@ -12,7 +12,7 @@ use crate::model::{ModelError, Phase};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
-use crate::turn::TurnError;
+use crate::turn::{ChatError, TurnError};
 
 impl RpcError {
     /// A file that cannot be used; where there is no room, the hint shows how much there is.
@@ -196,6 +196,48 @@ fn is_typed_plainly(name: &str) -> bool {
         && name.chars().all(|char| char.is_ascii_alphanumeric() || "-._:/".contains(char))
 }
 
+impl From<ChatError> for RpcError {
+    fn from(error: ChatError) -> Self {
+        let message = error.to_string();
+        let partial = error.partial();
+        let told = match error {
+            ChatError::Conflict { id, model, since } => Self::new(ErrorKind::Conflict, message)
+                .with_hint(format!("ollmctl call chat.cancel '{{\"sessionId\":\"{id}\"}}'"))
+                .with_field("holder", format!("{model} since {since}")),
+            ChatError::NothingAwaited { .. } => Self::new(ErrorKind::Conflict, message),
+            ChatError::Canceled { .. } => Self::new(ErrorKind::Cancelled, message),
+            ChatError::Model { source, .. } => source.into(),
+            ChatError::Empty { model, prompt_tokens, prompt_limit } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_field("reason", "emptyAnswer")
+                    .with_field("model", model)
+                    .with_field("promptTokens", prompt_tokens)
+                    .with_field("promptLimit", prompt_limit)
+            }
+            ChatError::Truncated { model, sent, read, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_field("reason", "truncated")
+                    .with_field("model", model)
+                    .with_field("sentTokens", sent)
+                    .with_field("readTokens", read)
+            }
+            ChatError::ToolTimeout { missing, .. } => Self::new(ErrorKind::Cancelled, message)
+                .with_field("reason", "toolTimeout")
+                .with_field("missing", missing),
+            ChatError::UnexpectedCall { model, name, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_field("reason", "unexpectedCall")
+                    .with_field("model", model)
+                    .with_field("tool", name)
+            }
+        };
+        match partial {
+            Some(seq) => told.with_field("seq", seq.0),
+            None => told,
+        }
+    }
+}
+
 impl From<TurnError> for RpcError {
     fn from(error: TurnError) -> Self {
         let message = error.to_string();
@@ -206,6 +248,7 @@ impl From<TurnError> for RpcError {
             TurnError::Project(error) => error.into(),
             TurnError::Import(error) => error.into(),
             TurnError::Model(error) => error.into(),
+            TurnError::Chat(error) => error.into(),
             TurnError::Storage(error) => error.into(),
             TurnError::Invalid { .. } | TurnError::Upload { .. } => {
                 Self::new(ErrorKind::InvalidParams, message)

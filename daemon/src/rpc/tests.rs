@@ -62,7 +62,7 @@ async fn what_is_registered_is_what_the_protocol_lists() {
     let methods = methods(idle_handles());
     let registered: BTreeSet<&str> = methods.method_names().collect();
     let mut listed: BTreeSet<&str> = METHODS.iter().map(|method| method.name).collect();
-    listed.insert(ollm_protocol::method::EVENT_UNSUBSCRIBE);
+    listed.extend(ollm_protocol::method::STREAMS.iter().map(|(.., end)| *end));
     assert_eq!(&listed - &registered, BTreeSet::new(), "not registered");
     assert_eq!(&registered - &listed, BTreeSet::new(), "not listed");
 }

@@ -8,7 +8,7 @@ use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBu
 use ollm_protocol::{Seq, SessionId};
 
 use super::update::check_context_size;
-use super::{Core, TurnError, blocking};
+use super::{Core, TurnError, blocking, settle};
 use crate::config::DEFAULT_CONTEXT_SIZE;
 use crate::context::{self, BuildInput, Built, Contents, ContentsError, PathItem, PreviousBuild};
 use crate::session::index::Entry;
@@ -126,8 +126,15 @@ fn item(seq: Seq, entry: Entry) -> Option<PathItem> {
     })
 }
 
-fn plan(core: &Core, params: &ContextBuildParams) -> Result<(Built, Option<Seq>), TurnError> {
+/// The window that a session wants, in tokens.
+pub(super) fn context_size(core: &Core, id: SessionId) -> Result<u32, TurnError> {
+    let own = core.sessions.with(id, |live| live.state().context_size())?;
+    Ok(own.or(core.config().context.size).unwrap_or(DEFAULT_CONTEXT_SIZE))
+}
+
+fn plan(core: &Arc<Core>, params: &ContextBuildParams) -> Result<(Built, Option<Seq>), TurnError> {
     let id = params.session_id;
+    settle(core, id)?;
     let (view, mode) = core.sessions.with(id, |live| (view(live), live.state().mode()))?;
     let epoch = view.epoch_at.map(|seq| Ok::<_, TurnError>((seq, epoch_of(core, id, seq)?)));
     let epoch = epoch.transpose()?;

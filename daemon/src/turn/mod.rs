@@ -4,6 +4,7 @@
 //! **Invariant**: nothing here knows the wire's errors or framing; every function takes the [`Core`] first.
 
 mod build;
+mod chat;
 mod create;
 mod documents;
 mod exchange;
@@ -21,6 +22,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::methods::session::Session;
 
 pub(crate) use build::{Builds, build};
+pub(crate) use chat::{ChatError, Chats, Started, cancel, settle, start, submit_tool_results};
 pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
 pub(crate) use exchange::{Uploads, export, import};
@@ -59,6 +61,8 @@ pub(crate) struct Core {
     pub clock: Arc<Clock>,
     /// The model server.
     pub models: Models,
+    /// The chat turns that are going on.
+    pub chats: Chats,
     /// Token counting.
     pub counter: Counter,
     /// The last build of each session, for the share that a model server can reuse.
@@ -109,6 +113,9 @@ pub(crate) enum TurnError {
     /// The model server did not do it.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A chat turn did not come to its end.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
     /// A file operation failed.
     #[error(transparent)]
     Storage(#[from] crate::fsutil::FsError),

@@ -99,7 +99,7 @@ pub(crate) async fn models_warm(
 }
 
 /// The model that a call is about: the one it names, else the configured one.
-fn named(core: &Core, model: Option<String>) -> Result<String, TurnError> {
+pub(super) fn named(core: &Core, model: Option<String>) -> Result<String, TurnError> {
     let model = model.or_else(|| core.config().ollama.model.clone());
     match model {
         None => Err(TurnError::invalid("model", "name one, or set ollama.model")),

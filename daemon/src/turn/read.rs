@@ -9,7 +9,7 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{EventKind, Seq, SessionId};
 
-use super::{Core, TurnError};
+use super::{Core, TurnError, settle};
 use crate::events::EventDraft;
 use crate::session::index::Entry;
 use crate::session::{Live, SessionError};
@@ -62,7 +62,7 @@ pub(super) struct Slice {
 }
 
 fn page(
-    core: &Core,
+    core: &Arc<Core>,
     id: SessionId,
     from: i64,
     limit: u32,
@@ -71,6 +71,7 @@ fn page(
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(TurnError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
     }
+    settle(core, id)?;
     let first = core.sessions.with(id, |live| first_of(live, from))??;
     let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
     let more = found.next < found.len;

@@ -99,7 +99,8 @@ pub(super) fn key_use<M: Method>(
 /// Long enough for any id that a client makes; a longer one is content by mistake.
 const MAX_KEY_BYTES: usize = 256;
 
-fn message_of(core: &Core, input: MessageInput) -> Result<Message, TurnError> {
+/// A message as it is recorded.
+pub(super) fn message_of(core: &Core, input: MessageInput) -> Result<Message, TurnError> {
     let parts = match (input.parts, input.content) {
         (Some(parts), None) => parts,
         (None, Some(text)) => vec![Part::Text { text }],

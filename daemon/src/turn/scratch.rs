@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use ollm_protocol::SessionId;
 
-use super::{Builds, Core, Documents, Uploads, model_settings};
+use super::{Builds, Chats, Core, Documents, Uploads, model_settings};
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
@@ -48,6 +48,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         events: Events::new(Arc::clone(&clock)),
         clock,
         models: Models::new(settings, clock_too, Tasks::new()),
+        chats: Chats::default(),
         counter: Counter,
         builds: Builds::default(),
         uploads: Uploads::new(dir.to_owned()),

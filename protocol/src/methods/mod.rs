@@ -2,6 +2,7 @@
 //!
 //! Params refuse names they do not know, so a misspelled option is an error and never a silent default.
 
+pub mod chat;
 pub mod context;
 pub mod daemon;
 pub mod event;

@@ -199,14 +199,20 @@ impl Wire {
         self.ok("event.subscribe", params)
     }
 
-    /// The next event of any subscription.
+    /// The next event of any subscription of events.
     #[track_caller]
     pub(crate) fn event(&mut self) -> Value {
+        self.told("event.event")
+    }
+
+    /// The next item of any subscription of one kind.
+    #[track_caller]
+    pub(crate) fn told(&mut self, method: &str) -> Value {
         let notification = self
             .notifications
             .pop_front()
             .unwrap_or_else(|| self.frame().expect("closed before the next event"));
-        assert_eq!(notification["method"], "event.event", "{notification}");
+        assert_eq!(notification["method"], method, "{notification}");
         notification["params"]["result"].clone()
     }
 

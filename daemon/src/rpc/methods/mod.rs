@@ -1,5 +1,6 @@
 //! The handlers, one file a noun: convert in, one call of the domain, convert out.
 
+mod chat;
 mod context;
 mod daemon;
 mod event;
@@ -10,6 +11,7 @@ use super::Registry;
 
 /// Registers every handler.
 pub(super) fn register(registry: &mut Registry) {
+    chat::register(registry);
     context::register(registry);
     daemon::register(registry);
     event::register(registry);

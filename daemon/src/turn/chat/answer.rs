@@ -1,0 +1,163 @@
+//! One answer of a model as it comes, and what is recorded of it however it ends.
+
+use std::time::Instant;
+
+use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
+use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall};
+use ollm_protocol::{Seq, SessionId};
+use tokio_util::sync::CancellationToken;
+
+use super::partial::{Pieces, parts};
+use super::run::Teller;
+use crate::model::{
+    AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatStream, DoneReason, ModelError, Phase,
+};
+use crate::session::Draft;
+use crate::shutdown::Tasks;
+use crate::turn::{Core, TurnError, append};
+
+/// What a model said, and how it ended.
+pub(super) struct Answer {
+    pub(super) thinking: String,
+    pub(super) text: String,
+    pub(super) calls: Vec<ChatToolCall>,
+    pub(super) end: Result<ChatEnd, Stop>,
+    began: Instant,
+}
+
+/// Why an answer stopped before its end.
+pub(super) enum Stop {
+    /// Somebody wanted it to.
+    Canceled,
+    /// The daemon leaves.
+    Stopping,
+    /// The model server failed.
+    Failed(ModelError),
+}
+
+/// Reads an answer to its end, tells it and writes it piece by piece.
+pub(super) async fn collect(
+    core: &Core,
+    mut stream: Box<dyn ChatStream>,
+    mut pieces: Pieces,
+    teller: &Teller,
+    (cancel, tasks): (&CancellationToken, &Tasks),
+) -> Answer {
+    let mut answer = Answer {
+        thinking: String::new(),
+        text: String::new(),
+        calls: Vec::new(),
+        end: Err(Stop::Canceled),
+        began: Instant::now(),
+    };
+    loop {
+        let item = tokio::select! {
+            biased;
+            () = cancel.cancelled() => return answer,
+            () = tasks.stopping() => {
+                answer.end = Err(Stop::Stopping);
+                return answer;
+            }
+            item = stream.next() => item,
+        };
+        match item {
+            Ok(ChatItem::Delta(delta)) => {
+                if let Some(event) = answer.add(core, delta) {
+                    teller.tell(event, cancel).await;
+                }
+                pieces.note(core, &answer.text, &answer.thinking);
+            }
+            Ok(ChatItem::End(end)) => {
+                answer.end = Ok(end);
+                return answer;
+            }
+            Err(error) => {
+                answer.end = Err(Stop::Failed(error));
+                return answer;
+            }
+        }
+    }
+}
+
+impl Answer {
+    fn add(&mut self, core: &Core, delta: ChatDelta) -> Option<ChatEvent> {
+        match delta {
+            ChatDelta::Text(text) => {
+                self.text.push_str(&text);
+                Some(ChatEvent::Delta { text: Some(text), thinking: None })
+            }
+            ChatDelta::Thinking(text) => {
+                self.thinking.push_str(&text);
+                Some(ChatEvent::Delta { text: None, thinking: Some(text) })
+            }
+            ChatDelta::ToolCalls(calls) => {
+                self.calls.extend(calls.into_iter().map(|call| named(core, call)));
+                None
+            }
+        }
+    }
+
+    /// Whether the model said neither text nor called a tool.
+    pub(super) fn is_empty(&self) -> bool {
+        self.text.trim().is_empty() && self.calls.is_empty()
+    }
+
+    /// Why it ended, in one word.
+    pub(super) fn finish_reason(&self) -> &str {
+        match &self.end {
+            Ok(end) => match &end.reason {
+                DoneReason::Length => "length",
+                DoneReason::Other(word) if !word.is_empty() => word,
+                _ => "stop",
+            },
+            Err(Stop::Canceled) => "canceled",
+            Err(Stop::Failed(ModelError::Timeout {
+                phase: Phase::FirstToken | Phase::NextToken,
+                ..
+            })) => "timeout",
+            Err(Stop::Stopping | Stop::Failed(_)) => "interrupted",
+        }
+    }
+
+    /// Records what was said, with what the server counted; `None` when nothing was said.
+    pub(super) async fn record(
+        &self,
+        core: &Core,
+        id: SessionId,
+        model: &str,
+        usage: Option<Usage>,
+    ) -> Result<Option<Seq>, TurnError> {
+        let mut said = parts(self.thinking.clone(), self.text.clone());
+        said.extend(self.calls.iter().map(|call| Part::ToolCall {
+            id: call.id.clone(),
+            name: call.name.clone(),
+            args: call.args.clone(),
+        }));
+        if said.is_empty() {
+            return Ok(None);
+        }
+        let mut message = Message::text(Role::Assistant, "", core.clock.now());
+        message.parts = said;
+        message.model = Some(model.to_owned());
+        message.finish_reason = Some(self.finish_reason().to_owned());
+        message.duration_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
+        let body = RecordBody::Message(message);
+        let tokens = core.counter.count_record(&body);
+        let mut drafts = vec![Draft::new(body, Some((tokens, core.counter.identity())))];
+        drafts.extend(usage.map(|usage| Draft::new(RecordBody::Usage(usage), None)));
+        let appended = append(core, id, drafts, None).await?;
+        core.documents.note(id);
+        Ok(Some(appended.seq))
+    }
+}
+
+/// A call with an id: results are linked by it, and not every server gives one.
+fn named(core: &Core, call: AnswerCall) -> ChatToolCall {
+    let AnswerCall { id, name, args } = call;
+    let id = id.filter(|id| !id.is_empty());
+    ChatToolCall {
+        id: id.unwrap_or_else(|| format!("call_{}", core.clock.uuid().simple())),
+        name,
+        args,
+    }
+}

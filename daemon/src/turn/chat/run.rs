@@ -1,0 +1,390 @@
+//! The course of a turn: build, ask, record, wait for tools, and again until no tool is called.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ollm_protocol::content::Usage;
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatUsage};
+use ollm_protocol::methods::context::{
+    CompactMode, ContextBuildParams, ContextBuildResult, CountKind,
+};
+use ollm_protocol::{EventKind, Seq};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Answer, Stop, collect};
+use super::partial::Pieces;
+use super::plan::Plan;
+use super::tools::TOOL_TIMEOUT;
+use super::{Accepted, ChatError, Slot};
+use crate::events::EventDraft;
+use crate::model::{
+    Capability, ChatEnd, ChatRequest, ModelError, ModelInfo, Priority, PromptCount, Target, Ticket,
+    cap_num_predict,
+};
+use crate::shutdown::Tasks;
+use crate::turn::{Core, TurnError, build};
+
+/// The share of an estimated prompt that is kept free besides: estimates are off by a few percent, and an answer
+/// that reaches the end of the window makes a server drop the oldest half of the conversation without a word.
+const ESTIMATE_MARGIN_DIVISOR: u64 = 10;
+
+/// Tells a turn's client what happens, as long as it listens.
+pub(super) struct Teller(mpsc::Sender<Result<ChatEvent, TurnError>>);
+
+impl Teller {
+    /// Waits for a client that reads slowly, but not longer than for the end of the turn.
+    pub(super) async fn tell(&self, event: ChatEvent, cancel: &CancellationToken) {
+        tokio::select! {
+            biased;
+            // Who left is not told any more.
+            sent = self.0.send(Ok(event)) => drop(sent),
+            () = cancel.cancelled() => {}
+        }
+    }
+
+    async fn tell_last(&self, last: Result<ChatEvent, TurnError>) {
+        drop(self.0.send(last).await);
+    }
+}
+
+/// One turn.
+pub(super) struct Turn {
+    slot: Slot,
+    plan: Plan,
+    teller: Teller,
+}
+
+/// An answer with what it was asked by.
+struct Asked {
+    answer: Answer,
+    built: ContextBuildResult,
+    num_ctx: u32,
+}
+
+impl Turn {
+    pub(super) fn new(
+        slot: Slot,
+        plan: Plan,
+        sender: mpsc::Sender<Result<ChatEvent, TurnError>>,
+    ) -> Self {
+        Self { slot, plan, teller: Teller(sender) }
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.slot.core
+    }
+
+    fn cancel(&self) -> &CancellationToken {
+        &self.slot.turn.cancel
+    }
+
+    async fn tell(&self, event: ChatEvent) {
+        self.teller.tell(event, self.cancel()).await;
+    }
+
+    /// Runs the turn to its end and tells how it ended.
+    pub(super) async fn run(self, accepted: Accepted, tasks: &Tasks) {
+        let model = self.plan.model.clone();
+        self.publish(EventKind::TurnStarted, accepted.seq, json!({ "model": model }));
+        let last = self.answer(accepted, tasks).await;
+        let (seq, data) = match &last {
+            Ok(ChatEvent::Done { seq, finish_reason, .. }) => {
+                (Some(*seq), json!({ "model": model, "finishReason": finish_reason }))
+            }
+            Ok(_) => (None, Value::Null),
+            Err(error) => {
+                let partial =
+                    if let TurnError::Chat(error) = error { error.partial() } else { None };
+                (partial, json!({ "model": model, "error": error.to_string() }))
+            }
+        };
+        self.publish(EventKind::TurnEnded, seq, data);
+        let Self { slot, teller, .. } = self;
+        // Whoever reads the last event may begin the next turn.
+        drop(slot);
+        teller.tell_last(last).await;
+    }
+
+    fn publish(&self, kind: EventKind, seq: Option<Seq>, data: Value) {
+        let core = self.core();
+        let session_id = Some(self.plan.id);
+        core.events.publish(EventDraft { session_id, seq, kind, at: core.clock.now(), data });
+    }
+
+    async fn answer(&self, accepted: Accepted, tasks: &Tasks) -> Result<ChatEvent, TurnError> {
+        let Accepted { seq, duplicate, answered } = accepted;
+        self.tell(ChatEvent::Accepted { seq, duplicate, model: self.plan.model.clone() }).await;
+        if let Some(seq) = answered {
+            let finish_reason = "stop".to_owned();
+            return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
+        }
+        let core = self.core();
+        let info = async { Ok(core.models.info(&self.plan.model).await?) };
+        let info = self.unless_ended(tasks, info).await?;
+        self.check(&info)?;
+        let mut empty_answers = 0;
+        loop {
+            let asked = self.ask(&info, tasks).await?;
+            if asked.answer.end.is_ok() && asked.answer.is_empty() {
+                empty_answers += 1;
+                if empty_answers > 1 {
+                    return Err(self.empty(&asked).into());
+                }
+                continue;
+            }
+            let (seq, usage) = self.keep(&info, &asked).await?;
+            if asked.answer.calls.is_empty() {
+                let finish_reason = asked.answer.finish_reason().to_owned();
+                return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
+            }
+            self.wait_for_tools(seq, asked.answer, tasks).await?;
+        }
+    }
+
+    /// Refuses what the model says it cannot do.
+    fn check(&self, info: &ModelInfo) -> Result<(), TurnError> {
+        let wants_tools = !self.plan.tools.is_empty() && info.can("tools") == Some(false);
+        if !wants_tools {
+            return Ok(());
+        }
+        let host = self.core().models.backend()?.host();
+        let to = Target { host, model: Some(self.plan.model.clone()) };
+        Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
+    }
+
+    fn empty(&self, asked: &Asked) -> ChatError {
+        ChatError::Empty {
+            model: self.plan.model.clone(),
+            prompt_tokens: asked.built.tokens_used,
+            prompt_limit: asked.built.token_budget,
+        }
+    }
+
+    /// Asks the model once.
+    async fn ask(&self, info: &ModelInfo, tasks: &Tasks) -> Result<Asked, TurnError> {
+        let core = self.core();
+        let ticket = core.models.queues().enter(&self.plan.model, Priority::Chat, "chat.send");
+        self.unless_ended(tasks, async {
+            self.admitted(&ticket).await;
+            Ok(())
+        })
+        .await?;
+        let window = self.plan.window(info, core.chats.learned(&self.plan.model));
+        let params = ContextBuildParams {
+            session_id: self.plan.id,
+            context_size: Some(window),
+            model: Some(self.plan.model.clone()),
+            strategy: None,
+            tools: self.plan.tools.clone(),
+            pending: None,
+            compact: CompactMode::Auto,
+        };
+        let mut built = self.unless_ended(tasks, build(core, params)).await?;
+        let loaded = self.unless_ended(tasks, async { Ok(self.loaded().await) }).await?;
+        let agreed = core.models.loads().agree(&self.plan.model, window, loaded.flatten());
+        self.tell_reading(&built, loaded.is_some()).await;
+        let request = self.request(&mut built, agreed.num_ctx);
+        let backend = core.models.backend()?;
+        let stream = async { Ok(backend.stream(&request).await?) };
+        let stream = self.unless_ended(tasks, stream).await?;
+        let pieces = Pieces::new(self.plan.id, &self.plan.model);
+        let answer = collect(core, stream, pieces, &self.teller, (self.cancel(), tasks)).await;
+        drop(ticket);
+        Ok(Asked { answer, built, num_ctx: agreed.num_ctx })
+    }
+
+    async fn admitted(&self, ticket: &Ticket) {
+        loop {
+            let ahead = ticket.ahead().count;
+            if ahead == 0 {
+                return;
+            }
+            let ahead = Some(ahead as u64);
+            self.tell(phase(ChatPhase::Queued, None, None, ahead)).await;
+            ticket.moved().await;
+        }
+    }
+
+    /// Whether the model is in the server's memory, and with which window; asked only after a pause.
+    async fn loaded(&self) -> Option<Option<u32>> {
+        let core = self.core();
+        let used = core.chats.learned(&self.plan.model).used;
+        if used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2) {
+            return Some(core.models.loads().current(&self.plan.model));
+        }
+        core.models.in_memory(&self.plan.model).await.map(|running| running.effective)
+    }
+
+    async fn tell_reading(&self, built: &ContextBuildResult, is_loaded: bool) {
+        if !is_loaded {
+            self.tell(phase(ChatPhase::Loading, None, None, None)).await;
+        }
+        let tokens =
+            built.tokens_used.saturating_sub(if is_loaded { built.prefix_tokens } else { 0 });
+        let expected = self.core().chats.learned(&self.plan.model).expected(tokens).map(as_ms);
+        self.tell(phase(ChatPhase::Reading, Some(tokens), expected, None)).await;
+    }
+
+    fn request(&self, built: &mut ContextBuildResult, num_ctx: u32) -> ChatRequest {
+        let margin = match built.count_kind {
+            CountKind::Exact => 0,
+            CountKind::Calibrated | CountKind::Estimated => {
+                built.tokens_used / ESTIMATE_MARGIN_DIVISOR
+            }
+        };
+        let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
+        let asked = self.plan.max_tokens.map(std::num::NonZeroU32::get);
+        ChatRequest {
+            model: self.plan.model.clone(),
+            messages: std::mem::take(&mut built.messages),
+            tools: self.plan.tools.clone(),
+            num_ctx,
+            // Of a larger window that others need, the session uses its own part.
+            num_predict: cap_num_predict(built.num_ctx.min(num_ctx), used, asked),
+            sampling: self.plan.sampling.clone(),
+            think: self.plan.think,
+            format: self.plan.format.clone(),
+            keep_alive: self.core().config().ollama.keep_alive,
+        }
+    }
+
+    /// Records an answer, tells what it cost, and turns an early end into an error.
+    async fn keep(&self, info: &ModelInfo, asked: &Asked) -> Result<(Seq, ChatUsage), TurnError> {
+        let Asked { answer, built, num_ctx } = asked;
+        let core = self.core();
+        let counted = answer.end.as_ref().ok().map(|end| Usage {
+            model: Some(self.plan.model.clone()),
+            prompt_tokens: prompt_tokens(end).unwrap_or(built.tokens_used),
+            answer_tokens: end.answer_tokens.unwrap_or_default(),
+        });
+        let partial = answer.record(core, self.plan.id, &self.plan.model, counted).await?;
+        let end = match &answer.end {
+            Ok(end) => end,
+            Err(Stop::Canceled) => return Err(ChatError::Canceled { partial }.into()),
+            Err(Stop::Stopping) => return Err(TurnError::Stopping),
+            Err(Stop::Failed(error)) => {
+                return Err(ChatError::Model { source: error.clone(), partial }.into());
+            }
+        };
+        let effective = self.effective(end, *num_ctx).await;
+        core.chats.learn(&self.plan.model, |learned| {
+            learned.note(end);
+            learned.effective = effective.filter(|effective| effective < num_ctx);
+        });
+        let usage = usage(info, asked, end, effective);
+        self.tell(ChatEvent::Usage { usage: usage.clone() }).await;
+        self.check_truncation(built, end, partial)?;
+        match partial {
+            Some(seq) => Ok((seq, usage)),
+            // An answer that is not empty has parts.
+            None => Err(self.empty(asked).into()),
+        }
+    }
+
+    /// The window that the server really uses, asked for after it loaded the model.
+    async fn effective(&self, end: &ChatEnd, num_ctx: u32) -> Option<u32> {
+        let known = self.core().chats.learned(&self.plan.model);
+        if known.used.is_some() && end.load.is_none_or(|load| load < Duration::from_secs(1)) {
+            return known.effective.or(Some(num_ctx));
+        }
+        self.core().models.in_memory(&self.plan.model).await?.effective
+    }
+
+    /// Fewer tokens read than sent, where both are certain, means that the server cut the prompt.
+    fn check_truncation(
+        &self,
+        built: &ContextBuildResult,
+        end: &ChatEnd,
+        partial: Option<Seq>,
+    ) -> Result<(), TurnError> {
+        let (PromptCount::Whole(read), CountKind::Exact) = (end.prompt, built.count_kind) else {
+            return Ok(());
+        };
+        if read >= built.tokens_used {
+            return Ok(());
+        }
+        let (model, sent) = (self.plan.model.clone(), built.tokens_used);
+        let data = json!({ "model": model, "sentTokens": sent, "readTokens": read });
+        self.publish(EventKind::ServerTruncated, partial, data);
+        Err(ChatError::Truncated { model, sent, read, partial }.into())
+    }
+
+    async fn wait_for_tools(
+        &self,
+        seq: Seq,
+        answer: Answer,
+        tasks: &Tasks,
+    ) -> Result<(), TurnError> {
+        if self.plan.tools.is_empty() {
+            let name = answer.calls.first().map(|call| call.name.clone()).unwrap_or_default();
+            let model = self.plan.model.clone();
+            return Err(ChatError::UnexpectedCall { model, name, partial: seq }.into());
+        }
+        let awaited = &self.slot.turn.awaited;
+        awaited.begin(seq, answer.calls.clone());
+        let timeout_ms = as_ms(TOOL_TIMEOUT);
+        self.tell(ChatEvent::ToolCalls { seq, calls: answer.calls, timeout_ms }).await;
+        let complete = async { Ok(tokio::time::timeout(TOOL_TIMEOUT, awaited.complete()).await) };
+        let waited = self.unless_ended(tasks, complete).await;
+        let missing = awaited.end();
+        match waited? {
+            Ok(()) => Ok(()),
+            Err(_) => Err(ChatError::ToolTimeout { missing, after: TOOL_TIMEOUT }.into()),
+        }
+    }
+
+    /// Waits for something unless the turn is ended first.
+    async fn unless_ended<T>(
+        &self,
+        tasks: &Tasks,
+        work: impl Future<Output = Result<T, TurnError>>,
+    ) -> Result<T, TurnError> {
+        tokio::select! {
+            biased;
+            () = self.cancel().cancelled() => Err(ChatError::Canceled { partial: None }.into()),
+            () = tasks.stopping() => Err(TurnError::Stopping),
+            done = work => done,
+        }
+    }
+}
+
+fn phase(
+    name: ChatPhase,
+    tokens: Option<u64>,
+    expected_ms: Option<u64>,
+    ahead: Option<u64>,
+) -> ChatEvent {
+    ChatEvent::Phase { name, tokens, expected_ms, ahead }
+}
+
+fn as_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Tokens of the whole prompt, where the server says.
+fn prompt_tokens(end: &ChatEnd) -> Option<u64> {
+    match end.prompt {
+        PromptCount::Whole(tokens) => Some(tokens),
+        PromptCount::Uncached(_) | PromptCount::Unknown => None,
+    }
+}
+
+fn usage(info: &ModelInfo, asked: &Asked, end: &ChatEnd, effective: Option<u32>) -> ChatUsage {
+    ChatUsage {
+        prompt_tokens: prompt_tokens(end),
+        cached_tokens: end.cached_tokens,
+        answer_tokens: end.answer_tokens,
+        context_tokens: asked.built.tokens_used,
+        prompt_limit: asked.built.token_budget,
+        count_kind: Some(asked.built.count_kind),
+        requested_context: asked.num_ctx,
+        trained_context: info.trained,
+        effective_context: effective,
+        load_ms: end.load.map(as_ms),
+        reading_ms: end.reading.map(as_ms),
+        answering_ms: end.answering.map(as_ms),
+    }
+}
