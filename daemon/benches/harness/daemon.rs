@@ -34,9 +34,12 @@ impl Home {
         Ok(Self { _scratch: Some(dir), ..home })
     }
 
-    /// A home that stays, so that a later run finds the logs of an earlier one.
+    /// A home that stays, so that a later run finds the logs of an earlier one. The directory must be there.
     pub(crate) fn at(path: &Path) -> Result<Self> {
-        std::fs::create_dir_all(path.join("sessions"))?;
+        let sessions = path.join("sessions");
+        if !sessions.is_dir() {
+            std::fs::create_dir(&sessions)?;
+        }
         let mut config = std::fs::File::create(path.join("config.yaml"))?;
         config.write_all(CONFIG.as_bytes())?;
         Ok(Self { path: path.to_owned(), _scratch: None })

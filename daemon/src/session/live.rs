@@ -138,9 +138,14 @@ impl Reader {
         Self { file: Some(Arc::new(file)), blobs }
     }
 
-    /// The records behind entries, `None` for those that are damaged or not what their number says. Neighbors in
-    /// the log that are neighbors here too are read together.
-    pub(super) fn read_all(&self, entries: &[(Seq, Entry)]) -> Vec<Option<Record>> {
+    /// The records behind entries, `None` for those that are damaged, not what their number says, or refused by
+    /// `wants`, which sees the line unless contents lie out of it. Neighbors in the log that are neighbors here
+    /// too are read together.
+    pub(super) fn read_all(
+        &self,
+        entries: &[(Seq, Entry)],
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> Vec<Option<Record>> {
         let mut records = Vec::with_capacity(entries.len());
         let mut bytes = Vec::new();
         let mut rest = entries;
@@ -162,6 +167,9 @@ impl Reader {
             records.extend(run.iter().map(|(seq, entry)| {
                 let at = usize::try_from(entry.offset.checked_sub(first)?).ok()?;
                 let line = bytes.get(at..at + entry.len as usize)?;
+                if !entry.has(Entry::HAS_BLOBS) && !wants(line) {
+                    return None;
+                }
                 log::decode_line(line, &self.blobs).filter(|record| record.seq == *seq)
             }));
         }

@@ -25,9 +25,14 @@ impl IndexSource for Sessions {
         .map(Option::flatten)
     }
 
-    fn records(&self, id: SessionId, entries: &[(Seq, Entry)]) -> io::Result<Vec<Option<Record>>> {
+    fn records(
+        &self,
+        id: SessionId,
+        entries: &[(Seq, Entry)],
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> io::Result<Vec<Option<Record>>> {
         let Some(reader) = self.contents(id)? else { return Ok(vec![None; entries.len()]) };
-        Ok(reader.read_all(entries))
+        Ok(reader.read_all(entries, wants))
     }
 }
 

@@ -7,9 +7,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use ollm_protocol::content::{
-    Custom, Message, Record, RecordBody, RecordKind, Role, ToolCall,
-};
+use ollm_protocol::content::{Custom, Message, Record, RecordBody, RecordKind, Role, ToolCall};
 use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
@@ -399,11 +397,8 @@ mod tests {
         let call = serde_json::from_value(call).expect("a tool call");
         let mut message = Message::text(Role::Assistant, "a\"b\n", Timestamp::from_unix_ms(1));
         message.parts.push(Part::Thinking { text: "hm".to_owned() });
-        let bodies = [
-            RecordBody::Message(message),
-            RecordBody::ToolCall(call),
-            RecordBody::Custom(custom),
-        ];
+        let bodies =
+            [RecordBody::Message(message), RecordBody::ToolCall(call), RecordBody::Custom(custom)];
         for body in &bodies {
             let line = line_of(body, dir.path());
             let json = checked(&line).expect("whole");
