@@ -2,6 +2,8 @@
 //! long ripgrep takes over the same logs where it is installed.
 //!
 //! Run with `cargo bench --bench search`, or `OLLM_BENCH_MB=64 cargo bench --bench search` for less than 1 GB.
+//! With `OLLM_BENCH_HOME=dir` the logs stay there for further runs of the same size, each of which makes the
+//! catalog anew.
 
 mod harness;
 
@@ -33,7 +35,9 @@ fn main() -> Result<()> {
     }
     let mb = std::env::var("OLLM_BENCH_MB").ok().map(|mb| mb.parse()).transpose()?;
     let mb: usize = mb.unwrap_or(DEFAULT_MB);
-    let home = Home::new()?;
+    let kept = std::env::var_os("OLLM_BENCH_HOME");
+    let home = kept.as_ref().map_or_else(Home::new, |path| Home::at(Path::new(path)))?;
+    let is_new = std::fs::read_dir(home.path().join("sessions"))?.next().is_none();
     let dir = home.path().join("sessions");
     let mut text = Text::new(7);
     let (mut phrases, mut text_bytes) = (Vec::new(), 0_u64);
@@ -45,10 +49,18 @@ fn main() -> Result<()> {
         if session % 7 == 0 && phrases.len() < QUERIES {
             phrases.extend(phrase_of(&messages[session % MESSAGES_A_SESSION]));
         }
-        logs.write(messages.into_iter())?;
+        if is_new {
+            logs.write(messages.into_iter())?;
+        }
+    }
+    for suffix in ["", "-wal", "-shm"] {
+        drop(std::fs::remove_file(home.path().join(format!("catalog.sqlite3{suffix}"))));
     }
     let report =
         Report::new("search", &json!({ "textBytes": text_bytes, "logBytes": logs.bytes() }));
+    if std::env::var_os("OLLM_BENCH_ONLY_LOGS").is_some() {
+        return Ok(());
+    }
     let daemon = Daemon::start(&home)?;
     index(&report, &daemon, text_bytes)?;
     let kinds = query_kinds(&text, phrases);

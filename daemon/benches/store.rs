@@ -1,4 +1,4 @@
-//! Many sessions and a large one: the start with 10,000 on disk, a page of the list, and resuming 128 MB.
+//! Many sessions and a large one: the start with 10,000 on disk, a page of the list, resuming 128 MB and deleting it.
 //!
 //! Run with `cargo bench --bench store`. "Cold" is measured only where the system lets its caches be dropped.
 
@@ -21,6 +21,8 @@ const COLD: usize = 5;
 /// 100,000 records of 1.3 KiB are 128 MB.
 const LARGE_RECORDS: usize = 100_000;
 const LARGE_TEXT_BYTES: usize = 1_080;
+/// Small sessions beside the large one.
+const OTHERS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() -> Result<()> {
@@ -92,6 +94,10 @@ fn large(report: &Report) -> Result<()> {
     let texts = (0..LARGE_RECORDS).map(|at| format!("{at}: {}", &text[..LARGE_TEXT_BYTES]));
     let id = logs.write(texts)?;
     let bytes = logs.bytes();
+    // Beside others: the last session would take the whole search index with it.
+    for session in 0..OTHERS {
+        logs.write([format!("question {session}"), "answer".to_owned()].into_iter())?;
+    }
     let daemon = Daemon::start(&home)?;
     daemon.wait_indexed(PATIENCE)?;
     daemon.stop()?;
@@ -115,7 +121,31 @@ fn large(report: &Report) -> Result<()> {
         let row = Row::new(&format!("memory growth, {name}"), "KiB").with("value", growth);
         report.row(row.at_most(kib, 8_192.0))?;
     }
-    without_catalog(report, &home, &id)
+    without_catalog(report, &home, &id)?;
+    deletion(report, &home, &id)
+}
+
+/// Until the answer, and until no word of the session is left in the search index.
+fn deletion(report: &Report, home: &Home, id: &str) -> Result<()> {
+    let daemon = Daemon::start(home)?;
+    daemon.wait_indexed(PATIENCE)?;
+    let mut client = daemon.connect()?;
+    let started = Instant::now();
+    client.call("session.delete", &json!({ "sessionId": id }))?;
+    let answered = started.elapsed().as_secs_f64() * 1e3;
+    loop {
+        let status = client.call("daemon.status", &json!({}))?;
+        if status["catalog"]["forgetting"] == 0 {
+            break;
+        }
+        ensure!(started.elapsed() < PATIENCE, "the words of the session are still there");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let cleaned = started.elapsed().as_secs_f64() * 1e3;
+    let row = Row::new("delete of 128 MB", "ms").with("value", rounded(answered));
+    report.row(row.at_most(answered, 3_000.0))?;
+    report.row(Row::new("delete of 128 MB, words too", "ms").with("value", rounded(cleaned)))?;
+    daemon.stop()
 }
 
 fn without_catalog(report: &Report, home: &Home, id: &str) -> Result<()> {

@@ -161,6 +161,17 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), FsError> {
     }
 }
 
+/// Takes all content out of a file and makes that durable; one that is missing is no error.
+pub(crate) fn empty_file(path: &Path) -> Result<(), FsError> {
+    let emptied = OpenOptions::new().write(true).truncate(true).open(path);
+    match emptied.and_then(|file| file.sync_all()) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(FsError::new("empty", path, source))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes a directory and all in it; one that is missing is no error.
 pub(crate) fn remove_dir_all(path: &Path) -> Result<(), FsError> {
     match fs::remove_dir_all(path) {

@@ -404,10 +404,15 @@ fn delete_leaves_no_byte() {
     assert!(!sandbox.files_with(word).is_empty());
     let gone = wire.ok("session.delete", json!({ "sessionId": session }));
     assert_eq!(gone["sessionId"], session.as_str());
+    let files = sessions_on_disk(&sandbox);
+    assert!(!files.iter().any(|name| name.contains(&session)), "not even after a while: {files:?}");
     wire.refused("session.get", json!({ "sessionId": session }), "sessionNotFound");
     wire.refused("session.delete", json!({ "sessionId": session }), "sessionNotFound");
     assert_eq!(wire.ok("session.search", json!({ "query": word }))["data"], json!([]));
-    until("no file of the home has the word", || sandbox.files_with(word).is_empty().then_some(()));
+    until("the catalog says that it has forgotten", || {
+        (wire.ok("daemon.status", json!({}))["catalog"]["forgetting"] == 0).then_some(())
+    });
+    assert_eq!(sandbox.files_with(word), Vec::<std::path::PathBuf>::new());
     let named = |sandbox: &Sandbox| {
         sessions_on_disk(sandbox)
             .into_iter()

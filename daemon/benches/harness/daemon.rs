@@ -21,22 +21,33 @@ const CONFIG: &str =
 
 /// A scratch home on the disk of the build directory, because memory file systems sync for nothing.
 pub(crate) struct Home {
-    dir: tempfile::TempDir,
+    path: PathBuf,
+    /// Removes it at the end.
+    _scratch: Option<tempfile::TempDir>,
 }
 
 impl Home {
     /// An empty home.
     pub(crate) fn new() -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("b").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
-        let mut config = std::fs::File::create(dir.path().join("config.yaml"))?;
+        let home = Self::at(dir.path())?;
+        Ok(Self { _scratch: Some(dir), ..home })
+    }
+
+    /// A home that stays, so that a later run finds the logs of an earlier one. The directory must be there.
+    pub(crate) fn at(path: &Path) -> Result<Self> {
+        let sessions = path.join("sessions");
+        if !sessions.is_dir() {
+            std::fs::create_dir(&sessions)?;
+        }
+        let mut config = std::fs::File::create(path.join("config.yaml"))?;
         config.write_all(CONFIG.as_bytes())?;
-        std::fs::create_dir(dir.path().join("sessions"))?;
-        Ok(Self { dir })
+        Ok(Self { path: path.to_owned(), _scratch: None })
     }
 
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        &self.path
     }
 }
 

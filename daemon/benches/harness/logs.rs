@@ -29,7 +29,7 @@ impl<'a> Logs<'a> {
 
     /// Writes one session with a message for each text, user and assistant in turns; returns its id.
     pub(crate) fn write(&mut self, texts: impl Iterator<Item = String>) -> Result<String> {
-        let id = uuid::Uuid::new_v4().to_string();
+        let id = self.next_id();
         let file = std::fs::File::create(self.dir.join(format!("{id}.jsonl")))?;
         let mut log = BufWriter::with_capacity(1 << 20, file);
         let at = self.next_instant();
@@ -51,6 +51,14 @@ impl<'a> Logs<'a> {
         }
         log.flush()?;
         Ok(id)
+    }
+
+    /// An id as a session gets that begins now, so that logs made twice are the same.
+    fn next_id(&self) -> String {
+        let (seconds, millis) = (self.now_ms / 1000, u32::try_from(self.now_ms % 1000));
+        let at =
+            uuid::Timestamp::from_unix_time(seconds, millis.unwrap_or_default() * 1_000_000, 0, 0);
+        uuid::Uuid::new_v7(at).to_string()
     }
 
     fn line(&mut self, log: &mut impl std::io::Write, open_object: &str) -> Result<()> {

@@ -1,127 +1,195 @@
 //! Removing a session so that no byte of it is left in any file of the catalog.
 //!
-//! What makes that true:
-//! - `secure_delete` overwrites freed cells and pages with zeros;
-//! - the documents' words are taken out of the index, which needs the tokens that they were added with, so their
-//!   records are read once more; FTS5 then still has them behind marks that hide them, so all of its segments are
-//!   merged into one, which drops both;
-//! - the WAL is emptied and cut to nothing, and files that were moved aside are removed.
+//! In two parts, because the second takes time by the size of the shards (some 25 ms for each MB of them):
 //!
-//! The merge costs time by the size of the index (some 25 ms for each MB), so it is done once for all sessions
-//! that go together. FTS5's own `secure-delete` would take out each word at its place, but walks the list of all
-//! documents of a common word for each one: a session of 1,000 records among 60,000 took 15 s.
+//! 1. [`forget`] removes the session's rows in one transaction and notes its number as forgotten. From then on
+//!    nothing leads to the session any more, and its caller can go on.
+//! 2. [`clean`] does the rest in slices, between which other work has its turn: takes the session's documents out
+//!    of the index, merges all segments of the shards that had some into one, which leaves out the words that only
+//!    they had, empties the WAL and cuts it to nothing. Then the number is struck off.
 //!
-//! Where a record cannot be read again (its log is already gone after a crash, or was replaced), the words of its
-//! session cannot be taken out one by one: the whole index is dropped and made anew from the other logs.
+//! `secure_delete` overwrites freed cells and pages with zeros all the while. Several sessions that are forgotten
+//! before a merge begins share it. FTS5's own `secure-delete` would take out each word at its place, but walks
+//! the list of all documents of a common word for each one: a session of 1,000 records among 60,000 took 15 s.
 //!
-//! A crash in the middle is finished at the next start: a fact in the database says that the files still hold
-//! what was removed, from the same transaction on that removes it.
+//! A crash anywhere leaves either the session's row, whose log is gone, so that the check at the start comes
+//! back here; or its number among the forgotten, and the cleaning begins again, of which every step can be done
+//! twice.
 
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use rusqlite::Connection;
 
-use super::document::{Document, session_term};
-use super::entries::{Entries, READ_BYTES, READ_RECORDS, read_bytes};
+use super::document::session_term;
 use super::index::Writer;
-use super::query::text::{self, Origin};
-use super::query::{self, SessionRow};
-use super::{CatalogError, rebuild, schema, terms};
-use crate::session::index::IndexSource;
+use super::query::{self, shards, text};
+use super::{CatalogError, schema, terms};
 
-/// Pages that one step of the merge writes: 8 MB, which bounds the journal.
-const MERGE_PAGES: i64 = 2_000;
+/// Documents that one slice takes out: some 20 ms.
+const SLICE_DOCUMENTS: usize = 2_000;
+/// Pages that one slice of a merge writes: 2 MB, some 50 ms.
+const SLICE_PAGES: i64 = 500;
 
-/// Removes sessions, their words, and what the files still held of them.
+/// Removes the rows of sessions, and files that were moved aside. What is left of them is for [`clean`].
 pub(super) fn forget(writer: &mut Writer, ids: &[SessionId]) -> Result<(), CatalogError> {
-    let outcome = remove(writer, ids).and_then(|()| scrub(writer));
-    if outcome.is_err()
-        && let Some(conn) = &writer.conn
-    {
-        query::rollback(conn);
-        writer.rows_replaced();
-    }
-    outcome
-}
-
-/// Makes what was removed unreadable: merges the index, empties the journal, removes files that were moved aside.
-/// The fact that asks for it goes last.
-pub(super) fn scrub(writer: &Writer) -> Result<(), CatalogError> {
-    let shared = &writer.shared;
-    let fail = |error| shared.database_error("empty the journal of", error);
-    let conn = writer.conn()?;
-    let needed = query::needs_scrub(conn).map_err(fail)?;
-    if needed {
-        text::merge(conn, MERGE_PAGES)
-            .map_err(|error| shared.database_error("merge the index of", error))?;
-    }
-    if !query::truncate_wal(conn).map_err(fail)? {
-        return Err(CatalogError::JournalInUse { path: shared.path.clone() });
-    }
+    let shared = Arc::clone(&writer.shared);
     schema::remove_aside(&shared.path)?;
-    if needed { query::set_needs_scrub(conn, false).map_err(fail) } else { Ok(()) }
+    let conn = writer.conn()?;
+    let outcome = query::begin(conn)
+        .and_then(|()| remove_rows(conn, ids))
+        .and_then(|all| query::commit(conn).map(|()| all));
+    match outcome {
+        Ok(all) => {
+            if all {
+                writer.rows_replaced();
+            }
+            writer.note_unclean()
+        }
+        Err(error) => {
+            query::rollback(conn);
+            Err(shared.database_error("remove a session from", error))
+        }
+    }
 }
 
-/// Takes the documents of a session out of the index; false when some of them could not be read again. Their
-/// words stay in the files until the index is merged.
+/// True when no session is left, and the index with all documents was dropped.
+fn remove_rows(conn: &Connection, ids: &[SessionId]) -> rusqlite::Result<bool> {
+    let mut found = false;
+    for id in ids {
+        if let Some(row) = query::session(conn, *id)? {
+            query::remove_session(conn, row.num)?;
+            found = true;
+        }
+    }
+    let all = found && query::is_without_sessions(conn)?;
+    if all {
+        text::reset(conn)?;
+    }
+    Ok(all)
+}
+
+/// How far a cleaning has come. Lost with the process: it begins again.
+#[derive(Debug)]
+pub(super) struct Cleaning {
+    /// The sessions that will be gone when it is through.
+    nums: Vec<i64>,
+    /// The shards that it merges.
+    shards: Vec<i64>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Documents of `nums[at]` are to be taken out.
+    Documents { at: usize },
+    /// A merge of `shards[at]` that began before may have passed over words that are to go: it is finished first.
+    Settling { at: usize },
+    /// All segments of `shards[at]` are merged.
+    Merging { at: usize },
+    /// Only the WAL is left.
+    Emptying,
+}
+
+/// Does one slice of the cleaning up, or finds that nothing is left to do.
+pub(super) fn clean(writer: &mut Writer) -> Result<(), CatalogError> {
+    let shared = Arc::clone(&writer.shared);
+    let fail = |error| shared.database_error("clean up", error);
+    let cleaning = writer.cleaning.take();
+    let conn = writer.conn()?;
+    let mut cleaning = match cleaning {
+        Some(cleaning) => cleaning,
+        None => match Cleaning::begin(conn).map_err(fail)? {
+            Some(cleaning) => cleaning,
+            None => return writer.note_unclean(),
+        },
+    };
+    if let Stage::Emptying = cleaning.stage {
+        if !query::truncate_wal(conn).map_err(fail)? {
+            return Err(CatalogError::JournalInUse { path: shared.path.clone() });
+        }
+        strike_off(conn, &cleaning.nums).map_err(fail)?;
+        return writer.note_unclean();
+    }
+    cleaning.stage = cleaning.step(conn).map_err(fail)?;
+    writer.cleaning = Some(cleaning);
+    Ok(())
+}
+
+impl Cleaning {
+    /// `None` when there is nothing to clean up.
+    fn begin(conn: &Connection) -> rusqlite::Result<Option<Self>> {
+        let (nums, shards) = (query::forgotten(conn)?, shards::unmerged(conn)?);
+        let is_idle = nums.is_empty() && shards.is_empty();
+        Ok((!is_idle).then_some(Self { nums, shards, stage: Stage::Documents { at: 0 } }))
+    }
+
+    /// Does a slice of the stage and gives the next one.
+    fn step(&mut self, conn: &Connection) -> rusqlite::Result<Stage> {
+        match self.stage {
+            Stage::Documents { at } => {
+                let Some(num) = self.nums.get(at) else {
+                    self.shards = shards::unmerged(conn)?;
+                    return Ok(Stage::Settling { at: 0 });
+                };
+                let more = take_out(conn, *num, SLICE_DOCUMENTS)?;
+                Ok(Stage::Documents { at: if more { at } else { at + 1 } })
+            }
+            Stage::Settling { at } => {
+                let Some(shard) = self.shards.get(at) else { return Ok(Stage::Emptying) };
+                if text::merge_on(conn, *shard, SLICE_PAGES)? {
+                    return Ok(self.stage);
+                }
+                // At once, so that no other merge can begin in between.
+                text::begin_merge(conn, *shard, SLICE_PAGES)?;
+                Ok(Stage::Merging { at })
+            }
+            Stage::Merging { at } => {
+                let Some(shard) = self.shards.get(at) else { return Ok(Stage::Emptying) };
+                if text::merge_on(conn, *shard, SLICE_PAGES)? {
+                    return Ok(self.stage);
+                }
+                shards::set_unmerged(conn, *shard, false)?;
+                Ok(Stage::Settling { at: at + 1 })
+            }
+            Stage::Emptying => Ok(Stage::Emptying),
+        }
+    }
+}
+
+/// Takes up to `limit` documents of a session out, in one transaction; false when it has no more.
+fn take_out(conn: &Connection, num: i64, limit: usize) -> rusqlite::Result<bool> {
+    query::begin(conn)?;
+    let more = remove_documents(conn, num, limit)?;
+    query::commit(conn)?;
+    Ok(more)
+}
+
+/// Takes up to `limit` documents of a session out of the index; false when it has no more. The shards that had
+/// them are to be merged from then on.
 pub(super) fn remove_documents(
     conn: &Connection,
-    source: &dyn IndexSource,
-    id: SessionId,
-    row: &SessionRow,
+    num: i64,
+    limit: usize,
 ) -> rusqlite::Result<bool> {
-    let mine = terms::expression(&[], &[session_term(row.num)]);
-    let docids = text::matching(conn, &mine, (i64::MIN, i64::MAX), usize::MAX)?;
-    let mut reader = Entries::new(conn, row.num);
-    let mut rest = &docids[..];
-    while !rest.is_empty() {
-        let (mut batch, mut wanted, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while let Some((docid, later)) = rest.split_first()
-            && batch.len() < READ_RECORDS
-            && bytes < READ_BYTES
-        {
-            rest = later;
-            let Some(Origin { seq, .. }) = text::origin(conn, *docid)? else { return Ok(false) };
-            let Some(entry) = reader.read(seq.0)? else { return Ok(false) };
-            bytes += read_bytes(&entry);
-            batch.push(*docid);
-            wanted.push((seq, entry));
-        }
-        let Ok(records) = source.records(id, &wanted) else { return Ok(false) };
-        if records.len() != batch.len() {
-            return Ok(false);
-        }
-        for (docid, record) in batch.into_iter().zip(records) {
-            let Some(document) = record.as_ref().and_then(Document::of) else { return Ok(false) };
-            text::remove_document(conn, docid, &document.tokens(row.num, row.project.as_deref()))?;
+    let mine = terms::expression(&[], &[session_term(num)]);
+    let everywhere = (i64::MIN, i64::MAX);
+    let mut left = limit;
+    for shard in shards::newest_first(conn)? {
+        let docids = text::matching_in(conn, shard.num, &mine, everywhere, left)?;
+        text::remove_documents(conn, shard.num, &docids)?;
+        left -= docids.len();
+        if left == 0 {
+            return Ok(true);
         }
     }
-    Ok(true)
+    Ok(false)
 }
 
-fn remove(writer: &mut Writer, ids: &[SessionId]) -> Result<(), CatalogError> {
-    let shared = Arc::clone(&writer.shared);
-    let conn = writer.conn()?;
-    let clean = query::begin(conn)
-        .and_then(|()| remove_rows(conn, &*shared.source, ids))
-        .and_then(|clean| query::commit(conn).map(|()| clean))
-        .map_err(|error| shared.database_error("remove a session from", error))?;
-    if clean { Ok(()) } else { rebuild::reset_search(writer) }
-}
-
-/// True when the words of all sessions are out of the index.
-fn remove_rows(
-    conn: &Connection,
-    source: &dyn IndexSource,
-    ids: &[SessionId],
-) -> rusqlite::Result<bool> {
-    let mut clean = true;
-    for id in ids {
-        let Some(row) = query::session(conn, *id)? else { continue };
-        clean = clean && !row.orphans && remove_documents(conn, source, *id, &row)?;
-        query::remove_session(conn, row.num)?;
-        query::set_needs_scrub(conn, true)?;
+fn strike_off(conn: &Connection, nums: &[i64]) -> rusqlite::Result<()> {
+    query::begin(conn)?;
+    for num in nums {
+        query::set_clean(conn, *num)?;
     }
-    Ok(clean)
+    query::commit(conn)
 }

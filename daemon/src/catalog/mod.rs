@@ -15,6 +15,7 @@ mod entries;
 mod error;
 mod forget;
 mod index;
+mod line;
 mod query;
 mod queue;
 mod read;
@@ -106,10 +107,10 @@ impl Catalog {
             reader: Mutex::new(Some(connections.reader)),
             state: AtomicU8::new(State::Ready as u8),
         });
+        // What a removal left to clean up is gone on with, unless the first calls want something else.
+        shared.queue.set_unclean(connections.forgotten, connections.unmerged);
         if connections.fresh {
             shared.set_state(State::Rebuilding);
-        }
-        if connections.fresh {
             shared.queue.ask_check(Duration::ZERO);
         } else if options.check_at_open {
             shared.queue.ask_check(CHECK_AFTER);
@@ -126,16 +127,22 @@ impl Catalog {
         self.shared.queue.mark(id);
     }
 
-    /// Removes every trace of sessions from the catalog's files, and returns when that is done. Changes that are
-    /// marked before it returns are dropped. Much cheaper once for many sessions than once for each.
+    /// Removes sessions, whose logs are gone. When it returns, nothing here leads to them any more; their words
+    /// may be in the files for a while, and are taken out in the background: [`Catalog::wait_clean`].
+    /// Changes that are marked before it returns are dropped.
     ///
-    /// To be called *before* the logs are removed, because the words of a document can be taken out of the index
-    /// only by reading it once more. Where that fails, the whole index is dropped and made anew. After an error
-    /// or a crash it can be called again; a session that is not known is no error.
+    /// **Errors**: the rows could not be removed, for example on a full disk. The sessions are not shown all the
+    /// same, and the removal is tried again until it succeeds, also after a restart, which finds that their logs
+    /// are gone. A session that is not known is no error.
     pub(crate) fn forget(&self, ids: &[SessionId]) -> Result<(), CatalogError> {
         let (reply, answer) = mpsc::sync_channel(1);
-        self.shared.queue.ask_forget(Forget { ids: ids.to_vec(), reply })?;
+        self.shared.queue.ask_forget(Forget { ids: ids.to_vec(), reply: Some(reply) })?;
         answer.recv().map_err(|_| CatalogError::Closed)?
+    }
+
+    /// Waits until no byte of a removed session is in the files; false when `deadline` came first.
+    pub(crate) fn wait_clean(&self, deadline: Instant) -> bool {
+        self.shared.queue.wait_clean(deadline)
     }
 
     /// How it is. Reads no table.
@@ -149,6 +156,7 @@ impl Catalog {
             state: state.to_owned(),
             behind: self.shared.queue.behind() as u64,
             size_bytes: schema::size_bytes(&self.shared.path),
+            forgetting: self.shared.queue.unclean() as u64,
         }
     }
 

@@ -1,10 +1,11 @@
 //! Every statement on the tables of sessions, records and documents, one typed function each.
 //!
 //! The functions take part in the transaction that their caller has open. Numbers that SQLite keeps as signed
-//! are converted here and nowhere else. The full-text index is in [`text`], the
-//! records' positions in [`packed`].
+//! are converted here and nowhere else. The full-text index is in [`text`] and
+//! [`shards`], the records' positions in [`packed`].
 
 pub(super) mod packed;
+pub(super) mod shards;
 pub(super) mod text;
 
 use ollm_protocol::SessionId;
@@ -25,8 +26,6 @@ pub(super) struct SessionRow {
     pub known: Known,
     /// How many records have their text in the index.
     pub text_records: u64,
-    /// The index holds text of a log that was replaced, which cannot be taken out one by one.
-    pub orphans: bool,
     /// The project that its documents carry.
     pub project: Option<String>,
 }
@@ -61,26 +60,27 @@ pub(super) fn shrink_memory(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA shrink_memory")
 }
 
-/// Whether the files may still hold what was removed.
-pub(super) fn needs_scrub(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.query_row("SELECT EXISTS (SELECT 1 FROM facts WHERE name = 'scrub')", [], |row| row.get(0))
+/// The numbers of sessions that are gone and whose words may still be in the files.
+pub(super) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+    conn.prepare_cached("SELECT num FROM forgotten ORDER BY num")?
+        .query_map([], |row| row.get(0))?
+        .collect()
 }
 
-/// Says whether they may.
-pub(super) fn set_needs_scrub(conn: &Connection, needs: bool) -> rusqlite::Result<()> {
-    conn.prepare_cached(if needs {
-        "INSERT OR REPLACE INTO facts (name, value) VALUES ('scrub', 1)"
-    } else {
-        "DELETE FROM facts WHERE name = 'scrub'"
-    })?
-    .execute([])
-    .map(drop)
+/// Nothing of a session that is gone is in the files any more.
+pub(super) fn set_clean(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM forgotten WHERE num = ?1")?.execute([num]).map(drop)
+}
+
+/// Whether no session is left.
+pub(super) fn is_without_sessions(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sessions)", [], |row| row.get(0))
 }
 
 /// The row of a session.
 pub(super) fn session(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<SessionRow>> {
     conn.prepare_cached(
-        "SELECT num, bytes, records, last_crc, n_keys, text_records, orphans, project
+        "SELECT num, bytes, records, last_crc, n_keys, text_records, project
          FROM sessions WHERE id = ?1",
     )?
     .query_row([id_bytes(id)], |row| {
@@ -93,8 +93,7 @@ pub(super) fn session(conn: &Connection, id: SessionId) -> rusqlite::Result<Opti
             num: row.get(0)?,
             known: Known { point, keys: unsigned(row, 4)? },
             text_records: unsigned(row, 5)?,
-            orphans: row.get(6)?,
-            project: row.get(7)?,
+            project: row.get(6)?,
         })
     })
     .optional()
@@ -106,17 +105,16 @@ pub(super) fn put_session(
     old: Option<&SessionRow>,
     update: &IndexUpdate,
     text_records: u64,
-    orphans: bool,
 ) -> rusqlite::Result<i64> {
     let session = &update.session;
     let key = update.create_key.as_ref();
     conn.prepare_cached(
         "INSERT INTO sessions (num, id, last_ms, status, project, pinned, imported, forked_from, bytes, records,
-             last_crc, n_keys, text_records, orphans, create_key, create_payload)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+             last_crc, n_keys, text_records, create_key, create_payload)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
          ON CONFLICT (num) DO UPDATE SET last_ms = ?3, status = ?4, project = ?5, pinned = ?6, imported = ?7,
              forked_from = ?8, bytes = ?9, records = ?10, last_crc = ?11, n_keys = ?12, text_records = ?13,
-             orphans = ?14, create_key = ?15, create_payload = ?16",
+             create_key = ?14, create_payload = ?15",
     )?
     .execute(params![
         old.map(|row| row.num),
@@ -132,7 +130,6 @@ pub(super) fn put_session(
         update.point.last_crc,
         signed(update.first_key + update.keys.len() as u64),
         signed(text_records),
-        orphans,
         key.map(|entry| entry.key),
         key.map(|entry| entry.payload),
     ])?;
@@ -157,13 +154,14 @@ pub(super) fn set_text_records(
         .map(drop)
 }
 
-/// Removes all rows of a session but its documents.
+/// Removes all rows of a session but its documents, which lead nowhere from then on and are taken out later.
 pub(super) fn remove_session(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     for table in [Packed::Entries, Packed::Keys] {
         packed::remove(conn, table, num)?;
     }
     conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
-    conn.prepare_cached("DELETE FROM sessions WHERE num = ?1")?.execute([num]).map(drop)
+    conn.prepare_cached("DELETE FROM sessions WHERE num = ?1")?.execute([num])?;
+    conn.prepare_cached("INSERT INTO forgotten (num) VALUES (?1)")?.execute([num]).map(drop)
 }
 
 /// A session as lists show it; `None` for a number that is gone.
@@ -171,6 +169,23 @@ pub(super) fn session_json(conn: &Connection, num: i64) -> rusqlite::Result<Opti
     conn.prepare_cached("SELECT session FROM details WHERE num = ?1")?
         .query_row([num], |row| from_json(row.get_ref(0)?.as_str()?))
         .optional()
+}
+
+/// What a hit shows of its session; `None` for a number that is gone.
+pub(super) fn session_name(conn: &Connection, num: i64) -> rusqlite::Result<Option<SessionName>> {
+    conn.prepare_cached("SELECT session FROM details WHERE num = ?1")?
+        .query_row([num], |row| from_json(row.get_ref(0)?.as_str()?))
+        .optional()
+}
+
+/// The part of a stored session that hits show; the rest of the JSON is passed over.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SessionName {
+    /// The session.
+    pub session_id: SessionId,
+    /// Its title.
+    pub title: String,
 }
 
 /// The folded state of a session.
@@ -306,7 +321,7 @@ fn session_id(row: &Row<'_>, column: usize) -> rusqlite::Result<SessionId> {
     row.get(column).map(|bytes| SessionId::from_uuid(uuid::Uuid::from_bytes(bytes)))
 }
 
-fn from_json(json: &str) -> rusqlite::Result<Session> {
+fn from_json<T: serde::de::DeserializeOwned>(json: &str) -> rusqlite::Result<T> {
     serde_json::from_str(json)
         .map_err(|error| rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
 }

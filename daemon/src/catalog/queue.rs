@@ -3,7 +3,9 @@
 //! Bounded by the number of sessions: a session that changes again while it waits is one item. Must not know
 //! what the work is. The lock is held for a few instructions and never across I/O.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod pending;
+
+use std::collections::HashSet;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +13,7 @@ use std::time::{Duration, Instant};
 use ollm_protocol::SessionId;
 
 use super::CatalogError;
+use pending::{Choice, Pending};
 
 /// The shortest time from one batch to the next, so that a conversation is indexed in transactions of several
 /// records. The first change after a pause does not wait.
@@ -18,7 +21,7 @@ const PACE: Duration = Duration::from_millis(500);
 /// Changes after which the next batch does not wait for [`PACE`].
 const EAGER_MARKS: usize = 256;
 /// How long after a failed batch the next one is tried: a full disk stays full for a while.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
 /// How long nothing is asked before memory is given back, once.
 const REST: Duration = Duration::from_secs(3);
 /// How long a shutdown goes on indexing what is waiting; the rest is found again at the next start.
@@ -37,8 +40,8 @@ pub(super) enum Need {
 pub(super) struct Forget {
     /// The sessions.
     pub ids: Vec<SessionId>,
-    /// Takes exactly one answer.
-    pub reply: SyncSender<Result<(), CatalogError>>,
+    /// Takes one answer, where somebody waits for it.
+    pub reply: Option<SyncSender<Result<(), CatalogError>>>,
 }
 
 /// The next thing to do.
@@ -47,6 +50,8 @@ pub(super) enum Job {
     Index,
     /// Remove a session.
     Forget(Forget),
+    /// Do a slice of the cleaning up.
+    Clean,
     /// Compare the catalog with the logs.
     Check,
     /// The file is damaged: make another one.
@@ -67,31 +72,6 @@ pub(super) struct Queue {
     done: Condvar,
 }
 
-#[derive(Default)]
-struct Pending {
-    needs: HashMap<SessionId, Need>,
-    order: VecDeque<SessionId>,
-    /// Taken for a batch that is not committed.
-    taken: Vec<(SessionId, Need)>,
-    /// Their source failed; they wait for the next change.
-    failed: HashSet<SessionId>,
-    /// Removed and not changed since, so that a check does not bring them back.
-    forgotten: HashSet<SessionId>,
-    forgets: VecDeque<Forget>,
-    /// When to compare with the logs.
-    check_at: Option<Instant>,
-    checking: bool,
-    recover: bool,
-    working: bool,
-    rested: bool,
-    marks: usize,
-    waiters: usize,
-    last_batch: Option<Instant>,
-    retry_at: Option<Instant>,
-    closing: Option<Instant>,
-    dead: bool,
-}
-
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,6 +81,7 @@ impl Queue {
     pub(super) fn mark(&self, id: SessionId) {
         let mut pending = self.lock();
         pending.forgotten.remove(&id);
+        pending.hidden.remove(&id);
         pending.failed.remove(&id);
         let was_empty = pending.needs.is_empty();
         pending.add(id, Need::Update);
@@ -116,6 +97,9 @@ impl Queue {
     /// A check found that these differ; those that were removed meanwhile stay removed.
     pub(super) fn mark_found(&self, found: impl IntoIterator<Item = (SessionId, Need)>) {
         let mut pending = self.lock();
+        // Ids are mostly by time, and the index takes documents in the order of time best.
+        let mut found: Vec<_> = found.into_iter().collect();
+        found.sort_unstable_by_key(|(id, _)| *id);
         for (id, need) in found {
             if !pending.forgotten.contains(&id) {
                 pending.add(id, need);
@@ -129,17 +113,62 @@ impl Queue {
         if pending.dead || pending.closing.is_some() {
             return Err(CatalogError::Closed);
         }
-        forget.ids.iter().for_each(|id| pending.drop_session(*id));
+        for id in &forget.ids {
+            pending.drop_session(*id);
+            pending.hidden.insert(*id);
+        }
         pending.forgets.push_back(forget);
         drop(pending);
         self.wake.notify_one();
         Ok(())
     }
 
-    /// Drops changes that came while a removal was under way.
-    pub(super) fn forgotten(&self, ids: &[SessionId]) {
+    /// Drops changes that came while a removal was under way; one that failed is tried again.
+    pub(super) fn forgotten(&self, ids: &[SessionId], rows_are_gone: bool) {
         let mut pending = self.lock();
-        ids.iter().for_each(|id| pending.drop_session(*id));
+        for id in ids {
+            pending.drop_session(*id);
+            if rows_are_gone {
+                pending.hidden.remove(id);
+            } else {
+                pending.hidden.insert(*id);
+            }
+        }
+        if !rows_are_gone {
+            pending.stuck.extend(ids);
+            pending.retry_at = Some(Instant::now() + RETRY);
+            drop(pending);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sessions that must not be shown though they have rows.
+    pub(super) fn hidden(&self) -> HashSet<SessionId> {
+        self.lock().hidden.clone()
+    }
+
+    /// Whether somebody waits for a removal, for which a long batch is ended early.
+    pub(super) fn is_urgent(&self) -> bool {
+        !self.lock().forgets.is_empty()
+    }
+
+    /// How many sessions are to be cleaned up behind, and whether shards are to be merged.
+    pub(super) fn set_unclean(&self, sessions: usize, unmerged: bool) {
+        let mut pending = self.lock();
+        pending.unclean = sessions;
+        pending.unmerged = unmerged;
+    }
+
+    /// Sessions that were removed and of which something may still be in the files.
+    pub(super) fn unclean(&self) -> usize {
+        let pending = self.lock();
+        let asked: usize = pending.forgets.iter().map(|forget| forget.ids.len()).sum();
+        pending.unclean + pending.stuck.len() + asked
+    }
+
+    /// Waits until nothing of removed sessions is in the files; false when `deadline` came first.
+    pub(super) fn wait_clean(&self, deadline: Instant) -> bool {
+        self.wait(deadline, Pending::is_clean)
     }
 
     /// Asks for a comparison with the logs, now or after a while; who waits for the catalog does not wait so long.
@@ -195,10 +224,16 @@ impl Queue {
 
     /// Waits until nothing is left to do; false when `deadline` came first.
     pub(super) fn wait_done(&self, deadline: Instant) -> bool {
-        let mut pending = self.lock();
-        pending.waiters += 1;
+        self.lock().waiters += 1;
         self.wake.notify_one();
-        while !pending.is_done() && !pending.dead {
+        let is_done = self.wait(deadline, Pending::is_done);
+        self.lock().waiters -= 1;
+        is_done
+    }
+
+    fn wait(&self, deadline: Instant, is_over: impl Fn(&Pending) -> bool) -> bool {
+        let mut pending = self.lock();
+        while !is_over(&pending) && !pending.dead {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
@@ -206,8 +241,7 @@ impl Queue {
             pending =
                 self.done.wait_timeout(pending, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        pending.waiters -= 1;
-        pending.is_done()
+        is_over(&pending)
     }
 
     /// Waits for something to do. Without work it sleeps until it is woken.
@@ -219,7 +253,8 @@ impl Queue {
             let now = Instant::now();
             let wait = match pending.choose(now) {
                 Choice::Do(job) => {
-                    pending.working = true;
+                    // Nobody who waits for what was recorded has to wait for the cleaning up.
+                    pending.working = !matches!(job, Job::Clean);
                     return job;
                 }
                 Choice::WaitUntil(at) => Some(at.saturating_duration_since(now)),
@@ -277,91 +312,5 @@ impl Queue {
             pending.add(id, need);
         }
         pending.retry_at = Some(Instant::now() + RETRY);
-    }
-}
-
-enum Choice {
-    Do(Job),
-    WaitUntil(Instant),
-    Wait,
-}
-
-impl Pending {
-    fn add(&mut self, id: SessionId, need: Need) {
-        self.marks = self.marks.saturating_add(1);
-        self.rested = false;
-        match self.needs.insert(id, need) {
-            None => self.order.push_back(id),
-            Some(before) if before != need => {
-                self.needs.insert(id, Need::Update);
-            }
-            Some(_) => {}
-        }
-    }
-
-    fn drop_session(&mut self, id: SessionId) {
-        self.forgotten.insert(id);
-        self.failed.remove(&id);
-        if self.needs.remove(&id).is_some() {
-            self.order.retain(|other| *other != id);
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.needs.is_empty()
-            && self.taken.is_empty()
-            && self.forgets.is_empty()
-            && !(self.check_at.is_some() || self.recover || self.working)
-    }
-
-    fn choose(&mut self, now: Instant) -> Choice {
-        // Whoever asks for work has finished the last.
-        self.checking = false;
-        if let Some(forget) = self.forgets.pop_front() {
-            return Choice::Do(Job::Forget(forget));
-        }
-        if let Some(last_work) = self.closing {
-            let more = !self.needs.is_empty() && self.retry_at.is_none() && now < last_work;
-            return Choice::Do(if more && !self.recover { Job::Index } else { Job::Close });
-        }
-        if let Some(at) = self.retry_at.filter(|at| *at > now) {
-            return Choice::WaitUntil(at);
-        }
-        if std::mem::take(&mut self.recover) {
-            return Choice::Do(Job::Recover);
-        }
-        if self.check_at.is_some_and(|at| self.waiters > 0 || at <= now) {
-            self.check_at = None;
-            self.checking = true;
-            return Choice::Do(Job::Check);
-        }
-        let wait = self.choose_index(now);
-        match (wait, self.check_at) {
-            (Choice::WaitUntil(until), Some(at)) => Choice::WaitUntil(until.min(at)),
-            (Choice::Wait, Some(at)) => Choice::WaitUntil(at),
-            (choice, _) => choice,
-        }
-    }
-
-    fn choose_index(&mut self, now: Instant) -> Choice {
-        if self.needs.is_empty() {
-            return self.choose_rest(now);
-        }
-        let due = self.last_batch.map_or(now, |at| at + PACE);
-        if self.waiters > 0 || self.marks >= EAGER_MARKS || due <= now {
-            return Choice::Do(Job::Index);
-        }
-        Choice::WaitUntil(due)
-    }
-
-    fn choose_rest(&mut self, now: Instant) -> Choice {
-        match self.last_batch.map(|at| at + REST) {
-            Some(at) if !self.rested && at <= now => {
-                self.rested = true;
-                Choice::Do(Job::Rest)
-            }
-            Some(at) if !self.rested => Choice::WaitUntil(at),
-            _ => Choice::Wait,
-        }
     }
 }

@@ -73,13 +73,14 @@ impl Catalog {
         let statuses =
             query.statuses.iter().fold(0, |bits, status| bits | 1 << query::status_code(*status));
         let filter = ListFilter { project: query.project_hash, statuses, ids, after: query.after };
+        let hidden = self.shared.queue.hidden();
         self.shared.read(|conn| {
             let mut page = Vec::new();
             if query.limit == 0 {
                 return Ok(page);
             }
             query::each_listed(conn, &filter, |num, id| {
-                if !query.exclude.contains(&id) {
+                if !query.exclude.contains(&id) && !hidden.contains(&id) {
                     page.extend(query::session_json(conn, num)?);
                 }
                 Ok(page.len() < query.limit)
@@ -90,7 +91,10 @@ impl Catalog {
 
     /// What retention decides by, of every session, in no order.
     pub(crate) fn retention_rows(&self) -> Result<Vec<RetentionRow>, CatalogError> {
-        self.shared.read(query::retention_rows)
+        let hidden = self.shared.queue.hidden();
+        let mut rows = self.shared.read(query::retention_rows)?;
+        rows.retain(|row| !hidden.contains(&row.session_id));
+        Ok(rows)
     }
 
     /// The sessions that were forked from one, by id.

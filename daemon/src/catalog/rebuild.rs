@@ -1,4 +1,4 @@
-//! Making the catalog right again: the comparison with the logs, a new index, a new file.
+//! Making the catalog right again: the comparison with the logs, a new file.
 //!
 //! The same code for the first start, for logs that changed while the daemon was away, and for damage: sessions
 //! that differ are put into the queue, and [`super::index`] does the work.
@@ -7,17 +7,13 @@ use std::collections::HashMap;
 
 use super::index::Writer;
 use super::queue::Need;
-use super::{CatalogError, State, forget, query, schema};
+use super::{CatalogError, State, query, schema};
 
 /// Compares the size of every log with what the catalog has read of it, in one pass over both lists.
 ///
 /// A log that vanished is asked for like a changed one: only the source says that a session is gone.
 pub(super) fn check(writer: &Writer) -> Result<(), CatalogError> {
     let shared = &writer.shared;
-    if query::needs_scrub(writer.conn()?).map_err(|error| shared.database_error("read", error))? {
-        // A removal was interrupted after its rows were gone.
-        forget::scrub(writer)?;
-    }
     let logs = shared.source.logs().map_err(CatalogError::Source)?;
     let extents =
         query::extents(writer.conn()?).map_err(|error| shared.database_error("read", error))?;
@@ -38,27 +34,6 @@ pub(super) fn check(writer: &Writer) -> Result<(), CatalogError> {
     Ok(())
 }
 
-/// Drops the full-text index and makes it anew from the logs; lists and hints stay.
-///
-/// The way out when text that must go cannot be taken out of the index, because what it was made from is gone.
-pub(super) fn reset_search(writer: &mut Writer) -> Result<(), CatalogError> {
-    tracing::info!("the full-text index is made anew");
-    let shared = std::sync::Arc::clone(&writer.shared);
-    let fail = |error| shared.database_error("make the index anew in", error);
-    let conn = writer.conn()?;
-    query::begin(conn).map_err(fail)?;
-    query::text::reset(conn).map_err(fail)?;
-    query::set_needs_scrub(conn, true).map_err(fail)?;
-    query::commit(conn).map_err(fail)?;
-    let incomplete =
-        query::extents(conn).map_err(fail)?.into_iter().filter(|extent| !extent.complete);
-    shared.queue.mark_found(incomplete.map(|extent| (extent.id, Need::Text)).collect::<Vec<_>>());
-    shared.set_state(State::Rebuilding);
-    writer.reset = false;
-    writer.rows_replaced();
-    forget::scrub(writer)
-}
-
 /// Moves a damaged file aside, makes a new one and fills it from the logs.
 pub(super) fn recover(writer: &mut Writer) -> Result<(), CatalogError> {
     let shared = std::sync::Arc::clone(&writer.shared);
@@ -66,7 +41,6 @@ pub(super) fn recover(writer: &mut Writer) -> Result<(), CatalogError> {
     shared.set_state(State::Rebuilding);
     shared.set_reader(None);
     writer.conn = None;
-    writer.reset = false;
     writer.rows_replaced();
     let made = schema::move_aside(&shared.path).and_then(|()| schema::open(&shared.path));
     match made {

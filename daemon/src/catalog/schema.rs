@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use rusqlite::{Connection, OpenFlags};
 
 use super::error::{CatalogError, is_damage};
+use super::query::{self, shards};
 use crate::fsutil;
 
 /// The version of tables and tokens. Another one in a file means that it is moved aside and made anew.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// How long a connection waits for the other, in milliseconds. Only a checkpoint that truncates the WAL meets
 /// the reader, whose statements are short.
@@ -19,7 +20,9 @@ const BUSY_MS: u32 = 5_000;
 // `sessions` holds what is filtered and sorted, small enough that 10,000 rows are scanned in milliseconds; the
 // large values lie in `details`. Numbers of sessions are never used again (AUTOINCREMENT): documents of a log
 // that was replaced keep theirs and lead nowhere. `docs` has no index by session: the session's private term in
-// `words` finds its documents. `columnsize=0` because a contentless table with `detail=none` ranks nothing.
+// the index finds its documents. It says itself where a record lies, though `entries` does too: a page of hits is
+// of many sessions, and reading 50 KB of entries for each would take longer than reading the records.
+// `forgotten` are sessions that are gone and whose words may still be in the files.
 const TABLES: &str = "
 CREATE TABLE sessions (
     num INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -35,7 +38,6 @@ CREATE TABLE sessions (
     last_crc INTEGER NOT NULL,
     n_keys INTEGER NOT NULL,
     text_records INTEGER NOT NULL,
-    orphans INTEGER NOT NULL,
     create_key BLOB,
     create_payload BLOB
 );
@@ -46,14 +48,44 @@ CREATE INDEX sessions_by_origin ON sessions (forked_from) WHERE forked_from IS N
 CREATE TABLE details (num INTEGER PRIMARY KEY, session TEXT NOT NULL, carry BLOB NOT NULL);
 CREATE TABLE entries (id INTEGER PRIMARY KEY, packed BLOB NOT NULL);
 CREATE TABLE keys (id INTEGER PRIMARY KEY, packed BLOB NOT NULL);
-CREATE TABLE docs (docid INTEGER PRIMARY KEY, session INTEGER NOT NULL, seq INTEGER NOT NULL);
+CREATE TABLE docs (
+    docid INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    offset INTEGER NOT NULL,
+    len INTEGER NOT NULL
+);
+CREATE TABLE shards (
+    num INTEGER PRIMARY KEY,
+    first INTEGER NOT NULL,
+    last INTEGER NOT NULL,
+    documents INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    unmerged INTEGER NOT NULL
+);
+CREATE TABLE forgotten (num INTEGER PRIMARY KEY);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
 ";
 
-/// The full-text index; apart, because it is dropped alone when a session's text cannot be taken out of it.
-pub(super) const WORDS: &str = "
-CREATE VIRTUAL TABLE words USING fts5(text, content='', columnsize=0, detail=none, tokenize='ascii');
-";
+/// The statements that make the table of one shard of the full-text index.
+///
+/// `contentless_delete` takes a document out by its id, without the words that it was added with: they are gone
+/// with its log. Its words leave the files when segments are merged, which `forget` sees to; `deletemerge=0`
+/// because a merge by the share of removed documents would only be in its way. `hashsize` is what one batch
+/// needs at most, so that it becomes one segment; `automerge=8` because a shard has few large segments, and is
+/// merged whole when it is full.
+pub(super) fn words_table(shard: i64) -> String {
+    format!(
+        "CREATE VIRTUAL TABLE words_{shard} USING
+             fts5(text, content='', contentless_delete=1, detail=none, tokenize='ascii');
+         INSERT INTO words_{shard} (words_{shard}, rank) VALUES ('deletemerge', 0);
+         INSERT INTO words_{shard} (words_{shard}, rank) VALUES ('automerge', 8);
+         INSERT INTO words_{shard} (words_{shard}, rank) VALUES ('hashsize', {HASH_BYTES});"
+    )
+}
+
+/// FTS5's memory before it writes a segment.
+const HASH_BYTES: i64 = 8 << 20;
 
 /// The settings of both connections. The sizes keep an idle daemon under 10 MB; `secure_delete` overwrites what
 /// is deleted, because a deleted session must be gone; `temp_store` keeps its text out of temporary files.
@@ -75,6 +107,10 @@ pub(super) struct Connections {
     pub reader: Connection,
     /// The file was made just now, so it holds nothing yet.
     pub fresh: bool,
+    /// Sessions that are gone and whose words may still be in the file.
+    pub forgotten: usize,
+    /// Shards of the index are to be merged.
+    pub unmerged: bool,
 }
 
 /// Opens the file, or moves one that cannot be used aside and makes a new one.
@@ -116,7 +152,12 @@ pub(super) fn remove_aside(path: &Path) -> Result<(), CatalogError> {
 /// The size of the catalog and its journal on disk, in bytes.
 pub(super) fn size_bytes(path: &Path) -> u64 {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    size(path) + size(&with_suffix(path, "-wal"))
+    size(path) + wal_bytes(path)
+}
+
+/// The size of its journal on disk, in bytes.
+pub(super) fn wal_bytes(path: &Path) -> u64 {
+    std::fs::metadata(with_suffix(path, "-wal")).map_or(0, |metadata| metadata.len())
 }
 
 fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
@@ -135,15 +176,18 @@ fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     let reader = connect(path).map_err(fail)?;
     reader.pragma_update(None, "query_only", true).map_err(fail)?;
     probe(&reader).map_err(fail)?;
-    Ok(Some(Connections { writer, reader, fresh }))
+    let forgotten = query::forgotten(&writer).map_err(fail)?.len();
+    let unmerged = !shards::unmerged(&writer).map_err(fail)?.is_empty();
+    Ok(Some(Connections { writer, reader, fresh, forgotten, unmerged }))
 }
 
-fn connect(path: &Path) -> rusqlite::Result<Connection> {
+/// One more connection to a file that was opened before.
+pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.busy_timeout(std::time::Duration::from_millis(u64::from(BUSY_MS)))?;
     conn.execute_batch(SETTINGS)?;
-    conn.set_prepared_statement_cache_capacity(48);
+    conn.set_prepared_statement_cache_capacity(96);
     Ok(conn)
 }
 
@@ -156,12 +200,16 @@ fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
 }
 
 fn create(conn: &Connection) -> rusqlite::Result<()> {
-    conn.execute_batch(&format!("BEGIN; {TABLES} {WORDS} PRAGMA user_version = {VERSION}; COMMIT;"))
+    conn.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
+    shards::open_first(conn)?;
+    conn.execute_batch("COMMIT")
 }
 
 /// Reads one page of every table, which finds a file that was cut or overwritten without reading all of it.
 fn probe(conn: &Connection) -> rusqlite::Result<()> {
-    for table in ["sessions", "details", "entries", "keys", "docs", "words_data"] {
+    for table in
+        ["sessions", "details", "entries", "keys", "docs", "forgotten", "shards", "words_1_data"]
+    {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {table})");
         conn.query_row(&sql, [], |_| Ok(()))?;
     }

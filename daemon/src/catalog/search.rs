@@ -11,13 +11,14 @@ use std::collections::hash_map::Entry::Vacant;
 use std::ops::Range;
 
 use ollm_protocol::content::Role;
-use ollm_protocol::methods::session::{SearchHit, SearchSort, Session};
+use ollm_protocol::methods::session::{SearchHit, SearchSort};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::document::{Document, project_term, role_term, session_term};
-use super::entries::{Entries, READ_BYTES, read_bytes};
-use super::query::{self, text};
+use super::entries::{READ_BYTES, read_bytes};
+use super::query::text::{self, Origin};
+use super::query::{self, SessionName};
 use super::snippet::snippet;
 use super::terms::{Term, Terms, expression, first_matches};
 use super::{Catalog, CatalogError, Shared};
@@ -28,8 +29,11 @@ use crate::session::index::Entry;
 const MAX_CANDIDATES: usize = 1_000;
 /// The newest candidates among which [`SearchSort::Relevance`] chooses.
 const RELEVANCE_POOL: usize = 500;
-/// The most candidates that are read in one go.
+/// The most candidates that are asked for first.
 const READ_CANDIDATES: usize = 128;
+/// The most that are asked for after those: whoever needs so many needs most of them, and the index begins anew
+/// with every question.
+const READ_MORE: usize = 450;
 
 /// What to search for.
 #[derive(Clone, Debug)]
@@ -151,7 +155,7 @@ impl Scope {
     }
 }
 
-/// A document that may be a hit.
+/// A document that may be a hit, with what it takes to read it.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     docid: i64,
@@ -164,7 +168,7 @@ struct Candidate {
 struct Match<'a> {
     candidate: &'a Candidate,
     document: &'a Document,
-    session: &'a Session,
+    session: &'a SessionName,
     first: Vec<Range<usize>>,
 }
 
@@ -174,7 +178,7 @@ struct Search<'a> {
     terms: &'a Terms,
     scope: Scope,
     /// Sessions of candidates by number; `None` for those that are gone.
-    sessions: HashMap<i64, Option<Session>>,
+    sessions: HashMap<i64, Option<SessionName>>,
 }
 
 type Page = (Vec<SearchHit>, Option<Cursor>);
@@ -262,7 +266,7 @@ impl Search<'_> {
             let Some(last) = docids.last().filter(|_| !complete) else { return Ok(None) };
             to = last - 1;
             left -= docids.len();
-            size = READ_CANDIDATES;
+            size = READ_MORE;
         }
         Ok((from <= to).then_some(to + 1))
     }
@@ -275,25 +279,19 @@ impl Search<'_> {
     ) -> Result<(Vec<i64>, Vec<Candidate>), CatalogError> {
         let wanted = expression(&self.terms.tokens, &self.scope.terms);
         let sessions = &mut self.sessions;
+        let hidden = self.shared.queue.hidden();
         self.shared.read(|conn| {
             let docids = text::matching(conn, &wanted, range, limit)?;
             let mut candidates = Vec::with_capacity(docids.len());
-            let mut readers: HashMap<i64, Entries<'_>> = HashMap::new();
             for docid in &docids {
-                let Some(origin) = text::origin(conn, *docid)? else { continue };
-                let num = origin.session;
-                if let Vacant(place) = sessions.entry(num) {
-                    place.insert(query::session_json(conn, num)?);
+                let Some(Origin { session, seq, entry }) = text::origin(conn, *docid)? else {
+                    continue;
+                };
+                if let Vacant(place) = sessions.entry(session) {
+                    let name = query::session_name(conn, session)?;
+                    place.insert(name.filter(|name| !hidden.contains(&name.session_id)));
                 }
-                let reader = readers.entry(num).or_insert_with(|| Entries::new(conn, num));
-                if let Some(entry) = reader.read(origin.seq.0)? {
-                    candidates.push(Candidate {
-                        docid: *docid,
-                        session: num,
-                        seq: origin.seq,
-                        entry,
-                    });
-                }
+                candidates.push(Candidate { docid: *docid, session, seq, entry });
             }
             Ok((docids, candidates))
         })
@@ -315,7 +313,9 @@ impl Search<'_> {
             let wanted: Vec<_> =
                 candidates.iter().map(|candidate| (candidate.seq, candidate.entry)).collect();
             // A log that cannot be read is no reason to fail the search in all others.
-            let Ok(records) = self.shared.source.records(session.session_id, &wanted) else {
+            let may_match = |line: &[u8]| self.terms.may_match(line);
+            let source = &self.shared.source;
+            let Ok(records) = source.records(session.session_id, &wanted, &may_match) else {
                 continue;
             };
             for (candidate, record) in candidates.into_iter().zip(records) {

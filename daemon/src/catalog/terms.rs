@@ -11,6 +11,7 @@
 use std::ops::{ControlFlow, Range};
 
 use super::CatalogError;
+use super::line;
 use super::words::{self, Stretch};
 
 /// The longest query, in bytes: far above what people type, small enough that verifying it stays cheap.
@@ -72,6 +73,14 @@ impl Terms {
     /// Whether the text of a candidate can still fail: words come from the index and are there.
     pub(super) fn needs_text(&self) -> bool {
         self.terms.iter().any(|term| matches!(term, Term::Text(_)))
+    }
+
+    /// Whether a record can match whose line in the log is `json`; false only when it cannot.
+    pub(super) fn may_match(&self, json: &[u8]) -> bool {
+        self.terms.iter().all(|term| match term {
+            Term::Text(wanted) => line::may_have(json, wanted),
+            _ => true,
+        })
     }
 
     fn add_phrase(&mut self, phrase: &str) {

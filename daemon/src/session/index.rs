@@ -245,11 +245,14 @@ pub(crate) trait IndexSource: Send + Sync {
     /// What is new since `known`; `None` when the session is gone.
     fn update(&self, id: SessionId, known: Known) -> std::io::Result<Option<IndexUpdate>>;
 
-    /// The records behind `entries`, blobs put back, each `None` where it cannot be read.
+    /// The records behind `entries`, blobs put back, each `None` where it cannot be read. So is one whose line
+    /// `wants` refuses, as it is stored and unchecked, before it costs more; a line with contents out of line is
+    /// always wanted.
     fn records(
         &self,
         id: SessionId,
         entries: &[(Seq, Entry)],
+        wants: &dyn Fn(&[u8]) -> bool,
     ) -> std::io::Result<Vec<Option<Record>>>;
 }
 

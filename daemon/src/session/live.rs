@@ -122,6 +122,9 @@ pub(super) fn first_record(birth: &Birth) -> Scanned {
     Scanned { seq: Seq(0), at: birth.header.start_time, entry, key, body: Some(body) }
 }
 
+/// How much of a log is read in one go when neighboring records are asked for, in bytes.
+const RUN_BYTES: u64 = 1 << 20;
+
 /// Reads records by their entries.
 #[derive(Clone)]
 pub(crate) struct Reader {
@@ -130,6 +133,49 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
+    /// Reads a log that is not open.
+    pub(super) fn new(file: File, blobs: PathBuf) -> Self {
+        Self { file: Some(Arc::new(file)), blobs }
+    }
+
+    /// The records behind entries, `None` for those that are damaged, not what their number says, or refused by
+    /// `wants`, which sees the line unless contents lie out of it. Neighbors in the log that are neighbors here
+    /// too are read together.
+    pub(super) fn read_all(
+        &self,
+        entries: &[(Seq, Entry)],
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> Vec<Option<Record>> {
+        let mut records = Vec::with_capacity(entries.len());
+        let mut bytes = Vec::new();
+        let mut rest = entries;
+        while !rest.is_empty() {
+            let (run, later) = rest.split_at(run_of(rest));
+            rest = later;
+            let (first, len) = extent(run);
+            bytes.resize(len, 0);
+            let whole = (self.file.as_ref())
+                .is_some_and(|file| file.read_exact_at(&mut bytes, first).is_ok());
+            if !whole {
+                // The end of the log is gone, perhaps; what is left of it is read one by one.
+                let one = |(seq, entry): &(Seq, Entry)| {
+                    self.read(*entry).filter(|record| record.seq == *seq)
+                };
+                records.extend(run.iter().map(one));
+                continue;
+            }
+            records.extend(run.iter().map(|(seq, entry)| {
+                let at = usize::try_from(entry.offset.checked_sub(first)?).ok()?;
+                let line = bytes.get(at..at + entry.len as usize)?;
+                if !entry.has(Entry::HAS_BLOBS) && !wants(line) {
+                    return None;
+                }
+                log::decode_line(line, &self.blobs).filter(|record| record.seq == *seq)
+            }));
+        }
+        records
+    }
+
     /// The record behind an entry, blobs put back; `None` when it is damaged.
     pub(crate) fn read(&self, entry: Entry) -> Option<Record> {
         if entry.is_damaged() {
@@ -139,4 +185,24 @@ impl Reader {
         self.file.as_ref()?.read_exact_at(&mut line, entry.offset).ok()?;
         log::decode_line(&line, &self.blobs)
     }
+}
+
+/// How many entries from the first on lie one behind the other, and are read together.
+fn run_of(entries: &[(Seq, Entry)]) -> usize {
+    let Some(((_, first), _)) = entries.split_first() else { return 0 };
+    let mut end = first.offset + u64::from(first.len);
+    let follows = |(_, entry): &&(Seq, Entry)| {
+        let next = entry.offset + u64::from(entry.len);
+        let is_next = entry.offset == end && next - first.offset <= RUN_BYTES;
+        end = if is_next { next } else { end };
+        is_next
+    };
+    1 + entries[1..].iter().take_while(follows).count()
+}
+
+/// Where the lines of a run begin, and how many bytes they have together.
+fn extent(run: &[(Seq, Entry)]) -> (u64, usize) {
+    let first = run.first().map_or(0, |(_, entry)| entry.offset);
+    let len = run.iter().map(|(_, entry)| entry.len as usize).sum();
+    (first, len)
 }

@@ -1,6 +1,7 @@
 //! Deleting a session so that a crash at any point leaves a deletion that the next start finishes.
 //!
-//! Rename the log, let the caller clear what is derived, then remove the files and last the renamed log.
+//! Rename the log, which marks the deletion; remove the files and empty the renamed log, so that what was said is
+//! gone and its space is free; let the caller clear what is derived; remove the mark.
 
 use std::fs;
 use std::time::SystemTime;
@@ -13,7 +14,7 @@ use crate::fsutil::{self, FsError};
 const DELETING_SUFFIX: &str = ".jsonl.deleting";
 
 impl Sessions {
-    /// Refuses every later use and marks the deletion on disk; contents stay readable for the catalog.
+    /// Refuses every later use and marks the deletion on disk.
     ///
     /// **Errors**: `NotFound`, `Storage`. Blocks on the disk.
     pub(crate) fn begin_delete(&self, id: SessionId) -> Result<(), SessionError> {
@@ -33,9 +34,18 @@ impl Sessions {
         })
     }
 
-    /// Removes every file of a session whose deletion was begun, the mark last. Blocks on the disk.
+    /// Removes what was said in a session whose deletion was begun; only an empty mark stays. Needs no space on
+    /// the disk, and gives free what the session took. Blocks on the disk.
+    pub(crate) fn strip(&self, id: SessionId) -> Result<(), SessionError> {
+        self.remove_files(id).map_err(|error| SessionError::fs(id, &error))
+    }
+
+    /// Removes the mark: nothing of the session is left anywhere. Blocks on the disk.
     pub(crate) fn finish_delete(&self, id: SessionId) -> Result<(), SessionError> {
-        let result = self.remove_files(id).map_err(|error| SessionError::fs(id, &error));
+        let paths = &self.shared.paths;
+        let result = fsutil::remove_file(&paths.deleting(id))
+            .and_then(|()| fsutil::sync_dir(&paths.dir))
+            .map_err(|error| SessionError::fs(id, &error));
         self.cells().remove(&id);
         result
     }
@@ -48,9 +58,8 @@ impl Sessions {
         for name in self.names_beginning(&torn)? {
             fsutil::remove_file(&paths.dir.join(name))?;
         }
+        fsutil::empty_file(&paths.deleting(id))?;
         // What was removed so far must be gone for good before the mark is.
-        fsutil::sync_dir(&paths.dir)?;
-        fsutil::remove_file(&paths.deleting(id))?;
         fsutil::sync_dir(&paths.dir)
     }
 

@@ -97,9 +97,4 @@ impl Shared {
             Err(error) => tracing::warn!(session = %id, "a log without a record stays: {error}"),
         }
     }
-
-    /// The log of a session, also of one whose deletion was interrupted.
-    pub(super) fn log_path(&self, id: SessionId) -> Option<PathBuf> {
-        [self.paths.log(id), self.paths.deleting(id)].into_iter().find(|path| path.exists())
-    }
 }

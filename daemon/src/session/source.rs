@@ -1,5 +1,6 @@
 //! What a catalog reads: the folds of open sessions, and logs that nobody has open.
 
+use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::cell::Cell;
 use super::index::{Entry, IndexSource, IndexUpdate, Known};
-use super::live::Live;
+use super::live::{Live, Reader};
 use super::{SessionError, Sessions};
 
 impl IndexSource for Sessions {
@@ -24,14 +25,32 @@ impl IndexSource for Sessions {
         .map(Option::flatten)
     }
 
-    fn records(&self, id: SessionId, entries: &[(Seq, Entry)]) -> io::Result<Vec<Option<Record>>> {
-        let reader = self.index_view(id, 0, Live::reader)?;
-        let Some(reader) = reader else { return Ok(vec![None; entries.len()]) };
-        Ok(entries.iter().map(|(_, entry)| reader.read(*entry)).collect())
+    fn records(
+        &self,
+        id: SessionId,
+        entries: &[(Seq, Entry)],
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> io::Result<Vec<Option<Record>>> {
+        let Some(reader) = self.contents(id)? else { return Ok(vec![None; entries.len()]) };
+        Ok(reader.read_all(entries, wants))
     }
 }
 
 impl Sessions {
+    /// A way to read a log by entries that the caller has. It folds nothing and syncs nothing: a catalog asks
+    /// for a few records of many sessions, and each line is checked by itself.
+    fn contents(&self, id: SessionId) -> io::Result<Option<Reader>> {
+        let open: Option<Arc<Cell>> = self.cells().get(&id).cloned();
+        if let Some(reader) = open.and_then(|cell| cell.peek(Live::reader)) {
+            return Ok(Some(reader));
+        }
+        match File::open(self.shared.paths.log(id)) {
+            Ok(file) => Ok(Some(Reader::new(file, self.shared.paths.blobs(id)))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Calls `view` with a session: the open one, or one opened for this call alone, so that a catalog that
     /// reads ten thousand logs does not fill the memory with them. `None` when there is no log.
     fn index_view<T>(
@@ -44,7 +63,10 @@ impl Sessions {
         if let Some(cell) = open.filter(|cell| cell.peek(|_| ()).is_some()) {
             return Ok(cell.peek(view));
         }
-        let Some(path) = self.shared.log_path(id) else { return Ok(None) };
+        let path = self.shared.paths.log(id);
+        if !path.exists() {
+            return Ok(None);
+        }
         // What a catalog has seen counts as synced ever after.
         std::fs::File::open(&path)?.sync_data()?;
         // At the very start there are no hints yet, but the catalog says itself what it has seen.

@@ -2,17 +2,22 @@
 //! a deletion that the next start finishes.
 
 use std::sync::{Arc, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use ollm_protocol::methods::session::{
-    CleanupFailure, Session, SessionCleanupParams, SessionCleanupResult, SessionClearParams,
-    SessionDeleteResult, SessionStatus,
+    CleanupFailure, IndexCleanup, Session, SessionCleanupParams, SessionCleanupResult,
+    SessionClearParams, SessionDeleteResult, SessionStatus,
 };
 use ollm_protocol::{EventKind, SessionId};
 
 use super::{Core, TurnError};
 use crate::catalog::ListQuery;
+use crate::causes::with_causes;
 use crate::events::EventDraft;
+
+/// How long the answer to a deletion waits for the search index to be cleaned up; the index of 10 MB of text takes
+/// about so long.
+const CLEANING: Duration = Duration::from_millis(250);
 
 /// Deletes a session and every file of it. Blocks on the disk.
 pub(crate) fn delete(core: &Arc<Core>, id: SessionId) -> Result<SessionDeleteResult, TurnError> {
@@ -27,24 +32,54 @@ pub(super) fn delete_because(
     let _one_at_a_time = core.deleting.lock().unwrap_or_else(PoisonError::into_inner);
     let forks = core.catalog.forks_of(id).unwrap_or_default();
     core.sessions.begin_delete(id)?;
-    forget(core, &[id])?;
-    finish(core, id, reason)?;
-    Ok(SessionDeleteResult { session_id: id, forks })
+    strip(core, id)?;
+    let rows = forget(core, &[id]);
+    finish(core, id, reason, rows)?;
+    let is_clean = rows == Rows::Gone && core.catalog.wait_clean(Instant::now() + CLEANING);
+    let index_cleanup = (!is_clean).then_some(IndexCleanup::Pending);
+    Ok(SessionDeleteResult { session_id: id, forks, index_cleanup })
 }
 
-/// Clears sessions out of the catalog; their contents must still be readable.
-///
-/// All in one call: it merges the search index once, whatever the number of sessions.
-fn forget(core: &Core, ids: &[SessionId]) -> Result<(), TurnError> {
-    Ok(core.catalog.forget(ids)?)
-}
-
-/// Removes what is left of a session that the catalog has forgotten; the log goes last.
-fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str) -> Result<(), TurnError> {
+/// Removes what was said, before anything that needs space on the disk: a full one is what people delete for.
+fn strip(core: &Core, id: SessionId) -> Result<(), TurnError> {
     core.builds.forget(id);
-    core.projects.forget(id)?;
+    // Whoever writes the document has written it, and nobody begins to.
     let _no_save = core.documents.forget(id);
-    core.sessions.finish_delete(id)?;
+    core.sessions.strip(id)?;
+    Ok(core.projects.forget(id)?)
+}
+
+/// What became of the rows that the catalog had of deleted sessions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// Nothing leads to the sessions any more.
+    Gone,
+    /// They are hidden, and the catalog tries again until they are gone.
+    Stuck,
+}
+
+/// Clears sessions out of the catalog, all in one call.
+fn forget(core: &Core, ids: &[SessionId]) -> Rows {
+    match core.catalog.forget(ids) {
+        Ok(()) => Rows::Gone,
+        Err(error) => {
+            tracing::warn!("the catalog forgets sessions later: {}", with_causes(&error));
+            Rows::Stuck
+        }
+    }
+}
+
+/// Removes the mark of a deletion and tells everybody. Where the catalog is not through with it, the mark stays
+/// for the next start.
+fn finish(
+    core: &Arc<Core>,
+    id: SessionId,
+    reason: &'static str,
+    rows: Rows,
+) -> Result<(), TurnError> {
+    if rows == Rows::Gone {
+        core.sessions.finish_delete(id)?;
+    }
     core.events.publish(EventDraft {
         session_id: Some(id),
         seq: None,
@@ -79,11 +114,17 @@ fn finish_deletions(core: &Arc<Core>) {
     if unfinished.is_empty() {
         return;
     }
-    if let Err(error) = forget(core, &unfinished) {
-        return tracing::error!("deletions are unfinished: {error}");
-    }
-    for id in unfinished {
-        match finish(core, id, "interrupted") {
+    let mut stripped = unfinished;
+    stripped.retain(|id| {
+        let outcome = strip(core, *id);
+        if let Err(error) = &outcome {
+            tracing::error!(session = %id, "a deletion is unfinished: {error}");
+        }
+        outcome.is_ok()
+    });
+    let rows = forget(core, &stripped);
+    for id in stripped {
+        match finish(core, id, "interrupted", rows) {
             Ok(()) => tracing::info!(session = %id, "finished a deletion"),
             Err(error) => tracing::error!(session = %id, "a deletion is unfinished: {error}"),
         }
@@ -138,24 +179,23 @@ fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCle
         result.failed.push(CleanupFailure { session_id: id, message: error.to_string() });
     };
     let _one_at_a_time = core.deleting.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut begun = Vec::new();
+    let mut stripped = Vec::new();
     for session in sessions {
-        match core.sessions.begin_delete(session.session_id) {
-            Ok(()) => begun.push(session),
-            Err(error) => fail(session.session_id, &error.into()),
+        let id = session.session_id;
+        let begun = core.sessions.begin_delete(id).map_err(TurnError::from);
+        match begun.and_then(|()| strip(core, id)) {
+            Ok(()) => stripped.push(session),
+            // The mark on disk stays where there is one, so the next start goes on from here.
+            Err(error) => fail(id, &error),
         }
     }
-    let ids: Vec<SessionId> = begun.iter().map(|session| session.session_id).collect();
-    let forgotten = forget(core, &ids);
-    for session in begun {
+    let ids: Vec<SessionId> = stripped.iter().map(|session| session.session_id).collect();
+    let rows = forget(core, &ids);
+    for session in stripped {
         let id = session.session_id;
-        match &forgotten {
-            // The mark on disk stays, so the next start goes on from here.
-            Err(error) => fail(id, error),
-            Ok(()) => match finish(core, id, "client") {
-                Ok(()) => result.deleted.push(session),
-                Err(error) => fail(id, &error),
-            },
+        match finish(core, id, "client", rows) {
+            Ok(()) => result.deleted.push(session),
+            Err(error) => fail(id, &error),
         }
     }
     result

@@ -135,6 +135,9 @@ pub struct CatalogStatus {
     pub behind: u64,
     /// Its size on disk, in bytes.
     pub size_bytes: u64,
+    /// Deleted sessions whose words may still be in its files; 0 when nothing of any deleted session is left.
+    #[serde(default)]
+    pub forgetting: u64,
 }
 
 /// The model server.

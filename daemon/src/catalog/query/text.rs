@@ -3,10 +3,13 @@
 //! A document's id is `hours since 2020 << 12 | n`, so that the newest come first in the order of ids, whatever
 //! the order in which sessions were recorded or imported.
 
+use ollm_protocol::content::RecordKind;
 use ollm_protocol::{Seq, Timestamp};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::{schema, signed, unsigned};
+use super::shards::{self, Filling};
+use super::{signed, unsigned};
+use crate::session::index::Entry;
 
 /// 2020-01-01T00:00:00Z in milliseconds since 1970; what is older counts as of that hour.
 const EPOCH_MS: i64 = 1_577_836_800_000;
@@ -58,37 +61,65 @@ pub(in crate::catalog) fn set_spill_hours(conn: &Connection, hours: i64) -> rusq
 }
 
 /// Where a document comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(in crate::catalog) struct Origin {
     /// The number of its session.
     pub session: i64,
     /// The record.
     pub seq: Seq,
+    /// Where it lies in the log; nothing else of this is stored with a document.
+    pub entry: Entry,
 }
 
-/// Adds a document.
-pub(in crate::catalog) fn put_document(
+/// Says where a document comes from.
+pub(in crate::catalog) fn put_origin(
     conn: &Connection,
     docid: i64,
-    origin: Origin,
-    tokens: &str,
+    origin: &Origin,
 ) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO docs (docid, session, seq) VALUES (?1, ?2, ?3)")?
-        .execute(params![docid, origin.session, signed(origin.seq.0)])?;
-    conn.prepare_cached("INSERT INTO words (rowid, text) VALUES (?1, ?2)")?
-        .execute(params![docid, tokens])
-        .map(drop)
+    let Entry { offset, len, .. } = origin.entry;
+    let has_blobs = i64::from(origin.entry.has(Entry::HAS_BLOBS));
+    conn.prepare_cached(
+        "INSERT INTO docs (docid, session, seq, offset, len) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?
+    .execute(params![
+        docid,
+        origin.session,
+        signed(origin.seq.0),
+        signed(offset),
+        i64::from(len) << 1 | has_blobs
+    ])
+    .map(drop)
 }
 
-/// Takes a document out; `tokens` must be those that it was added with.
-pub(in crate::catalog) fn remove_document(
+/// Adds documents with their words, which `documents` has in the order of ids: FTS5 writes out what it has
+/// gathered whenever an id is not above the one before.
+pub(in crate::catalog) fn put_words(
     conn: &Connection,
-    docid: i64,
-    tokens: &str,
+    documents: &[(i64, String)],
 ) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO words (words, rowid, text) VALUES ('delete', ?1, ?2)")?
-        .execute(params![docid, tokens])?;
-    conn.prepare_cached("DELETE FROM docs WHERE docid = ?1")?.execute([docid]).map(drop)
+    let mut filling = Filling::new(conn)?;
+    for (docid, tokens) in documents {
+        let shard = filling.shard_of(*docid, tokens.len())?;
+        conn.prepare_cached(&format!("INSERT INTO words_{shard} (rowid, text) VALUES (?1, ?2)"))?
+            .execute(params![docid, tokens])?;
+    }
+    filling.finish()
+}
+
+/// Takes documents out of a shard. Their words stay in the files until it is merged.
+pub(in crate::catalog) fn remove_documents(
+    conn: &Connection,
+    shard: i64,
+    docids: &[i64],
+) -> rusqlite::Result<()> {
+    let mut words = conn.prepare_cached(&format!("DELETE FROM words_{shard} WHERE rowid = ?1"))?;
+    let mut docs = conn.prepare_cached("DELETE FROM docs WHERE docid = ?1")?;
+    for docid in docids {
+        words.execute([docid])?;
+        docs.execute([docid])?;
+    }
+    if docids.is_empty() { Ok(()) } else { shards::set_unmerged(conn, shard, true) }
 }
 
 /// Where a document comes from; `None` where it is gone.
@@ -96,8 +127,14 @@ pub(in crate::catalog) fn origin(
     conn: &Connection,
     docid: i64,
 ) -> rusqlite::Result<Option<Origin>> {
-    conn.prepare_cached("SELECT session, seq FROM docs WHERE docid = ?1")?
-        .query_row([docid], |row| Ok(Origin { session: row.get(0)?, seq: Seq(unsigned(row, 1)?) }))
+    conn.prepare_cached("SELECT session, seq, offset, len FROM docs WHERE docid = ?1")?
+        .query_row([docid], |row| {
+            let len: i64 = row.get(3)?;
+            let place = (unsigned(row, 2)?, u32::try_from(len >> 1).unwrap_or_default());
+            let flags = if len & 1 == 1 { Entry::HAS_BLOBS } else { 0 };
+            let entry = Entry::new(place, None, RecordKind::Message, None, 0, flags);
+            Ok(Origin { session: row.get(0)?, seq: Seq(unsigned(row, 1)?), entry })
+        })
         .optional()
 }
 
@@ -108,43 +145,68 @@ pub(in crate::catalog) fn matching(
     (from, to): (i64, i64),
     limit: usize,
 ) -> rusqlite::Result<Vec<i64>> {
-    conn.prepare_cached(
-        "SELECT rowid FROM words WHERE words MATCH ?1 AND rowid BETWEEN ?2 AND ?3
-         ORDER BY rowid DESC LIMIT ?4",
-    )?
+    let mut found = Vec::new();
+    let mut end = to;
+    for shard in shards::newest_first(conn)? {
+        if found.len() >= limit || end < from {
+            break;
+        }
+        if shard.first <= end {
+            let range = (from, end);
+            let more = matching_in(conn, shard.num, expression, range, limit - found.len())?;
+            found.extend(more);
+            end = shard.first - 1;
+        }
+    }
+    Ok(found)
+}
+
+/// The newest documents of one shard that match an FTS5 expression, within a range of ids.
+pub(in crate::catalog) fn matching_in(
+    conn: &Connection,
+    shard: i64,
+    expression: &str,
+    (from, to): (i64, i64),
+    limit: usize,
+) -> rusqlite::Result<Vec<i64>> {
+    conn.prepare_cached(&format!(
+        "SELECT rowid FROM words_{shard} WHERE words_{shard} MATCH ?1 AND rowid BETWEEN ?2 AND ?3
+         ORDER BY rowid DESC LIMIT ?4"
+    ))?
     .query_map(params![expression, from, to, signed(limit as u64)], |row| row.get(0))?
     .collect()
 }
 
-/// How much FTS5 holds in memory before it writes a segment, in bytes.
-pub(in crate::catalog) fn set_hash_bytes(conn: &Connection, bytes: i64) -> rusqlite::Result<()> {
-    conn.prepare_cached("INSERT INTO words (words, rank) VALUES ('hashsize', ?1)")?
-        .execute([bytes])
-        .map(drop)
-}
-
-/// Drops the index with all documents and makes an empty one; sessions keep their other rows.
+/// Drops the index with all documents and makes an empty one.
 pub(in crate::catalog) fn reset(conn: &Connection) -> rusqlite::Result<()> {
-    conn.flush_prepared_statement_cache();
-    conn.execute_batch(&format!(
-        "DROP TABLE words; DELETE FROM docs; DELETE FROM facts WHERE name = 'spillHours';
-         UPDATE sessions SET text_records = 0, orphans = 0; {}",
-        schema::WORDS
-    ))
+    shards::reset(conn)?;
+    conn.execute_batch("DELETE FROM docs; DELETE FROM facts WHERE name = 'spillHours';")
 }
 
-/// Merges all segments of the index into one, `pages` to a transaction; removed words are gone after it.
-pub(in crate::catalog) fn merge(conn: &Connection, pages: i64) -> rusqlite::Result<()> {
-    // A negative number begins a merge of all segments, a positive one goes on; a step that changes only the
-    // index's own record found nothing more to do. (sqlite.org/fts5.html, "The merge command")
-    let mut step = -pages;
-    loop {
-        let before = conn.total_changes();
-        conn.prepare_cached("INSERT INTO words (words, rank) VALUES ('merge', ?1)")?
-            .execute([step])?;
-        if step > 0 && conn.total_changes() - before < 2 {
-            return Ok(());
-        }
-        step = pages;
-    }
+/// Goes on with the merge of a shard that is under way, by about `pages` pages; false when none is.
+pub(in crate::catalog) fn merge_on(
+    conn: &Connection,
+    shard: i64,
+    pages: i64,
+) -> rusqlite::Result<bool> {
+    let before = conn.total_changes();
+    merge_step(conn, shard, pages)?;
+    // A step that changes only the index's own record found nothing to do.
+    // (sqlite.org/fts5.html, "The merge command")
+    Ok(conn.total_changes() - before >= 2)
+}
+
+/// Begins a merge of all segments of a shard into one. Where no other merge is under way, everything that was
+/// taken out before this is gone from the files when [`merge_on`] has no more to do.
+pub(in crate::catalog) fn begin_merge(
+    conn: &Connection,
+    shard: i64,
+    pages: i64,
+) -> rusqlite::Result<()> {
+    merge_step(conn, shard, -pages)
+}
+
+fn merge_step(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<()> {
+    let sql = format!("INSERT INTO words_{shard} (words_{shard}, rank) VALUES ('merge', ?1)");
+    conn.prepare_cached(&sql)?.execute([pages]).map(drop)
 }

@@ -122,14 +122,21 @@ impl IndexSource for Logs {
         }))
     }
 
-    fn records(&self, id: SessionId, entries: &[(Seq, Entry)]) -> io::Result<Vec<Option<Record>>> {
+    fn records(
+        &self,
+        id: SessionId,
+        entries: &[(Seq, Entry)],
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> io::Result<Vec<Option<Record>>> {
         let logs = self.logs.lock().expect("no test panicked here");
         let log = logs.get(&id).filter(|log| !log.unreadable);
         let log = log.ok_or_else(|| io::Error::other("no log"))?;
         let read = |(seq, entry): &(Seq, Entry)| {
             let number = usize::try_from(seq.0).expect("small");
             assert_eq!(entry.offset, seq.0 * 100, "the entry belongs to the record");
-            log.records.get(number).cloned()
+            let record = log.records.get(number)?;
+            let line = serde_json::to_vec(record).expect("is JSON");
+            wants(&line).then(|| record.clone())
         };
         Ok(entries.iter().map(read).collect())
     }
@@ -166,6 +173,17 @@ impl Bench {
 
     pub(super) fn settle(&self) {
         assert!(self.catalog.wait_caught_up(Instant::now() + Duration::from_mins(1)), "catches up");
+    }
+
+    /// Removes a session and waits until nothing of it is in the files.
+    pub(super) fn forget(&self, id: SessionId) {
+        self.catalog.forget(&[id]).expect("forgets");
+        self.clean();
+    }
+
+    pub(super) fn clean(&self) {
+        assert!(self.catalog.wait_clean(Instant::now() + Duration::from_mins(1)), "cleans up");
+        assert_eq!(self.catalog.status().forgetting, 0);
     }
 
     /// Every word found, as `session:seq` newest first.

@@ -3,7 +3,7 @@
 use ollm_protocol::content::Role;
 
 use super::fake::{Bench, at, id};
-use crate::catalog::{forget, query};
+use crate::catalog::query::{self, shards};
 use crate::session::index::KeyEntry;
 
 /// Begins many words of one session, so that the prefixes by which FTS5 finds its pages are longer than it.
@@ -26,8 +26,11 @@ fn secrets(n: usize) -> Vec<String> {
 
 fn integrity(bench: &Bench) {
     let conn = rusqlite::Connection::open(bench.path()).expect("opens");
-    conn.execute("INSERT INTO words (words) VALUES ('integrity-check')", [])
-        .expect("the index is whole");
+    for shard in shards::newest_first(&conn).expect("reads") {
+        let table = format!("words_{}", shard.num);
+        let sql = format!("INSERT INTO {table} ({table}) VALUES ('integrity-check')");
+        conn.execute(&sql, []).expect("the index is whole");
+    }
     let answer: String =
         conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
     assert_eq!(answer, "ok");
@@ -63,7 +66,7 @@ fn no_byte_of_a_forgotten_session_is_left() {
     );
     let found = |word: &&String| bench.holds(word.as_bytes());
     assert!(secrets.iter().filter(found).count() > 100, "words are in the file before");
-    bench.catalog.forget(&[gone]).expect("forgets");
+    bench.forget(gone);
     assert!(
         !bench.holds(b"Titleofsecrets") && !bench.holds(&mark) && !bench.holds(b"markedrecordkey!")
     );
@@ -93,15 +96,16 @@ fn no_byte_of_a_forgotten_session_is_left() {
 }
 
 #[test]
-fn words_of_a_session_whose_log_is_gone_go_with_the_whole_index() {
+fn a_session_whose_log_vanished_leaves_nothing_either() {
     let bench = Bench::new();
     bench.say(id(1), Role::User, at(0), "staying words");
     bench.say(id(2), Role::User, at(0), "vanishedword");
     bench.settle();
     bench.logs.remove(id(2));
-    bench.catalog.forget(&[id(2)]).expect("forgets");
-    assert!(!bench.holds(b"vanishedword"));
+    bench.catalog.mark_dirty(id(2));
     bench.settle();
+    bench.clean();
+    assert!(!bench.holds(b"vanishedword"));
     assert_eq!((bench.find("staying"), bench.find("vanishedword")), ("1:0".into(), String::new()));
     assert!(bench.catalog.hint(id(2)).is_none());
     integrity(&bench);
@@ -118,7 +122,8 @@ fn a_replaced_log_leaves_nothing_either() {
     });
     bench.say(id(1), Role::User, at(0), "presentinthelog");
     bench.settle();
-    bench.catalog.forget(&[id(1)]).expect("forgets");
+    assert_eq!(bench.find("lostfromthelog"), "");
+    bench.forget(id(1));
     assert!(!bench.holds(b"lostfromthelog") && !bench.holds(b"presentinthelog"));
 }
 
@@ -133,16 +138,51 @@ fn a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() {
     // The transaction that removes is committed, and nothing after it happened.
     let conn = rusqlite::Connection::open(bench.path()).expect("opens");
     let row = query::session(&conn, id(2)).expect("reads").expect("is there");
-    assert!(forget::remove_documents(&conn, &*bench.logs, id(2), &row).expect("removes"));
     query::remove_session(&conn, row.num).expect("removes");
-    query::set_needs_scrub(&conn, true).expect("writes");
     drop(conn);
     bench.logs.remove(id(2));
-    assert!(bench.holds(b"halfremovedword"), "behind its mark");
+    assert!(bench.holds(b"halfremovedword"), "in the index");
     bench.reopen();
-    bench.settle();
+    assert_eq!(bench.find("halfremovedword"), "", "nothing leads to it");
+    bench.clean();
     assert!(!bench.holds(b"halfremovedword"));
     assert_eq!(bench.find("staying"), "1:0");
+}
+
+#[test]
+fn the_last_session_takes_the_whole_index_with_it() {
+    let bench = Bench::new();
+    for word in secrets(200) {
+        bench.say(id(1), Role::User, at(0), &word);
+        bench.say(id(2), Role::User, at(1), &word);
+    }
+    bench.settle();
+    bench.catalog.forget(&[id(1), id(2)]).expect("forgets");
+    bench.clean();
+    for word in secrets(200) {
+        assert!(!bench.holds(word.as_bytes()), "{word}");
+    }
+    bench.say(id(3), Role::User, at(0), "beginning again");
+    bench.settle();
+    assert_eq!(bench.find("beginning"), "3:0");
+    integrity(&bench);
+}
+
+#[test]
+fn sessions_whose_rows_cannot_be_removed_are_hidden_until_they_can() {
+    let bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "staying words");
+    bench.say(id(2), Role::User, at(0), "going words");
+    bench.settle();
+    // As when the transaction fails: the rows are there, and the removal will be tried again.
+    bench.catalog.shared.queue.forgotten(&[id(2)], false);
+    assert_eq!(bench.find("words"), "1:0");
+    let rows = bench.catalog.retention_rows().expect("reads");
+    assert_eq!(rows.iter().map(|row| row.session_id).collect::<Vec<_>>(), [id(1)]);
+    assert!(bench.holds(b"going"));
+    bench.clean();
+    assert!(!bench.holds(b"going"));
+    assert_eq!(bench.find("words"), "1:0");
 }
 
 #[test]
@@ -157,7 +197,7 @@ fn files_that_were_moved_aside_go_too() {
     bench.reopen();
     bench.settle();
     assert!(bench.home.path().join("catalog.sqlite3.corrupt-1").exists());
-    bench.catalog.forget(&[id(1)]).expect("forgets");
+    bench.forget(id(1));
     assert!(!bench.holds(b"wordinolderfile"));
 }
 

@@ -8,6 +8,7 @@ use ollm_protocol::methods::session::SearchSort;
 use proptest::prelude::*;
 
 use super::fake::{Bench, HOUR_MS, START_MS, at, id, places, search};
+use crate::catalog::query::shards;
 use crate::catalog::{CatalogError, SearchQuery};
 
 #[test]
@@ -63,6 +64,43 @@ fn a_query_finds_what_its_language_says() {
     check("don't", &[8]);
     check("x) OR (words:NEAR* \"", &[]);
     check("' OR 1=1 --", &[]);
+}
+
+#[test]
+fn hits_come_newest_first_out_of_many_shards() {
+    let bench = Bench::new();
+    // Sessions beside each other in time, so that their documents lie in the same shards.
+    for hour in 0..120 {
+        bench.say(id(1), Role::User, at(hour), "needle in hay");
+        bench.say(id(2), Role::User, at(hour), "needle in straw");
+        if hour % 9 == 0 {
+            bench.settle();
+        }
+    }
+    // Said long before all others, and recorded last.
+    bench.say(id(3), Role::User, at(-500), "needle in rust");
+    bench.settle();
+    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+    assert!(shards::newest_first(&conn).expect("reads").len() > 3, "the test has many shards");
+    let mut expect: Vec<String> =
+        (0..120).rev().flat_map(|seq| [format!("2:{seq}"), format!("1:{seq}")]).collect();
+    expect.push("3:0".to_owned());
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let query = SearchQuery { cursor: cursor.as_deref(), limit: 7, ..search("needl*") };
+        let page = bench.catalog.search(&query).expect("searches");
+        found.extend(places(&page).split_whitespace().map(str::to_owned));
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, expect);
+    assert_eq!(bench.find("rust"), "3:0");
+    let since = SearchQuery { since: Some(at(118)), ..search("\"in hay\"") };
+    assert_eq!(bench.find_with(&since), "1:119 1:118");
+    let until = SearchQuery { until: Some(at(1)), ..search("needle") };
+    assert_eq!(bench.find_with(&until), "2:0 1:0 3:0");
 }
 
 #[test]

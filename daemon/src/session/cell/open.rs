@@ -19,7 +19,10 @@ impl Cell {
         if self.live.read().unwrap_or_else(PoisonError::into_inner).is_some() {
             return Ok(());
         }
-        let path = self.shared.log_path(self.id).ok_or(SessionError::NotFound { id: self.id })?;
+        let path = self.shared.paths.log(self.id);
+        if !path.exists() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
         let hint = self.shared.hint(self.id);
         let live = Live::open(self.id, &path, self.shared.paths.blobs(self.id), hint, 0)
             .map_err(|error| SessionError::log(self.id, &error))?;

@@ -154,6 +154,12 @@ fn a_deletion_can_be_finished_after_a_crash_and_leaves_no_file() {
     let second = sessions(dir.path());
     assert!(matches!(second.summary(id), Err(SessionError::NotFound { .. })));
     assert_eq!(second.unfinished_deletions().expect("lists"), [id]);
+    second.strip(id).expect("removes what was said");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).expect("lists").flatten().collect();
+    assert_eq!(left.len(), 1, "only the mark is left");
+    assert_eq!(left[0].metadata().expect("exists").len(), 0);
+    assert_eq!(second.unfinished_deletions().expect("lists"), [id]);
+    second.strip(id).expect("is idempotent");
     second.finish_delete(id).expect("finishes");
     second.finish_delete(id).expect("is idempotent");
     assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 0);

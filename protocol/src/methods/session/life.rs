@@ -144,6 +144,18 @@ pub struct SessionDeleteResult {
     /// Sessions that were forked from it and keep their copies of its records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forks: Vec<SessionId>,
+    /// `pending` while words of the session may still be in the files of the search index, from which they are
+    /// being taken out in the background; absent when nothing of it is left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index_cleanup: Option<IndexCleanup>,
+}
+
+/// How far the search index is with forgetting a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum IndexCleanup {
+    /// Under way; `daemon.status` says in `catalog.forgetting` when it is done. A restart goes on with it.
+    Pending,
 }
 
 /// Deletes every session.
