@@ -7,9 +7,9 @@
 pub(super) const MAX_WORD_BYTES: usize = 31;
 /// The most tokens of a word that is kept: with them an entry fills a cache line.
 const MAX_TOKENS: usize = 7;
-/// Entries of a cache: 1 MiB, which the second-level caches of today's processors hold. A message has some thousand
-/// different words.
-const ENTRIES: usize = 1 << 14;
+/// Entries of a cache: 2 MiB, which the caches of today's processors hold. Half as many cost a fifth of the speed on mixed
+/// prose, twice as many gain little and are cold for longer.
+const ENTRIES: usize = 1 << 15;
 
 /// A word of at most [`MAX_WORD_BYTES`], padded with zeros; the last byte is its length, so that no key is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,56 +3,90 @@
 //! Must not know merges. **Invariant**: a cut lies between two characters that no token has side by side, so that the
 //! parts become the same tokens alone as together.
 
+use rustc_hash::FxHashSet;
+
 /// What stands for a space.
 pub(super) const SPACE: &[u8] = "▁".as_bytes();
 
-/// Where a text may be cut: before a `▁` that does not follow another, unless some token has it behind the character
-/// before.
+/// Which characters stand side by side in some text that merges can make. Between two that never do a text may be cut.
 #[derive(Debug)]
 pub(super) struct Cuts {
-    /// Characters that a token has before a `▁`, as their bytes; sorted.
-    before_space: Vec<Vec<u8>>,
+    /// For every ASCII character which ASCII characters follow it, as bits. `▁` is [`SPACE_BIT`] here.
+    ascii: Vec<u128>,
+    /// The other pairs: the left code point in the high half, the right one in the low half.
+    wide: FxHashSet<u64>,
 }
+
+/// The ASCII character whose place `▁` takes, because it is as common as a space. That the two share their pairs only
+/// means fewer cuts.
+const SPACE_BIT: u32 = 0x1f;
 
 impl Cuts {
     /// Looks at every text that merges can make.
     pub(super) fn new<'t>(texts: impl Iterator<Item = &'t [u8]>) -> Self {
-        let finder = memchr::memmem::Finder::new(SPACE);
-        let mut before_space = Vec::new();
+        let mut cuts = Self { ascii: vec![0; 128], wide: FxHashSet::default() };
         for text in texts {
-            for at in finder.find_iter(text) {
-                let before = last_char(&text[..at]);
-                if !before.is_empty() && before != SPACE {
-                    before_space.push(before.to_vec());
+            let mut left = None;
+            for (_, char) in chars(text) {
+                let right = code(char);
+                if let Some(left) = left {
+                    cuts.join(left, right);
                 }
+                left = Some(right);
             }
         }
-        before_space.sort_unstable();
-        before_space.dedup();
-        Self { before_space }
+        cuts.wide.shrink_to_fit();
+        cuts
+    }
+
+    fn join(&mut self, left: u32, right: u32) {
+        if left < 128 && right < 128 {
+            self.ascii[left as usize] |= 1 << right;
+        } else {
+            self.wide.insert(u64::from(left) << 32 | u64::from(right));
+        }
+    }
+
+    #[inline]
+    fn are_joined(&self, left: u32, right: u32) -> bool {
+        if left < 128 && right < 128 {
+            self.ascii[left as usize] >> right & 1 == 1
+        } else {
+            self.wide.contains(&(u64::from(left) << 32 | u64::from(right)))
+        }
     }
 
     /// Gives every part of a text, in order, as its first byte and the one after its last.
+    #[inline]
     pub(super) fn split(&self, text: &[u8], emit: &mut impl FnMut(usize, usize)) {
-        let mut start = 0;
-        for at in memchr::memmem::find_iter(text, SPACE) {
-            let before = last_char(&text[start..at]);
-            let joins = || self.before_space.binary_search_by(|char| char.as_slice().cmp(before));
-            if !before.is_empty() && before != SPACE && joins().is_err() {
+        let (mut start, mut left) = (0, None);
+        for (at, char) in chars(text) {
+            let right = code(char);
+            if left.is_some_and(|left| !self.are_joined(left, right)) {
                 emit(start, at);
                 start = at;
             }
+            left = Some(right);
         }
         if start < text.len() {
             emit(start, text.len());
         }
     }
+
+    /// Bytes of memory.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.ascii.capacity() * size_of::<u128>() + self.wide.capacity() * 8 / 7 * 9
+    }
 }
 
-/// The bytes of the last character.
-fn last_char(text: &[u8]) -> &[u8] {
-    let start = text.iter().rposition(|byte| byte & 0xc0 != 0x80);
-    &text[start.unwrap_or(0)..]
+/// The bytes of a character as a number: different ones for different characters, and itself for ASCII.
+#[inline]
+fn code(char: &[u8]) -> u32 {
+    match *char {
+        [a] => u32::from(a),
+        _ if char == SPACE => SPACE_BIT,
+        _ => char.iter().fold(0, |code, byte| code << 8 | u32::from(*byte)),
+    }
 }
 
 /// Appends a text with `▁` for its spaces.
@@ -67,6 +101,7 @@ pub(super) fn escape(text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// The bytes of every character with where it begins.
+#[inline]
 pub(super) fn chars(text: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut start = 0;
     std::iter::from_fn(move || {

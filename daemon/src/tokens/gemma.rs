@@ -55,7 +55,10 @@ impl Gemma {
 
     /// Bytes of memory.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.pairs.heap_bytes() + self.texts.heap_bytes() + self.index.heap_bytes()
+        self.pairs.heap_bytes()
+            + self.texts.heap_bytes()
+            + self.index.heap_bytes()
+            + self.cuts.heap_bytes()
     }
 
     fn find(&self, text: &[u8]) -> Option<u32> {

@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 const NONE: u32 = u32::MAX;
 /// Up to this many parts the lowest rank is searched among all of them, which needs no queue. Beyond it the search
 /// costs more than the queue does.
-const SEARCHED_PARTS: usize = 40;
+const SEARCHED_PARTS: usize = 64;
 
 /// A piece of a word: which symbol it is, and where it lies.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +30,7 @@ pub(super) trait Joins {
 #[derive(Clone, Copy, Debug)]
 struct Node {
     part: Part,
-    /// The rank of the pair with the next node, and the symbol of both.
-    rank: u32,
+    /// The symbol of this node and the next one together.
     joined: u32,
     previous: u32,
     next: u32,
@@ -41,6 +40,8 @@ struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     nodes: Vec<Node>,
+    /// The rank of every node's pair with the next one; apart from the nodes, so that the lowest is found quickly.
+    ranks: Vec<u32>,
     queue: BinaryHeap<Reverse<u64>>,
 }
 
@@ -48,15 +49,26 @@ impl Merger {
     /// Forgets the parts of the word before.
     pub(super) fn clear(&mut self) {
         self.nodes.clear();
+        self.ranks.clear();
     }
 
     /// Appends a part of the word.
+    #[inline]
     pub(super) fn push(&mut self, part: Part) {
-        self.nodes.push(Node { part, rank: NONE, joined: NONE, previous: NONE, next: NONE });
+        let at = u32::try_from(self.nodes.len()).unwrap_or(NONE);
+        let previous = at.checked_sub(1).unwrap_or(NONE);
+        self.nodes.push(Node { part, joined: NONE, previous, next: at.saturating_add(1) });
     }
 
     /// Joins what can be joined.
     pub(super) fn merge(&mut self, joins: &impl Joins) {
+        if let Some(last) = self.nodes.last_mut() {
+            last.next = NONE;
+        }
+        self.ranks.resize(self.nodes.len(), NONE);
+        for at in 0..self.nodes.len() {
+            self.pair(joins, at);
+        }
         if self.nodes.len() <= SEARCHED_PARTS {
             self.merge_few(joins);
         } else {
@@ -66,92 +78,79 @@ impl Merger {
 
     /// The parts that are left, in order.
     pub(super) fn parts(&self) -> impl Iterator<Item = Part> {
-        let is_chained = self.nodes.len() > SEARCHED_PARTS;
         let mut at = 0;
         std::iter::from_fn(move || {
             let node = self.nodes.get(at)?;
-            at = if is_chained { node.next as usize } else { at + 1 };
+            at = node.next as usize;
             Some(node.part)
         })
     }
 
     /// Bytes of memory.
     pub(super) fn heap_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<Node>() + self.queue.capacity() * size_of::<u64>()
+        self.nodes.capacity() * size_of::<Node>()
+            + self.ranks.capacity() * size_of::<u32>()
+            + self.queue.capacity() * size_of::<u64>()
     }
 
     fn merge_few(&mut self, joins: &impl Joins) {
-        let nodes = &mut self.nodes;
-        let pair = |nodes: &mut Vec<Node>, at: usize| {
-            let next = nodes.get(at + 1).map(|next| next.part);
-            let join = next.and_then(|next| joins.join(nodes[at].part, next));
-            (nodes[at].rank, nodes[at].joined) = join.unwrap_or((NONE, NONE));
-        };
-        for at in 0..nodes.len() {
-            pair(nodes, at);
-        }
-        loop {
-            let best = nodes.iter().enumerate().min_by_key(|(_, node)| node.rank);
-            let Some((at, best)) = best.filter(|(_, node)| node.rank != NONE) else { return };
-            let joined = best.joined;
-            let right = nodes.remove(at + 1);
-            nodes[at].part = Part { symbol: joined, end: right.part.end, ..nodes[at].part };
-            pair(nodes, at);
-            if let Some(before) = at.checked_sub(1) {
-                pair(nodes, before);
-            }
+        while let Some(lowest) = self.ranks.iter().copied().min().filter(|rank| *rank != NONE) {
+            let Some(at) = self.ranks.iter().position(|rank| *rank == lowest) else { return };
+            self.join(joins, at);
         }
     }
 
     fn merge_many(&mut self, joins: &impl Joins) {
-        self.queue.clear();
-        let n = self.nodes.len();
-        for at in 0..n {
-            let index = |at: usize| u32::try_from(at).unwrap_or(NONE);
-            self.nodes[at].previous = at.checked_sub(1).map_or(NONE, index);
-            self.nodes[at].next = if at + 1 < n { index(at + 1) } else { NONE };
-        }
         // One heap of all first pairs is cheaper than one that grows pair by pair.
         let mut first = std::mem::take(&mut self.queue).into_vec();
-        for at in 0..n {
-            first.extend(self.pair(joins, at).map(Reverse));
-        }
+        first.clear();
+        first.extend((0..self.nodes.len()).filter_map(|at| self.place(at)).map(Reverse));
         self.queue = BinaryHeap::from(first);
-        while let Some(Reverse(entry)) = self.queue.pop() {
-            let at = (entry & u64::from(NONE)) as usize;
+        while let Some(Reverse(place)) = self.queue.pop() {
+            let at = (place & u64::from(NONE)) as usize;
             // The pair is gone when one of the two was joined to something else meanwhile.
-            if u64::from(self.nodes[at].rank) == entry >> 32 {
-                self.join(joins, at);
+            if u64::from(self.ranks[at]) != place >> 32 {
+                continue;
+            }
+            let previous = self.nodes[at].previous as usize;
+            self.join(joins, at);
+            for at in [at, previous] {
+                let place = if at == NONE as usize { None } else { self.place(at) };
+                self.queue.extend(place.map(Reverse));
             }
         }
     }
 
-    /// Finds the pair of a node and its next one; gives its place in the queue.
-    fn pair(&mut self, joins: &impl Joins, at: usize) -> Option<u64> {
-        let node = self.nodes[at];
-        let next = self.nodes.get(node.next as usize).map(|next| next.part);
-        let join = next.and_then(|next| joins.join(node.part, next));
-        let (rank, joined) = join.unwrap_or((NONE, NONE));
-        (self.nodes[at].rank, self.nodes[at].joined) = (rank, joined);
+    /// The place of a node's pair in the queue: by rank, then from the left.
+    fn place(&self, at: usize) -> Option<u64> {
+        let rank = self.ranks[at];
         (rank != NONE).then_some(u64::from(rank) << 32 | at as u64)
     }
 
+    /// Finds the pair of a node and its next one.
+    #[inline]
+    fn pair(&mut self, joins: &impl Joins, at: usize) {
+        let node = self.nodes[at];
+        let next = self.nodes.get(node.next as usize).map(|next| next.part);
+        let join = next.and_then(|next| joins.join(node.part, next));
+        (self.ranks[at], self.nodes[at].joined) = join.unwrap_or((NONE, NONE));
+    }
+
+    /// Joins a node and its next one.
     fn join(&mut self, joins: &impl Joins, at: usize) {
         let node = self.nodes[at];
         let right = self.nodes[node.next as usize];
         // What was taken in has no pair any more.
-        self.nodes[node.next as usize].rank = NONE;
+        self.ranks[node.next as usize] = NONE;
         self.nodes[at].part = Part { symbol: node.joined, end: right.part.end, ..node.part };
         self.nodes[at].next = right.next;
         if let Some(after) = self.nodes.get_mut(right.next as usize) {
             after.previous = u32::try_from(at).unwrap_or(NONE);
         }
-        let own = self.pair(joins, at);
-        let before = match node.previous {
-            NONE => None,
-            before => self.pair(joins, before as usize),
-        };
-        self.queue.extend(own.into_iter().chain(before).map(Reverse));
+        self.pair(joins, at);
+        if node.previous != NONE {
+            self.pair(joins, node.previous as usize);
+        }
     }
 }
 
@@ -194,7 +193,7 @@ mod tests {
 
     #[test]
     fn both_ways_give_the_same() {
-        for n in [39, 40, 41, 42, 100, 1000] {
+        for n in [63, 64, 65, 66, 100, 1000] {
             let binary = |n: u32| {
                 let mut expect = vec![9; (n >> 9) as usize];
                 expect.extend((0..9).rev().filter(|bit| n >> bit & 1 == 1));

@@ -13,6 +13,8 @@ mod pairs;
 mod sentence_piece;
 mod special;
 mod split;
+#[cfg(test)]
+mod testing;
 mod tokenizer;
 mod vocab;
 mod words;

@@ -70,7 +70,7 @@ impl SentencePiece {
     /// Bytes of memory.
     pub(super) fn heap_bytes(&self) -> usize {
         let ranks = self.ranks.capacity() * size_of::<u32>();
-        ranks + self.texts.heap_bytes() + self.index.heap_bytes()
+        ranks + self.texts.heap_bytes() + self.index.heap_bytes() + self.cuts.heap_bytes()
     }
 
     fn token(&self, text: &[u8]) -> Option<u32> {

@@ -3,6 +3,9 @@
 //! Must not know messages, templates or windows. **Invariant**: `count` is the length of `ids`, and `ids` are those of
 //! llama.cpp's `llama_tokenize` with `parse_special`.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use thiserror::Error;

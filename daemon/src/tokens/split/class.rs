@@ -124,7 +124,8 @@ fn class_of(code: u32) -> u8 {
     if char.is_whitespace() {
         return SPACE;
     }
-    if NEWER.iter().any(|(first, last)| (*first..=*last).contains(&code)) {
+    let near = NEWER.partition_point(|(_, last)| *last < code);
+    if NEWER.get(near).is_some_and(|(first, _)| *first <= code) {
         return OTHER;
     }
     match get_general_category(char) {
