@@ -6,7 +6,7 @@
 //! **Source**: `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`.
 
 use super::merge::{Merger, Part};
-use super::pairs::{Pairs, number_of};
+use super::pairs::Pairs;
 use super::split::{Pre, pre_of};
 use super::tokenizer::UnknownRule;
 use super::vocab::{TextIndex, Texts, Vocabulary};
@@ -31,21 +31,22 @@ impl ByteLevel {
         let pre = pre_of(&vocabulary.pre);
         let pre = pre.ok_or_else(|| UnknownRule::Pre(vocabulary.pre.clone()))?;
         let alphabet = Alphabet::new();
-        let read = |text: &[u8], out: &mut Vec<u8>| alphabet.read(text, out);
         let mut texts = Texts::default();
         let mut index = TextIndex::with_room(vocabulary.texts.len());
         let mut bytes = Vec::new();
         for (at, text) in (0..).zip(vocabulary.texts.iter()) {
             bytes.clear();
-            let is_readable = read(text, &mut bytes);
+            let is_readable = alphabet.read(text, &mut bytes);
             // An empty text keeps the number of one that no word can become.
             texts.push(if is_readable { &bytes } else { &[] });
             if is_readable {
                 index.insert(&texts, at);
             }
         }
-        let pairs = Pairs::new(vocabulary, &mut texts, &mut index, read);
-        let bytes = (0..=255_u8).map(|byte| number_of(&mut texts, &mut index, &[byte])).collect();
+        // Every character stands for one byte.
+        let n_chars = |text: &[u8]| text.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+        let pairs = Pairs::new(vocabulary, &mut texts, &mut index, n_chars);
+        let bytes = (0..=255_u8).map(|byte| index.add(&mut texts, &[byte])).collect();
         if !pre.ignores_merges {
             index = TextIndex::default();
         }

@@ -30,10 +30,7 @@ impl Gemma {
         let mut texts = vocabulary.texts.clone();
         let mut index = TextIndex::of(&texts);
         let cuts = Cuts::new(vocabulary.merges.iter().map(|merge| vocabulary.texts.of(merge.text)));
-        let pairs = Pairs::new(vocabulary, &mut texts, &mut index, |text, out| {
-            out.extend_from_slice(text);
-            true
-        });
+        let pairs = Pairs::new(vocabulary, &mut texts, &mut index, <[u8]>::len);
         let n_tokens = vocabulary.n_tokens;
         let bytes = byte_tokens(|text| index.find(&texts, text).filter(|id| *id < n_tokens));
         Self { pairs, texts, index, n_tokens, bytes, cuts, knows_line_runs }

@@ -3,6 +3,8 @@
 //! Must not know how text is cut into words. A symbol is the number of a text: a token, or a text that only merges
 //! make, or one that only a merge's half is. **Invariant**: of equal pairs the first has the rank.
 
+use std::ops::Range;
+
 use super::merge::{Joins, Part};
 use super::vocab::{TextIndex, Texts, Vocabulary};
 
@@ -36,12 +38,12 @@ const FREE: u32 = u32::MAX;
 
 impl Pairs {
     /// Takes the merges of a vocabulary whose texts are written as `texts`, under the same numbers and with empty ones
-    /// for those that cannot occur; `read` turns a half of a merge into the same form.
+    /// for those that cannot occur; `written` says how long the left half of a merge is there.
     pub(super) fn new(
         vocabulary: &Vocabulary,
         texts: &mut Texts,
         index: &mut TextIndex,
-        read: impl Fn(&[u8], &mut Vec<u8>) -> bool,
+        written: impl Fn(&[u8]) -> usize,
     ) -> Self {
         let room = (vocabulary.merges.len() * 3 / 2 + 4).next_power_of_two();
         let free = Slot { left: 0, right: 0, rank: FREE, whole: 0 };
@@ -49,18 +51,16 @@ impl Pairs {
         // Eight bits a slot: one in twelve of the pairs that are none passes.
         let filter = vec![0; (room / 8).max(1)];
         let mut pairs = Self { slots: vec![free; room], filter, first };
-        let mut half = Vec::new();
         for (rank, merge) in (0..).zip(&vocabulary.merges) {
-            let whole = vocabulary.texts.of(merge.text);
-            let (left, right) = whole.split_at(merge.left_bytes as usize);
-            let mut number = |text: &[u8]| {
-                half.clear();
-                let is_readable = read(text, &mut half) && !half.is_empty();
-                is_readable.then(|| number_of(texts, index, &half))
-            };
-            if let (Some(left), Some(right)) = (number(left), number(right)) {
-                pairs.insert(Slot { left, right, rank, whole: merge.text });
+            let (left, _) = vocabulary.texts.of(merge.text).split_at(merge.left_bytes as usize);
+            let len = texts.of(merge.text).len();
+            let left_len = written(left);
+            if left_len == 0 || left_len >= len {
+                continue;
             }
+            let left = number_of(texts, index, merge.text, 0..left_len);
+            let right = number_of(texts, index, merge.text, left_len..len);
+            pairs.insert(Slot { left, right, rank, whole: merge.text });
         }
         pairs
     }
@@ -133,13 +133,11 @@ fn hash(left: u32, right: u32) -> usize {
     (mixed ^ mixed >> 32) as usize
 }
 
-/// The number of a text, a new one where it has none.
-pub(super) fn number_of(texts: &mut Texts, index: &mut TextIndex, text: &[u8]) -> u32 {
-    index.find(texts, text).unwrap_or_else(|| {
-        let at = u32::try_from(texts.len()).unwrap_or(u32::MAX);
-        if texts.push(text) {
-            index.insert(texts, at);
-        }
-        at
-    })
+/// The number of a part of a text, a new one where it has none.
+fn number_of(texts: &mut Texts, index: &mut TextIndex, whole: u32, part: Range<usize>) -> u32 {
+    if let Some(number) = index.find(texts, &texts.of(whole)[part.clone()]) {
+        return number;
+    }
+    let text = texts.of(whole)[part].to_vec();
+    index.add(texts, &text)
 }

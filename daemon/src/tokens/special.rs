@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use memchr::memmem;
 
-use super::vocab::{TextIndex, Vocabulary};
+use super::vocab::Vocabulary;
 
 /// A special token.
 #[derive(Clone, Debug)]
@@ -49,8 +49,8 @@ pub(super) struct Specials {
 
 impl Specials {
     /// Finds the special tokens of a vocabulary.
-    pub(super) fn new(vocabulary: &Vocabulary, index: &TextIndex) -> Self {
-        let mut all = roles::specials(vocabulary, index);
+    pub(super) fn new(vocabulary: &Vocabulary) -> Self {
+        let mut all = roles::specials(vocabulary);
         // Texts that are no UTF-8 cannot begin and end between characters.
         all.retain(|special| {
             !special.text.is_empty() && std::str::from_utf8(&special.text).is_ok()

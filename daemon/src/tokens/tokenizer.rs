@@ -14,7 +14,7 @@ use super::byte_level::ByteLevel;
 use super::gemma::Gemma;
 use super::sentence_piece::SentencePiece;
 use super::special::{Fragment, Specials};
-use super::vocab::{TextIndex, Vocabulary};
+use super::vocab::Vocabulary;
 use super::words::{Count, Sink, Words};
 
 /// Part of every identity: raised when the code gives other tokens for the same vocabulary.
@@ -67,12 +67,11 @@ impl Tokenizer {
     /// **Errors**: where no rule is known for it.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, UnknownRule> {
         let family = Family::new(vocabulary)?;
-        let index = TextIndex::of(&vocabulary.texts);
         let hash = vocabulary.digest.to_hex();
         let (bos, eos) = family.ends(vocabulary);
         Ok(Self {
             family,
-            specials: Specials::new(vocabulary, &index),
+            specials: Specials::new(vocabulary),
             bos,
             eos,
             identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]),

@@ -6,8 +6,10 @@
 //! unknown. Where it takes the first of several texts for a role it takes them in the order of a hash table; here
 //! the lowest id comes first.
 
+use rustc_hash::{FxHashMap, FxHashSet};
+
 use super::Special;
-use crate::tokens::vocab::{Kind, TextIndex, Vocabulary};
+use crate::tokens::vocab::{Kind, Vocabulary};
 
 /// Texts that end a generation: special whatever the file says of them.
 const ENDS: &[&str] = &[
@@ -72,11 +74,19 @@ const FIM_PAD: &[&str] = &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[P
 const FIM_REPO: &[&str] = &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
 const FIM_SEPARATOR: &[&str] = &["<|file_sep|>"];
 
+/// The ids of the texts that are known here; of equal ones the last counts, as in the engine.
+fn known(vocabulary: &Vocabulary) -> FxHashMap<&[u8], u32> {
+    let lists =
+        [ENDS, FRAMES, FIM_PREFIX, FIM_SUFFIX, FIM_MIDDLE, FIM_PAD, FIM_REPO, FIM_SEPARATOR];
+    let texts: FxHashSet<&[u8]> = lists.into_iter().flatten().map(|text| text.as_bytes()).collect();
+    let tokens = vocabulary.texts.iter().zip(0..vocabulary.n_tokens);
+    tokens.filter(|(text, _)| texts.contains(text)).collect()
+}
+
 /// The special tokens, by id.
-pub(super) fn specials(vocabulary: &Vocabulary, index: &TextIndex) -> Vec<Special> {
-    let find = |text: &str| {
-        index.find(&vocabulary.texts, text.as_bytes()).filter(|id| *id < vocabulary.n_tokens)
-    };
+pub(super) fn specials(vocabulary: &Vocabulary) -> Vec<Special> {
+    let known = known(vocabulary);
+    let find = |text: &str| known.get(text.as_bytes()).copied();
     let mut is_special = vec![false; vocabulary.n_tokens as usize];
     for (is_special, kind) in is_special.iter_mut().zip(&vocabulary.kinds) {
         *is_special = matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown);

@@ -70,7 +70,8 @@ fn deepseek_cuts_by_script() {
     // What the rule calls signs has the ASCII letters in it.
     check("deepseek-llm", "   über中文12", &["  ", " ü", "ber", "中文", "12"]);
     check("deepseek-coder", "x = 12;", &["x", " = ", "1", "2", ";"]);
-    check("deepseek-v3", "var x2345=\"name\"", &["var", " x", "234", "5", "=", "\"name", "\""]);
+    check("deepseek-v3", "x2345=(name)", &["x", "234", "5", "=(", "name", ")"]);
+    check("deepseek-v3", "a.name", &["a", ".name"]);
     check("deepseek-v3", "中文か abc", &["中文か", " abc"]);
     check("deepseek-v3", "\u{1}\u{2}", &["\u{1}\u{2}"]);
 }

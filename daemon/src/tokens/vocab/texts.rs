@@ -50,18 +50,25 @@ impl Texts {
     }
 }
 
+/// The hash of a text, which tells most others apart without a look at them, and its number plus one; 0 is free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    hash: u32,
+    number: u32,
+}
+
 /// Finds the number of a text; the texts themselves lie elsewhere.
 #[derive(Debug, Default)]
 pub(in super::super) struct TextIndex {
-    /// Numbers plus one; 0 is free. At most half are taken.
-    slots: Vec<u32>,
+    /// At most half are taken.
+    slots: Vec<Slot>,
     n: usize,
 }
 
 impl TextIndex {
     /// An index with room for `n` texts.
     pub(in super::super) fn with_room(n: usize) -> Self {
-        Self { slots: vec![0; (n.max(4) * 2).next_power_of_two()], n: 0 }
+        Self { slots: vec![Slot::default(); (n.max(4) * 2).next_power_of_two()], n: 0 }
     }
 
     /// An index of all texts; of equal ones the last wins, as in the engine.
@@ -76,11 +83,24 @@ impl TextIndex {
     /// Adds the text of a number; an equal text's number is replaced.
     pub(in super::super) fn insert(&mut self, texts: &Texts, at: u32) {
         if (self.n + 1) * 2 > self.slots.len() {
-            self.grow(texts);
+            self.grow();
         }
-        let slot = self.slot(texts, texts.of(at));
-        self.n += usize::from(self.slots[slot] == 0);
-        self.slots[slot] = at.saturating_add(1);
+        let hash = hash(texts.of(at));
+        let slot = self.slot(hash, |number| texts.of(number) == texts.of(at));
+        self.n += usize::from(self.slots[slot].number == 0);
+        self.slots[slot] = Slot { hash, number: at.saturating_add(1) };
+    }
+
+    /// The number of a text, a new one where it has none.
+    pub(in super::super) fn add(&mut self, texts: &mut Texts, text: &[u8]) -> u32 {
+        if let Some(number) = self.find(texts, text) {
+            return number;
+        }
+        let at = u32::try_from(texts.len()).unwrap_or(u32::MAX);
+        if texts.push(text) {
+            self.insert(texts, at);
+        }
+        at
     }
 
     /// The number of a text.
@@ -89,41 +109,44 @@ impl TextIndex {
         if self.slots.is_empty() {
             return None;
         }
-        self.slots[self.slot(texts, text)].checked_sub(1)
+        let slot = self.slot(hash(text), |number| texts.of(number) == text);
+        self.slots[slot].number.checked_sub(1)
     }
 
-    /// The slot of a text, or the free one where it belongs.
+    /// The slot of a text with a hash, or the free one where it belongs.
     #[inline]
-    fn slot(&self, texts: &Texts, text: &[u8]) -> usize {
+    fn slot(&self, hash: u32, is_it: impl Fn(u32) -> bool) -> usize {
         let mask = self.slots.len() - 1;
-        let mut slot = hash(text) & mask;
-        while let Some(at) = self.slots[slot].checked_sub(1)
-            && texts.of(at) != text
-        {
-            slot = (slot + 1) & mask;
+        let mut at = hash as usize & mask;
+        loop {
+            let slot = self.slots[at];
+            match slot.number.checked_sub(1) {
+                None => return at,
+                Some(number) if slot.hash == hash && is_it(number) => return at,
+                Some(_) => at = (at + 1) & mask,
+            }
         }
-        slot
     }
 
-    fn grow(&mut self, texts: &Texts) {
-        let old =
-            std::mem::replace(&mut self.slots, vec![0; (self.n.max(4) * 4).next_power_of_two()]);
-        for at in old.into_iter().filter_map(|slot| slot.checked_sub(1)) {
-            let slot = self.slot(texts, texts.of(at));
-            self.slots[slot] = at + 1;
+    fn grow(&mut self) {
+        let room = (self.n.max(4) * 4).next_power_of_two();
+        let old = std::mem::replace(&mut self.slots, vec![Slot::default(); room]);
+        for slot in old.into_iter().filter(|slot| slot.number != 0) {
+            let free = self.slot(slot.hash, |_| false);
+            self.slots[free] = slot;
         }
     }
 
     /// Bytes of memory.
     pub(in super::super) fn heap_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<u32>()
+        self.slots.capacity() * size_of::<Slot>()
     }
 }
 
 /// Mixes eight bytes at a time; the same on every machine and in every process.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the low bits of a hash are a hash")]
-fn hash(text: &[u8]) -> usize {
+fn hash(text: &[u8]) -> u32 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut hash = text.len() as u64;
     let (words, rest) = text.as_chunks::<8>();
@@ -137,5 +160,5 @@ fn hash(text: &[u8]) -> usize {
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
     mix(u64::from_le_bytes(last));
-    (hash ^ (hash >> 32)) as usize
+    (hash ^ (hash >> 32)) as u32
 }
