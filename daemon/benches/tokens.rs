@@ -160,14 +160,14 @@ fn speed(
 /// Measures texts of one unit over and over: against ordinary text, and against a tenth of the same.
 fn bad(report: &Report, name: &str, tokenizer: &Tokenizer, ordinary: f64) -> Result<()> {
     let units = [
-        ("letter", "a"),
-        ("space", " "),
-        ("digit", "7"),
-        ("line break", "\n"),
-        ("dash", "-"),
+        ("one letter", "a"),
+        ("spaces", " "),
+        ("one digit", "7"),
+        ("line breaks", "\n"),
+        ("dashes", "-"),
         ("two letters", "ab"),
-        ("emoji", "🦀"),
-        ("half a special token", "<|"),
+        ("one emoji", "🦀"),
+        ("half special tokens", "<|"),
     ];
     for (kind, unit) in units {
         let text = unit.repeat(BAD_BYTES / unit.len());
@@ -175,7 +175,7 @@ fn bad(report: &Report, name: &str, tokenizer: &Tokenizer, ordinary: f64) -> Res
         let seconds = best(|| tokenizer.count(&text));
         let growth = seconds / best(|| tokenizer.count(&tenth));
         let ns_per_byte = 1e3 * seconds / megabytes(text.len());
-        let row = Row::new(&format!("{name}: 1 MB of one {kind}"), "ns/B")
+        let row = Row::new(&format!("{name}: 1 MB of {kind}"), "ns/B")
             .with("value", rounded(ns_per_byte))
             .with("floor", rounded(ordinary))
             .with("ratio", rounded(ns_per_byte / ordinary))

@@ -4,10 +4,11 @@
 //!
 //! **Source**: `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`, where many names share one rule.
 
+use super::Rule;
 use super::class::{LETTER, MARK};
 use super::sets;
+use super::steps::Step;
 use super::words::{Cased, Words};
-use super::{Rule, Step};
 
 /// What the name of a split rule decides.
 #[derive(Clone, Copy, Debug)]
