@@ -12,6 +12,8 @@ use crate::clock::Clock;
 use crate::session::{Birth, Change, Draft, Observer, Sessions, SessionsOptions};
 use crate::tokens::Counter;
 
+pub use crate::tokens::{Tokenizer, UnknownRule, Vocabulary, VocabularyError};
+
 /// Sessions of a directory, as the daemon holds them, told to nobody.
 #[derive(Clone)]
 pub struct InProcess {

@@ -3,7 +3,24 @@
 //! Must not know sessions, windows or budgets. Every count is a pure function of its input, so the same log
 //! always gives the same context.
 
+mod byte_level;
+mod cache;
+mod escaped;
 mod estimate;
+mod gemma;
+mod merge;
+mod pairs;
+mod sentence_piece;
+mod special;
+mod split;
+#[cfg(test)]
+mod testing;
+mod tokenizer;
+mod vocab;
+mod words;
+
+pub use tokenizer::{Tokenizer, UnknownRule};
+pub use vocab::{Vocabulary, VocabularyError};
 
 use ollm_protocol::content::{Message, Part, RecordBody, ToolCall};
 use ollm_protocol::methods::context::{ContextMessage, CountKind};

@@ -1,0 +1,282 @@
+//! Classes of characters as the split rules see them, and the cursor that every scanner reads text with.
+//!
+//! Must not know rules or vocabularies. **Invariant**: the class of a character is exactly one bit, so that "one of"
+//! and "none of" are masks, and 0 means the end of the text.
+//!
+//! **Source**: llama.cpp's `unicode-data.cpp`, which is Unicode 15.1. The general categories come from the crate
+//! `unicode-general-category` (Unicode 16); [`NEWER`] lists what Unicode 16 added. Over all code points nothing else
+//! differs, and `char::is_whitespace` equals its white space.
+
+use std::sync::LazyLock;
+
+use unicode_general_category::{GeneralCategory as Category, get_general_category};
+
+/// `\p{L}`.
+pub(super) const LETTER: u8 = 1;
+/// `\p{N}`.
+pub(super) const NUMBER: u8 = 2;
+/// White space, whatever its category.
+pub(super) const SPACE: u8 = 4;
+/// `\p{P}`.
+pub(super) const PUNCTUATION: u8 = 8;
+/// `\p{S}`.
+pub(super) const SYMBOL: u8 = 16;
+/// `\p{M}`.
+pub(super) const MARK: u8 = 32;
+/// Everything else that is a character: controls, formats, private use, unassigned.
+const OTHER: u8 = 64;
+/// All classes.
+pub(super) const ANY: u8 = 127;
+
+/// Code points that Unicode 16 assigned; the engine's tables do not know them.
+const NEWER: &[(u32, u32)] = &[
+    (0x897, 0x897),
+    (0x1b4e, 0x1b4f),
+    (0x1b7f, 0x1b7f),
+    (0x1c89, 0x1c8a),
+    (0x2427, 0x2429),
+    (0x31e4, 0x31e5),
+    (0xa7cb, 0xa7cd),
+    (0xa7da, 0xa7dc),
+    (0x105c0, 0x105f3),
+    (0x10d40, 0x10d65),
+    (0x10d69, 0x10d85),
+    (0x10d8e, 0x10d8f),
+    (0x10ec2, 0x10ec4),
+    (0x10efc, 0x10efc),
+    (0x11380, 0x113e2),
+    (0x116d0, 0x116e3),
+    (0x11bc0, 0x11be1),
+    (0x11bf0, 0x11bf9),
+    (0x11f5a, 0x11f5a),
+    (0x13460, 0x143fa),
+    (0x16100, 0x16139),
+    (0x16d40, 0x16d79),
+    (0x18cff, 0x18cff),
+    (0x1cc00, 0x1ccf9),
+    (0x1cd00, 0x1ceb3),
+    (0x1e5d0, 0x1e5fa),
+    (0x1e5ff, 0x1e5ff),
+    (0x1f8b2, 0x1f8bb),
+    (0x1f8c0, 0x1f8c1),
+    (0x1fa89, 0x1fa89),
+    (0x1fa8f, 0x1fa8f),
+    (0x1fabe, 0x1fabe),
+    (0x1fac6, 0x1fac6),
+    (0x1fadc, 0x1fadc),
+    (0x1fadf, 0x1fadf),
+    (0x1fae9, 0x1fae9),
+    (0x1fbcb, 0x1fbef),
+];
+
+const ASCII: [u8; 128] = {
+    let mut classes = [OTHER; 128];
+    let mut byte = 0;
+    while byte < 128_u8 {
+        classes[byte as usize] = match byte {
+            b'a'..=b'z' | b'A'..=b'Z' => LETTER,
+            b'0'..=b'9' => NUMBER,
+            b' ' | b'\t'..=b'\r' => SPACE,
+            b'$' | b'+' | b'<' | b'=' | b'>' | b'^' | b'`' | b'|' | b'~' => SYMBOL,
+            b'!'..=b'~' => PUNCTUATION,
+            _ => OTHER,
+        };
+        byte += 1;
+    }
+    classes
+};
+
+/// Code points of one block of the table.
+const BLOCK: usize = 256;
+
+/// The classes of all code points: equal blocks are kept once.
+struct Table {
+    block_of: Vec<u16>,
+    classes: Vec<u8>,
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
+
+impl Table {
+    fn new() -> Self {
+        let mut table = Self { block_of: Vec::new(), classes: Vec::new() };
+        for first in (0..=u32::from(char::MAX)).step_by(BLOCK) {
+            let block: Vec<u8> = (first..first + 256).map(class_of).collect();
+            let known = table.classes.chunks(BLOCK).position(|other| other == block);
+            let at = known.unwrap_or_else(|| {
+                table.classes.extend(&block);
+                table.classes.len() / BLOCK - 1
+            });
+            table.block_of.push(u16::try_from(at).unwrap_or(0));
+        }
+        table
+    }
+
+    fn class(&self, code: u32) -> u8 {
+        let block = self.block_of.get(code as usize / BLOCK).copied().unwrap_or_default();
+        self.classes[usize::from(block) * BLOCK + code as usize % BLOCK]
+    }
+}
+
+/// The class of one code point, from the crate's categories.
+fn class_of(code: u32) -> u8 {
+    let Some(char) = char::from_u32(code) else { return OTHER };
+    if char.is_whitespace() {
+        return SPACE;
+    }
+    let near = NEWER.partition_point(|(_, last)| *last < code);
+    if NEWER.get(near).is_some_and(|(first, _)| *first <= code) {
+        return OTHER;
+    }
+    match get_general_category(char) {
+        Category::UppercaseLetter
+        | Category::LowercaseLetter
+        | Category::TitlecaseLetter
+        | Category::ModifierLetter
+        | Category::OtherLetter => LETTER,
+        Category::DecimalNumber | Category::LetterNumber | Category::OtherNumber => NUMBER,
+        Category::NonspacingMark | Category::SpacingMark | Category::EnclosingMark => MARK,
+        Category::ConnectorPunctuation
+        | Category::DashPunctuation
+        | Category::OpenPunctuation
+        | Category::ClosePunctuation
+        | Category::InitialPunctuation
+        | Category::FinalPunctuation
+        | Category::OtherPunctuation => PUNCTUATION,
+        Category::MathSymbol
+        | Category::CurrencySymbol
+        | Category::ModifierSymbol
+        | Category::OtherSymbol => SYMBOL,
+        _ => OTHER,
+    }
+}
+
+/// Reads one piece of text; what lies outside of the piece does not exist for a rule.
+#[derive(Clone, Copy)]
+pub(super) struct Scan<'t> {
+    pub(super) text: &'t [u8],
+    table: &'static Table,
+}
+
+impl<'t> Scan<'t> {
+    /// Reads `text`, which is UTF-8; other bytes give some class, never a panic.
+    pub(super) fn new(text: &'t [u8]) -> Self {
+        Self { text, table: &TABLE }
+    }
+
+    /// The class of the character at a position and its length in bytes; (0, 0) at the end.
+    #[inline]
+    pub(super) fn class(self, at: usize) -> (u8, usize) {
+        match self.text.get(at) {
+            None => (0, 0),
+            Some(&byte) if byte < 0x80 => (ASCII[usize::from(byte)], 1),
+            Some(_) => self.wide(at),
+        }
+    }
+
+    fn wide(self, at: usize) -> (u8, usize) {
+        let (code, len) = self.code(at);
+        (self.table.class(code), len)
+    }
+
+    /// The code point at a position and its length in bytes; (0, 0) at the end.
+    pub(super) fn code(self, at: usize) -> (u32, usize) {
+        let byte = |offset: usize| u32::from(self.text.get(at + offset).copied().unwrap_or(0x80));
+        let more = |offset: usize| byte(offset) & 0x3f;
+        let Some(&first) = self.text.get(at) else { return (0, 0) };
+        let (code, len) = match first {
+            0..0xc0 => (u32::from(first), 1),
+            0xc0..0xe0 => ((byte(0) & 0x1f) << 6 | more(1), 2),
+            0xe0..0xf0 => ((byte(0) & 0x0f) << 12 | more(1) << 6 | more(2), 3),
+            0xf0.. => ((byte(0) & 0x07) << 18 | more(1) << 12 | more(2) << 6 | more(3), 4),
+        };
+        (code, len.min(self.text.len() - at))
+    }
+
+    /// The end of the longest run from a position of characters of the classes in `mask`.
+    #[inline]
+    pub(super) fn run(self, mut at: usize, mask: u8) -> usize {
+        loop {
+            while let Some(&byte) = self.text.get(at)
+                && byte < 0x80
+            {
+                if ASCII[usize::from(byte)] & mask == 0 {
+                    return at;
+                }
+                at += 1;
+            }
+            let (class, len) = self.class(at);
+            if class & mask == 0 {
+                return at;
+            }
+            at += len;
+        }
+    }
+
+    /// The end of at most `limit` characters of the classes in `mask`.
+    pub(super) fn run_up_to(self, mut at: usize, mask: u8, limit: usize) -> usize {
+        for _ in 0..limit {
+            let (class, len) = self.class(at);
+            if class & mask == 0 {
+                break;
+            }
+            at += len;
+        }
+        at
+    }
+
+    /// The end of the run from a position of bytes that are in `set`.
+    pub(super) fn bytes(self, at: usize, set: &[u8]) -> usize {
+        let rest = self.text.get(at..).unwrap_or_default();
+        at + rest.iter().position(|byte| !set.contains(byte)).unwrap_or(rest.len())
+    }
+
+    /// Where the white space at a position ends for `\s*[\r\n]+|\s+(?!\S)|\s+`, or without the first of these.
+    pub(super) fn blank(self, at: usize, breaks_end_it: bool) -> usize {
+        let end = self.run(at, SPACE);
+        let run = &self.text[at..end];
+        if breaks_end_it && let Some(last) = memchr::memrchr2(b'\n', b'\r', run) {
+            return at + last + 1;
+        }
+        if end == self.text.len() {
+            return end;
+        }
+        // The last character of the run belongs to what follows, unless it is the only one.
+        let is_first = |byte: &u8| byte & 0xc0 != 0x80;
+        match run.iter().rposition(is_first) {
+            Some(last) if last > 0 => at + last,
+            _ => end,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_classes_are_those_of_unicode_15() {
+        let count = |class: u8| {
+            (0..=u32::from(char::MAX)).filter(|code| TABLE.class(*code) == class).count()
+        };
+        // Counted over llama.cpp's own table.
+        assert_eq!(
+            [LETTER, NUMBER, SPACE, PUNCTUATION, SYMBOL, MARK].map(count),
+            [136_726, 1_831, 25, 842, 7_775, 2_450]
+        );
+    }
+
+    #[test]
+    fn ascii_and_the_table_agree() {
+        for byte in 0..128_u8 {
+            assert_eq!(ASCII[usize::from(byte)], TABLE.class(u32::from(byte)), "{byte:#x}");
+        }
+    }
+
+    #[test]
+    fn broken_bytes_are_read_to_the_end() {
+        let scan = Scan::new(&[0xf0, 0x9f]);
+        assert_eq!(scan.class(0).1, 2);
+        assert_eq!(scan.run(0, ANY), 2);
+    }
+}

@@ -1,0 +1,136 @@
+//! Vocabularies for tests: the two of the fixtures, and small ones made by hand.
+
+use super::vocab::Vocabulary;
+
+/// Builds the header of a GGUF file.
+pub(super) struct Header {
+    n_keys: u64,
+    body: Vec<u8>,
+}
+
+impl Header {
+    /// A header of a model's family, without tokens.
+    pub(super) fn new(model: &str) -> Self {
+        Self { n_keys: 0, body: Vec::new() }.text("tokenizer.ggml.model", model)
+    }
+
+    fn bytes_of(&mut self, text: &[u8]) {
+        self.body.extend((text.len() as u64).to_le_bytes());
+        self.body.extend(text);
+    }
+
+    fn key(&mut self, key: &str, kind: u32) {
+        self.n_keys += 1;
+        self.bytes_of(key.as_bytes());
+        self.body.extend(kind.to_le_bytes());
+    }
+
+    pub(super) fn text(mut self, key: &str, text: &str) -> Self {
+        self.key(key, 8);
+        self.bytes_of(text.as_bytes());
+        self
+    }
+
+    pub(super) fn number(mut self, key: &str, number: u32) -> Self {
+        self.key(key, 4);
+        self.body.extend(number.to_le_bytes());
+        self
+    }
+
+    pub(super) fn flag(mut self, key: &str, flag: bool) -> Self {
+        self.key(key, 7);
+        self.body.push(flag.into());
+        self
+    }
+
+    pub(super) fn texts<T: AsRef<str>>(mut self, key: &str, texts: &[T]) -> Self {
+        self.key(key, 9);
+        self.body.extend(8_u32.to_le_bytes());
+        self.body.extend((texts.len() as u64).to_le_bytes());
+        for text in texts {
+            self.bytes_of(text.as_ref().as_bytes());
+        }
+        self
+    }
+
+    pub(super) fn numbers(mut self, key: &str, numbers: &[i32]) -> Self {
+        self.key(key, 9);
+        self.body.extend(5_u32.to_le_bytes());
+        self.body.extend((numbers.len() as u64).to_le_bytes());
+        self.body.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        self
+    }
+
+    pub(super) fn scores(mut self, key: &str, scores: &[f32]) -> Self {
+        self.key(key, 9);
+        self.body.extend(6_u32.to_le_bytes());
+        self.body.extend((scores.len() as u64).to_le_bytes());
+        self.body.extend(scores.iter().flat_map(|score| score.to_le_bytes()));
+        self
+    }
+
+    /// The whole file, version 3, without tensors.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3_u32.to_le_bytes());
+        bytes.extend(0_u64.to_le_bytes());
+        bytes.extend(self.n_keys.to_le_bytes());
+        bytes.extend(&self.body);
+        bytes
+    }
+
+    pub(super) fn vocabulary(&self) -> Vocabulary {
+        Vocabulary::from_gguf(self.bytes().as_slice()).unwrap()
+    }
+}
+
+/// A vocabulary with a token for every byte, special tokens from id 256 on, and what some merges make behind them.
+pub(super) fn byte_level(pre: &str, merges: &[&str], specials: &[&str]) -> Header {
+    byte_level_of(pre, merges, specials, 3)
+}
+
+/// The same, but the tokens from id 256 on are said to be of another kind.
+pub(super) fn byte_level_of(pre: &str, merges: &[&str], others: &[&str], kind: i32) -> Header {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = 0x100_u32;
+    let mut tokens: Vec<String> = Vec::new();
+    for byte in 0..=255_u8 {
+        let code = if printable(byte) { u32::from(byte) } else { next };
+        next += u32::from(!printable(byte));
+        tokens.push(char::from_u32(code).unwrap().into());
+    }
+    tokens.extend(others.iter().map(ToString::to_string));
+    tokens.extend(merges.iter().map(|merge| merge.replacen(' ', "", 1)));
+    let kind = |at: usize| if (256..256 + others.len()).contains(&at) { kind } else { 1 };
+    let kinds: Vec<i32> = (0..tokens.len()).map(kind).collect();
+    Header::new("gpt2")
+        .text("tokenizer.ggml.pre", pre)
+        .texts("tokenizer.ggml.tokens", &tokens)
+        .texts("tokenizer.ggml.merges", merges)
+        .numbers("tokenizer.ggml.token_type", &kinds)
+}
+
+/// A file of `tests/fixtures/vocab`.
+fn fixture(name: &str) -> Vec<u8> {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/vocab/");
+    std::fs::read(format!("{dir}{name}")).unwrap()
+}
+
+/// A vocabulary of the fixtures.
+pub(super) fn vocabulary(name: &str) -> Vocabulary {
+    let packed = fixture(&format!("{name}.gguf.zlib"));
+    let file = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).unwrap();
+    Vocabulary::from_gguf(file.as_slice()).unwrap()
+}
+
+/// The texts and the ids of the engine's own cases for a vocabulary of the fixtures.
+pub(super) fn golden(name: &str) -> Vec<(String, Vec<u32>)> {
+    let read = |ending: &str| String::from_utf8(fixture(&format!("{name}.{ending}"))).unwrap();
+    let (texts, ids) = (read("inp"), read("out"));
+    let line = |line: &str| line.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    let mut ids: Vec<Vec<u32>> = ids.lines().map(line).collect();
+    let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
+    // The last text is empty, and so are its ids.
+    ids.resize(texts.len(), Vec::new());
+    texts.into_iter().map(str::to_owned).zip(ids).collect()
+}

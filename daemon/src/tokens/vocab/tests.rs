@@ -1,0 +1,185 @@
+//! The three readers agree, and bytes from outside do no harm.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::tokens::Tokenizer;
+use crate::tokens::testing::{Header, byte_level, vocabulary};
+
+fn small() -> Header {
+    byte_level("llama-bpe", &["a b", "ab c", "Ġ a"], &["<|end|>"])
+        .text("general.name", "small")
+        .number("tokenizer.ggml.bos_token_id", 256)
+        .number("tokenizer.ggml.eos_token_id", 9999)
+        .flag("tokenizer.ggml.add_bos_token", false)
+}
+
+/// The answer of a model server for a vocabulary.
+fn show(vocabulary: &Vocabulary) -> Value {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let texts = &vocabulary.texts;
+    let tokens: Vec<String> = texts.iter().take(vocabulary.n_tokens as usize).map(text).collect();
+    let merges: Vec<String> = vocabulary
+        .merges
+        .iter()
+        .map(|merge| {
+            let (left, right) = texts.of(merge.text).split_at(merge.left_bytes as usize);
+            format!("{} {}", text(left), text(right))
+        })
+        .collect();
+    let kinds: Vec<u8> = vocabulary.kinds.iter().map(|kind| *kind as u8).collect();
+    json!({
+        "license": "any",
+        "model_info": {
+            "general.architecture": vocabulary.architecture,
+            "general.name": vocabulary.name,
+            "llama.rope.freq_base": 10000.0,
+            "tokenizer.ggml.add_bos_token": vocabulary.adds_bos,
+            "tokenizer.ggml.add_eos_token": vocabulary.adds_eos,
+            "tokenizer.ggml.add_space_prefix": vocabulary.adds_space_prefix,
+            "tokenizer.ggml.bos_token_id": vocabulary.roles.bos,
+            "tokenizer.ggml.eos_token_id": vocabulary.roles.eos,
+            "tokenizer.ggml.unknown_token_id": vocabulary.roles.unknown,
+            "tokenizer.ggml.merges": merges,
+            "tokenizer.ggml.model": vocabulary.model,
+            "tokenizer.ggml.pre": vocabulary.pre,
+            "tokenizer.ggml.scores": vocabulary.scores,
+            "tokenizer.ggml.token_type": kinds,
+            "tokenizer.ggml.tokens": tokens,
+        },
+        "details": { "families": ["llama"] },
+    })
+}
+
+#[test]
+fn all_readers_give_the_same() {
+    for vocabulary in [vocabulary("gpt-2"), vocabulary("llama-spm"), small().vocabulary()] {
+        let json = show(&vocabulary).to_string();
+        assert!(Vocabulary::from_show(json.as_bytes()).unwrap() == vocabulary);
+        assert!(Vocabulary::from_bytes(&vocabulary.to_bytes()).unwrap() == vocabulary);
+    }
+}
+
+#[test]
+fn an_id_beyond_the_tokens_is_none() {
+    let vocabulary = small().vocabulary();
+    assert_eq!((vocabulary.roles.bos, vocabulary.roles.eos), (Some(256), None));
+    assert_eq!(vocabulary.n_tokens(), 260);
+}
+
+#[test]
+fn an_answer_that_was_not_verbose_holds_no_tokens() {
+    let answer = json!({ "model_info": {
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": null, "tokenizer.ggml.merges": [],
+    }});
+    let error = Vocabulary::from_show(answer.to_string().as_bytes()).unwrap_err();
+    assert!(matches!(error, VocabularyError::NoTokens), "{error:?}");
+}
+
+#[test]
+fn answers_that_make_no_sense_are_errors() {
+    let check = |text: &str| Vocabulary::from_show(text.as_bytes()).unwrap_err();
+    for text in [
+        "",
+        "[]",
+        "{",
+        "{\"model_info\":3}",
+        "{\"model_info\":{\"tokenizer.ggml.tokens\":[[\"a\"]]}}",
+    ] {
+        assert!(matches!(check(text), VocabularyError::Json(_)), "{text}");
+    }
+    let wrong = check("{\"model_info\":{\"tokenizer.ggml.tokens\":[1]}}");
+    assert!(matches!(wrong, VocabularyError::Malformed(_)), "{wrong:?}");
+    let short = json!({ "model_info": {
+        "tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.token_type": [1],
+    }});
+    assert!(matches!(check(&short.to_string()), VocabularyError::Malformed(_)));
+}
+
+#[test]
+fn a_header_cut_anywhere_is_an_error() {
+    let bytes = small().bytes();
+    for len in 0..bytes.len() {
+        assert!(Vocabulary::from_gguf(&bytes[..len]).is_err(), "{len}");
+    }
+}
+
+#[test]
+fn a_header_that_lies_about_lengths_costs_nothing() {
+    let header = |n_keys: u64, rest: &[u8]| {
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend(0_u64.to_le_bytes());
+        bytes.extend(n_keys.to_le_bytes());
+        bytes.extend(rest);
+        Vocabulary::from_gguf(bytes.as_slice()).unwrap_err()
+    };
+    let key = b"\x15\0\0\0\0\0\0\0tokenizer.ggml.tokens\x09\0\0\0\x08\0\0\0";
+    let max = u64::MAX.to_le_bytes();
+    assert!(matches!(header(u64::MAX, &[]), VocabularyError::TooLarge(_)));
+    assert!(matches!(header(1, &max), VocabularyError::TooLarge(_)));
+    assert!(matches!(header(1, &[key, &max[..]].concat()), VocabularyError::Io(_)));
+    let other = b"\x01\0\0\0\0\0\0\0x\x09\0\0\0\x0c\0\0\0";
+    assert!(matches!(header(1, &[other, &max[..]].concat()), VocabularyError::Io(_)));
+    assert!(matches!(header(1, b"\x01\0\0\0\0\0\0\0x\x63\0\0\0"), VocabularyError::Malformed(_)));
+    let version = Vocabulary::from_gguf(&b"GGUF\0\0\0\x03"[..]).unwrap_err();
+    assert!(matches!(version, VocabularyError::Malformed(_)));
+}
+
+#[test]
+fn a_stored_vocabulary_that_is_damaged_is_an_error() {
+    let bytes = small().vocabulary().to_bytes();
+    for at in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 0x10;
+        assert!(Vocabulary::from_bytes(&damaged).is_err(), "{at}");
+        assert!(Vocabulary::from_bytes(&bytes[..at]).is_err(), "{at}");
+    }
+    let mut newer = bytes;
+    newer[8] = 9;
+    let error = Vocabulary::from_bytes(&newer).unwrap_err();
+    assert!(matches!(error, VocabularyError::Version { found: 9, supported: 1 }));
+}
+
+proptest! {
+    #[test]
+    fn bytes_of_any_kind_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        drop(Vocabulary::from_gguf(bytes.as_slice()));
+        drop(Vocabulary::from_show(&bytes));
+        drop(Vocabulary::from_bytes(&bytes));
+    }
+
+    #[test]
+    fn a_changed_header_gives_an_error_or_a_vocabulary_that_works(
+        at in 0_usize..8000,
+        byte in any::<u8>(),
+    ) {
+        let mut bytes = small().bytes();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(vocabulary) = Vocabulary::from_gguf(bytes.as_slice())
+            && let Ok(tokenizer) = Tokenizer::new(&vocabulary)
+        {
+            tokenizer.count("a ab abc <|end|> é");
+        }
+    }
+
+    #[test]
+    fn a_changed_body_under_a_right_checksum_does_no_harm(
+        changes in prop::collection::vec((0_usize..8000, any::<u8>()), 1..4),
+    ) {
+        const BODY: usize = 8 + 4 + 32;
+        let mut bytes = small().vocabulary().to_bytes();
+        for (at, byte) in changes {
+            let at = BODY + at % (bytes.len() - BODY);
+            bytes[at] = byte;
+        }
+        let hash = blake3::hash(&bytes[BODY..]);
+        bytes[BODY - 32..BODY].copy_from_slice(hash.as_bytes());
+        if let Ok(vocabulary) = Vocabulary::from_bytes(&bytes)
+            && let Ok(tokenizer) = Tokenizer::new(&vocabulary)
+        {
+            tokenizer.count_with("a ab abc <|end|> é", true);
+        }
+    }
+}
