@@ -12,10 +12,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use axum::Json;
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use futures_util::stream;
 use serde_json::{Value, json};
@@ -191,7 +190,9 @@ fn router() -> Router {
         "general.architecture": "tiny" }, "capabilities": ["completion"] });
     let running = json!({ "models": [{ "name": "tiny:latest", "model": "tiny:latest", "size": 1,
         "size_vram": 1, "digest": "sha256:00", "context_length": 8192 }] });
-    let always = |value: Value| move || std::future::ready(Json(value).into_response());
+    let always = |value: Value| {
+        move || std::future::ready(([("content-type", "application/json")], value.to_string()))
+    };
     Router::new()
         .route("/api/version", get(always(json!({ "version": "0.33.0" }))))
         .route("/api/tags", get(always(listed)))
