@@ -180,7 +180,8 @@ Examples:
     /// See in seconds what the daemon does, in a scratch home that is removed again.
     #[command(after_help = "\
 Imports a real session, records more, kills the daemon in the middle and shows that nothing acknowledged is \
-missing, builds a context, searches, exports and cleans up, after Ctrl-C too. Your own sessions are not touched.
+missing, builds a context, searches, exports, has the smallest model of a reachable Ollama answer, and cleans up, \
+after Ctrl-C too. Your own sessions are not touched.
 
 Examples:
   ollmctl tour

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Daemon, FakeOllama, Fault, Output, Person, Sandbox};
+use crate::harness::{Answer, Daemon, FakeOllama, Fault, Output, Person, Sandbox, program};
 
 /// A daemon that talks to the fake server.
 struct Place {
@@ -311,4 +311,18 @@ fn a_person_chooses_a_session_to_go_on_with() {
     assert_eq!(person.left(), 0);
     assert_eq!(place.said()[2].1, "and then?");
     assert_eq!(place.said()[0].1, "about lists");
+}
+
+#[test]
+fn the_tour_has_a_model_answer_where_there_is_one() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.answer(Answer::text("Paris"));
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command("ollmctl");
+    command.env("OLLM_DAEMON", program("ollmd")).env("OLLAMA_HOST", fake.host());
+    command.env("TMPDIR", sandbox.project("t")).arg("tour");
+    let said = crate::harness::run(command, "").ok();
+    assert!(said.contains("\"Paris\"") && said.contains("All of it held"), "{said}");
+    let asked = fake.requests("/api/chat").pop().unwrap().body;
+    assert!(asked["options"]["num_predict"].as_u64().unwrap() <= 32, "{asked}");
 }
