@@ -4,6 +4,7 @@
 //! parsed by a test.
 
 mod candidates;
+mod chat;
 mod kinds;
 mod methods;
 mod models;
@@ -18,7 +19,8 @@ use clap_complete::ArgValueCompleter;
 use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
-pub(crate) use methods::{MethodName, closest};
+pub(crate) use chat::ChatArgs;
+pub(crate) use methods::{MethodName, closest, distance};
 pub(crate) use models::{ModelsArgs, ModelsCommand};
 pub(crate) use sessions::{
     BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
@@ -43,7 +45,8 @@ SESSION stands for an id, any unique beginning of one with at least 4 characters
 active session of all projects that is not archived.
 
 Examples:
-  ollmctl record 'How do I reverse a list?'
+  ollmctl chat
+  ollmctl chat -c 'And in Rust?'
   ollmctl sessions list
   ollmctl sessions view last
   ollmctl sessions search 'reverse list' --since 7d
@@ -105,6 +108,23 @@ const ANY_SESSION_HELP: &str = "An id, or a unique beginning of one";
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Talk with a local model; everything said is kept as a session.
+    #[command(after_help = "\
+Without a question, and nothing behind a pipe, this is a chat on the terminal: /help lists what can be typed there, \
+Ctrl-C ends an answer, Ctrl-D the chat. With one the answer goes to stdout and everything else to stderr. A new \
+session becomes the current one of this directory's project, so that -c goes on with it.
+
+--json prints the events of the turn, one a line; the first names the session.
+
+What is typed in a chat is kept for the arrow keys in `chat-history` in the daemon's home.
+
+Examples:
+  ollmctl chat
+  ollmctl chat 'How do I reverse a list in Python?'
+  ollmctl chat --continue 'And in Rust?'
+  git diff | ollmctl chat -m qwen3:8b 'Write a commit message for this change.'
+  ollmctl chat --resume last")]
+    Chat(ChatArgs),
     /// List, read, search, export, import and delete sessions.
     #[command(subcommand, alias = "session")]
     Sessions(SessionsCommand),
@@ -160,7 +180,8 @@ Examples:
     /// See in seconds what the daemon does, in a scratch home that is removed again.
     #[command(after_help = "\
 Imports a real session, records more, kills the daemon in the middle and shows that nothing acknowledged is \
-missing, builds a context, searches, exports and cleans up, after Ctrl-C too. Your own sessions are not touched.
+missing, builds a context, searches, exports, has the smallest model of a reachable Ollama answer, and cleans up, \
+after Ctrl-C too. Your own sessions are not touched.
 
 Examples:
   ollmctl tour

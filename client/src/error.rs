@@ -262,6 +262,12 @@ impl RpcFailure {
 }
 
 impl ClientError {
+    /// The error that a turn ended with: the fields of `ChatEvent::Error`.
+    #[must_use]
+    pub fn of_turn(code: i32, message: String, data: Value) -> Self {
+        Self::Rpc(Box::new(RpcFailure::new(code, message, Some(data))))
+    }
+
     /// The stable name of this error; the daemon's own where it is the daemon's.
     #[must_use]
     pub fn kind(&self) -> &str {

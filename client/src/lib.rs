@@ -42,6 +42,8 @@ mod testing;
 
 pub use address::{Address, Environment};
 pub use commands::run;
-pub use connection::{AsyncClient, BlockingClient, Connector, EventStream, Events};
+pub use connection::{
+    AsyncClient, BlockingClient, ChatEvents, ChatStream, Connector, EventStream, Events,
+};
 pub use error::{Attempt, AttemptCause, ClientError, RpcFailure};
 pub use exit::Exit;

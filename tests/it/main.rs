@@ -12,6 +12,7 @@
 )]
 
 mod chat;
+mod chat_client;
 mod context;
 mod crash;
 mod ctl;

@@ -54,7 +54,7 @@ pub(crate) fn closest(wrong: &str) -> Vec<&'static str> {
 }
 
 /// Letters to insert, delete or change to make one text the other.
-fn distance(left: &str, right: &str) -> usize {
+pub(crate) fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();
     for (at, from) in left.chars().enumerate() {

@@ -114,6 +114,11 @@ impl<'a> Cx<'a> {
         }
     }
 
+    /// Drops the connection, which broke; the next call makes a new one.
+    pub(crate) fn disconnect(&mut self) {
+        self.client = None;
+    }
+
     /// Hands the connection over; the next call makes a new one.
     pub(crate) fn take_client(&mut self) -> Result<BlockingClient, ClientError> {
         self.client.take().map_or_else(|| BlockingClient::connect(&self.connector), Ok)

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ollm_protocol::ErrorKind;
 use ollm_protocol::methods::session::Session;
 use serde_json::{Value, json};
 
@@ -74,6 +75,12 @@ pub(crate) enum CommandError {
     /// A signal asked the tour to end.
     #[error("interrupted; the private daemon is stopped and its home removed")]
     Interrupted,
+    /// A signal ended a chat or its answer.
+    #[error("canceled; what was answered until then is kept")]
+    Canceled { hint: Option<String> },
+    /// The line that is typed cannot be read.
+    #[error("cannot read what is typed")]
+    Input(#[source] io::Error),
     /// Nobody takes the output.
     #[error("cannot write the output")]
     Output(#[source] io::Error),
@@ -113,11 +120,13 @@ impl CommandError {
             Self::Some { exit, .. } | Self::BadConfig { exit, .. } => *exit,
             Self::StreamEnded | Self::NotRunning => Exit::Unreachable,
             Self::StillRunning { .. } => Exit::Busy,
-            Self::Interrupted => Exit::Interrupted,
+            Self::Interrupted | Self::Canceled { .. } => Exit::Interrupted,
             Self::Program { status } => exit_of_daemon(*status),
-            Self::File { .. } | Self::Output(_) | Self::Signals(_) | Self::Tour { .. } => {
-                Exit::Internal
-            }
+            Self::File { .. }
+            | Self::Input(_)
+            | Self::Output(_)
+            | Self::Signals(_)
+            | Self::Tour { .. } => Exit::Internal,
         }
     }
 
@@ -140,6 +149,8 @@ impl CommandError {
             Self::StillRunning { .. } => "busy",
             Self::Some { .. } => "partial",
             Self::Program { .. } => "program",
+            Self::Canceled { .. } => "cancelled",
+            Self::Input(_) => "input",
             Self::Output(_) => "output",
             Self::Signals(_) => "signals",
             Self::Tour { .. } => "tour",
@@ -153,7 +164,9 @@ impl CommandError {
             Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.hint(),
             Self::Resolve(ResolveError::NoSessions) => Some("ollmctl record 'hello'".to_owned()),
             Self::Resolve(_) => Some("ollmctl sessions list --all".to_owned()),
-            Self::Usage { hint, .. } | Self::Gone { hint, .. } => hint.clone(),
+            Self::Usage { hint, .. } | Self::Gone { hint, .. } | Self::Canceled { hint } => {
+                hint.clone()
+            }
             Self::NotUtf8 { path, command, .. } => {
                 let file = if is_stdin(path) { "FILE".into() } else { path.to_string_lossy() };
                 Some(format!("iconv -f ISO-8859-1 -t UTF-8 {file} | ollmctl {command} -"))
@@ -200,6 +213,11 @@ impl CommandError {
         }
         if let Some(hint) = self.hint() {
             text.push_str(&format!("\n  {} {}", Style::Strong.paint("try:"), clean::text(&hint)));
+        }
+        if self.kind() == ErrorKind::ModelUnavailable.as_str() {
+            text.push_str(
+                "\n  or:  OLLAMA_HOST=HOST:PORT, or ollama.host in the file of `ollmctl config path`",
+            );
         }
         text
     }

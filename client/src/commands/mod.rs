@@ -4,6 +4,7 @@
 //! socket or prints by itself.
 
 mod call;
+mod chat;
 mod completions;
 mod config;
 mod context;
@@ -107,6 +108,7 @@ fn of_sessions(error: &clap::Error) -> Option<String> {
 
 fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     match command {
+        Command::Chat(args) => chat::run(args, cx),
         Command::Sessions(command) => sessions::run(command, cx),
         Command::Record(args) => record::run(args, cx),
         Command::Context(command) => context::run(command, cx),

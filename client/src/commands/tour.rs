@@ -4,6 +4,7 @@
 //! hold ends the tour with an error and a failing exit code. However it ends, by a signal too, its daemon is
 //! stopped and its home removed.
 
+mod chat;
 mod crash;
 mod interrupt;
 mod scratch;
@@ -82,7 +83,7 @@ pub(super) fn run(cx: &mut Cx<'_>) -> Result<(), CommandError> {
         return cx.print_json(&json!({ "steps": told, "seconds": total }));
     }
     cx.print_text(&format!(
-        "\nAll of it held, in {total:.1} s. Your own sessions were not touched.\nNext: ollmctl record 'Hello'\n"
+        "\nAll of it held, in {total:.1} s. Your own sessions were not touched.\nNext: ollmctl chat\n"
     ))
 }
 
@@ -95,6 +96,7 @@ fn take(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandE
     search(&mut client, id, steps)?;
     export(&mut client, id, steps)?;
     drop(client);
+    chat::run(scratch, steps)?;
     clean_up(scratch, steps)
 }
 

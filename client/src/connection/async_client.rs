@@ -10,7 +10,10 @@ use jsonrpsee::core::client::{
     SubscriptionCloseReason, TransportReceiverT, TransportSenderT,
 };
 use jsonrpsee::core::traits::ToRpcParams;
-use ollm_protocol::method::{DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe, Method};
+use ollm_protocol::method::{
+    CHAT_UNSUBSCRIBE, ChatSend, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe, Method,
+};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, PROTOCOL_VERSION};
@@ -22,6 +25,10 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::{Connector, MAX_FRAME_BYTES};
 use crate::error::{ClientError, RpcFailure};
+
+/// Events of a subscription that wait for their reader: a reader that pauses for a while must not lose the answer of
+/// a model. Each takes some hundred bytes, and only while it waits.
+const MAX_WAITING_EVENTS: usize = 16 << 10;
 
 /// A connection for many calls at once. Dropping it ends its subscriptions.
 #[derive(Debug)]
@@ -49,10 +56,13 @@ impl AsyncClient {
         opened.stream.set_nonblocking(true).map_err(broken)?;
         let stream = UnixStream::from_std(opened.stream).map_err(broken)?;
         let (reader, writer) = stream.into_split();
-        let client = ClientBuilder::new().request_timeout(timeout).build_with_tokio(
-            Sender { writer },
-            Receiver { reader, bytes: Vec::new(), searched: 0 },
-        );
+        let client = ClientBuilder::new()
+            .request_timeout(timeout)
+            .max_buffer_capacity_per_subscription(MAX_WAITING_EVENTS)
+            .build_with_tokio(
+                Sender { writer },
+                Receiver { reader, bytes: Vec::new(), searched: 0 },
+            );
         let hello = call::<DaemonHello>(&client, &this_client(), timeout).await?;
         if hello.protocol != PROTOCOL_VERSION {
             return Err(ClientError::ProtocolMismatch {
@@ -95,6 +105,23 @@ impl AsyncClient {
         Ok(EventStream { subscription })
     }
 
+    /// Begins a turn: a user's message, and the model's answer as it comes.
+    ///
+    /// **Errors**: as [`AsyncClient::call`]. Nothing is recorded then. What fails later is told by
+    /// [`ChatEvent::Error`].
+    ///
+    /// **Cancel safety**: a turn that has begun is canceled; its message stays recorded.
+    pub async fn send_chat(&self, params: &ChatSendParams) -> Result<ChatStream, ClientError> {
+        let method = ChatSend::NAME;
+        let params = object::<ChatSend>(params)?;
+        let subscription = self
+            .client
+            .subscribe(method, params, CHAT_UNSUBSCRIBE)
+            .await
+            .map_err(|error| refused(method, error, self.timeout))?;
+        Ok(ChatStream { subscription })
+    }
+
     /// Waits until the connection has ended.
     pub async fn closed(&self) {
         self.client.on_disconnect().await;
@@ -117,6 +144,32 @@ impl EventStream {
     pub async fn next(&mut self) -> Option<Result<Event, ClientError>> {
         let event = self.subscription.next().await?;
         Some(event.map_err(|source| bad_reply(EventSubscribe::NAME, source)))
+    }
+
+    /// Whether the stream ended because it was not read fast enough.
+    #[must_use]
+    pub fn fell_behind(&self) -> bool {
+        matches!(self.subscription.close_reason(), Some(SubscriptionCloseReason::Lagged))
+    }
+}
+
+/// A turn as it happens; [`ChatEvent::Done`] or [`ChatEvent::Error`] comes last. Dropping it cancels the turn, unless
+/// that is detached.
+#[derive(Debug)]
+pub struct ChatStream {
+    subscription: Subscription<ChatEvent>,
+}
+
+impl ChatStream {
+    /// Waits for the next event; `None` when the daemon ended the stream or the connection is gone.
+    ///
+    /// **Errors**: [`ClientError::BadReply`] for an event that this version cannot read; the next one may be
+    /// fine.
+    ///
+    /// **Cancel safety**: no event is lost.
+    pub async fn next(&mut self) -> Option<Result<ChatEvent, ClientError>> {
+        let event = self.subscription.next().await?;
+        Some(event.map_err(|source| bad_reply(ChatSend::NAME, source)))
     }
 
     /// Whether the stream ended because it was not read fast enough.

@@ -8,8 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::method::{EventSubscribe, Method};
-use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::method::Method;
 use ollm_protocol::{Class, METHODS};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -38,12 +37,6 @@ pub struct BlockingClient {
     timeout: Duration,
     /// Makes the connection once more; kept until something was answered.
     again: Option<Connector>,
-}
-
-/// A subscription to events, which has its connection for itself.
-#[derive(Debug)]
-pub struct Events {
-    client: BlockingClient,
 }
 
 #[derive(Serialize)]
@@ -184,17 +177,6 @@ impl BlockingClient {
         self.reply(method, id, deadline)
     }
 
-    /// Subscribes to events; the connection serves nothing else from here on.
-    ///
-    /// **Errors**: as [`BlockingClient::call`].
-    pub fn subscribe_events(
-        mut self,
-        params: &EventSubscribeParams,
-    ) -> Result<Events, ClientError> {
-        let _subscription = self.call_raw(EventSubscribe::NAME, params)?;
-        Ok(Events { client: self })
-    }
-
     fn send<P: Serialize + ?Sized>(
         &mut self,
         method: &str,
@@ -225,6 +207,27 @@ impl BlockingClient {
             rest = &rest[written..];
         }
         Ok(())
+    }
+
+    /// The next notification of the one subscription that this connection is for, as it was sent; `None` when the
+    /// daemon ended it. Waits for as long as the connection lives.
+    pub(super) fn notification(
+        &mut self,
+        method: &str,
+    ) -> Result<Option<Box<RawValue>>, ClientError> {
+        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
+        loop {
+            let line = self.line(method, None)?;
+            let incoming: Incoming<'_> = serde_json::from_slice(line).map_err(bad)?;
+            let (Some(_), Some(params)) = (incoming.method, incoming.params) else { continue };
+            let notification: Notification<'_> = serde_json::from_str(params.get()).map_err(bad)?;
+            if notification.error.is_some() {
+                return Ok(None);
+            }
+            if let Some(event) = notification.result {
+                return Ok(Some(event.to_owned()));
+            }
+        }
     }
 
     fn reply(
@@ -300,28 +303,6 @@ impl BlockingClient {
                 ClientError::Closed { method }
             }
             _ => ClientError::Broken { method, source: error },
-        }
-    }
-}
-
-impl Events {
-    /// Waits for the next event and returns it as it was sent; `None` when the daemon ended the stream.
-    ///
-    /// **Errors**: [`ClientError::Closed`] when the connection ended without a word.
-    pub fn next_raw(&mut self) -> Result<Option<Box<RawValue>>, ClientError> {
-        let method = EventSubscribe::NAME;
-        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
-        loop {
-            let line = self.client.line(method, None)?;
-            let incoming: Incoming<'_> = serde_json::from_slice(line).map_err(bad)?;
-            let (Some(_), Some(params)) = (incoming.method, incoming.params) else { continue };
-            let notification: Notification<'_> = serde_json::from_str(params.get()).map_err(bad)?;
-            if notification.error.is_some() {
-                return Ok(None);
-            }
-            if let Some(event) = notification.result {
-                return Ok(Some(event.to_owned()));
-            }
         }
     }
 }

@@ -5,16 +5,18 @@
 mod async_client;
 mod blocking;
 mod probe;
+mod subscription;
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use async_client::{AsyncClient, EventStream};
+pub use async_client::{AsyncClient, ChatStream, EventStream};
+pub use blocking::BlockingClient;
 pub(crate) use blocking::decode;
-pub use blocking::{BlockingClient, Events};
 use ollm_protocol::PROTOCOL_VERSION;
 use ollm_protocol::address::DaemonFile;
+pub use subscription::{ChatEvents, Events};
 
 use crate::address::{Address, Environment, is_locked};
 use crate::autostart;

@@ -23,10 +23,10 @@ pub(crate) fn text(input: &str) -> String {
     let mut rest = input.chars().peekable();
     while let Some(char) = rest.next() {
         match char {
-            ESC => skip_escape(&mut rest),
-            C1_CSI => skip_csi(&mut rest),
+            ESC => _ = skip_escape(&mut rest),
+            C1_CSI => _ = skip_csi(&mut rest),
             // DCS, SOS, OSC, PM and APC in their one-character forms.
-            '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => skip_string(&mut rest),
+            '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => _ = skip_string(&mut rest),
             // A lone return would let a line overwrite itself.
             '\r' if rest.peek() != Some(&'\n') => output.push('\n'),
             safe if !is_unsafe(safe) => output.push(safe),
@@ -34,6 +34,54 @@ pub(crate) fn text(input: &str) -> String {
         }
     }
     output
+}
+
+/// The most bytes that a sequence is waited for; one that is longer is none, and what was held is shown.
+const MAX_HELD_BYTES: usize = 4096;
+
+/// Cleans a text that comes in pieces, where a piece may end within a sequence.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    held: String,
+}
+
+impl Pieces {
+    /// What can be shown now that this piece is there.
+    pub(crate) fn push(&mut self, piece: &str) -> String {
+        self.held.push_str(piece);
+        let ready = decided(&self.held);
+        let ready = if self.held.len() - ready > MAX_HELD_BYTES { self.held.len() } else { ready };
+        let shown = text(&self.held[..ready]);
+        self.held.drain(..ready);
+        shown
+    }
+
+    /// What is left when no piece follows.
+    pub(crate) fn finish(&mut self) -> String {
+        text(&std::mem::take(&mut self.held))
+    }
+}
+
+/// How many bytes mean the same whatever follows.
+fn decided(input: &str) -> usize {
+    let mut rest = input.chars().peekable();
+    while let Some(char) = rest.next() {
+        if !is_unsafe(char) {
+            continue;
+        }
+        let left: usize = rest.clone().map(char::len_utf8).sum();
+        let is_open = match char {
+            ESC => skip_escape(&mut rest),
+            C1_CSI => skip_csi(&mut rest),
+            '\u{90}' | '\u{98}' | '\u{9d}'..='\u{9f}' => skip_string(&mut rest),
+            '\r' => rest.peek().is_none(),
+            _ => false,
+        };
+        if is_open {
+            return input.len() - left - char.len_utf8();
+        }
+    }
+    input.len()
 }
 
 /// The text on one line: cleaned, every run of white space one blank, none at the ends.
@@ -59,50 +107,54 @@ pub(crate) fn is_unsafe(char: char) -> bool {
     }
 }
 
-fn skip_escape(rest: &mut Peekable<Chars<'_>>) {
+/// True where more text could belong to it.
+fn skip_escape(rest: &mut Peekable<Chars<'_>>) -> bool {
     match rest.peek() {
         Some('[') => {
             rest.next();
-            skip_csi(rest);
+            skip_csi(rest)
         }
         Some(']' | 'P' | 'X' | '^' | '_') => {
             rest.next();
-            skip_string(rest);
+            skip_string(rest)
         }
         _ => {
             while rest.next_if(|char| (' '..='/').contains(char)).is_some() {}
-            rest.next_if(|char| ('0'..='~').contains(char));
+            rest.next_if(|char| ('0'..='~').contains(char)).is_none() && rest.peek().is_none()
         }
     }
 }
 
-/// Parameters, then intermediates, then one final character; stops at what cannot belong to it.
-fn skip_csi(rest: &mut Peekable<Chars<'_>>) {
+/// Parameters, then intermediates, then one final character; stops at what cannot belong to it. True where more
+/// text could belong to it.
+fn skip_csi(rest: &mut Peekable<Chars<'_>>) -> bool {
     while rest.next_if(|char| ('0'..='?').contains(char)).is_some() {}
     while rest.next_if(|char| (' '..='/').contains(char)).is_some() {}
-    rest.next_if(|char| ('@'..='~').contains(char));
+    rest.next_if(|char| ('@'..='~').contains(char)).is_none() && rest.peek().is_none()
 }
 
 /// Up to the terminator. Where there is none on the line only the introducer goes: a forgotten terminator must
-/// not hide the rest of a message.
-fn skip_string(rest: &mut Peekable<Chars<'_>>) {
+/// not hide the rest of a message. True where the terminator may follow.
+fn skip_string(rest: &mut Peekable<Chars<'_>>) -> bool {
     let mut ahead = rest.clone();
     while let Some(char) = ahead.next() {
         match char {
             BEL | C1_ST => {
                 *rest = ahead;
-                return;
+                return false;
             }
             ESC => {
                 if ahead.next_if_eq(&'\\').is_some() {
                     *rest = ahead;
+                    return false;
                 }
-                return;
+                return ahead.peek().is_none();
             }
-            '\n' => return,
+            '\n' => return false,
             _ => {}
         }
     }
+    true
 }
 
 #[cfg(test)]
@@ -149,7 +201,41 @@ mod tests {
         assert_eq!(one_line("  a\n\n b\tc "), "a b c");
     }
 
+    #[test]
+    fn a_sequence_that_is_cut_by_pieces_goes_whole() {
+        let check = |pieces: &[&str], expect: &str| {
+            let mut cleaner = Pieces::default();
+            let mut shown: String = pieces.iter().map(|piece| cleaner.push(piece)).collect();
+            shown.push_str(&cleaner.finish());
+            assert_eq!(shown, expect, "{pieces:?}");
+        };
+        check(&["a\u{1b}", "[3", "1mred\u{1b}[", "0m"], "ared");
+        check(&["x\u{1b}]0;ti", "tle\u{1b}", "\\after"], "xafter");
+        check(&["\u{1b}]0;title", "\nrest"], "0;title\nrest");
+        check(&["one\r", "\ntwo\r", "three"], "one\ntwo\nthree");
+        check(&["end\u{1b}"], "end");
+        let mut cleaner = Pieces::default();
+        assert_eq!(cleaner.push("plain "), "plain ", "text never waits");
+        assert_eq!(cleaner.push("\u{1b}]0;never ends"), "");
+        assert!(cleaner.push(&"x".repeat(MAX_HELD_BYTES)).starts_with("0;never endsxxx"));
+    }
+
     proptest! {
+        #[test]
+        fn pieces_show_what_the_whole_shows(
+            input in "(\\PC|[\u{0}-\u{1f}]|\u{1b}\\[|\u{1b}\\]|\u{1b}|\\\\|\u{9b}|\u{202e}|[0-9;]){0,40}",
+            size in 1usize..6,
+        ) {
+            let chars: Vec<char> = input.chars().collect();
+            let mut cleaner = Pieces::default();
+            let mut shown = String::new();
+            for piece in chars.chunks(size) {
+                shown.push_str(&cleaner.push(&piece.iter().collect::<String>()));
+            }
+            shown.push_str(&cleaner.finish());
+            prop_assert_eq!(shown, text(&input));
+        }
+
         #[test]
         fn nothing_unsafe_is_left_and_a_second_pass_changes_nothing(
             input in "(\\PC|[\u{0}-\u{1f}]|\u{1b}\\[|\u{1b}\\]|\u{9b}|\u{202e}|[0-9;]){0,40}"

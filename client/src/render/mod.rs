@@ -1,8 +1,9 @@
 //! How results look: for people as text, for programs as JSON.
 //!
-//! Everything but [`terminal`] and [`progress`] is pure: values in, text out. Text that came from models,
+//! Everything but [`terminal`], [`progress`] and [`waiting`] is pure: values in, text out. Text that came from models,
 //! tools or files passes [`clean`] before it enters a text for people.
 
+pub(crate) mod answer;
 pub(crate) mod clean;
 pub(crate) mod context;
 pub(crate) mod daemon;
@@ -19,3 +20,5 @@ pub(crate) mod table;
 pub(crate) mod terminal;
 pub(crate) mod time;
 pub(crate) mod transcript;
+pub(crate) mod usage;
+pub(crate) mod waiting;

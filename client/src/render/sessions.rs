@@ -124,6 +124,16 @@ fn unique_ids(sessions: &[Session]) -> Vec<String> {
     ids.iter().map(|id| id[..length].to_owned()).collect()
 }
 
+/// The sessions with a number each, to choose one.
+pub(crate) fn numbered(sessions: &[Session], view: &View) -> String {
+    let digits = sessions.len().to_string().len();
+    let narrow = View { width: view.width.saturating_sub(digits + 2), ..*view };
+    let table = rows(sessions, &narrow);
+    let number = |at: usize| if at == 0 { String::new() } else { at.to_string() };
+    let lines = table.lines().enumerate();
+    lines.map(|(at, line)| format!("{:>digits$}  {line}\n", number(at))).collect()
+}
+
 /// What is about to be deleted: the first few, and how many more.
 pub(crate) fn doomed(sessions: &[Session], view: &View) -> String {
     const SHOWN: usize = 10;
@@ -200,6 +210,15 @@ ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
 0192f0d8-2222  evil title 🎉 second …  -            2      10  1 h ago  archived
 "
         );
+    }
+
+    #[test]
+    fn sessions_to_choose_from_have_numbers() {
+        let one = session_named("0192f0c1-9a3b-7000-8000-000000000001", "a");
+        let text = strip_str(&numbered(&vec![one; 10], &view())).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].trim_start().starts_with("ID"), "{text}");
+        assert!(lines[1].starts_with(" 1  0192") && lines[10].starts_with("10  0192"), "{text}");
     }
 
     #[test]

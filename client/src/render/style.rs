@@ -13,6 +13,8 @@ pub(crate) enum Style {
     Assistant,
     /// A tool.
     Tool,
+    /// A program's text.
+    Code,
     /// Something is wrong.
     Bad,
 }
@@ -26,6 +28,7 @@ impl Style {
             Self::User => "1;36",
             Self::Assistant => "1;32",
             Self::Tool => "33",
+            Self::Code => "36",
             Self::Bad => "1;31",
         };
         format!("\u{1b}[{code}m{text}\u{1b}[0m")

@@ -20,6 +20,7 @@ pub(crate) struct Terminal {
     err_color: bool,
     interactive_out: bool,
     interactive_in: bool,
+    interactive_err: bool,
     width: usize,
 }
 
@@ -39,6 +40,7 @@ impl Terminal {
             err_color: color(AutoStream::choice(&io::stderr())),
             interactive_out,
             interactive_in: io::stdin().is_terminal() && io::stderr().is_terminal(),
+            interactive_err: io::stderr().is_terminal(),
             width: width.map_or(DEFAULT_WIDTH, usize::from).max(MIN_WIDTH),
             out: Box::new(BufWriter::new(stdout)),
         }
@@ -54,6 +56,7 @@ impl Terminal {
             err_color: false,
             interactive_out,
             interactive_in: false,
+            interactive_err: false,
             width: DEFAULT_WIDTH,
         };
         (terminal, kept)
@@ -67,6 +70,16 @@ impl Terminal {
     /// Whether a person can be asked.
     pub(crate) fn can_ask(&self) -> bool {
         self.interactive_in
+    }
+
+    /// Whether a person reads what is told beside the data.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.interactive_err
+    }
+
+    /// Whether what is printed may have colors.
+    pub(crate) fn has_color(&self) -> bool {
+        self.out_color
     }
 
     /// Columns of a line.
@@ -100,12 +113,14 @@ impl Terminal {
 
     /// Tells a person something beside the data. Nobody is left to tell where that fails.
     pub(crate) fn note(&self, text: &str) {
+        self.note_piece(&format!("{text}\n"));
+    }
+
+    /// A piece of what is told beside the data; the line goes on.
+    pub(crate) fn note_piece(&self, text: &str) {
         let mut err = io::stderr().lock();
-        let written = if self.err_color {
-            writeln!(err, "{text}")
-        } else {
-            writeln!(err, "{}", strip_str(text))
-        };
+        let written =
+            if self.err_color { write!(err, "{text}") } else { write!(err, "{}", strip_str(text)) };
         drop(written);
     }
 

@@ -24,6 +24,13 @@ const SHORT_ARG: usize = 80;
 const TELLING_ARGS: [&str; 8] =
     ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
 
+/// Client data by which the daemon itself keeps an answer in the making; the answer follows as a message. FORMAT.md,
+/// "Partial answers".
+const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
+
+/// Why an answer is not all that would have been said.
+const EARLY_ENDS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
+
 /// For whom something is laid out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
@@ -79,6 +86,9 @@ where
         let place = Place { seq: record.seq, active: record.active, at };
         let body = record.into_body();
         if matches!(body, Some(RecordBody::Usage(_))) && !self.view.full {
+            return String::new();
+        }
+        if matches!(&body, Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER) {
             return String::new();
         }
         let above = self.call_above.take();
@@ -171,22 +181,28 @@ where
             }
         });
     }
-    if let Some(reason) = silence(said) {
+    if let Some(reason) = early_end(said) {
         text.push_str(&Style::Bad.paint(&format!("({})", clean::one_line(reason))));
         text.push('\n');
     }
     text
 }
 
-/// Why a model said nothing, where it did not.
-fn silence(said: &Message) -> Option<&str> {
-    let empty = said.parts.iter().all(|part| match part {
+/// Why a model said nothing or not everything, where it did not.
+fn early_end(said: &Message) -> Option<&str> {
+    let reason = said.finish_reason.as_deref();
+    let is_empty = said.parts.iter().all(|part| match part {
         Part::Text { text } => text.trim().is_empty(),
         Part::Thinking { .. } => true,
         Part::ToolCall { .. } | Part::Image { .. } => false,
     });
-    (said.role == Role::Assistant && empty)
-        .then(|| said.finish_reason.as_deref().unwrap_or("no answer"))
+    if said.role != Role::Assistant {
+        None
+    } else if is_empty {
+        Some(reason.unwrap_or("no answer"))
+    } else {
+        reason.filter(|reason| EARLY_ENDS.contains(reason))
+    }
 }
 
 fn tool_call(place: &Place, called: &ToolCall, said_above: bool, view: &View) -> String {

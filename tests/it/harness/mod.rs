@@ -5,6 +5,7 @@
 mod ctl;
 mod daemon;
 mod fake_ollama;
+mod person;
 mod sandbox;
 mod wait;
 mod wire;
@@ -12,6 +13,7 @@ mod wire;
 pub(crate) use ctl::{Follower, Output, run};
 pub(crate) use daemon::Daemon;
 pub(crate) use fake_ollama::{Answer, FakeOllama, Fault, count, render};
+pub(crate) use person::Person;
 pub(crate) use sandbox::{Sandbox, every_file, fixture};
 pub(crate) use wait::{DEADLINE, Random, Waits, until};
 pub(crate) use wire::{Framing, Wire, kind_of, text_message};

@@ -42,6 +42,18 @@ fn it_agrees_on_a_protocol_then_calls_and_listens() {
                 send(stream, &json!({"jsonrpc": "2.0", "method": "event.event", "params": params}));
             }
         }
+        "chat.send" => {
+            assert_eq!(request["params"]["message"]["content"], "hello");
+            reply(stream, request, &json!(8));
+            for event in [
+                json!({"kind": "delta", "text": "ok"}),
+                json!({"kind": "of another version"}),
+                json!({"kind": "done", "seq": 2, "finishReason": "stop"}),
+            ] {
+                let params = json!({"subscription": 8, "result": event});
+                send(stream, &json!({"jsonrpc": "2.0", "method": "chat.event", "params": params}));
+            }
+        }
         _ => reply(stream, request, &json!(true)),
     });
     run(async {
@@ -55,6 +67,16 @@ fn it_agrees_on_a_protocol_then_calls_and_listens() {
         for seq in 1..=2 {
             assert_eq!(events.next().await.unwrap().unwrap().event_seq, seq);
         }
+        let params = json!({
+            "sessionId": "0192f0c1-9a3b-7000-8000-000000000001",
+            "message": {"role": "user", "content": "hello"},
+        });
+        let mut turn = client.send_chat(&serde_json::from_value(params).unwrap()).await.unwrap();
+        let first = turn.next().await.unwrap().unwrap();
+        assert_eq!(first, ChatEvent::Delta { text: Some("ok".into()), thinking: None });
+        assert!(matches!(turn.next().await.unwrap(), Err(ClientError::BadReply { .. })));
+        assert!(matches!(turn.next().await.unwrap(), Ok(ChatEvent::Done { .. })));
+        assert!(!turn.fell_behind());
     });
 }
 

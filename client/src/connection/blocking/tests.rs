@@ -1,5 +1,6 @@
 use ollm_protocol::method::{DaemonReload, DaemonShutdown};
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::event::EventSubscribeParams;
 use serde_json::json;
 
 use super::*;

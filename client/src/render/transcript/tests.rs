@@ -88,6 +88,28 @@ fn an_answer_without_text_says_why() {
 }
 
 #[test]
+fn an_answer_that_ended_early_says_so() {
+    let check = |reason: &str, expect: &str| {
+        let message = serde_json::json!({
+            "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "finishReason": reason,
+            "parts": [{"type": "text", "text": "half"}],
+        });
+        let shown = plain(entry("message", &message), false);
+        assert!(shown.ends_with(expect), "{reason}: {shown:?}");
+    };
+    check("canceled", "half\n(canceled)\n");
+    check("length", "half\n(length)\n");
+    check("stop", "half\n");
+}
+
+#[test]
+fn an_answer_in_the_making_is_not_shown() {
+    let own = |name| entry("custom", &serde_json::json!({"name": name, "data": {"text": "ha"}}));
+    assert_eq!(plain(own("ollm.partialAnswer"), true), "");
+    assert!(plain(own("theirs"), false).contains("theirs (client data)"));
+}
+
+#[test]
 fn a_call_stands_once_above_its_output() {
     let call = |id: &str| {
         let part = serde_json::json!([{"type": "toolCall", "id": id, "name": "ls", "args": {}}]);
