@@ -8,6 +8,7 @@ mod chat;
 mod kinds;
 mod methods;
 mod models;
+mod services;
 mod sessions;
 
 use std::ffi::OsString;
@@ -22,6 +23,7 @@ use ollm_protocol::content::Role;
 pub(crate) use chat::ChatArgs;
 pub(crate) use methods::{MethodName, closest, distance};
 pub(crate) use models::{ModelsArgs, ModelsCommand};
+pub(crate) use services::LoopCommand;
 pub(crate) use sessions::{
     BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
     ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
@@ -151,6 +153,9 @@ Examples:
   ollmctl models warm qwen3:8b --size 16384"
     )]
     Models(ModelsArgs),
+    /// See whether a session repeats itself, and let it go on.
+    #[command(subcommand)]
+    Loop(LoopCommand),
     /// Call any method of the daemon and print its result as JSON.
     #[command(after_help = "\
 `rpc.discover` describes every method with its parameters.

@@ -30,7 +30,7 @@ use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 use crate::tokens::Counter;
-use crate::turn::{Builds, Chats, Core, Documents, Retention, Uploads, model_settings};
+use crate::turn::{Builds, Chats, Core, Documents, Loops, Retention, Uploads, model_settings};
 
 use self::control::Control;
 use self::observer::{Announcer, CatalogHints};
@@ -153,6 +153,7 @@ impl Parts {
             chats: Chats::default(),
             counter: Counter,
             builds: Builds::default(),
+            loops: Loops::default(),
             uploads: Uploads::new(dir.clone()),
             documents: Documents::default(),
             creating: std::sync::Mutex::new(()),

@@ -7,6 +7,7 @@
 //! - `turn`: what combines several parts: recording, building, importing, retention.
 //! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
 //! - `model`: the connection to the model server.
+//! - `loops`: what repeats in a session.
 //! - `projects`: what is remembered of a project; `session`: the log and everything folded from it.
 //! - `events`, `config`, `fsutil`, `clock`, `shutdown`: what all of them stand on.
 //!
@@ -21,6 +22,7 @@ mod daemon;
 mod events;
 mod flags;
 mod fsutil;
+mod loops;
 #[doc(hidden)]
 pub mod measured;
 #[cfg_attr(

@@ -33,6 +33,8 @@ pub enum EventKind {
     ModeChanged,
     /// The active leaf moved. Data: `to`, `cause`.
     BranchChanged,
+    /// A session repeats itself. Data: `pattern`.
+    LoopDetected,
     /// The configuration was read again. Data: `applied`, `restartNeeded`.
     ConfigReloaded,
     /// A model is asked for an answer. Data: `model`.

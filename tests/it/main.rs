@@ -22,6 +22,7 @@ mod fake;
 mod faults;
 mod fixtures;
 mod harness;
+mod loops;
 mod model;
 mod search;
 mod service;

@@ -12,6 +12,7 @@ mod cx;
 mod daemon;
 mod error;
 mod events;
+mod loops;
 mod models;
 mod project;
 mod record;
@@ -113,6 +114,7 @@ fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         Command::Record(args) => record::run(args, cx),
         Command::Context(command) => context::run(command, cx),
         Command::Models(args) => models::run(args, cx),
+        Command::Loop(command) => loops::run(&command, cx),
         Command::Call(args) => call::run(&args, cx),
         Command::Events(args) => events::run(&args, cx),
         Command::Daemon(command) => daemon::run(command, cx),

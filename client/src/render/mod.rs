@@ -10,6 +10,7 @@ pub(crate) mod daemon;
 pub(crate) mod event;
 pub(crate) mod import;
 pub(crate) mod json;
+pub(crate) mod loops;
 pub(crate) mod models;
 pub(crate) mod number;
 pub(crate) mod progress;

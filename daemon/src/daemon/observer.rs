@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody};
+use ollm_protocol::content::{LeafMove, LoopMark, MetaPatch, RecordBody};
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::{Value, json};
 
@@ -77,6 +77,9 @@ fn event_of(body: &RecordBody, tokens: u32) -> Option<(EventKind, Value)> {
         ),
         RecordBody::Leaf(LeafMove { to, cause }) => {
             (EventKind::BranchChanged, json!({ "to": to, "cause": cause }))
+        }
+        RecordBody::Loop(LoopMark { pattern: Some(pattern) }) => {
+            (EventKind::LoopDetected, json!({ "pattern": pattern }))
         }
         RecordBody::Close(close) => (EventKind::SessionClosed, json!({ "reason": close.reason })),
         _ => return None,

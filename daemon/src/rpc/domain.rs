@@ -253,6 +253,9 @@ impl From<TurnError> for RpcError {
             TurnError::Invalid { .. } | TurnError::Upload { .. } => {
                 Self::new(ErrorKind::InvalidParams, message)
             }
+            TurnError::LoopDetected { id, pattern } => Self::new(ErrorKind::LoopDetected, message)
+                .with_hint(format!("ollmctl loop reset {id}"))
+                .with_field("pattern", serde_json::json!(pattern)),
             TurnError::Stopping => Self::leaving(),
         }
     }

@@ -9,6 +9,7 @@ mod create;
 mod documents;
 mod exchange;
 mod list;
+mod loops;
 mod models;
 mod read;
 mod record;
@@ -19,6 +20,7 @@ mod update;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::{LoopKind, LoopPattern};
 use ollm_protocol::methods::session::Session;
 
 pub(crate) use build::{Builds, build};
@@ -27,6 +29,7 @@ pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
 pub(crate) use exchange::{Uploads, export, import};
 pub(crate) use list::{current, list, search, set_current};
+pub(crate) use loops::{Loops, loop_reset, loop_status};
 pub(crate) use models::{
     model_server, model_settings, models_list, models_running, models_show, models_warm,
 };
@@ -67,6 +70,8 @@ pub(crate) struct Core {
     pub counter: Counter,
     /// The last build of each session, for the share that a model server can reuse.
     pub builds: Builds,
+    /// Sessions that may repeat themselves.
+    pub loops: Loops,
     /// Imports that arrive in chunks.
     pub uploads: Uploads,
     /// Session documents that are due.
@@ -135,6 +140,14 @@ pub(crate) enum TurnError {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// The session repeats itself, so the model is not called.
+    #[error("session {id} repeats itself ({}), so the model is not called", told(pattern))]
+    LoopDetected {
+        /// The session.
+        id: SessionId,
+        /// What repeats.
+        pattern: LoopPattern,
+    },
     /// A blocking step was ended by the daemon's shutdown.
     #[error("the daemon is leaving")]
     Stopping,
@@ -144,6 +157,19 @@ impl TurnError {
     /// A parameter does not make sense.
     pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
         Self::Invalid { field, problem: problem.into() }
+    }
+}
+
+/// What repeats, in words.
+fn told(pattern: &LoopPattern) -> String {
+    let LoopPattern { kind, tools, count } = pattern;
+    let tools = tools.join(", ");
+    match kind {
+        LoopKind::Call => format!("{tools} was called {count} times with equal arguments"),
+        LoopKind::Cycle => format!("{tools} went round {count} times"),
+        LoopKind::Output if tools.is_empty() => format!("{count} answers in a row say the same"),
+        LoopKind::Output => format!("{count} results in a row say the same, the last of {tools}"),
+        LoopKind::Turns => format!("{count} calls since the last user message"),
     }
 }
 

@@ -11,7 +11,8 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{Method, SessionId, method};
 use serde::Serialize;
 
-use super::{Core, TurnError, append};
+use super::{Core, TurnError, append, loops};
+use crate::loops::observe;
 use crate::session::{Draft, KeyUse};
 
 /// Records one message.
@@ -68,9 +69,11 @@ async fn write(
     key: Option<KeyUse>,
 ) -> Result<SessionRecordResult, TurnError> {
     let tokens = core.counter.count_record(&body);
+    let seen = observe(&body);
     let draft = Draft::new(body, Some((tokens, core.counter.identity())));
     let appended = append(core, id, vec![draft], key).await?;
     core.documents.note(id);
+    let r#loop = loops::note(core, id, appended.seq, seen).await;
     Ok(SessionRecordResult {
         seq: appended.seq,
         timestamp: appended.at,
@@ -78,6 +81,7 @@ async fn write(
         count_kind: CountKind::Estimated,
         usage: appended.usage,
         duplicate: appended.duplicate,
+        r#loop,
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use ollm_protocol::SessionId;
 
-use super::{Builds, Chats, Core, Documents, Uploads, model_settings};
+use super::{Builds, Chats, Core, Documents, Loops, Uploads, model_settings};
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
@@ -51,6 +51,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         chats: Chats::default(),
         counter: Counter,
         builds: Builds::default(),
+        loops: Loops::default(),
         uploads: Uploads::new(dir.to_owned()),
         documents: Documents::default(),
         creating: Mutex::new(()),

@@ -98,13 +98,42 @@ pub struct SnapshotMark {
     pub reason: String,
 }
 
-/// Repetition was found, or the user went on after it.
+/// Repetition was found, or somebody decided to go on after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoopMark {
     /// What repeats; absent resets the detection.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pattern: Option<String>,
+    pub pattern: Option<LoopPattern>,
+}
+
+/// What repeats in a session.
+///
+/// **Shape**: `{"kind":"call","tools":["read_file"],"count":3}`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct LoopPattern {
+    /// How it repeats.
+    pub kind: LoopKind,
+    /// The tool, or those of a cycle in their order; empty where no tool is involved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// Equal calls, rounds of a cycle, alike outputs, or model calls since the last user message.
+    pub count: u32,
+}
+
+/// How something repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LoopKind {
+    /// One tool with equal arguments, time after time.
+    Call,
+    /// Two to four calls in turn, round after round.
+    Cycle,
+    /// Results of tools, or answers, that say the same.
+    Output,
+    /// More calls of the model than are allowed without a word from the user.
+    Turns,
 }
 
 /// The session was closed; recording opens it again.

@@ -11,7 +11,7 @@ mod tool_call;
 
 pub use change::{
     Close, CloseReason, ContextEntryChange, ContextScope, Custom, GoalChange, Label, LeafMove,
-    LoopMark, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,
+    LoopKind, LoopMark, LoopPattern, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,
 };
 pub use context::{BranchSummary, Compaction, Delta, Epoch, HeadItem, Usage};
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};

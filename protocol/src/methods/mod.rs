@@ -6,5 +6,6 @@ pub mod chat;
 pub mod context;
 pub mod daemon;
 pub mod event;
+pub mod loops;
 pub mod model;
 pub mod session;

@@ -4,6 +4,7 @@ mod chat;
 mod context;
 mod daemon;
 mod event;
+mod loops;
 mod model;
 mod session;
 
@@ -16,5 +17,6 @@ pub(super) fn register(registry: &mut Registry) {
     daemon::register(registry);
     event::register(registry);
     model::register(registry);
+    loops::register(registry);
     session::register(registry);
 }

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::content::{Part, Role, ToolResult};
+use crate::content::{LoopPattern, Part, Role, ToolResult};
 use crate::methods::context::CountKind;
 use crate::{Seq, SessionId, Timestamp};
 
@@ -126,6 +126,9 @@ pub struct SessionRecordResult {
     /// True when the `key` was known and nothing was written.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
+    /// What repeats, as long as that keeps the session from calling the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub r#loop: Option<LoopPattern>,
 }
 
 /// Totals of a session.

@@ -2,9 +2,9 @@
 
 use ollm_protocol::content::{
     BranchSummary, Close, CloseReason, Compaction, ContextEntryChange, Custom, Delta, Epoch,
-    GoalChange, HeadItem, Label, LeafMove, LoopMark, Message, MetaPatch, ModeChange, Part, Pin,
-    Record, RecordBody, RecordKind, Role, SessionDocument, SessionHeader, SnapshotMark, ToolCall,
-    ToolResult, Usage,
+    GoalChange, HeadItem, Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch,
+    ModeChange, Part, Pin, Record, RecordBody, RecordKind, Role, SessionDocument, SessionHeader,
+    SnapshotMark, ToolCall, ToolResult, Usage,
 };
 use ollm_protocol::methods::session::ExportFormat;
 use ollm_protocol::{Seq, SessionId, SnapshotId, Timestamp};
@@ -200,7 +200,13 @@ fn body_of(
             leaf: other,
             reason: text,
         }),
-        RecordKind::Loop => RecordBody::Loop(LoopMark { pattern: maybe }),
+        RecordKind::Loop => RecordBody::Loop(LoopMark {
+            pattern: maybe.map(|tool| LoopPattern {
+                kind: LoopKind::Cycle,
+                tools: vec![tool],
+                count: 3,
+            }),
+        }),
         RecordKind::Close => RecordBody::Close(Close { reason: CloseReason::Client }),
     }
 }

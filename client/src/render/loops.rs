@@ -1,0 +1,78 @@
+//! What repeats in a session, for people.
+
+use ollm_protocol::content::{LoopKind, LoopPattern};
+use ollm_protocol::methods::loops::LoopStatusResult;
+
+use super::clean;
+use super::number::counted;
+use super::style::Style;
+
+/// Digits of a digest that are enough to be compared by eye.
+const SHOWN_DIGITS: usize = 8;
+
+/// What repeats, in words.
+pub(crate) fn pattern(pattern: &LoopPattern) -> String {
+    let LoopPattern { kind, tools, count } = pattern;
+    let tools = clean::one_line(&tools.join(", "));
+    match kind {
+        LoopKind::Call => format!("{tools} was called {count} times with equal arguments"),
+        LoopKind::Cycle => format!("{tools} went round {count} times"),
+        LoopKind::Output if tools.is_empty() => format!("{count} answers in a row say the same"),
+        LoopKind::Output => format!("{count} results in a row say the same, the last of {tools}"),
+        LoopKind::Turns => {
+            let calls = counted(u64::from(*count), "call");
+            format!("{calls} of the model since the last user message")
+        }
+    }
+}
+
+/// The loop in force, how near the limits are, and the newest calls.
+pub(crate) fn status(status: &LoopStatusResult) -> String {
+    let mut text = match (&status.detected, status.enabled) {
+        (_, false) => "detection is off (loopDetection.enabled)\n".to_owned(),
+        (None, true) => "no loop\n".to_owned(),
+        (Some(found), true) => format!("{} {}\n", Style::Bad.paint("loop:"), pattern(found)),
+    };
+    text.push_str(&format!(
+        "{} of {} model calls since the last user message; {} repetitions are a loop\n",
+        status.turns_since_user, status.max_turns, status.repeat_threshold
+    ));
+    let width = status.recent.iter().map(|call| call.seq.to_string().len()).max().unwrap_or(0);
+    for call in &status.recent {
+        let short = |digest: &str| digest.chars().take(SHOWN_DIGITS).collect::<String>();
+        let result = call.output.as_deref().map_or_else(|| "no result".to_owned(), short);
+        let seq = format!("#{}", call.seq);
+        let tool = clean::one_line(&call.tool);
+        let digest = clean::one_line(&short(&call.call));
+        text.push_str(&format!("  {seq:<0$}  {digest} -> {result}  {tool}\n", width + 1));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_names_what_repeats_and_shows_the_calls() {
+        let value = serde_json::json!({
+            "enabled": true,
+            "detected": { "kind": "cycle", "tools": ["a\u{1b}[2J", "b"], "count": 2 },
+            "turnsSinceUser": 4, "maxTurns": 50, "repeatThreshold": 3,
+            "recent": [
+                { "seq": 9, "tool": "a", "call": "0011223344556677", "output": "8899aabbccddeeff" },
+                { "seq": 10, "tool": "b", "call": "0011223344556688" }
+            ]
+        });
+        let text = status(&serde_json::from_value(value).unwrap());
+        assert_eq!(
+            anstream::adapter::strip_str(&text).to_string(),
+            "\
+loop: a, b went round 2 times
+4 of 50 model calls since the last user message; 3 repetitions are a loop
+  #9   00112233 -> 8899aabb  a
+  #10  00112233 -> no result  b
+"
+        );
+    }
+}
