@@ -126,6 +126,7 @@ impl Parts {
         config: Config,
         warnings: Vec<String>,
     ) -> Result<Self, StartError> {
+        start::log_warnings(&warnings);
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
         let events = Events::new(Arc::clone(&clock));

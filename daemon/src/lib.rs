@@ -7,7 +7,7 @@
 //! - `turn`: what combines several parts: recording, building, importing, retention.
 //! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
 //! - `model`: the connection to the model server.
-//! - `loops`: what repeats in a session.
+//! - `loops`: what repeats in a session; `env`: which variables tools may see.
 //! - `projects`: what is remembered of a project; `session`: the log and everything folded from it.
 //! - `events`, `config`, `fsutil`, `clock`, `shutdown`: what all of them stand on.
 //!
@@ -19,6 +19,7 @@ mod clock;
 mod config;
 mod context;
 mod daemon;
+mod env;
 mod events;
 mod flags;
 mod fsutil;

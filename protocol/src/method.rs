@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use crate::event::Event;
 use crate::methods::{
-    chat as h, context as c, daemon as d, event as e, loops as l, model as mo, session as s,
+    chat as h, context as c, daemon as d, env, event as e, loops as l, model as mo, session as s,
 };
 
 /// What becomes of a call when its client leaves.
@@ -113,6 +113,8 @@ methods! {
     ChatSend = "chat.send", Stream, h::ChatSendParams => h::ChatEvent, "Has a model answer, and tells as it does.";
     ChatSubmitToolResults = "chat.submitToolResults", Write, h::ChatSubmitToolResultsParams => h::ChatSubmitToolResultsResult, "Gives a turn the results of the tools that it waits for.";
     ChatCancel = "chat.cancel", Write, s::SessionIdParams => h::ChatCancelResult, "Ends a turn; what was answered until then stays.";
+    EnvSanitize = "env.sanitize", Read, env::EnvSanitizeParams => env::EnvSanitizeResult, "Tells which variables tools may see; its params reach no log.";
+    EnvRules = "env.rules", Read, d::NoParams => env::EnvRulesResult, "Tells by which rules variables are kept from tools.";
     LoopStatus = "loop.status", Read, s::SessionIdParams => l::LoopStatusResult, "Tells whether a session repeats itself.";
     LoopReset = "loop.reset", Write, s::SessionIdParams => l::LoopStatusResult, "Lets a session that repeated itself go on.";
     EventSubscribe = "event.subscribe", Stream, e::EventSubscribeParams => Event, "Tells what happens, as it happens.";

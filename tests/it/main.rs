@@ -17,6 +17,7 @@ mod context;
 mod crash;
 mod ctl;
 mod daemon;
+mod env;
 mod event;
 mod fake;
 mod faults;

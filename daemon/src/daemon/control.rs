@@ -7,7 +7,7 @@ use ollm_protocol::address::DaemonFile;
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, ModelServerStatus};
 use ollm_protocol::{ErrorKind, EventKind};
 
-use super::start::ConfigSource;
+use super::start::{self, ConfigSource};
 use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
@@ -72,6 +72,7 @@ impl Control {
         let (config, warnings) = self.source.load().map_err(|error| {
             RpcError::new(ErrorKind::Config, error.to_string()).with_hint("ollmctl config check")
         })?;
+        start::log_warnings(&warnings);
         let old = self.core.config();
         let ConfigDiff { applied, restart_needed } = config.diff(&old);
         let mut slot = self.core.config.write().unwrap_or_else(PoisonError::into_inner);

@@ -13,6 +13,7 @@ use tracing_subscriber::prelude::*;
 use crate::catalog::CatalogError;
 use crate::causes::with_causes;
 use crate::config::{self, Config, ConfigError, FlagOverrides};
+use crate::env::Rules;
 use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
 use crate::rpc::error::RpcError;
@@ -173,13 +174,22 @@ impl ConfigSource {
         });
         let explicit = self.explicit.as_deref();
         let (config, warnings) = Config::load(&self.home, explicit, environment, &self.overrides)?;
-        Ok((config, warnings.iter().map(ToString::to_string).collect()))
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        warnings.extend_from_slice(Rules::new(&config.environment).warnings());
+        Ok((config, warnings))
     }
 }
 
 /// The configuration of this start, with what it warns of.
 pub(super) fn load_config(flags: &Flags, home: &Path) -> Result<(Config, Vec<String>), StartError> {
     Ok(ConfigSource::new(flags, home).load()?)
+}
+
+/// Tells the log what a configuration warns of.
+pub(super) fn log_warnings(warnings: &[String]) {
+    for warning in warnings {
+        tracing::warn!("the configuration: {warning}");
+    }
 }
 
 /// Logs to a file a day in the home, and to standard error unless the daemon left the terminal.

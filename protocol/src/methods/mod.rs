@@ -5,6 +5,7 @@
 pub mod chat;
 pub mod context;
 pub mod daemon;
+pub mod env;
 pub mod event;
 pub mod loops;
 pub mod model;

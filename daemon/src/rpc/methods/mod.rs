@@ -3,6 +3,7 @@
 mod chat;
 mod context;
 mod daemon;
+mod env;
 mod event;
 mod loops;
 mod model;
@@ -15,6 +16,7 @@ pub(super) fn register(registry: &mut Registry) {
     chat::register(registry);
     context::register(registry);
     daemon::register(registry);
+    env::register(registry);
     event::register(registry);
     model::register(registry);
     loops::register(registry);

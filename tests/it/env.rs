@@ -1,0 +1,102 @@
+//! Environment sanitizing over the socket: what passes, what configuration changes, and that no value is ever
+//! written anywhere.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Sandbox, every_file, until};
+
+#[test]
+fn secrets_are_kept_back_and_the_rest_passes_unchanged() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let variables = json!({
+        "PATH": "/bin", "LC_ALL": "C", "EDITOR": "vi \n", "MONKEY": "see", "githubToken": "a", "AWS_REGION": "b",
+        "ORIGIN": "https://ada:hunter2@example.com/x.git",
+    });
+    let done = wire.ok("env.sanitize", json!({ "variables": variables }));
+    let passing = json!({ "EDITOR": "vi \n", "LC_ALL": "C", "MONKEY": "see", "PATH": "/bin" });
+    assert_eq!(done["variables"], passing);
+    let removed: Vec<(&str, &str)> = done["removed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|removed| (removed["name"].as_str().unwrap(), removed["rule"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        removed,
+        [("AWS_REGION", "AWS_*"), ("ORIGIN", "url-credentials"), ("githubToken", "*_TOKEN")]
+    );
+    assert_eq!(done["warnings"], json!([]));
+}
+
+#[test]
+fn configured_rules_hold_at_once_and_broken_ones_are_warned_of() {
+    let sandbox = Sandbox::new();
+    let (_daemon, mut wire) = sandbox.served();
+    let judge =
+        json!({ "variables": { "ACME_HOST": "x", "A_TOKEN": "x", "PROXY": "http://a:b@c" } });
+    let names =
+        |done: &Value| done["variables"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&wire.ok("env.sanitize", judge.clone())), ["ACME_HOST"]);
+    sandbox.write_config("environment: { allow: [PROXY], deny: ['[broken', 'acme_*'] }\n");
+    let reloaded = wire.ok("daemon.reload", json!({}));
+    assert!(reloaded["warnings"].to_string().contains("[broken"), "{reloaded}");
+    let done = wire.ok("env.sanitize", judge);
+    assert_eq!(names(&done), ["PROXY"]);
+    assert!(done["warnings"][0].as_str().unwrap().contains("environment.deny"), "{done}");
+    let rules = wire.ok("env.rules", json!({}));
+    assert_eq!((&rules["allow"], &rules["warnings"]), (&json!(["PROXY"]), &done["warnings"]));
+    assert_eq!(rules["deny"].as_array().unwrap().last(), Some(&json!("ACME_*")));
+    let status = wire.ok("daemon.status", json!({}));
+    assert!(status["warnings"].to_string().contains("[broken"), "{status}");
+    until("the log has the warning", || {
+        let logs = every_file(&sandbox.home().join("logs"));
+        let read = |path: &std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+        logs.iter().any(|log| read(log).contains("[broken")).then_some(())
+    });
+}
+
+#[test]
+fn no_value_is_written_down_or_told() {
+    let sandbox = Sandbox::new();
+    sandbox.write_config("log: { level: trace }\n");
+    let (daemon, mut wire) = sandbox.served();
+    const SECRET: &str = "hunter2-zq9";
+    const NUMBER: u64 = 8_162_534_071;
+    let variables =
+        json!({ "A_TOKEN": SECRET, "PLAIN": SECRET, "URL": format!("http://a:{SECRET}@b") });
+    let done = wire.ok("env.sanitize", json!({ "variables": variables }));
+    assert_eq!(done["variables"], json!({ "PLAIN": SECRET }));
+    assert!(!done["removed"].to_string().contains(SECRET), "{done}");
+    let wrong = [
+        json!({ "variables": SECRET }),
+        json!({ "variables": [SECRET] }),
+        json!({ "variables": { "A": [SECRET] } }),
+        json!({ "variables": { "A": { "B": SECRET } } }),
+        json!({ "variables": { "A": NUMBER } }),
+        json!({ "variables": { "A": SECRET }, "extra": SECRET }),
+        json!({ "variable": { "A": SECRET } }),
+        json!([SECRET]),
+        json!(SECRET),
+    ];
+    for params in wrong {
+        let error = wire.refused("env.sanitize", params, "invalidParams").to_string();
+        assert!(!error.contains(SECRET) && !error.contains(&NUMBER.to_string()), "{error}");
+    }
+    // As a notification, in a batch, and cut in the middle.
+    let call = json!({ "jsonrpc": "2.0", "method": "env.sanitize", "params": { "variables": { "K": SECRET } } });
+    wire.send(&call.to_string());
+    wire.send(&json!([call, call]).to_string());
+    let whole = call.to_string();
+    wire.send(&whole[..whole.len() - 2]);
+    let error = wire.frame().expect("an error").to_string();
+    assert!(error.contains("parseError") && !error.contains(SECRET), "{error}");
+    let _status = wire.ok("daemon.status", json!({}));
+    assert!(daemon.terminate().success());
+    let said = std::fs::read_to_string(sandbox.path("daemon.stderr")).unwrap();
+    assert!(said.contains("env.sanitize"), "it logs at trace: {said}");
+    for text in [SECRET, &NUMBER.to_string()] {
+        assert!(!said.contains(text), "{said}");
+        assert_eq!(sandbox.files_with(text), Vec::<std::path::PathBuf>::new());
+    }
+}
