@@ -34,6 +34,11 @@ pub struct Environment {
     pub runtime_dir: Option<PathBuf>,
 }
 
+/// Every variable of this process, for a command that it runs.
+pub(crate) fn variables() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
 impl Environment {
     /// Reads the variables of this process.
     #[must_use]

@@ -23,7 +23,7 @@ use ollm_protocol::content::Role;
 pub(crate) use chat::ChatArgs;
 pub(crate) use methods::{MethodName, closest, distance};
 pub(crate) use models::{ModelsArgs, ModelsCommand};
-pub(crate) use services::LoopCommand;
+pub(crate) use services::{ExecArgs, LoopCommand};
 pub(crate) use sessions::{
     BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
     ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
@@ -153,6 +153,23 @@ Examples:
   ollmctl models warm qwen3:8b --size 16384"
     )]
     Models(ModelsArgs),
+    /// Run a command without secrets in its environment, and record it with its output as a tool call.
+    #[command(after_help = "\
+The command runs in the current directory, reads stdin itself, and its output passes unchanged; a bounded copy \
+without escape sequences is recorded. Without --session that is in the project's current session. Nothing runs \
+where the daemon cannot be asked which variables may pass (ollmctl call env.rules).
+
+--timeout is also the longest time that the command may run. With --json its stdout goes to stderr, and stdout \
+gets one JSON value in the end.
+
+The exit code is that of the command: 128 and its number after a signal, 124 after a timeout, 127 for a command \
+that is not there, 126 for one that cannot be run.
+
+Examples:
+  ollmctl exec -- cargo test
+  ollmctl exec --session last -- sh -c 'git log | head -3'
+  ollmctl exec --timeout 60 --json -- ./slow.sh")]
+    Exec(ExecArgs),
     /// See whether a session repeats itself, and let it go on.
     #[command(subcommand)]
     Loop(LoopCommand),

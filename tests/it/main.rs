@@ -19,6 +19,7 @@ mod ctl;
 mod daemon;
 mod env;
 mod event;
+mod exec;
 mod fake;
 mod faults;
 mod fixtures;

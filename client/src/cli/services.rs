@@ -1,8 +1,25 @@
-//! Flags of the commands around tool calls: loops.
+//! Flags of the commands around tool calls: running them, and loops.
 
-use clap::Subcommand;
+use std::ffi::OsString;
+
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, Subcommand};
 
 use super::SessionArg;
+
+/// Arguments of `exec`.
+#[derive(Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// The session to record in; `last` is the most recently active one of all projects that is not archived.
+    #[arg(long, value_name = "SESSION")]
+    pub(crate) session: Option<String>,
+    /// The name of the tool in the record.
+    #[arg(long, value_name = "NAME", default_value = "shell", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) tool_name: String,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
 
 /// Subcommands of `loop`.
 #[derive(Debug, Subcommand)]

@@ -114,7 +114,12 @@ impl<'a> Cx<'a> {
         }
     }
 
-    /// Drops the connection, which broke; the next call makes a new one.
+    /// The longest wait that the user asked for.
+    pub(crate) fn given_timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Ends the connection, or drops one that broke; the next call makes a new one.
     pub(crate) fn disconnect(&mut self) {
         self.client = None;
     }

@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use ollm_protocol::ErrorKind;
 use ollm_protocol::methods::session::Session;
@@ -66,6 +67,9 @@ pub(crate) enum CommandError {
     /// Another program that was run instead of this one failed.
     #[error("ollmd ended with {status}")]
     Program { status: std::process::ExitStatus },
+    /// A command that was run for the user ended with this code, which is the outcome.
+    #[error("the command ended with {code}")]
+    Ended { code: u8 },
     /// The tour claims something that did not hold in this run.
     #[error("the tour failed: {claim}")]
     Tour { claim: String },
@@ -100,10 +104,18 @@ impl CommandError {
 
     /// Whether it was said already: by another program on the same terminal, or as the command's output.
     pub(crate) fn was_told(&self) -> bool {
-        matches!(self, Self::Program { .. } | Self::NotRunning)
+        matches!(self, Self::Program { .. } | Self::NotRunning | Self::Ended { .. })
     }
 
-    /// The exit code.
+    /// The code that this program ends with.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Ended { code } => ExitCode::from(*code),
+            other => other.exit().into(),
+        }
+    }
+
+    /// The exit code by class.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.exit(),
@@ -126,7 +138,8 @@ impl CommandError {
             | Self::Input(_)
             | Self::Output(_)
             | Self::Signals(_)
-            | Self::Tour { .. } => Exit::Internal,
+            | Self::Tour { .. }
+            | Self::Ended { .. } => Exit::Internal,
         }
     }
 
@@ -148,7 +161,7 @@ impl CommandError {
             Self::NotUtf8 { .. } | Self::PathNotUtf8 { .. } => "notUtf8",
             Self::StillRunning { .. } => "busy",
             Self::Some { .. } => "partial",
-            Self::Program { .. } => "program",
+            Self::Program { .. } | Self::Ended { .. } => "program",
             Self::Canceled { .. } => "cancelled",
             Self::Input(_) => "input",
             Self::Output(_) => "output",

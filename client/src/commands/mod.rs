@@ -12,6 +12,7 @@ mod cx;
 mod daemon;
 mod error;
 mod events;
+mod exec;
 mod loops;
 mod models;
 mod project;
@@ -68,7 +69,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
             if !error.was_told() {
                 terminal.note(&if json { error.to_json() } else { error.to_text() });
             }
-            error.exit().into()
+            error.exit_code()
         }
     }
 }
@@ -114,6 +115,7 @@ fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         Command::Record(args) => record::run(args, cx),
         Command::Context(command) => context::run(command, cx),
         Command::Models(args) => models::run(args, cx),
+        Command::Exec(args) => exec::run(&args, cx),
         Command::Loop(command) => loops::run(&command, cx),
         Command::Call(args) => call::run(&args, cx),
         Command::Events(args) => events::run(&args, cx),

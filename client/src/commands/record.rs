@@ -57,9 +57,12 @@ pub(super) fn run(args: RecordArgs, cx: &mut Cx<'_>) -> Result<(), CommandError>
     cx.print_text(&format!("{} #{}  {tokens}{kind}{again}\n", target.session_id, recorded.seq))
 }
 
-struct Target {
-    session_id: SessionId,
-    make_current_of: Option<String>,
+/// Where something is recorded.
+pub(super) struct Target {
+    /// The session.
+    pub(super) session_id: SessionId,
+    /// The project whose current session it becomes, once something is in it.
+    pub(super) make_current_of: Option<String>,
 }
 
 /// The session that was named, else the project's current one, else a new one.
@@ -67,19 +70,44 @@ fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
     if let Some(session) = &args.session {
         return Ok(Target { session_id: cx.session(session)?, make_current_of: None });
     }
-    let project_path = project::path(args.project.as_deref()).map_err(|error| {
-        if args.project.is_some() { error } else { no_current_directory(&error) }
-    })?;
-    if !args.new {
-        let params = SessionCurrentParams { project_path: project_path.clone() };
-        if let Some(session) = cx.call::<SessionCurrent>(&params)?.value.session {
-            return Ok(Target { session_id: session.session_id, make_current_of: None });
-        }
+    let project_path = match &args.project {
+        Some(given) => project::path(Some(given))?,
+        None => here("record")?,
+    };
+    if !args.new
+        && let Some(session_id) = current(&project_path, cx)?
+    {
+        return Ok(Target { session_id, make_current_of: None });
     }
+    begin(project_path, args.model.clone(), args.key.clone(), cx)
+}
+
+/// The project of the current directory.
+pub(super) fn here(command: &str) -> Result<String, CommandError> {
+    project::path(None).map_err(|error| no_current_directory(command, &error))
+}
+
+/// The session that a project goes on with.
+pub(super) fn current(
+    project_path: &str,
+    cx: &mut Cx<'_>,
+) -> Result<Option<SessionId>, CommandError> {
+    let params = SessionCurrentParams { project_path: project_path.to_owned() };
+    let current = cx.call::<SessionCurrent>(&params)?.value.session;
+    Ok(current.map(|session| session.session_id))
+}
+
+/// Begins a session of a project.
+pub(super) fn begin(
+    project_path: String,
+    model: Option<String>,
+    key: Option<String>,
+    cx: &mut Cx<'_>,
+) -> Result<Target, CommandError> {
     let params = SessionCreateParams {
         project_path: Some(project_path.clone()),
-        model: args.model.clone(),
-        key: args.key.clone(),
+        model,
+        key,
         ..SessionCreateParams::default()
     };
     let created = cx.call::<SessionCreate>(&params)?.value.session;
@@ -87,10 +115,11 @@ fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
 }
 
 /// The current directory is gone, or its path is no text: another way to say where to record is needed.
-fn no_current_directory(error: &CommandError) -> CommandError {
+fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
+    let elsewhere = if command == "record" { "  # or --project DIR" } else { "" };
     CommandError::usage(
         format!("the current directory cannot be the project: {}", error.message()),
-        "ollmctl record --session ID ...  # or --project DIR",
+        &format!("ollmctl {command} --session ID ...{elsewhere}"),
     )
 }
 
@@ -142,7 +171,7 @@ mod tests {
     fn a_missing_current_directory_names_the_flags_that_help() {
         let source = std::io::ErrorKind::NotFound.into();
         let error = CommandError::File { action: "find the project", path: ".".into(), source };
-        let told = no_current_directory(&error).to_text();
+        let told = no_current_directory("record", &error).to_text();
         assert!(told.contains("--session ID") && told.contains("--project DIR"), "{told}");
     }
 
