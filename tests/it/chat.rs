@@ -198,6 +198,58 @@ fn tools_are_called_by_the_client_until_none_is_left() {
 }
 
 #[test]
+fn a_turn_that_repeats_itself_is_stopped_until_the_user_says_something() {
+    let fake = FakeOllama::start("0.33.0");
+    let mut chat = Chat::with(&fake);
+    let mut params = chat.params("what is in a?");
+    params["tools"] = json!([tool("read")]);
+    for _ in 0..3 {
+        fake.answer(Answer::text("").call("read", json!({ "path": "a", "lines": [1, 2] })));
+    }
+    chat.begin(params);
+    for _ in 0..2 {
+        let asked = chat.until("toolCalls").pop().unwrap();
+        let result =
+            json!({ "id": asked["calls"][0]["id"], "result": { "llmContent": "nothing" } });
+        let results = json!({ "sessionId": chat.session, "results": [result] });
+        let _seqs = chat.wire.ok("chat.submitToolResults", results);
+    }
+    let error = chat.until("error").pop().unwrap();
+    assert_eq!(error["data"]["kind"], "loopDetected", "{error}");
+    assert_eq!(error["data"]["pattern"], json!({ "kind": "call", "tools": ["read"], "count": 3 }));
+    assert_eq!(error["data"]["hint"], format!("ollmctl loop reset {}", chat.session));
+    assert_eq!(fake.requests("/api/chat").len(), 3, "the model was not called again");
+    let status = chat.wire.ok("loop.status", json!({ "sessionId": chat.session }));
+    assert_eq!(status["detected"], error["data"]["pattern"]);
+    let records = chat.wire.records(&chat.session.clone());
+    assert_eq!(records.iter().filter(|record| record["type"] == "loop").count(), 1);
+    fake.answer(Answer::text("nothing is in it"));
+    assert_eq!(text_of(&chat.turn("so what is it?")), "nothing is in it");
+}
+
+#[test]
+fn model_calls_of_one_turn_are_limited() {
+    let fake = FakeOllama::start("0.33.0");
+    let host = fake.host();
+    let mut chat = Chat::configured(&format!(
+        "ollama: {{ host: '{host}', model: tiny }}\nloopDetection: {{ maxTurns: 2 }}\n"
+    ));
+    let mut params = chat.params("count");
+    params["tools"] = json!([tool("read")]);
+    for at in 0..2 {
+        fake.answer(Answer::text("").call("read", json!({ "at": at })));
+    }
+    chat.begin(params);
+    let asked = chat.until("toolCalls").pop().unwrap();
+    let result = json!({ "id": asked["calls"][0]["id"], "result": { "llmContent": "1" } });
+    let results = json!({ "sessionId": chat.session, "results": [result] });
+    let _seqs = chat.wire.ok("chat.submitToolResults", results);
+    let error = chat.until("error").pop().unwrap();
+    assert_eq!(error["data"]["pattern"], json!({ "kind": "turns", "count": 2 }), "{error}");
+    assert_eq!(fake.requests("/api/chat").len(), 2);
+}
+
+#[test]
 fn a_canceled_turn_keeps_what_was_said_and_the_next_one_works() {
     let fake = FakeOllama::start("0.33.0");
     fake.answer(Answer::text("one two three"));

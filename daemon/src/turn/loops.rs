@@ -96,10 +96,10 @@ pub(super) async fn note(
 /// Refuses where the model must not be called: for the chat turn, before each call.
 ///
 /// **Errors**: `LoopDetected` until the loop is reset or the user says something.
-#[cfg_attr(not(test), expect(dead_code, reason = "chat turns, which are to ask, come later"))]
 pub(crate) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<(), TurnError> {
     let config = core.config().loop_detection.clone();
-    if !config.enabled {
+    let enough = config.repeat_threshold.min(config.max_turns);
+    if !config.enabled || (core.loops.get(id).is_none() && has_few(core, id, enough)?) {
         return Ok(());
     }
     let (watch, own) = (core.loops.watch(id, &config), config.clone());
@@ -169,8 +169,8 @@ fn at_once(
 ) -> Result<AtOnce, TurnError> {
     let Some(watch) = core.loops.get(id) else {
         // Who has said too little to repeat anything is not watched, which is nearly everyone.
-        let enough = config.repeat_threshold.min(config.max_turns.saturating_add(1)) as usize;
-        let few = core.sessions.with(id, |live| since_user(live).len() < enough)?;
+        let few =
+            has_few(core, id, config.repeat_threshold.min(config.max_turns.saturating_add(1)))?;
         return Ok(if few && seen.calls() < 2 { AtOnce::Nothing } else { AtOnce::MustLook });
     };
     let mut watch = match watch.try_lock() {
@@ -195,6 +195,11 @@ fn at_once(
         Some(_) if watch.is_new => AtOnce::MustLook,
         Some(pattern) => AtOnce::Known(pattern),
     })
+}
+
+/// Whether fewer records than this may be part of a loop.
+fn has_few(core: &Core, id: SessionId, enough: u32) -> Result<bool, TurnError> {
+    Ok(core.sessions.with(id, |live| since_user(live).len() < enough as usize)?)
 }
 
 /// Reads what was missed and records a loop that is new; returns the loop in force.

@@ -25,6 +25,7 @@ use crate::model::{
     cap_num_predict,
 };
 use crate::shutdown::Tasks;
+use crate::turn::loops::may_call_model;
 use crate::turn::{Core, TurnError, build};
 
 /// The share of an estimated prompt that is kept free besides: estimates are off by a few percent, and an answer
@@ -127,6 +128,7 @@ impl Turn {
         self.check(&info)?;
         let mut empty_answers = 0;
         loop {
+            may_call_model(core, self.plan.id).await?;
             let asked = self.ask(&info, tasks).await?;
             if asked.answer.end.is_ok() && asked.answer.is_empty() {
                 empty_answers += 1;
@@ -140,6 +142,8 @@ impl Turn {
                 let finish_reason = asked.answer.finish_reason().to_owned();
                 return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
             }
+            // What nobody would tell the model about need not be done.
+            may_call_model(core, self.plan.id).await?;
             self.wait_for_tools(seq, asked.answer, tasks).await?;
         }
     }
