@@ -37,7 +37,7 @@ fn main() -> Result<()> {
     let host = serve()?;
     let home = Home::new()?;
     let config = format!("ollama: {{ host: '{host}', model: tiny }}\n");
-    std::fs::write(home.path().join("config.yaml"), config)?;
+    std::fs::File::create(home.path().join("config.yaml"))?.write_all(config.as_bytes())?;
     let daemon = Daemon::start(&home)?;
     let report = Report::new("relay", &json!({ "turns": TURNS, "tokens": TOKENS }));
     let (mut direct, mut relayed) = (Way::default(), Way::default());
