@@ -29,8 +29,7 @@ use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
-use crate::tokens::Counter;
-use crate::turn::{Builds, Chats, Core, Documents, Retention, Uploads, model_settings};
+use crate::turn::{Builds, Chats, Core, Counts, Documents, Retention, Uploads, model_settings};
 
 use self::control::Control;
 use self::observer::{Announcer, CatalogHints};
@@ -151,7 +150,7 @@ impl Parts {
             clock,
             models,
             chats: Chats::default(),
-            counter: Counter,
+            counts: Counts::new(dir.join("vocab")),
             builds: Builds::default(),
             uploads: Uploads::new(dir.clone()),
             documents: Documents::default(),
