@@ -29,8 +29,9 @@ use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
-use crate::tokens::Counter;
-use crate::turn::{Builds, Chats, Core, Documents, Loops, Retention, Uploads, model_settings};
+use crate::turn::{
+    Builds, Chats, Core, Counts, Documents, Loops, Retention, Uploads, model_settings,
+};
 
 use self::control::Control;
 use self::observer::{Announcer, CatalogHints};
@@ -152,7 +153,7 @@ impl Parts {
             clock,
             models,
             chats: Chats::default(),
-            counter: Counter,
+            counts: Counts::new(dir.join("vocab")),
             builds: Builds::default(),
             loops: Loops::default(),
             uploads: Uploads::new(dir.clone()),

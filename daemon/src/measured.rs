@@ -11,7 +11,6 @@ use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
 use crate::clock::Clock;
 use crate::session::{Birth, Change, Draft, Observer, Sessions, SessionsOptions};
 use crate::tokens::Counter;
-
 pub use crate::tokens::{Tokenizer, UnknownRule, Vocabulary, VocabularyError};
 
 /// Sessions of a directory, as the daemon holds them, told to nobody.
@@ -64,7 +63,7 @@ impl InProcess {
     /// Counts and records one message; true when it is synced.
     pub async fn record(&self, id: SessionId, text: &str) -> bool {
         let message = Message::text(Role::User, text, self.clock.now());
-        let tokens = (Counter.count_message(&message), Counter.identity());
+        let tokens = (Counter::ESTIMATE.count_message(&message), Counter::ESTIMATE.identity());
         let draft = Draft::new(RecordBody::Message(message), Some(tokens));
         match self.sessions.append(id, vec![draft], None) {
             Ok(answer) => matches!(answer.await, Ok(Ok(_))),

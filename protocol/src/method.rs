@@ -110,6 +110,7 @@ methods! {
     ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
     ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";
     ModelWarm = "model.warm", Read, mo::ModelWarmParams => mo::ModelWarmResult, "Loads a model, so that the next answer begins sooner.";
+    ModelCountTokens = "model.countTokens", Read, mo::ModelCountTokensParams => mo::ModelCountTokensResult, "Counts the tokens of a text or a conversation as the model does.";
     ChatSend = "chat.send", Stream, h::ChatSendParams => h::ChatEvent, "Has a model answer, and tells as it does.";
     ChatSubmitToolResults = "chat.submitToolResults", Write, h::ChatSubmitToolResultsParams => h::ChatSubmitToolResultsResult, "Gives a turn the results of the tools that it waits for.";
     ChatCancel = "chat.cancel", Write, s::SessionIdParams => h::ChatCancelResult, "Ends a turn; what was answered until then stays.";

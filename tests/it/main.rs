@@ -14,6 +14,7 @@
 mod chat;
 mod chat_client;
 mod context;
+mod counts;
 mod crash;
 mod ctl;
 mod daemon;

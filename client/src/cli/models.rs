@@ -31,6 +31,25 @@ Examples:
   ollmctl models warm qwen3:8b
   ollmctl models warm qwen3:8b --size 16384")]
     Warm(WarmArgs),
+    /// Count the tokens of a text as a model does.
+    #[command(after_help = "\
+The count is exact where the model server tells the model's vocabulary, or did once.
+
+Examples:
+  ollmctl models count 'How many tokens are this?'
+  cat notes.md | ollmctl models count -m qwen3:8b -")]
+    Count(CountArgs),
+}
+
+/// Arguments of `models count`.
+#[derive(Debug, Args)]
+pub(crate) struct CountArgs {
+    /// The text; - or nothing reads it from stdin.
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: Option<String>,
+    /// The model [default: the configured one].
+    #[arg(short, long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
 }
 
 /// A model.

@@ -123,14 +123,34 @@ fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
     )
 }
 
+/// What a text is read for.
+pub(super) struct TextUse {
+    /// What is done with it.
+    pub verb: &'static str,
+    /// The command that does it.
+    pub command: &'static str,
+    /// How it is used.
+    pub example: &'static str,
+}
+
+const RECORD: TextUse =
+    TextUse { verb: "record", command: "record", example: "ollmctl record 'hello'" };
+
 fn text(given: Option<&str>) -> Result<String, CommandError> {
-    let text = match given {
-        Some(text) if text != "-" => text.to_owned(),
+    let text = text_or_stdin(given, &RECORD)?;
+    if text.trim().is_empty() {
+        return Err(CommandError::usage("the text to record is empty", RECORD.example));
+    }
+    Ok(text)
+}
+
+/// The text that was given, or what comes through stdin.
+pub(super) fn text_or_stdin(given: Option<&str>, used: &TextUse) -> Result<String, CommandError> {
+    match given {
+        Some(text) if text != "-" => Ok(text.to_owned()),
         None if std::io::stdin().is_terminal() => {
-            return Err(CommandError::usage(
-                "there is no text to record",
-                "ollmctl record 'hello'",
-            ));
+            let problem = format!("there is no text to {}", used.verb);
+            Err(CommandError::usage(problem, used.example))
         }
         _ => {
             let mut piped = Vec::new();
@@ -139,20 +159,16 @@ fn text(given: Option<&str>) -> Result<String, CommandError> {
                 path: "-".into(),
                 source,
             })?;
-            from_stdin(piped)?
+            from_stdin(piped, used.command)
         }
-    };
-    if text.trim().is_empty() {
-        return Err(CommandError::usage("the text to record is empty", "ollmctl record 'hello'"));
     }
-    Ok(text)
 }
 
-fn from_stdin(piped: Vec<u8>) -> Result<String, CommandError> {
+fn from_stdin(piped: Vec<u8>, command: &'static str) -> Result<String, CommandError> {
     String::from_utf8(piped).map_err(|error| CommandError::NotUtf8 {
         path: "-".into(),
         offset: error.utf8_error().valid_up_to() as u64,
-        command: "record",
+        command,
     })
 }
 
@@ -162,8 +178,8 @@ mod tests {
 
     #[test]
     fn what_is_piped_in_is_text() {
-        assert_eq!(from_stdin("naïve".into()).unwrap(), "naïve");
-        let error = from_stdin(b"na\xefve".to_vec()).unwrap_err();
+        assert_eq!(from_stdin("naïve".into(), "record").unwrap(), "naïve");
+        let error = from_stdin(b"na\xefve".to_vec(), "record").unwrap_err();
         assert!(matches!(error, CommandError::NotUtf8 { offset: 2, command: "record", .. }));
     }
 

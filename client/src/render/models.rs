@@ -1,12 +1,13 @@
 //! Models, and the model server as the status shows it.
 
+use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::daemon::ModelServerStatus;
 use ollm_protocol::methods::model::{
-    ModelListResult, ModelRunningResult, ModelShowResult, ModelWarmResult,
+    ModelCountTokensResult, ModelListResult, ModelRunningResult, ModelShowResult, ModelWarmResult,
 };
 
 use super::clean;
-use super::number::{bytes, grouped};
+use super::number::{self, bytes, grouped};
 use super::style::Style;
 use super::table::{self, Column};
 use super::transcript::View;
@@ -40,6 +41,17 @@ pub(crate) fn list(result: &ModelListResult, view: &View) -> String {
         })
         .collect();
     table::render(view.width, &columns, &rows)
+}
+
+/// A count.
+pub(crate) fn counted(result: &ModelCountTokensResult) -> String {
+    let tokens = number::counted(result.tokens, "token");
+    match result.kind {
+        CountKind::Exact => format!("{tokens}\n"),
+        CountKind::Calibrated | CountKind::Estimated => {
+            format!("{tokens}, estimated (at most about {} more)\n", grouped(result.margin))
+        }
+    }
 }
 
 /// One model.

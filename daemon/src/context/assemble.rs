@@ -25,7 +25,9 @@ pub(super) struct Layout<'a> {
     /// A user message that will follow and is not recorded.
     pub pending: Option<&'a str>,
     /// Who counts.
-    pub counter: Counter,
+    pub counter: &'a Counter,
+    /// A system message stands before the conversation.
+    pub has_system: bool,
     /// Tokens beyond which rendering stops.
     pub limit: u64,
 }
@@ -66,7 +68,7 @@ pub(super) fn assemble(
     let mut omitted = Omitted::default();
     let mut writer = Writer {
         layout,
-        renderer: Renderer::new(layout.counter),
+        renderer: Renderer::new(layout.counter, layout.has_system),
         omitted: &mut omitted,
         n_included: 0,
     };
@@ -88,7 +90,7 @@ pub(super) fn assemble(
         writer.renderer.user(text, Vec::new());
     }
     let (renderer, n_included) = (writer.renderer, writer.n_included);
-    let (messages, tokens) = renderer.finish(&mut omitted);
+    let (messages, tokens) = renderer.finish(writer.omitted);
     let conversation = Conversation {
         messages,
         tokens,
@@ -169,7 +171,7 @@ fn gaps(path: &[PathItem], mut shown: Vec<Range<usize>>) -> Vec<Range<usize>> {
 
 struct Writer<'a> {
     layout: &'a Layout<'a>,
-    renderer: Renderer,
+    renderer: Renderer<'a>,
     omitted: &'a mut Omitted,
     n_included: u64,
 }

@@ -11,7 +11,6 @@ use super::previous::PreviousBuild;
 use super::strategy::{self, Ground, IMPLICIT, STRATEGIES, Strategy};
 use super::units::PathItem;
 use super::{BuildInput, Built, ContextError, render};
-use crate::tokens::MESSAGE_OVERHEAD_TOKENS;
 
 /// What a new head leaves the conversation at: the next turns then fit before the next one is needed.
 const DEPTH_PERCENT: u64 = 55;
@@ -30,14 +29,12 @@ pub(crate) fn build(
 ) -> Result<Built, ContextError> {
     let named = input.strategy.map(strategy::by_name).transpose()?;
     let system = system_message(input);
-    let count = |message: &ContextMessage| input.counter.count_context_message(message);
-    let system_tokens = system.as_ref().map_or(0, count);
-    let tool_tokens = u64::from(input.counter.count_tools(input.tools));
-    let fixed = (u64::from(system_tokens), tool_tokens, 0);
+    let (head_tokens, tool_tokens) = input.counter.count_head(system.as_ref(), input.tools);
+    let fixed = (u64::from(head_tokens), u64::from(tool_tokens), 0);
     let budget = Budget::new(input.context_size, input.answer_reserve, fixed)?;
     let mut bodies = Bodies::new(contents);
     let choice = choose(input, &budget, &mut bodies, named)?;
-    Ok(reply(input, &budget, system.map(|message| (message, system_tokens)), choice))
+    Ok(reply(input, &budget, system.map(|message| (message, head_tokens)), choice))
 }
 
 /// The conversation that was chosen.
@@ -96,7 +93,7 @@ fn plan(
         let mut ground = Ground {
             path: input.path,
             bodies: &mut *bodies,
-            counter: input.counter,
+            counter: &input.counter,
             user_tokens: share(available, input.user_share),
         };
         let Some(head) = strategy.plan(&mut ground, target)? else { return Ok(None) };
@@ -116,11 +113,13 @@ fn plan(
 }
 
 fn layout<'a>(
-    input: &BuildInput<'a>,
+    input: &'a BuildInput<'a>,
     head: Option<(&'a [HeadItem], usize)>,
     limit: u64,
 ) -> Layout<'a> {
-    Layout { path: input.path, head, pending: input.pending, counter: input.counter, limit }
+    let has_system = system_texts(input).next().is_some();
+    let counter = &input.counter;
+    Layout { path: input.path, head, pending: input.pending, counter, has_system, limit }
 }
 
 fn overflow(
@@ -161,24 +160,27 @@ fn reply(
     let conversation_tokens = conversation.total();
     let tokens_used = budget.system + budget.tools + conversation_tokens;
     let (mut messages, mut tokens) = (Vec::new(), Vec::new());
+    // Without a system message a template may still put something before the conversation.
+    let before_tokens = budget.tools + if system.is_none() { budget.system } else { 0 };
     if let Some((message, count)) = system {
         messages.push(message);
         tokens.push(count);
     }
     messages.extend(conversation.messages);
     tokens.extend(conversation.tokens);
-    let build = PreviousBuild::new(input.tools, budget.tools, &messages, &tokens);
+    let build = PreviousBuild::new(input.tools, before_tokens, &messages, &tokens);
     let prefix_tokens = input
         .previous
-        .map_or(0, |previous| previous.prefix_tokens(input.counter, &build, &messages));
+        .map_or(0, |previous| previous.prefix_tokens(&input.counter, &build, &messages));
     let new_epoch = new_head.map(|head| Epoch {
         strategy: strategy.to_owned(),
         cause: if input.strategy.is_some() { "requested" } else { "overflow" }.to_owned(),
         context_size: input.context_size,
-        tokenizer: input.counter.identity().to_owned(),
+        tokenizer: input.counter.identity().to_string(),
         head_tokens: conversation.recorded_tokens,
         head,
     });
+    let count_kind = input.counter.kind_of(&messages);
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
     let result = ContextBuildResult {
         messages,
@@ -190,7 +192,7 @@ fn reply(
         included_message_count: conversation.n_included,
         summarized_message_count: 0,
         omitted: conversation.omitted,
-        count_kind: input.counter.kind(),
+        count_kind,
         prefix_tokens,
         transient: new_epoch.is_some() && input.compact == CompactMode::Never,
         num_ctx: input.context_size,
@@ -202,19 +204,18 @@ fn reply(
 
 /// The one system message: the prompt, then the mode.
 fn system_message(input: &BuildInput<'_>) -> Option<ContextMessage> {
-    let parts: Vec<&str> = [input.system_prompt, input.mode_text]
-        .into_iter()
-        .flatten()
-        .filter(|text| !text.is_empty())
-        .collect();
+    let parts: Vec<&str> = system_texts(input).collect();
     (!parts.is_empty()).then(|| render::system(parts.join("\n\n")))
+}
+
+fn system_texts<'a>(input: &BuildInput<'a>) -> impl Iterator<Item = &'a str> + use<'a> {
+    let texts = [input.system_prompt, input.mode_text].into_iter().flatten();
+    texts.filter(|text| !text.is_empty())
 }
 
 /// What the pending message costs as a turn of its own.
 fn pending_tokens(input: &BuildInput<'_>) -> u64 {
-    input.pending.map_or(0, |text| {
-        u64::from(input.counter.count_text(text)) + u64::from(MESSAGE_OVERHEAD_TOKENS)
-    })
+    input.pending.map_or(0, |text| u64::from(input.counter.count_user_text(text)))
 }
 
 /// The table's own copy of a strategy's name; a name that this version does not know counts as the last one.

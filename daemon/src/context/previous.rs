@@ -10,7 +10,8 @@ use crate::tokens::Counter;
 pub(crate) struct PreviousBuild {
     /// Over the tool definitions, which chat templates put before everything else.
     tools: blake3::Hash,
-    tool_tokens: u64,
+    /// Of what stands before the messages.
+    head_tokens: u64,
     /// Of each message: its hash and its tokens.
     marks: Vec<(blake3::Hash, u32)>,
     /// The last message, which the next build may extend.
@@ -21,14 +22,14 @@ impl PreviousBuild {
     /// Remembers a build.
     pub(super) fn new(
         tools: &[Value],
-        tool_tokens: u64,
+        head_tokens: u64,
         messages: &[ContextMessage],
         tokens: &[u32],
     ) -> Self {
         let hash = |message: &ContextMessage| hash_json(message);
         Self {
             tools: hash_json(&tools),
-            tool_tokens,
+            head_tokens,
             marks: messages.iter().map(hash).zip(tokens.iter().copied()).collect(),
             last: messages.last().cloned(),
         }
@@ -37,7 +38,7 @@ impl PreviousBuild {
     /// Tokens of this build that `next`, whose messages are given, begins with.
     pub(super) fn prefix_tokens(
         &self,
-        counter: Counter,
+        counter: &Counter,
         next: &Self,
         messages: &[ContextMessage],
     ) -> u64 {
@@ -46,19 +47,21 @@ impl PreviousBuild {
         }
         let pairs = self.marks.iter().zip(&next.marks);
         let equal = pairs.take_while(|(before, now)| before.0 == now.0).count();
-        let whole: u64 = self.marks[..equal].iter().map(|mark| u64::from(mark.1)).sum();
+        // A message that was the last one had the end of the prompt besides.
+        let marks = self.marks.iter().zip(&next.marks).take(equal);
+        let whole: u64 = marks.map(|(before, now)| u64::from(before.1.min(now.1))).sum();
         let part = match (&self.last, messages.get(equal)) {
             (Some(before), Some(now)) if equal + 1 == self.marks.len() => {
                 common_tokens(counter, before, now)
             }
             _ => 0,
         };
-        self.tool_tokens + whole + part
+        self.head_tokens + whole + part
     }
 }
 
 /// Tokens of the text with which both messages begin.
-fn common_tokens(counter: Counter, before: &ContextMessage, now: &ContextMessage) -> u64 {
+fn common_tokens(counter: &Counter, before: &ContextMessage, now: &ContextMessage) -> u64 {
     if before.role != now.role || !now.images.starts_with(&before.images) {
         return 0;
     }

@@ -22,8 +22,10 @@ const INTERRUPTED: &str = "[interrupted]";
 const BEGINNING: &str = "<conversation-start/>";
 
 /// A conversation as it stands after some records.
-pub(super) struct Renderer {
-    counter: Counter,
+pub(super) struct Renderer<'c> {
+    counter: &'c Counter,
+    /// A system message stands before the conversation.
+    has_system: bool,
     /// The messages so far.
     messages: Vec<ContextMessage>,
     /// Tokens of each message but the last, which may still grow.
@@ -66,10 +68,11 @@ pub(super) enum Shown {
     No(Reason),
 }
 
-impl Renderer {
-    pub(super) fn new(counter: Counter) -> Self {
+impl<'c> Renderer<'c> {
+    pub(super) fn new(counter: &'c Counter, has_system: bool) -> Self {
         Self {
             counter,
+            has_system,
             messages: Vec::new(),
             settled: Vec::new(),
             settled_sum: 0,
@@ -126,12 +129,13 @@ impl Renderer {
 
     /// Tokens of the conversation as it stands.
     pub(super) fn tokens(&self) -> u64 {
-        self.settled_sum + self.messages.last().map_or(0, |last| self.count(last))
+        let counted = self.settled.len() == self.messages.len();
+        self.settled_sum + if counted { 0 } else { u64::from(self.count_last(None)) }
     }
 
     /// The messages and their tokens; notes that still wait are listed as left out.
     pub(super) fn finish(mut self, omitted: &mut Omitted) -> (Vec<ContextMessage>, Vec<u32>) {
-        self.settle();
+        self.settle(None);
         for (item, _) in &self.deferred {
             omitted.add(item, u64::from(item.tokens), Reason::Deferred);
         }
@@ -308,27 +312,21 @@ impl Renderer {
     }
 
     fn push(&mut self, message: ContextMessage) {
-        self.settle();
+        self.settle(Some(&message));
         self.checked_bytes = 0;
         self.messages.push(message);
     }
 
-    fn settle(&mut self) {
-        if self.settled.len() < self.messages.len()
-            && let Some(last) = self.messages.last()
-        {
-            let tokens = self.counter.count_context_message(last);
+    fn settle(&mut self, next: Option<&ContextMessage>) {
+        if self.settled.len() < self.messages.len() {
+            let tokens = self.count_last(next);
             self.settled.push(tokens);
             self.settled_sum += u64::from(tokens);
         }
     }
 
-    fn count(&self, message: &ContextMessage) -> u64 {
-        if self.settled.len() < self.messages.len() {
-            u64::from(self.counter.count_context_message(message))
-        } else {
-            0
-        }
+    fn count_last(&self, next: Option<&ContextMessage>) -> u32 {
+        self.counter.count_last(&self.messages, next, self.has_system)
     }
 }
 

@@ -39,7 +39,7 @@ impl Session {
             seq,
             kind: body.kind(),
             role: message.map(|message| message.role),
-            tokens: Counter.count_record(&body),
+            tokens: Counter::ESTIMATE.count_record(&body),
             calls_tools: has(|part| matches!(part, Part::ToolCall { .. })),
             has_thinking: has(|part| matches!(part, Part::Thinking { .. })),
             in_context: matches!(&body, RecordBody::Custom(custom) if custom.context_text.is_some()),
@@ -95,7 +95,7 @@ impl Session {
             compact: CompactMode::Auto,
             epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
             previous: None,
-            counter: Counter,
+            counter: Counter::ESTIMATE,
             build_id: "b".to_owned(),
         }
     }
@@ -392,7 +392,8 @@ fn is_omitted(omitted: &[OmittedItem], seq: Seq) -> bool {
 /// Laws 13 to 17 over one build.
 fn check_laws(session: &Session, built: &Built) {
     let result = &built.result;
-    let counts = result.messages.iter().map(|m| u64::from(Counter.count_context_message(m)));
+    let counts =
+        result.messages.iter().map(|m| u64::from(Counter::ESTIMATE.count_context_message(m)));
     assert_eq!(counts.sum::<u64>() + result.budget.tool_definition_tokens, result.tokens_used);
     assert!(result.tokens_used <= result.token_budget);
     assert!(result.tokens_used + u64::from(result.num_predict) < u64::from(result.num_ctx));
@@ -486,7 +487,7 @@ proptest! {
                     prop_assert!(new.starts_with(&old), "{old:?}\nis no prefix of\n{new:?}");
                     let last = before.result.messages.last().expect("a system message");
                     let stable = before.result.tokens_used
-                        - u64::from(Counter.count_context_message(last));
+                        - u64::from(Counter::ESTIMATE.count_context_message(last));
                     prop_assert!(built.result.prefix_tokens >= stable);
                     prop_assert!(built.result.prefix_tokens <= built.result.tokens_used);
                 }

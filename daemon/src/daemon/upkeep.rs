@@ -73,6 +73,7 @@ async fn close_unused(core: Arc<Core>) {
         let before = core.clock.now().unix_ms() - UNUSED_MS;
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
         core.models.rest();
+        core.counts.rest();
         if closed > 0 {
             tracing::debug!(closed, "closed unused sessions");
         }

@@ -32,6 +32,7 @@ pub(crate) use chat::{
 pub(crate) use error::{Capability, ModelError, Phase, Target};
 pub(crate) use host::{Host, InvalidHost};
 pub(crate) use info::{HiddenMessage, ListedModel, ModelInfo, RunningModel};
+pub(crate) use loads::canonical;
 pub(crate) use models::{ModelSettings, Models, Secret, ServerStatus};
 pub(crate) use options::Sampling;
 pub(crate) use queue::{Priority, Ticket};

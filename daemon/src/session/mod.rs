@@ -25,6 +25,7 @@ mod state;
 mod store;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ollm_protocol::content::{RecordBody, SessionHeader};
 use ollm_protocol::methods::session::{Session, SessionUsage};
@@ -163,7 +164,7 @@ pub(crate) struct Draft {
     /// What it says.
     pub body: RecordBody,
     /// Tokens that it costs in a context, with the tokenizer that counted.
-    pub tokens: Option<(u32, &'static str)>,
+    pub tokens: Option<(u32, Arc<str>)>,
     /// When it is recorded; default: now. Only an import sets it.
     pub at: Option<Timestamp>,
     /// What precedes it.
@@ -174,7 +175,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// A record that follows the active leaf now.
-    pub(crate) const fn new(body: RecordBody, tokens: Option<(u32, &'static str)>) -> Self {
+    pub(crate) fn new(body: RecordBody, tokens: Option<(u32, Arc<str>)>) -> Self {
         Self { body, tokens, at: None, parent: Parent::Leaf, key: None }
     }
 }

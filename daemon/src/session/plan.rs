@@ -159,7 +159,7 @@ impl<'a> Planner<'a> {
             parent,
             durable: self.start.records.checked_sub(1).map(Seq),
             at,
-            tokens,
+            tokens: tokens.as_ref().map(|(tokens, tokenizer)| (*tokens, &**tokenizer)),
             key: key.as_ref().zip(digest).map(|(key, digest)| (key.text.as_str(), digest)),
             body: &body,
         };
@@ -170,7 +170,7 @@ impl<'a> Planner<'a> {
         if has_blobs {
             flags |= Entry::HAS_BLOBS;
         }
-        let count = tokens.map(|(count, _)| count).unwrap_or_default();
+        let count = tokens.as_ref().map(|(count, _)| *count).unwrap_or_default();
         let role = log::role_of(&body);
         let entry = Entry::new((offset, len), parent, body.kind(), role, count, flags);
         if let Some(digest) = digest {

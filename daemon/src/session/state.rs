@@ -282,6 +282,12 @@ impl SessionState {
         None
     }
 
+    /// The model in force.
+    pub(crate) fn model(&self) -> Option<&str> {
+        let header = self.carry.header.as_ref();
+        self.carry.patch.model.as_deref().or_else(|| header?.model.as_deref())
+    }
+
     /// The system prompt in force.
     pub(crate) fn system_prompt(&self) -> Option<&str> {
         let carry = &self.carry;

@@ -7,64 +7,102 @@ mod byte_level;
 mod cache;
 mod escaped;
 mod estimate;
+mod exact;
 mod gemma;
 mod merge;
 mod pairs;
 mod sentence_piece;
 mod special;
 mod split;
+mod template;
 #[cfg(test)]
 mod testing;
 mod tokenizer;
 mod vocab;
 mod words;
 
+pub(crate) use exact::{Engine, Exact};
+pub(crate) use template::{Template, learn, probes};
 pub use tokenizer::{Tokenizer, UnknownRule};
 pub use vocab::{Vocabulary, VocabularyError};
 
-use ollm_protocol::content::{Message, Part, RecordBody, ToolCall};
+use std::sync::Arc;
+
+use ollm_protocol::content::{Message, Part, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::context::{ContextMessage, CountKind};
 use serde_json::Value;
+
+/// Names the estimate beside its counts.
+const ESTIMATE: &str = "estimate-v1";
 
 /// Tokens that a chat template spends around one message.
 ///
 /// **Source**: ChatML (`<|im_start|>`, role, line break, `<|im_end|>`, line break) and the Llama 3 template spend
 /// five; the other common ones spend three to five. Smaller would let many short messages pass the limit.
-pub(crate) const MESSAGE_OVERHEAD_TOKENS: u32 = 5;
+const MESSAGE_OVERHEAD_TOKENS: u32 = 5;
 
 /// Tokens that a chat template spends around one tool call or one tool definition: its tags, the JSON keys and
 /// the id. The names and arguments themselves are counted.
-pub(crate) const TOOL_OVERHEAD_TOKENS: u32 = 12;
+const TOOL_OVERHEAD_TOKENS: u32 = 12;
+
+/// The share of an estimated prompt by which it may be larger: estimates are off by a few percent, and an answer
+/// that reaches the end of the window makes a server drop the oldest half of the conversation without a word.
+pub(crate) const ESTIMATE_MARGIN_DIVISOR: u64 = 10;
 
 /// Tokens of one picture. Vision models spend between 256 (Gemma 3) and about 1,280 (Qwen2-VL at its usual
 /// limit), whatever the size of the file; the larger is taken, because too small would overflow the window.
 pub(crate) const IMAGE_TOKENS: u32 = 1280;
 
-/// Counts tokens for one tokenizer; today there is only the estimate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counter;
+/// Counts tokens as one model does; a cheap clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counter(Option<Arc<Exact>>);
 
 impl Counter {
-    /// Names the tokenizer whose counts these are; stored beside every count.
-    #[expect(clippy::unused_self, reason = "a counter with a vocabulary answers with its digest")]
-    pub(crate) const fn identity(self) -> &'static str {
-        "estimate-v1"
+    /// Counts without a vocabulary.
+    pub(crate) const ESTIMATE: Self = Self(None);
+
+    /// Counts with a model's own vocabulary, and with its template where that is known.
+    pub(crate) fn exact(exact: Exact) -> Self {
+        Self(Some(Arc::new(exact)))
     }
 
-    /// How far the counts can be trusted.
-    #[expect(clippy::unused_self, reason = "a counter with a vocabulary is exact")]
-    pub(crate) const fn kind(self) -> CountKind {
-        CountKind::Estimated
+    /// Names the tokenizer whose counts these are; stored beside every count.
+    pub(crate) fn identity(&self) -> Arc<str> {
+        self.0.as_ref().map_or_else(|| ESTIMATE.into(), |exact| exact.identity())
+    }
+
+    /// How far counts of texts and plain messages can be trusted.
+    pub(crate) fn kind(&self) -> CountKind {
+        match &self.0 {
+            None => CountKind::Estimated,
+            Some(exact) if exact.has_template() => CountKind::Exact,
+            Some(_) => CountKind::Calibrated,
+        }
+    }
+
+    /// How far the count of a whole conversation can be trusted.
+    pub(crate) fn kind_of(&self, messages: &[ContextMessage]) -> CountKind {
+        match &self.0 {
+            Some(exact) if !exact.covers(messages) => CountKind::Calibrated,
+            _ => self.kind(),
+        }
+    }
+
+    /// How far the count of a text by itself can be trusted.
+    pub(crate) const fn kind_of_text(&self) -> CountKind {
+        match &self.0 {
+            Some(_) => CountKind::Exact,
+            None => CountKind::Estimated,
+        }
     }
 
     /// Tokens of a text; 0 for the empty one.
-    #[expect(clippy::unused_self, reason = "a counter with a vocabulary reads it here")]
-    pub(crate) fn count_text(self, text: &str) -> u32 {
-        estimate::count(text)
+    pub(crate) fn count_text(&self, text: &str) -> u32 {
+        self.0.as_ref().map_or_else(|| estimate::count(text), |exact| exact.text(text))
     }
 
     /// Tokens of a JSON value as a template writes it.
-    pub(crate) fn count_json(self, value: &Value) -> u32 {
+    pub(crate) fn count_json(&self, value: &Value) -> u32 {
         match value {
             Value::Null => 0,
             value => self.count_text(&value.to_string()),
@@ -72,8 +110,13 @@ impl Counter {
     }
 
     /// Tokens of one recorded message as it enters a context: thinking stays out.
-    pub(crate) fn count_message(self, message: &Message) -> u32 {
-        message.parts.iter().fold(MESSAGE_OVERHEAD_TOKENS, |sum, part| {
+    pub(crate) fn count_message(&self, message: &Message) -> u32 {
+        let plain = message.parts.iter().all(|part| matches!(part, Part::Text { .. }));
+        if plain && let Some(exact) = &self.0 {
+            return exact.turn(message.role, &message.plain_text());
+        }
+        let around = self.count_around(message.role);
+        message.parts.iter().fold(around, |sum, part| {
             sum.saturating_add(match part {
                 Part::Text { text } => self.count_text(text),
                 Part::Thinking { .. } => 0,
@@ -86,15 +129,16 @@ impl Counter {
     /// Tokens of an executed tool call, the call itself included.
     ///
     /// Where an assistant message already made the call only the result enters, so this is an upper bound.
-    pub(crate) fn count_tool_call(self, call: &ToolCall) -> u32 {
-        (2 * MESSAGE_OVERHEAD_TOKENS)
+    pub(crate) fn count_tool_call(&self, call: &ToolCall) -> u32 {
+        self.count_around(Role::Assistant)
+            .saturating_add(self.count_around(Role::Tool))
             .saturating_add(self.count_call(&call.name, &call.args))
             .saturating_add(self.count_text(&call.result.llm_content))
     }
 
     /// Tokens that a record costs in a context as it is rendered; 0 for one that never enters.
-    pub(crate) fn count_record(self, body: &RecordBody) -> u32 {
-        let turn = |text: &str| MESSAGE_OVERHEAD_TOKENS.saturating_add(self.count_note(text));
+    pub(crate) fn count_record(&self, body: &RecordBody) -> u32 {
+        let turn = |text: &str| self.count_around(Role::User).saturating_add(self.count_note(text));
         match body {
             RecordBody::Message(message) => self.count_message(message),
             RecordBody::ToolCall(call) => self.count_tool_call(call),
@@ -108,41 +152,94 @@ impl Counter {
         }
     }
 
-    /// Tokens of one message as a model server takes it.
-    pub(crate) fn count_context_message(self, message: &ContextMessage) -> u32 {
+    /// Tokens of a user turn that stands for no record.
+    pub(crate) fn count_user_text(&self, text: &str) -> u32 {
+        match &self.0 {
+            Some(exact) => exact.turn(Role::User, text),
+            None => MESSAGE_OVERHEAD_TOKENS.saturating_add(self.count_text(text)),
+        }
+    }
+
+    /// Tokens of the last of some messages of a conversation, which `next` follows.
+    ///
+    /// `has_system`: a system message stands before them. What the template puts before the first message is no part
+    /// of it: [`Self::count_head`] has that.
+    pub(crate) fn count_last(
+        &self,
+        messages: &[ContextMessage],
+        next: Option<&ContextMessage>,
+        has_system: bool,
+    ) -> u32 {
+        let Some(last) = messages.last() else { return 0 };
+        let exact = self.0.as_ref().and_then(|exact| exact.last(messages, next, has_system));
+        exact.unwrap_or_else(|| self.count_context_message(last))
+    }
+
+    /// Tokens of the system message, with what a template puts before every conversation; then those of the tools.
+    pub(crate) fn count_head(
+        &self,
+        system: Option<&ContextMessage>,
+        tools: &[Value],
+    ) -> (u32, u32) {
+        let exact = self.0.as_ref().and_then(|exact| exact.head(system, !tools.is_empty()));
+        let (head, tool_tokens) = exact.unwrap_or_else(|| {
+            (system.map_or(0, |message| self.count_context_message(message)), None)
+        });
+        (head, tool_tokens.unwrap_or_else(|| self.count_tools(tools)))
+    }
+
+    /// Tokens of a whole prompt.
+    pub(crate) fn count_prompt(&self, messages: &[ContextMessage], tools: &[Value]) -> u64 {
+        let system = messages.first().filter(|first| first.role == Role::System);
+        let (head, tool_tokens) = self.count_head(system, tools);
+        let rest = &messages[usize::from(system.is_some())..];
+        let counts = (1..=rest.len()).map(|end| {
+            let (said, next) = (&rest[..end], rest.get(end));
+            u64::from(self.count_last(said, next, system.is_some()))
+        });
+        u64::from(head) + u64::from(tool_tokens) + counts.sum::<u64>()
+    }
+
+    /// Tokens of one message as a model server takes it, wherever it stands.
+    pub(crate) fn count_context_message(&self, message: &ContextMessage) -> u32 {
         let calls = message.tool_calls.iter().fold(0_u32, |sum, call| {
             sum.saturating_add(self.count_call(&call.function.name, &call.function.arguments))
         });
         let images = u32::try_from(message.images.len()).unwrap_or(u32::MAX);
-        MESSAGE_OVERHEAD_TOKENS
+        self.count_around(message.role)
             .saturating_add(self.count_text(&message.content))
             .saturating_add(calls)
             .saturating_add(images.saturating_mul(IMAGE_TOKENS))
     }
 
-    /// Tokens of tool definitions.
-    pub(crate) fn count_tools(self, tools: &[Value]) -> u32 {
+    /// Tokens of tool definitions, about.
+    fn count_tools(&self, tools: &[Value]) -> u32 {
         tools.iter().fold(0, |sum, tool| {
             sum.saturating_add(TOOL_OVERHEAD_TOKENS).saturating_add(self.count_json(tool))
         })
     }
 
+    /// What a template puts around one message.
+    fn count_around(&self, role: Role) -> u32 {
+        self.0.as_ref().map_or(MESSAGE_OVERHEAD_TOKENS, |exact| exact.around(role))
+    }
+
     /// Tokens of thinking, which is recorded and never sent back.
-    pub(crate) fn count_thinking(self, message: &Message) -> u32 {
+    pub(crate) fn count_thinking(&self, message: &Message) -> u32 {
         message.parts.iter().fold(0, |sum, part| match part {
             Part::Thinking { text } => sum.saturating_add(self.count_text(text)),
             _ => sum,
         })
     }
 
-    fn count_call(self, name: &str, args: &Value) -> u32 {
+    fn count_call(&self, name: &str, args: &Value) -> u32 {
         TOOL_OVERHEAD_TOKENS
             .saturating_add(self.count_text(name))
             .saturating_add(self.count_json(args))
     }
 
     /// A text between the delimiters of a note.
-    fn count_note(self, text: &str) -> u32 {
+    fn count_note(&self, text: &str) -> u32 {
         /// The longest pair of delimiters with its line breaks.
         const DELIMITER_TOKENS: u32 = 12;
         self.count_text(text).saturating_add(DELIMITER_TOKENS)
@@ -164,18 +261,18 @@ mod tests {
     #[test]
     fn a_message_costs_its_parts_and_never_its_thinking() {
         let mut message = Message::text(Role::Assistant, "hello world", at());
-        let plain = Counter.count_message(&message);
-        assert_eq!(plain, MESSAGE_OVERHEAD_TOKENS + Counter.count_text("hello world"));
+        let plain = Counter::ESTIMATE.count_message(&message);
+        assert_eq!(plain, MESSAGE_OVERHEAD_TOKENS + Counter::ESTIMATE.count_text("hello world"));
         message.parts.push(Part::Thinking { text: "a long thought".repeat(99) });
-        assert_eq!(Counter.count_message(&message), plain);
-        assert!(Counter.count_thinking(&message) > 99);
+        assert_eq!(Counter::ESTIMATE.count_message(&message), plain);
+        assert!(Counter::ESTIMATE.count_thinking(&message) > 99);
         message.parts.push(Part::Image { mime_type: "image/png".into(), data: "A".repeat(9000) });
-        assert_eq!(Counter.count_message(&message), plain + IMAGE_TOKENS);
+        assert_eq!(Counter::ESTIMATE.count_message(&message), plain + IMAGE_TOKENS);
     }
 
     #[test]
     fn records_that_never_enter_cost_nothing() {
-        assert_eq!(Counter.count_record(&RecordBody::Usage(Usage::default())), 0);
+        assert_eq!(Counter::ESTIMATE.count_record(&RecordBody::Usage(Usage::default())), 0);
         let call = ToolCall {
             id: "c".into(),
             name: "read".into(),
@@ -186,6 +283,8 @@ mod tests {
             message_seq: None,
         };
         let body = RecordBody::ToolCall(call);
-        assert!(Counter.count_record(&body) > Counter.count_text("fn main() {}"));
+        assert!(
+            Counter::ESTIMATE.count_record(&body) > Counter::ESTIMATE.count_text("fn main() {}")
+        );
     }
 }

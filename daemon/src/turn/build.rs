@@ -13,6 +13,7 @@ use crate::config::DEFAULT_CONTEXT_SIZE;
 use crate::context::{self, BuildInput, Built, Contents, ContentsError, PathItem, PreviousBuild};
 use crate::session::index::Entry;
 use crate::session::{Draft, Live, SessionError, Sessions};
+use crate::tokens::Counter;
 
 /// How often a plan is made anew because something was recorded meanwhile, before it is given back unrecorded.
 const MAX_TRIES: usize = 3;
@@ -53,12 +54,21 @@ pub(crate) async fn build(
     core: &Arc<Core>,
     params: ContextBuildParams,
 ) -> Result<ContextBuildResult, TurnError> {
+    build_with(core, params, None).await
+}
+
+/// Builds a context with a counter; without one, with that of the session's model.
+pub(super) async fn build_with(
+    core: &Arc<Core>,
+    params: ContextBuildParams,
+    counter: Option<Counter>,
+) -> Result<ContextBuildResult, TurnError> {
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
     for _ in 0..MAX_TRIES {
-        let request = Arc::clone(&params);
-        let (built, leaf) = blocking(core, move |core| plan(core, &request)).await?;
+        let (request, counter) = (Arc::clone(&params), counter.clone());
+        let (built, leaf) = blocking(core, move |core| plan(core, &request, counter)).await?;
         let Some(epoch) = built.new_epoch.clone().filter(|_| params.compact == CompactMode::Auto)
         else {
             return Ok(given(core, id, built));
@@ -70,7 +80,7 @@ pub(crate) async fn build(
         }
     }
     let request = ContextBuildParams { compact: CompactMode::Never, ..(*params).clone() };
-    let (built, _) = blocking(core, move |core| plan(core, &request)).await?;
+    let (built, _) = blocking(core, move |core| plan(core, &request, counter)).await?;
     Ok(given(core, id, built))
 }
 
@@ -98,6 +108,7 @@ struct View {
     leaf: Option<Seq>,
     system_prompt: Option<String>,
     context_size: Option<u32>,
+    model: Option<String>,
     epoch_at: Option<Seq>,
 }
 
@@ -110,6 +121,7 @@ fn view(live: &Live) -> View {
         leaf: state.leaf(),
         system_prompt: state.system_prompt().map(str::to_owned),
         context_size: state.context_size(),
+        model: state.model().map(str::to_owned),
         epoch_at: state.newest_on_path(RecordKind::Epoch),
     }
 }
@@ -132,7 +144,11 @@ pub(super) fn context_size(core: &Core, id: SessionId) -> Result<u32, TurnError>
     Ok(own.or(core.config().context.size).unwrap_or(DEFAULT_CONTEXT_SIZE))
 }
 
-fn plan(core: &Arc<Core>, params: &ContextBuildParams) -> Result<(Built, Option<Seq>), TurnError> {
+fn plan(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    counter: Option<Counter>,
+) -> Result<(Built, Option<Seq>), TurnError> {
     let id = params.session_id;
     settle(core, id)?;
     let (view, mode) = core.sessions.with(id, |live| (view(live), live.state().mode()))?;
@@ -145,6 +161,10 @@ fn plan(core: &Arc<Core>, params: &ContextBuildParams) -> Result<(Built, Option<
         .or(config.context.size)
         .unwrap_or(DEFAULT_CONTEXT_SIZE);
     let previous = core.builds.last(id);
+    let counter = counter.unwrap_or_else(|| {
+        let model = params.model.as_ref().or(view.model.as_ref()).or(config.ollama.model.as_ref());
+        core.counts.load(model.map(String::as_str), None, &params.tools)
+    });
     let input = BuildInput {
         path: &view.path,
         system_prompt: view.system_prompt.as_deref(),
@@ -158,7 +178,7 @@ fn plan(core: &Arc<Core>, params: &ContextBuildParams) -> Result<(Built, Option<
         compact: params.compact,
         epoch: epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
         previous: previous.as_ref(),
-        counter: core.counter,
+        counter,
         build_id: core.clock.uuid().to_string(),
     };
     let contents = Records { sessions: &core.sessions, id };

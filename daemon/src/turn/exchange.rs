@@ -22,6 +22,7 @@ use crate::session::document::SessionFacts;
 use crate::session::export::Exporter;
 use crate::session::import::{ImportedRecord, detect_and_parse};
 use crate::session::{Birth, Draft, KeyUse, Parent, SessionError};
+use crate::tokens::Counter;
 
 /// Records in one chunk of an export.
 const CHUNK_RECORDS: usize = 256;
@@ -345,16 +346,17 @@ fn says_the_same(
 /// Writes the records after the first `known`, a few at a time: later ones then prove that earlier ones were
 /// durable, and memory stays that of a few. An import that is cut off goes on where it was when it is repeated.
 fn append_rest(
-    core: &Core,
+    core: &Arc<Core>,
     id: SessionId,
     records: Vec<ImportedRecord>,
     known: usize,
 ) -> Result<(), TurnError> {
     let mut rest = records.into_iter().skip(known).peekable();
     let mut next = known as u64 + 1;
+    let counter = super::counter(core, id);
     while rest.peek().is_some() {
         let drafts: Vec<Draft> =
-            rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(core, new)).collect();
+            rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(&counter, new)).collect();
         let count = drafts.len() as u64;
         let answer = core.sessions.append(id, drafts, None)?;
         let appended = answer.blocking_recv().map_err(|_| SessionError::Stopping)??;
@@ -368,11 +370,11 @@ fn append_rest(
 }
 
 /// A record of a file as the store takes it; the file's first record is the session's second.
-fn draft(core: &Core, record: ImportedRecord) -> Draft {
+fn draft(counter: &Counter, record: ImportedRecord) -> Draft {
     let ImportedRecord { parent, at, body, key } = record;
-    let tokens = core.counter.count_record(&body);
+    let tokens = counter.count_record(&body);
     Draft {
-        tokens: Some((tokens, core.counter.identity())),
+        tokens: Some((tokens, counter.identity())),
         at: Some(at),
         parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
         key: key.map(|key| KeyUse::new("session.import", key, &[])),

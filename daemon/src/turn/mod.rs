@@ -5,6 +5,7 @@
 
 mod build;
 mod chat;
+mod counts;
 mod create;
 mod documents;
 mod exchange;
@@ -20,18 +21,21 @@ mod update;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{LoopKind, LoopPattern};
+use ollm_protocol::content::{LoopKind, LoopPattern, RecordBody};
+use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::session::Session;
 
 pub(crate) use build::{Builds, build};
 pub(crate) use chat::{ChatError, Chats, Started, cancel, settle, start, submit_tool_results};
+pub(crate) use counts::Counts;
 pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
 pub(crate) use exchange::{Uploads, export, import};
 pub(crate) use list::{current, list, search, set_current};
 pub(crate) use loops::{Loops, loop_reset, loop_status};
 pub(crate) use models::{
-    model_server, model_settings, models_list, models_running, models_show, models_warm,
+    count_tokens, model_server, model_settings, models_list, models_running, models_show,
+    models_warm,
 };
 pub(crate) use read::{get, resume};
 pub(crate) use record::{record, record_custom, record_tool_call};
@@ -67,7 +71,7 @@ pub(crate) struct Core {
     /// The chat turns that are going on.
     pub chats: Chats,
     /// Token counting.
-    pub counter: Counter,
+    pub counts: Counts,
     /// The last build of each session, for the share that a model server can reuse.
     pub builds: Builds,
     /// Sessions that may repeat themselves.
@@ -171,6 +175,27 @@ fn told(pattern: &LoopPattern) -> String {
         LoopKind::Output => format!("{count} results in a row say the same, the last of {tools}"),
         LoopKind::Turns => format!("{count} calls since the last user message"),
     }
+}
+
+/// A record as it is written, counted for the model of its session.
+///
+/// Counts with what is in memory: a write waits for nothing but its sync.
+fn counted(core: &Arc<Core>, id: SessionId, body: RecordBody) -> (Draft, CountKind) {
+    let counter = counter(core, id);
+    let tokens = counter.count_record(&body);
+    (Draft::new(body, Some((tokens, counter.identity()))), counter.kind())
+}
+
+/// The counter of a session's model; one that is on the disk is there for the next call.
+fn counter(core: &Arc<Core>, id: SessionId) -> Counter {
+    let own = core.sessions.with(id, |live| live.state().model().map(str::to_owned));
+    let model = own.ok().flatten().or_else(|| core.config().ollama.model.clone());
+    let Some(model) = model else { return Counter::ESTIMATE };
+    if core.counts.may_load(&model) {
+        let (core, model) = (Arc::clone(core), model.clone());
+        drop(tokio::task::spawn_blocking(move || core.counts.load(Some(&model), None, &[])));
+    }
+    core.counts.in_memory(Some(&model))
 }
 
 /// Writes records and waits until they are durable; they are queued before the first await, so that calls of

@@ -1,19 +1,25 @@
 //! The models of the model server, as clients are told of them.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::daemon::ModelServerStatus;
 use ollm_protocol::methods::model::{
-    ModelDetails, ModelListResult, ModelRunningResult, ModelShowParams, ModelShowResult,
-    ModelSummary, ModelWarmParams, ModelWarmResult, RunningModelSummary,
+    ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
+    ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams,
+    ModelWarmResult, RunningModelSummary,
 };
+use serde_json::Value;
 
-use super::{Core, TurnError};
+use super::counts::{Purpose, known, prepare};
+use super::{Core, TurnError, blocking};
 use crate::config::{DEFAULT_CONTEXT_SIZE, OllamaConfig};
 use crate::model::{
-    KvGeometry, ListedModel, ModelInfo, ModelSettings, RunningModel, Secret, ServerStatus,
-    Timeouts, advise,
+    KvGeometry, ListedModel, ModelError, ModelInfo, ModelSettings, Priority, RunningModel, Secret,
+    ServerStatus, Timeouts, advise, clamp_window,
 };
+use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
 /// The smallest window that a session works with.
 const MIN_WINDOW: u32 = 2048;
@@ -73,7 +79,7 @@ pub(crate) async fn models_running(core: &Core) -> Result<ModelRunningResult, Tu
 
 /// Loads a model.
 pub(crate) async fn models_warm(
-    core: &Core,
+    core: &Arc<Core>,
     params: ModelWarmParams,
 ) -> Result<ModelWarmResult, TurnError> {
     let model = named(core, params.model)?;
@@ -84,6 +90,10 @@ pub(crate) async fn models_warm(
     let wanted = params.context_size.or(config.context.size).unwrap_or(DEFAULT_CONTEXT_SIZE);
     let started = Instant::now();
     let report = core.models.warm(&model, wanted, config.ollama.keep_alive).await?;
+    let info = core.models.info(&model).await?;
+    let num_ctx = Some(report.window.requested);
+    let purpose = Purpose { model: model.clone(), think: None, tools: Vec::new(), num_ctx };
+    drop(prepare(core, &info, &purpose).await);
     let running = report.running.as_ref();
     Ok(ModelWarmResult {
         host: core.models.backend()?.host(),
@@ -96,6 +106,70 @@ pub(crate) async fn models_warm(
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         warnings: report.warnings,
     })
+}
+
+/// Counts a text or a conversation.
+pub(crate) async fn count_tokens(
+    core: &Arc<Core>,
+    params: ModelCountTokensParams,
+) -> Result<ModelCountTokensResult, TurnError> {
+    let ModelCountTokensParams { model, text, messages, tools } = params;
+    let model = named(core, model)?;
+    if text.is_some() == messages.is_some() {
+        return Err(TurnError::invalid("text", "give either a text or messages"));
+    }
+    if messages.is_none() && !tools.is_empty() {
+        return Err(TurnError::invalid("tools", "belong to messages"));
+    }
+    let counter = counter_for(core, &model, messages.is_some(), &tools).await?;
+    let counted = blocking(core, move |_| {
+        Ok(match (text, messages) {
+            (Some(text), _) => (u64::from(counter.count_text(&text)), counter.kind_of_text()),
+            (None, messages) => {
+                let messages = messages.unwrap_or_default();
+                (counter.count_prompt(&messages, &tools), counter.kind_of(&messages))
+            }
+        })
+    });
+    let (tokens, kind) = counted.await?;
+    let margin =
+        if kind == CountKind::Exact { 0 } else { tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR) };
+    Ok(ModelCountTokensResult { model, tokens, kind, margin })
+}
+
+/// The counter of a model, with what the model server tells where it is not known yet.
+async fn counter_for(
+    core: &Arc<Core>,
+    model: &str,
+    needs_template: bool,
+    tools: &[Value],
+) -> Result<Counter, TurnError> {
+    let mut purpose =
+        Purpose { model: model.to_owned(), think: None, tools: tools.to_vec(), num_ctx: None };
+    let known = known(core, &purpose).await;
+    let is_enough = if needs_template {
+        CountKind::Exact == known.kind()
+    } else {
+        known.kind_of_text() == CountKind::Exact
+    };
+    if is_enough {
+        return Ok(known);
+    }
+    let info = match core.models.info(model).await {
+        Ok(info) => info,
+        Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
+        // Counting goes on by what there is.
+        Err(_) => return Ok(known),
+    };
+    let ticket = core.models.queues().enter(model, Priority::Side, "model.countTokens");
+    ticket.admitted().await;
+    if needs_template {
+        let wanted = core.config().context.size.unwrap_or(DEFAULT_CONTEXT_SIZE);
+        let wanted = clamp_window(wanted, info.trained, info.can("vision").unwrap_or(false));
+        let loaded = core.models.in_memory(model).await.and_then(|running| running.effective);
+        purpose.num_ctx = Some(core.models.loads().agree(model, wanted, loaded).num_ctx);
+    }
+    Ok(prepare(core, &info, &purpose).await)
 }
 
 /// The model that a call is about: the one it names, else the configured one.

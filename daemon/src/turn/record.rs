@@ -11,9 +11,9 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{Method, SessionId, method};
 use serde::Serialize;
 
-use super::{Core, TurnError, append, loops};
+use super::{Core, TurnError, append, counted, loops};
 use crate::loops::observe;
-use crate::session::{Draft, KeyUse};
+use crate::session::KeyUse;
 
 /// Records one message.
 pub(crate) async fn record(
@@ -68,9 +68,9 @@ async fn write(
     body: RecordBody,
     key: Option<KeyUse>,
 ) -> Result<SessionRecordResult, TurnError> {
-    let tokens = core.counter.count_record(&body);
     let seen = observe(&body);
-    let draft = Draft::new(body, Some((tokens, core.counter.identity())));
+    let (draft, kind) = counted(core, id, body);
+    let tokens = draft.tokens.as_ref().map_or(0, |counted| counted.0);
     let appended = append(core, id, vec![draft], key).await?;
     core.documents.note(id);
     let r#loop = loops::note(core, id, appended.seq, seen).await;
@@ -78,7 +78,8 @@ async fn write(
         seq: appended.seq,
         timestamp: appended.at,
         tokens: appended.tokens,
-        count_kind: CountKind::Estimated,
+        // The first of two writes with one key may have been counted in another way.
+        count_kind: if appended.tokens == tokens { kind } else { CountKind::Estimated },
         usage: appended.usage,
         duplicate: appended.duplicate,
         r#loop,

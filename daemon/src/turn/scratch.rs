@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use ollm_protocol::SessionId;
 
-use super::{Builds, Chats, Core, Documents, Loops, Uploads, model_settings};
+use super::{Builds, Chats, Core, Counts, Documents, Loops, Uploads, model_settings};
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
@@ -14,7 +14,6 @@ use crate::model::Models;
 use crate::projects::Projects;
 use crate::session::{Change, Observer, Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
-use crate::tokens::Counter;
 
 /// Tells nobody.
 struct Silent;
@@ -49,7 +48,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         clock,
         models: Models::new(settings, clock_too, Tasks::new()),
         chats: Chats::default(),
-        counter: Counter,
+        counts: Counts::new(dir.join("vocab")),
         builds: Builds::default(),
         loops: Loops::default(),
         uploads: Uploads::new(dir.to_owned()),

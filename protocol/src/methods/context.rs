@@ -165,7 +165,7 @@ pub struct OmittedItem {
 pub enum CountKind {
     /// Counted with the model's own vocabulary, as the engine counts.
     Exact,
-    /// Estimated, then corrected by the model server's own counts.
+    /// Texts counted with the model's own vocabulary, what stands around them estimated.
     Calibrated,
     /// Estimated from the text.
     Estimated,

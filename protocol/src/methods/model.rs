@@ -2,6 +2,9 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::context::{ContextMessage, CountKind};
 
 /// Which model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -23,6 +26,39 @@ pub struct ModelWarmParams {
     /// for, at most 8192. A larger one that is in force for the model stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
+}
+
+/// What to count: either a text or messages.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelCountTokensParams {
+    /// The model; default: the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// A text by itself, without anything that a prompt has around it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// A conversation, as `context.build` returns it: counted as the prompt that the model is given, with what its
+    /// template and the model itself add.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<Vec<ContextMessage>>,
+    /// Tool definitions that are sent along with the messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Value>,
+}
+
+/// What it comes to.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModelCountTokensResult {
+    /// The model that it was counted for.
+    pub model: String,
+    /// The number of tokens.
+    pub tokens: u64,
+    /// How far it can be trusted.
+    pub kind: CountKind,
+    /// By how many tokens the real number may be higher; 0 for an exact one.
+    pub margin: u64,
 }
 
 /// The models that the server has.

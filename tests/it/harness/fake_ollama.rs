@@ -22,6 +22,11 @@ use tokio::sync::{Notify, mpsc, oneshot};
 pub(crate) use models::render;
 pub(crate) use vocabulary::count;
 
+/// Requests that only render a prompt, as [`FakeOllama::next`] and [`FakeOllama::requests`] name them.
+pub(crate) const RENDER: &str = "/api/chat (render)";
+/// Requests for a vocabulary.
+pub(crate) const VOCABULARY: &str = "/api/show (verbose)";
+
 /// What goes wrong with a request; the first in the queue of its path is used up by it.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
@@ -148,6 +153,8 @@ struct Server {
     loaded: Vec<Loaded>,
     n_loads: usize,
     vram_percent: u64,
+    /// The largest window for which there is memory.
+    largest_window: u64,
     /// The last prompt of each model.
     cached: BTreeMap<&'static str, Vec<u32>>,
     answers: VecDeque<Answer>,
@@ -226,6 +233,7 @@ impl FakeOllama {
             loaded: Vec::new(),
             n_loads: 0,
             vram_percent: 100,
+            largest_window: models::TRAINED,
             cached: BTreeMap::new(),
             answers: VecDeque::new(),
             faults: BTreeMap::new(),
@@ -294,6 +302,11 @@ impl FakeOllama {
         self.shared.server().vram_percent = percent;
     }
 
+    /// Lets models be loaded with a smaller window than asked for, as when memory is short.
+    pub(crate) fn set_largest_window(&self, num_ctx: u64) {
+        self.shared.server().largest_window = num_ctx;
+    }
+
     /// How many clients wait for nothing.
     pub(crate) fn hanging(&self) -> usize {
         self.shared.server().hanging
@@ -330,12 +343,14 @@ async fn handle(
 ) -> Response {
     let path = uri.path().to_owned();
     let request: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let purpose = purpose(&path, &request);
     let header = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let fault = {
         let mut server = shared.server();
         let authorization = header("authorization");
-        server.seen.push(Seen { path: path.clone(), body: request.clone(), authorization });
-        server.faults.get_mut(&path).and_then(VecDeque::pop_front)
+        let fault = server.faults.get_mut(&purpose).and_then(VecDeque::pop_front);
+        server.seen.push(Seen { path: purpose, body: request.clone(), authorization });
+        fault
     };
     let local = header("host").is_some_and(|host| {
         host.starts_with("127.") || host.starts_with("localhost") || host.starts_with("[::1]")
@@ -373,6 +388,15 @@ async fn handle(
             stream(shared, Vec::new(), Some(Fault::Break { after: 0 }))
         }
         whole @ Reply::Whole(..) => respond(whole),
+    }
+}
+
+/// The path as tests name it: questions about counts are told apart from chats and from what a person asks.
+fn purpose(path: &str, request: &Value) -> String {
+    match path {
+        "/api/chat" if request["_debug_render_only"] == true => RENDER.to_owned(),
+        "/api/show" if request["verbose"] == true => VOCABULARY.to_owned(),
+        path => path.to_owned(),
     }
 }
 

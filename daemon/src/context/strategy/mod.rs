@@ -43,7 +43,7 @@ pub(crate) struct Ground<'a, 's> {
     /// The contents.
     pub(super) bodies: &'a mut Bodies<'s>,
     /// Who counts.
-    pub(super) counter: Counter,
+    pub(super) counter: &'a Counter,
     /// The most that user messages may have, in tokens.
     pub(super) user_tokens: u64,
 }

@@ -79,7 +79,14 @@ async fn begin(
 
 /// Passes a turn's events on; a client that leaves ends the turn unless it is detached.
 async fn relay(mut started: turn::Started, detach: bool, sink: SubscriptionSink) {
-    while let Some(event) = started.events.recv().await {
+    loop {
+        // Reading a prompt is silent for minutes, in which a client may leave.
+        let event = tokio::select! {
+            biased;
+            () = sink.closed() => break,
+            event = started.events.recv() => event,
+        };
+        let Some(event) = event else { break };
         let event = event.unwrap_or_else(|error| failed(error.into()));
         let Some(item) = item(&event) else { continue };
         let is_sent = tokio::select! {

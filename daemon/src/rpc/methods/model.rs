@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ollm_protocol::method as m;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
-    ModelListResult, ModelRunningResult, ModelShowParams, ModelShowResult, ModelWarmParams,
-    ModelWarmResult,
+    ModelCountTokensParams, ModelCountTokensResult, ModelListResult, ModelRunningResult,
+    ModelShowParams, ModelShowResult, ModelWarmParams, ModelWarmResult,
 };
 
 use crate::rpc::error::RpcError;
@@ -18,6 +18,7 @@ pub(super) fn register(registry: &mut Registry) {
     registry.register::<m::ModelShow, _, _>(show);
     registry.register::<m::ModelRunning, _, _>(running);
     registry.register::<m::ModelWarm, _, _>(warm);
+    registry.register::<m::ModelCountTokens, _, _>(count_tokens);
 }
 
 async fn list(handles: Arc<Handles>, _: NoParams) -> Result<ModelListResult, RpcError> {
@@ -34,4 +35,11 @@ async fn running(handles: Arc<Handles>, _: NoParams) -> Result<ModelRunningResul
 
 async fn warm(handles: Arc<Handles>, params: ModelWarmParams) -> Result<ModelWarmResult, RpcError> {
     Ok(turn::models_warm(&handles.core, params).await?)
+}
+
+async fn count_tokens(
+    handles: Arc<Handles>,
+    params: ModelCountTokensParams,
+) -> Result<ModelCountTokensResult, RpcError> {
+    Ok(turn::count_tokens(&handles.core, params).await?)
 }

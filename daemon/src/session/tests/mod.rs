@@ -71,7 +71,7 @@ pub(super) fn birth() -> Birth {
 
 pub(super) fn says(text: &str) -> Draft {
     let message = Message::text(Role::User, text, Timestamp::from_unix_ms(1_700_000_000_000));
-    Draft::new(RecordBody::Message(message), Some((7, "estimate-v1")))
+    Draft::new(RecordBody::Message(message), Some((7, "estimate-v1".into())))
 }
 
 pub(super) fn keyed(key: &str, payload: &str) -> Option<KeyUse> {

@@ -1,5 +1,6 @@
 //! One answer of a model as it comes, and what is recorded of it however it ends.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
@@ -14,7 +15,7 @@ use crate::model::{
 };
 use crate::session::Draft;
 use crate::shutdown::Tasks;
-use crate::turn::{Core, TurnError, append};
+use crate::turn::{Core, TurnError, append, counted};
 
 /// What a model said, and how it ended.
 pub(super) struct Answer {
@@ -122,7 +123,7 @@ impl Answer {
     /// Records what was said, with what the server counted; `None` when nothing was said.
     pub(super) async fn record(
         &self,
-        core: &Core,
+        core: &Arc<Core>,
         id: SessionId,
         model: &str,
         usage: Option<Usage>,
@@ -142,8 +143,7 @@ impl Answer {
         message.finish_reason = Some(self.finish_reason().to_owned());
         message.duration_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
         let body = RecordBody::Message(message);
-        let tokens = core.counter.count_record(&body);
-        let mut drafts = vec![Draft::new(body, Some((tokens, core.counter.identity())))];
+        let mut drafts = vec![counted(core, id, body).0];
         drafts.extend(usage.map(|usage| Draft::new(RecordBody::Usage(usage), None)));
         let appended = append(core, id, drafts, None).await?;
         core.documents.note(id);

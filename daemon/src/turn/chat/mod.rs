@@ -30,8 +30,7 @@ pub(crate) use tools::submit_tool_results;
 use self::plan::{Learned, Plan};
 use self::tools::Awaited;
 use super::record::{key_use, message_of};
-use super::{Core, TurnError, append};
-use crate::session::Draft;
+use super::{Core, TurnError, append, counted};
 use crate::shutdown::Tasks;
 
 /// Events that wait for a client that reads slowly; a piece of an answer is a few bytes, and the model is held up
@@ -183,8 +182,7 @@ async fn record_message(
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
     let body = RecordBody::Message(message_of(core, message)?);
-    let tokens = core.counter.count_record(&body);
-    let draft = Draft::new(body, Some((tokens, core.counter.identity())));
+    let (draft, _) = counted(core, id, body);
     let appended = append(core, id, vec![draft], key).await?;
     core.documents.note(id);
     let answered = if appended.duplicate { answer_after(core, id, appended.seq)? } else { None };

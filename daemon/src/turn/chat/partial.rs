@@ -12,7 +12,7 @@ use ollm_protocol::content::{Custom, Message, Part, RecordBody, RecordKind, Role
 use serde::{Deserialize, Serialize};
 
 use crate::session::{Draft, Live, SessionError};
-use crate::turn::{Core, TurnError};
+use crate::turn::{Core, TurnError, counted};
 
 /// The name of the custom records that hold pieces.
 pub(crate) const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
@@ -113,8 +113,7 @@ pub(super) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), TurnErro
     message.model = Some(whole.model);
     message.finish_reason = Some("interrupted".to_owned());
     let body = RecordBody::Message(message);
-    let tokens = core.counter.count_record(&body);
-    let draft = Draft::new(body, Some((tokens, core.counter.identity())));
+    let (draft, _) = counted(core, id, body);
     let answer = core.sessions.append_after(id, leaf, vec![draft])?;
     match answer.blocking_recv().map_err(|_| SessionError::Stopping)? {
         // Somebody else settled it or went on; either way the pieces are no longer last.

@@ -8,6 +8,7 @@ use ollm_protocol::methods::chat::{ChatSendParams, Think as AskedThink, ThinkLev
 use serde_json::Value;
 
 use crate::model::{ChatEnd, ModelInfo, PromptCount, Sampling, Think, clamp_window};
+use crate::turn::counts::Purpose;
 use crate::turn::models::named;
 use crate::turn::{Core, TurnError};
 
@@ -53,6 +54,12 @@ impl Plan {
         let context_size = crate::turn::build::context_size(core, session_id)?;
         let think = think.map(think_of);
         Ok(Self { id: session_id, model, tools, sampling, max_tokens, think, format, context_size })
+    }
+
+    /// What is to be counted.
+    pub(super) fn purpose(&self, num_ctx: u32) -> Purpose {
+        let (model, tools) = (self.model.clone(), self.tools.clone());
+        Purpose { model, think: self.think, tools, num_ctx: Some(num_ctx) }
     }
 
     /// The window to build for: what the session wants, within what the model takes.

@@ -25,12 +25,10 @@ use crate::model::{
     cap_num_predict,
 };
 use crate::shutdown::Tasks;
+use crate::tokens::ESTIMATE_MARGIN_DIVISOR;
+use crate::turn::build::build_with;
 use crate::turn::loops::may_call_model;
-use crate::turn::{Core, TurnError, build};
-
-/// The share of an estimated prompt that is kept free besides: estimates are off by a few percent, and an answer
-/// that reaches the end of the window makes a server drop the oldest half of the conversation without a word.
-const ESTIMATE_MARGIN_DIVISOR: u64 = 10;
+use crate::turn::{Core, TurnError, counts};
 
 /// Tells a turn's client what happens, as long as it listens.
 pub(super) struct Teller(mpsc::Sender<Result<ChatEvent, TurnError>>);
@@ -62,7 +60,7 @@ pub(super) struct Turn {
 struct Asked {
     answer: Answer,
     built: ContextBuildResult,
-    num_ctx: u32,
+    request: ChatRequest,
 }
 
 impl Turn {
@@ -130,14 +128,19 @@ impl Turn {
         loop {
             may_call_model(core, self.plan.id).await?;
             let asked = self.ask(&info, tasks).await?;
-            if asked.answer.end.is_ok() && asked.answer.is_empty() {
+            let effective = self.learn(&asked).await;
+            if let Ok(end) = &asked.answer.end
+                && asked.answer.is_empty()
+            {
+                // A prompt that was cut to the whole window leaves no room for an answer.
+                self.check_count(&asked, end, None).await?;
                 empty_answers += 1;
                 if empty_answers > 1 {
                     return Err(self.empty(&asked).into());
                 }
                 continue;
             }
-            let (seq, usage) = self.keep(&info, &asked).await?;
+            let (seq, usage) = self.keep(&info, &asked, effective).await?;
             if asked.answer.calls.is_empty() {
                 let finish_reason = asked.answer.finish_reason().to_owned();
                 return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
@@ -177,6 +180,14 @@ impl Turn {
         })
         .await?;
         let window = self.plan.window(info, core.chats.learned(&self.plan.model));
+        let loaded = self.unless_ended(tasks, async { Ok(self.loaded().await) }).await?;
+        let agreed = core.models.loads().agree(&self.plan.model, window, loaded.flatten());
+        if loaded.is_none() {
+            self.tell(phase(ChatPhase::Loading, None, None, None)).await;
+        }
+        let purpose = self.plan.purpose(agreed.num_ctx);
+        let counter = async { Ok(counts::prepare(core, info, &purpose).await) };
+        let counter = self.unless_ended(tasks, counter).await?;
         let params = ContextBuildParams {
             session_id: self.plan.id,
             context_size: Some(window),
@@ -186,9 +197,8 @@ impl Turn {
             pending: None,
             compact: CompactMode::Auto,
         };
-        let mut built = self.unless_ended(tasks, build(core, params)).await?;
-        let loaded = self.unless_ended(tasks, async { Ok(self.loaded().await) }).await?;
-        let agreed = core.models.loads().agree(&self.plan.model, window, loaded.flatten());
+        let built = build_with(core, params, Some(counter));
+        let mut built = self.unless_ended(tasks, built).await?;
         self.tell_reading(&built, loaded.is_some()).await;
         let request = self.request(&mut built, agreed.num_ctx);
         let backend = core.models.backend()?;
@@ -197,7 +207,7 @@ impl Turn {
         let pieces = Pieces::new(self.plan.id, &self.plan.model);
         let answer = collect(core, stream, pieces, &self.teller, (self.cancel(), tasks)).await;
         drop(ticket);
-        Ok(Asked { answer, built, num_ctx: agreed.num_ctx })
+        Ok(Asked { answer, built, request })
     }
 
     async fn admitted(&self, ticket: &Ticket) {
@@ -223,9 +233,6 @@ impl Turn {
     }
 
     async fn tell_reading(&self, built: &ContextBuildResult, is_loaded: bool) {
-        if !is_loaded {
-            self.tell(phase(ChatPhase::Loading, None, None, None)).await;
-        }
         let tokens =
             built.tokens_used.saturating_sub(if is_loaded { built.prefix_tokens } else { 0 });
         let expected = self.core().chats.learned(&self.plan.model).expected(tokens).map(as_ms);
@@ -256,8 +263,13 @@ impl Turn {
     }
 
     /// Records an answer, tells what it cost, and turns an early end into an error.
-    async fn keep(&self, info: &ModelInfo, asked: &Asked) -> Result<(Seq, ChatUsage), TurnError> {
-        let Asked { answer, built, num_ctx } = asked;
+    async fn keep(
+        &self,
+        info: &ModelInfo,
+        asked: &Asked,
+        effective: Option<u32>,
+    ) -> Result<(Seq, ChatUsage), TurnError> {
+        let Asked { answer, built, .. } = asked;
         let core = self.core();
         let counted = answer.end.as_ref().ok().map(|end| Usage {
             model: Some(self.plan.model.clone()),
@@ -273,19 +285,26 @@ impl Turn {
                 return Err(ChatError::Model { source: error.clone(), partial }.into());
             }
         };
-        let effective = self.effective(end, *num_ctx).await;
-        core.chats.learn(&self.plan.model, |learned| {
-            learned.note(end);
-            learned.effective = effective.filter(|effective| effective < num_ctx);
-        });
         let usage = usage(info, asked, end, effective);
         self.tell(ChatEvent::Usage { usage: usage.clone() }).await;
-        self.check_truncation(built, end, partial)?;
+        self.check_count(asked, end, partial).await?;
         match partial {
             Some(seq) => Ok((seq, usage)),
             // An answer that is not empty has parts.
             None => Err(self.empty(asked).into()),
         }
+    }
+
+    /// Learns from an answer how fast the model reads, and the window that it really has.
+    async fn learn(&self, asked: &Asked) -> Option<u32> {
+        let end = asked.answer.end.as_ref().ok()?;
+        let num_ctx = asked.request.num_ctx;
+        let effective = self.effective(end, num_ctx).await;
+        self.core().chats.learn(&self.plan.model, |learned| {
+            learned.note(end);
+            learned.effective = effective.filter(|effective| *effective < num_ctx);
+        });
+        effective
     }
 
     /// The window that the server really uses, asked for after it loaded the model.
@@ -298,16 +317,28 @@ impl Turn {
     }
 
     /// Fewer tokens read than sent, where both are certain, means that the server cut the prompt.
-    fn check_truncation(
+    ///
+    /// Both are held against the server's own rendering first: a count that was wrong is no truncation, and its
+    /// template is not used again.
+    async fn check_count(
         &self,
-        built: &ContextBuildResult,
+        asked: &Asked,
         end: &ChatEnd,
         partial: Option<Seq>,
     ) -> Result<(), TurnError> {
+        let Asked { built, request, .. } = asked;
         let (PromptCount::Whole(read), CountKind::Exact) = (end.prompt, built.count_kind) else {
             return Ok(());
         };
-        if read >= built.tokens_used {
+        // Some servers ask the model twice for an answer of a given form.
+        if read == built.tokens_used || request.format.is_some() {
+            return Ok(());
+        }
+        let core = self.core();
+        let rendered =
+            if read < built.tokens_used { counts::rendered(core, request).await } else { None };
+        if read > built.tokens_used || rendered == Some(read) {
+            counts::distrust(core, request).await;
             return Ok(());
         }
         let (model, sent) = (self.plan.model.clone(), built.tokens_used);
@@ -384,7 +415,7 @@ fn usage(info: &ModelInfo, asked: &Asked, end: &ChatEnd, effective: Option<u32>)
         context_tokens: asked.built.tokens_used,
         prompt_limit: asked.built.token_budget,
         count_kind: Some(asked.built.count_kind),
-        requested_context: asked.num_ctx,
+        requested_context: asked.request.num_ctx,
         trained_context: info.trained,
         effective_context: effective,
         load_ms: end.load.map(as_ms),

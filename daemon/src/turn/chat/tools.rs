@@ -11,8 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 use tokio::sync::Notify;
 
 use super::{ChatError, Running};
-use crate::session::Draft;
-use crate::turn::{Core, TurnError, append};
+use crate::turn::{Core, TurnError, append, counted};
 
 /// How long a turn waits for the results of tools: a build or a test run takes minutes, and a person may be asked
 /// before.
@@ -154,8 +153,7 @@ async fn write(
             duration_ms: given.duration_ms,
             message_seq: taken.message,
         });
-        let tokens = core.counter.count_record(&body);
-        drafts.push(Draft::new(body, Some((tokens, core.counter.identity()))));
+        drafts.push(counted(core, id, body).0);
     }
     let count = drafts.len();
     let first = append(core, id, drafts, None).await?.seq;

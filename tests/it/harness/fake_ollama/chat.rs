@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::models::{self, Model, TRAINED, render};
+use super::models::{self, Model, render};
 use super::vocabulary::tokenize;
 use super::{Answer, Era, Loaded, Reply, Server};
 
@@ -96,7 +96,7 @@ fn refuse(model: &Model, request: &Value) -> Option<Reply> {
 fn load(server: &mut Server, model: &Model, request: &Value) -> usize {
     let automatic = if server.has((0, 6, 7)) { 4096 } else { 2048 };
     let num_ctx = request["options"]["num_ctx"].as_u64().unwrap_or(automatic);
-    let num_ctx = num_ctx.clamp(4, TRAINED);
+    let num_ctx = num_ctx.clamp(4, server.largest_window);
     server.load(model.name, num_ctx);
     usize::try_from(num_ctx).unwrap()
 }

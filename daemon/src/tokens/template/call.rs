@@ -1,0 +1,118 @@
+//! How a template writes the calls of an assistant message. Pure.
+
+use ollm_protocol::methods::context::ContextToolCall;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// How a template writes arguments as JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct JsonStyle {
+    /// Keys in the order of the alphabet.
+    sorted: bool,
+    /// A space behind commas and colons.
+    spaced: bool,
+    /// `<`, `>` and `&` as escapes, as Go does.
+    escaped: bool,
+}
+
+/// Every style that is known.
+pub(super) fn styles() -> impl Iterator<Item = JsonStyle> {
+    (0..8).map(|bits| JsonStyle {
+        sorted: bits & 1 > 0,
+        spaced: bits & 2 > 0,
+        escaped: bits & 4 > 0,
+    })
+}
+
+impl JsonStyle {
+    /// A value in this style; `None` for numbers that engines write differently.
+    pub(super) fn write(self, value: &Value) -> Option<String> {
+        let mut out = String::new();
+        self.append(value, &mut out)?;
+        Some(out)
+    }
+
+    fn append(self, value: &Value, out: &mut String) -> Option<()> {
+        let comma = if self.spaced { ", " } else { "," };
+        match value {
+            Value::Object(fields) => {
+                let mut fields: Vec<_> = fields.iter().collect();
+                if self.sorted {
+                    fields.sort_by_key(|(name, _)| name.as_str());
+                }
+                out.push('{');
+                for (at, (name, value)) in fields.into_iter().enumerate() {
+                    out.push_str(if at > 0 { comma } else { "" });
+                    self.text(name, out)?;
+                    out.push_str(if self.spaced { ": " } else { ":" });
+                    self.append(value, out)?;
+                }
+                out.push('}');
+            }
+            Value::Array(values) => {
+                out.push('[');
+                for (at, value) in values.iter().enumerate() {
+                    out.push_str(if at > 0 { comma } else { "" });
+                    self.append(value, out)?;
+                }
+                out.push(']');
+            }
+            Value::String(text) => self.text(text, out)?,
+            // Servers read them as floating point numbers and write them in ways of their own.
+            Value::Number(number) if number.as_i64().is_none_or(|n| n.abs() > 1_000_000) => {
+                return None;
+            }
+            other => out.push_str(&other.to_string()),
+        }
+        Some(())
+    }
+
+    fn text(self, text: &str, out: &mut String) -> Option<()> {
+        // Control characters have several escapes.
+        if text.chars().any(|char| char.is_control() && !matches!(char, '\n' | '\r' | '\t'))
+            || text.contains(['\u{2028}', '\u{2029}'])
+        {
+            return None;
+        }
+        let json = Value::from(text).to_string();
+        if self.escaped {
+            let json = json.replace('<', "\\u003c").replace('>', "\\u003e");
+            out.push_str(&json.replace('&', "\\u0026"));
+        } else {
+            out.push_str(&json);
+        }
+        Some(())
+    }
+}
+
+/// How calls are written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct CallForm {
+    /// Before the name of the first call, where the message has no text.
+    pub(super) open: String,
+    /// The same behind a text; absent where a text with calls is written in a way that was not understood.
+    pub(super) open_behind_text: Option<String>,
+    /// Between a call's name and its arguments.
+    pub(super) middle: String,
+    /// Between a call's arguments and the next call's name; absent where only one call is understood.
+    pub(super) between: Option<String>,
+    pub(super) style: JsonStyle,
+}
+
+impl CallForm {
+    /// A message's text with its calls; `None` where that is not known.
+    pub(super) fn write(&self, content: &str, calls: &[ContextToolCall]) -> Option<String> {
+        let mut text = content.to_owned();
+        let open = if content.is_empty() { &self.open } else { self.open_behind_text.as_ref()? };
+        text.push_str(open);
+        for (at, call) in calls.iter().enumerate() {
+            if at > 0 {
+                text.push_str(self.between.as_ref()?);
+            }
+            text.push_str(&call.function.name);
+            text.push_str(&self.middle);
+            text.push_str(&self.style.write(&call.function.arguments)?);
+        }
+        Some(text)
+    }
+}

@@ -1,0 +1,175 @@
+//! Templates as they are in use, learned from what they render.
+
+use std::sync::{Arc, LazyLock};
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::learn::whole;
+use super::*;
+use crate::tokens::testing::vocabulary;
+use crate::tokens::{Counter, Engine, Exact, Tokenizer};
+
+type Render = fn(&[ContextMessage]) -> Option<String>;
+
+fn chat_ml(messages: &[ContextMessage]) -> Option<String> {
+    let mut prompt = String::new();
+    if messages[0].role != Role::System {
+        prompt.push_str("<|im_start|>system\nYou are kind.<|im_end|>\n");
+    }
+    for message in messages {
+        let role = message.role.as_str();
+        let mut content = message.content.clone();
+        for call in &message.tool_calls {
+            let call = json!({ "name": call.function.name, "arguments": call.function.arguments });
+            content.push_str(&format!("\n<tool_call>\n{call}\n</tool_call>"));
+        }
+        prompt.push_str(&format!("<|im_start|>{role}\n{content}<|im_end|>\n"));
+    }
+    Some(prompt + "<|im_start|>assistant\n")
+}
+
+/// Turns without special tokens, so that their sides join with what is said.
+fn plain_turns(messages: &[ContextMessage]) -> Option<String> {
+    let turn = |message: &ContextMessage| match message.role {
+        Role::System => format!("{}\n\n", message.content),
+        Role::User => format!("User: {}\n\n", message.content),
+        _ => format!("Assistant: {}<|endoftext|>", message.content),
+    };
+    Some(messages.iter().map(turn).collect::<String>() + "Assistant:")
+}
+
+/// The form of Llama 2.
+fn instructions(messages: &[ContextMessage]) -> Option<String> {
+    let mut prompt = String::new();
+    let mut system = String::new();
+    for message in messages {
+        let content = &message.content;
+        match message.role {
+            Role::System => system = format!("<<SYS>>\n{content}\n<</SYS>>\n\n"),
+            Role::User => {
+                let system = std::mem::take(&mut system);
+                prompt.push_str(&format!("<s>[INST] {system}{content} [/INST]"));
+            }
+            _ => prompt.push_str(&format!(" {content} </s>")),
+        }
+    }
+    Some(prompt)
+}
+
+fn trimming(messages: &[ContextMessage]) -> Option<String> {
+    let trimmed = messages.iter().cloned().map(|mut message| {
+        message.content = message.content.trim().to_owned();
+        message
+    });
+    chat_ml(&trimmed.collect::<Vec<_>>())
+}
+
+/// Puts something before the last user message only, so that it moves with every turn.
+fn moving(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    let last = messages.iter().rposition(|message| message.role == Role::User)?;
+    messages[last].content.insert_str(0, "/think ");
+    chat_ml(&messages)
+}
+
+/// Writes the ids of calls, of which counts know nothing.
+fn with_ids(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        for call in &mut message.tool_calls {
+            call.function.name = format!("{} {}", call.function.name, call.id);
+        }
+    }
+    chat_ml(&messages)
+}
+
+fn learned(tokenizer: &Tokenizer, render: Render) -> Option<Template> {
+    let prompts: Vec<_> = probes(true).iter().map(|probe| render(probe)).collect();
+    learn(tokenizer, &prompts)
+}
+
+fn message(role: Role, content: &str) -> ContextMessage {
+    ContextMessage {
+        role,
+        content: content.to_owned(),
+        tool_calls: Vec::new(),
+        tool_name: None,
+        tool_call_id: None,
+        images: Vec::new(),
+    }
+}
+
+/// Turns of a conversation, from texts.
+fn conversation(has_system: bool, texts: &[String]) -> Vec<ContextMessage> {
+    let roles = [Role::User, Role::Assistant].iter().cycle();
+    let mut messages: Vec<_> = roles.zip(texts).map(|(role, text)| message(*role, text)).collect();
+    if messages.len() % 2 == 0 {
+        messages.pop();
+    }
+    if has_system {
+        messages.insert(0, message(Role::System, "Answer well. \n"));
+    }
+    messages
+}
+
+static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2")).unwrap());
+static LLAMA: LazyLock<Tokenizer> =
+    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm")).unwrap());
+
+fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
+    let template = Some(Arc::new(learned(tokenizer, render).unwrap()));
+    let engine = Arc::new(Engine::new(Tokenizer::new(&vocabulary(name)).unwrap()));
+    Counter::exact(Exact { engine, plain: template.clone(), with_tools: template })
+}
+
+/// Counters with the prompts that they count.
+static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(|| {
+    let all: [(&str, &Tokenizer, Render); 4] = [
+        ("gpt-2", &GPT2, chat_ml),
+        ("gpt-2", &GPT2, trimming),
+        ("llama-spm", &LLAMA, instructions),
+        ("llama-spm", &LLAMA, chat_ml),
+    ];
+    all.map(|(name, tokenizer, render)| (counter(name, tokenizer, render), tokenizer, render))
+        .into()
+});
+
+#[test]
+fn what_is_not_understood_is_not_used() {
+    assert_eq!(learned(&GPT2, moving), None);
+    assert_eq!(learned(&GPT2, |_| None), None);
+    let template = learned(&GPT2, with_ids).unwrap();
+    assert_eq!(template.calls, None);
+    let template = learned(&GPT2, trimming).unwrap();
+    assert!(template.trims && template.calls.is_some());
+    let calls = learned(&GPT2, chat_ml).and_then(|template| template.calls);
+    let calls = calls.unwrap();
+    assert_eq!(calls.open, "\n<tool_call>\n{\"name\":\"");
+    assert_eq!(calls.open_behind_text.as_deref(), Some(calls.open.as_str()));
+    assert_eq!(calls.middle, "\",\"arguments\":");
+    assert_eq!(calls.between.as_deref(), Some("}\n</tool_call>\n<tool_call>\n{\"name\":\""));
+}
+
+#[test]
+fn sides_are_cut_where_they_add_up() {
+    let template = learned(&GPT2, plain_turns).unwrap();
+    let seam = template.seam(Place::Assistant, Place::User).unwrap();
+    assert_eq!(seam.text(), "<|endoftext|>User: ");
+    assert_eq!(seam.extra, 0);
+}
+
+proptest! {
+    #[test]
+    fn the_parts_of_a_prompt_sum_up_to_the_whole(
+        has_system in any::<bool>(),
+        texts in proptest::collection::vec("[a-zA-Z0-9 \\n.'é字{}<|>]{1,40}", 1..8),
+    ) {
+        for (counter, tokenizer, render) in COUNTERS.iter() {
+            let messages = conversation(has_system, &texts);
+            let prompt = render(&messages).unwrap();
+            let sum = counter.count_prompt(&messages, &[]);
+            prop_assert_eq!(sum, u64::from(whole(tokenizer, &prompt)), "{}", prompt);
+        }
+    }
+}
