@@ -262,7 +262,11 @@ fn ctrl_c_at_an_empty_line_asks_first() {
     let place = Place::with(&fake);
     let mut person = place.person(&[]);
     person.sees("> ");
-    person.types("never sent\u{3}");
+    person.types("never sent");
+    person.sees("never sent");
+    person.types("\u{3}");
+    // The next prompt, and not the one that is drawn again: before it a key would be a signal.
+    person.sees("\n");
     person.sees("> ");
     person.types("\u{3}");
     person.sees("once more leaves");
