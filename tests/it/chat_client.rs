@@ -222,6 +222,7 @@ fn a_pasted_text_is_one_message_and_nothing_of_it_is_lost() {
     person.types("\u{1b}[200~make \\\r  all\r\u{1b}[201~");
     person.types("\r");
     person.sees("Context: ");
+    person.sees("> ");
     person.types("\u{4}");
     assert_eq!(person.left(), 0);
     assert_eq!(place.said()[0].1, "make \\\n  all");
@@ -270,6 +271,7 @@ fn ctrl_c_at_an_empty_line_asks_first() {
     person.sees("> ");
     person.types("\u{3}");
     person.sees("once more leaves");
+    person.sees("> ");
     person.types("\u{3}");
     assert_eq!(person.left(), 0);
     assert!(place.sessions().is_empty());
@@ -292,6 +294,7 @@ fn an_error_does_not_end_the_chat() {
     person.sees("archived");
     person.types("/history\r");
     person.sees("nothing was said yet");
+    person.sees("> ");
     person.types("\u{4}");
     assert_eq!(person.left(), 0);
     assert!(place.sessions().is_empty(), "it is put away");
