@@ -178,6 +178,12 @@ impl Sessions {
         result
     }
 
+    /// Calls `read` with a session that is open already; `None` for any other. Never waits for the disk.
+    pub(crate) fn peek<T>(&self, id: SessionId, read: impl FnOnce(&Live) -> T) -> Option<T> {
+        let cell = self.cells().get(&id).cloned()?;
+        cell.peek(read)
+    }
+
     /// The session as lists show it.
     pub(crate) fn summary(&self, id: SessionId) -> Result<Session, SessionError> {
         let now = self.shared.clock.now();

@@ -9,7 +9,7 @@ mod learning;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -44,7 +44,7 @@ struct State {
     models: Option<BTreeMap<String, Known>>,
     /// Vocabularies in memory, by digest.
     engines: HashMap<String, (Arc<Engine>, Instant)>,
-    /// When learning a model, or one of its templates, failed.
+    /// When learning a model or one of its templates, or reading a vocabulary, failed.
     failed: HashMap<String, Instant>,
 }
 
@@ -117,15 +117,17 @@ impl Counts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The counter of a model with what is in memory; the estimate where that is not enough.
-    pub(crate) fn in_memory(&self, model: Option<&str>) -> Counter {
-        let counter = model.and_then(|model| self.find(model, None, &[]).ok());
-        counter.unwrap_or(Counter::ESTIMATE)
-    }
-
-    /// Whether a counter may be on the disk that is not in memory.
-    pub(crate) fn may_load(&self, model: &str) -> bool {
-        matches!(self.find(model, None, &[]), Err(Missing::Models | Missing::Vocabulary(_)))
+    /// The counter of a model with what is in memory, and whether the disk may have a better one that nobody is
+    /// loading yet.
+    pub(crate) fn at_hand(&self, model: &str) -> (Counter, bool) {
+        let may_load = match self.find(model, None, &[]) {
+            Ok(counter) => return (counter, false),
+            Err(Missing::Models) => true,
+            Err(Missing::Model) => false,
+            Err(Missing::Vocabulary(digest)) => self.may_try(&digest),
+        };
+        let is_free = !matches!(self.loading.try_lock(), Err(TryLockError::WouldBlock));
+        (Counter::ESTIMATE, may_load && is_free)
     }
 
     /// The counter of a model, from the disk where it is not in memory. Blocks.
@@ -154,9 +156,14 @@ impl Counts {
             }
         }
         if let Err(Missing::Vocabulary(digest)) = self.find(model, think, tools)
-            && let Some(engine) = self.files.engine(&digest)
+            && self.may_try(&digest)
         {
-            self.state().engines.insert(digest, (engine, Instant::now()));
+            match self.files.engine(&digest) {
+                Some(engine) => {
+                    self.state().engines.insert(digest, (engine, Instant::now()));
+                }
+                None => drop(self.failed(&digest, &"its vocabulary cannot be read from the disk")),
+            }
         }
         self.find(model, think, tools).unwrap_or(Counter::ESTIMATE)
     }
@@ -196,6 +203,20 @@ impl Counts {
             models.clone()
         };
         self.files.store(&models);
+    }
+
+    /// Whether the last failure is long enough ago.
+    fn may_try(&self, what: &str) -> bool {
+        let state = self.state();
+        state.failed.get(what).is_none_or(|at| at.elapsed() >= NOT_AGAIN)
+    }
+
+    fn failed(&self, what: &str, error: &dyn std::fmt::Display) -> Option<()> {
+        tracing::info!(what, "counts stay estimates: {error}");
+        let mut state = self.state();
+        state.failed.retain(|_, at| at.elapsed() < NOT_AGAIN);
+        state.failed.insert(what.to_owned(), Instant::now());
+        None
     }
 
     /// Gives vocabularies back that were not used for a while.

@@ -186,16 +186,21 @@ fn counted(core: &Arc<Core>, id: SessionId, body: RecordBody) -> (Draft, CountKi
     (Draft::new(body, Some((tokens, counter.identity()))), counter.kind())
 }
 
-/// The counter of a session's model; one that is on the disk is there for the next call.
+/// The counter of a session's model; one that is on the disk is there for the next call, and a session that is not
+/// open yet counts by estimate until it is: reading it first would hold up the caller and everybody beside it.
 fn counter(core: &Arc<Core>, id: SessionId) -> Counter {
-    let own = core.sessions.with(id, |live| live.state().model().map(str::to_owned));
-    let model = own.ok().flatten().or_else(|| core.config().ollama.model.clone());
-    let Some(model) = model else { return Counter::ESTIMATE };
-    if core.counts.may_load(&model) {
-        let (core, model) = (Arc::clone(core), model.clone());
+    let Some(own) = core.sessions.peek(id, |live| live.state().model().map(str::to_owned)) else {
+        return Counter::ESTIMATE;
+    };
+    let Some(model) = own.or_else(|| core.config().ollama.model.clone()) else {
+        return Counter::ESTIMATE;
+    };
+    let (counter, may_load) = core.counts.at_hand(&model);
+    if may_load {
+        let core = Arc::clone(core);
         drop(tokio::task::spawn_blocking(move || core.counts.load(Some(&model), None, &[])));
     }
-    core.counts.in_memory(Some(&model))
+    counter
 }
 
 /// Writes records and waits until they are durable; they are queued before the first await, so that calls of

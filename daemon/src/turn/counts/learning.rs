@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::{Counts, Known, MAX_TEMPLATES, NOT_AGAIN, Variant};
+use super::{Counts, Known, MAX_TEMPLATES, Variant};
 use crate::model::{ChatRequest, ModelError, ModelInfo, Sampling, Think, canonical};
 use crate::tokens::{Counter, Engine, Template, Tokenizer, Vocabulary, learn, probes};
 use crate::turn::{Core, TurnError, blocking};
@@ -191,7 +191,10 @@ impl Counts {
         let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
         self.files.store_vocabulary(&name, vocabulary);
         let engine = Arc::new(Engine::new(tokenizer));
-        self.state().engines.insert(name.clone(), (engine, Instant::now()));
+        let mut state = self.state();
+        state.failed.remove(&name);
+        state.engines.insert(name.clone(), (engine, Instant::now()));
+        drop(state);
         // Another model of this name has another template too.
         self.change(model, |known| {
             *known = Known { digest, vocabulary: name, ..Known::default() };
@@ -235,19 +238,5 @@ impl Counts {
         if differs {
             self.change(model, |known| think.clone_into(&mut known.think));
         }
-    }
-
-    /// Whether the last failure is long enough ago.
-    fn may_try(&self, what: &str) -> bool {
-        let state = self.state();
-        state.failed.get(what).is_none_or(|at| at.elapsed() >= NOT_AGAIN)
-    }
-
-    fn failed(&self, what: &str, error: &dyn std::fmt::Display) -> Option<()> {
-        tracing::info!(what, "counts stay estimates: {error}");
-        let mut state = self.state();
-        state.failed.retain(|_, at| at.elapsed() < NOT_AGAIN);
-        state.failed.insert(what.to_owned(), Instant::now());
-        None
     }
 }
