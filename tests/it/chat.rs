@@ -382,6 +382,32 @@ fn a_retry_with_its_key_asks_once() {
 }
 
 #[test]
+fn a_retry_with_its_key_is_answered_where_the_first_try_was_not() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.answer(Answer::text("one two three"));
+    fake.next("/api/chat", &[Fault::Break { after: 1 }]);
+    let mut chat = Chat::with(&fake);
+    let mut params = chat.params("count");
+    params["key"] = json!("k");
+    chat.begin(params.clone());
+    let _broken = chat.until("error");
+    fake.answer(Answer { reason: "length", ..Answer::text("one two three") });
+    chat.begin(params.clone());
+    let second = chat.until("done");
+    assert_eq!(second[0]["duplicate"], true);
+    assert_eq!(second.last().unwrap()["finishReason"], "length");
+    assert_eq!(fake.requests("/api/chat").len(), 2);
+    chat.begin(params);
+    let third = chat.until("done").pop().unwrap();
+    assert_eq!(
+        (&third["seq"], &third["finishReason"]),
+        (&second.last().unwrap()["seq"], &json!("length"))
+    );
+    assert_eq!(fake.requests("/api/chat").len(), 2);
+    assert_eq!(chat.said().iter().filter(|said| said.0 == "user").count(), 1);
+}
+
+#[test]
 fn an_empty_answer_is_asked_for_once_more_and_then_told() {
     let fake = FakeOllama::start("0.33.0");
     fake.answer(Answer::text(""));

@@ -39,7 +39,7 @@ async fn cancel(
     handles: Arc<Handles>,
     params: SessionIdParams,
 ) -> Result<ChatCancelResult, RpcError> {
-    Ok(turn::cancel(&handles.core, params.session_id)?)
+    Ok(turn::cancel(&handles.core, params.session_id).await?)
 }
 
 async fn send(

@@ -17,6 +17,16 @@ use crate::session::Draft;
 use crate::shutdown::Tasks;
 use crate::turn::{Core, TurnError, append, counted};
 
+/// The finish reasons of answers that did not come to their end.
+const CANCELED: &str = "canceled";
+const TIMEOUT: &str = "timeout";
+pub(super) const INTERRUPTED: &str = "interrupted";
+
+/// Whether an answer that was recorded with this finish reason came to its end.
+pub(super) fn is_whole(finish_reason: &str) -> bool {
+    ![CANCELED, TIMEOUT, INTERRUPTED].contains(&finish_reason)
+}
+
 /// What a model said, and how it ended.
 pub(super) struct Answer {
     pub(super) thinking: String,
@@ -111,12 +121,12 @@ impl Answer {
                 DoneReason::Other(word) if !word.is_empty() => word,
                 _ => "stop",
             },
-            Err(Stop::Canceled) => "canceled",
+            Err(Stop::Canceled) => CANCELED,
             Err(Stop::Failed(ModelError::Timeout {
                 phase: Phase::FirstToken | Phase::NextToken,
                 ..
-            })) => "timeout",
-            Err(Stop::Stopping | Stop::Failed(_)) => "interrupted",
+            })) => TIMEOUT,
+            Err(Stop::Stopping | Stop::Failed(_)) => INTERRUPTED,
         }
     }
 

@@ -27,10 +27,12 @@ pub(crate) use error::ChatError;
 pub(crate) use partial::settle;
 pub(crate) use tools::submit_tool_results;
 
+use self::answer::is_whole;
 use self::plan::{Learned, Plan};
 use self::tools::Awaited;
 use super::record::{key_use, message_of};
 use super::{Core, TurnError, append, counted};
+use crate::session::index::Entry;
 use crate::shutdown::Tasks;
 
 /// Events that wait for a client that reads slowly; a piece of an answer is a few bytes, and the model is held up
@@ -139,7 +141,7 @@ pub(crate) async fn start(
         return Err(TurnError::invalid("message.role", "a turn begins with a message of the user"));
     }
     let key = params.key.take();
-    let plan = Plan::check(core, params)?;
+    let plan = super::blocking(core, move |core| Plan::check(core, params)).await?;
     let slot = Slot::take(core, id, &plan.model)?;
     settle_for(core, id).await?;
     let accepted = record_message(core, id, message, key).await?;
@@ -151,14 +153,18 @@ pub(crate) async fn start(
 }
 
 /// Ends the turn of a session.
-pub(crate) fn cancel(core: &Core, id: SessionId) -> Result<ChatCancelResult, TurnError> {
-    let Some(turn) = core.chats.of(id) else {
-        // Whoever names a session that does not exist is told so.
-        core.summary(id)?;
-        return Ok(ChatCancelResult { canceled: false });
-    };
-    turn.cancel.cancel();
-    Ok(ChatCancelResult { canceled: true })
+pub(crate) async fn cancel(core: &Arc<Core>, id: SessionId) -> Result<ChatCancelResult, TurnError> {
+    let turn = core.chats.of(id);
+    match &turn {
+        Some(turn) => turn.cancel.cancel(),
+        None => must_exist(core, id).await?,
+    }
+    Ok(ChatCancelResult { canceled: turn.is_some() })
+}
+
+/// Tells whoever names a session that does not exist.
+async fn must_exist(core: &Arc<Core>, id: SessionId) -> Result<(), TurnError> {
+    super::blocking(core, move |core| core.summary(id).map(drop)).await
 }
 
 /// The user's message of a turn.
@@ -167,8 +173,8 @@ struct Accepted {
     seq: Option<Seq>,
     /// It was recorded by an earlier try.
     duplicate: bool,
-    /// The answer that the earlier try got.
-    answered: Option<Seq>,
+    /// The whole answer that the earlier try got, and why it ended.
+    answered: Option<(Seq, String)>,
 }
 
 async fn record_message(
@@ -185,13 +191,22 @@ async fn record_message(
     let (draft, _) = counted(core, id, body);
     let appended = append(core, id, vec![draft], key).await?;
     core.documents.note(id);
-    let answered = if appended.duplicate { answer_after(core, id, appended.seq)? } else { None };
-    Ok(Accepted { seq: Some(appended.seq), duplicate: appended.duplicate, answered })
+    let (seq, duplicate) = (appended.seq, appended.duplicate);
+    let answered = if duplicate {
+        super::blocking(core, move |core| answer_after(core, id, seq)).await?
+    } else {
+        None
+    };
+    Ok(Accepted { seq: Some(seq), duplicate, answered })
 }
 
-/// The newest final answer on the active path after a message.
-fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<Seq>, TurnError> {
-    use crate::session::index::Entry;
+/// The newest final answer on the active path after a message, and why it ended; one that did not come to its end
+/// is none. Blocks on the disk.
+fn answer_after(
+    core: &Core,
+    id: SessionId,
+    message: Seq,
+) -> Result<Option<(Seq, String)>, TurnError> {
     let newest = core.sessions.with(id, |live| {
         let state = live.state();
         state.path().into_iter().rev().take_while(|seq| *seq > message).find(|seq| {
@@ -202,7 +217,13 @@ fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<Seq>,
             })
         })
     })?;
-    Ok(newest)
+    let Some(seq) = newest else { return Ok(None) };
+    let Some(RecordBody::Message(answer)) = core.sessions.bodies(id, &[seq])?.pop().flatten()
+    else {
+        return Ok(None);
+    };
+    let reason = answer.finish_reason.unwrap_or_else(|| "stop".to_owned());
+    Ok(is_whole(&reason).then_some((seq, reason)))
 }
 
 /// Settles what a crash left, away from the threads that serve connections.

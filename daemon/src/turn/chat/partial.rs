@@ -7,10 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{Custom, Message, Part, RecordBody, RecordKind, Role};
+use ollm_protocol::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
+use super::answer::INTERRUPTED;
 use crate::session::{Draft, Live, SessionError};
 use crate::turn::{Core, TurnError, counted};
 
@@ -81,37 +82,20 @@ pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<(), TurnError> {
 
 /// As [`settle`], for the turn that holds the session and has not begun to write.
 pub(super) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), TurnError> {
-    let ends_with_custom = |live: &Live| {
-        let state = live.state();
-        let last = state.leaf().and_then(|leaf| state.entry(leaf));
-        last.is_some_and(|entry| entry.kind() == Some(RecordKind::Custom))
-    };
-    if !core.sessions.with(id, ends_with_custom)? {
-        return Ok(());
-    }
-    let (leaf, seqs) = core.sessions.with(id, |live| {
-        let state = live.state();
-        let is_custom = |seq: &ollm_protocol::Seq| {
-            state.entry(*seq).is_some_and(|entry| entry.kind() == Some(RecordKind::Custom))
-        };
-        let mut seqs: Vec<_> = state.path().into_iter().rev().take_while(is_custom).collect();
-        seqs.reverse();
-        (state.leaf(), seqs)
-    })?;
-    let bodies = core.sessions.bodies(id, &seqs)?;
+    let (leaf, seqs) = core.sessions.with(id, last_customs)?;
+    // Other clients' records end a session too: only the newest is looked at where it is not ours.
+    let Some((newest, before)) = seqs.split_first() else { return Ok(()) };
+    let Some(newest) = pieces(core, id, &[*newest])?.pop() else { return Ok(()) };
     let mut whole = Piece::default();
-    for body in bodies.into_iter().rev().map_while(piece_of).collect::<Vec<_>>().into_iter().rev() {
-        whole.model = body.model;
-        whole.thinking.push_str(&body.thinking);
-        whole.text.push_str(&body.text);
-    }
-    if whole.thinking.is_empty() && whole.text.is_empty() {
-        return Ok(());
+    for piece in pieces(core, id, before)?.into_iter().rev().chain([newest]) {
+        whole.model = piece.model;
+        whole.thinking.push_str(&piece.thinking);
+        whole.text.push_str(&piece.text);
     }
     let mut message = Message::text(Role::Assistant, "", core.clock.now());
     message.parts = parts(whole.thinking, whole.text);
     message.model = Some(whole.model);
-    message.finish_reason = Some("interrupted".to_owned());
+    message.finish_reason = Some(INTERRUPTED.to_owned());
     let body = RecordBody::Message(message);
     let (draft, _) = counted(core, id, body);
     let answer = core.sessions.append_after(id, leaf, vec![draft])?;
@@ -120,6 +104,25 @@ pub(super) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), TurnErro
         Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The active leaf, and the custom records that end the path with it, the newest first.
+fn last_customs(live: &Live) -> (Option<Seq>, Vec<Seq>) {
+    let state = live.state();
+    let (leaf, mut next, mut seqs) = (state.leaf(), state.leaf(), Vec::new());
+    while let Some(seq) = next
+        && let Some(entry) = state.entry(seq)
+        && entry.kind() == Some(RecordKind::Custom)
+    {
+        seqs.push(seq);
+        next = entry.parent();
+    }
+    (leaf, seqs)
+}
+
+/// The pieces among records, from the first on until one is none.
+fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<Piece>, TurnError> {
+    Ok(core.sessions.bodies(id, seqs)?.into_iter().map_while(piece_of).collect())
 }
 
 fn piece_of(body: Option<RecordBody>) -> Option<Piece> {

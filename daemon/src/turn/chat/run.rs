@@ -116,8 +116,7 @@ impl Turn {
     async fn answer(&self, accepted: Accepted, tasks: &Tasks) -> Result<ChatEvent, TurnError> {
         let Accepted { seq, duplicate, answered } = accepted;
         self.tell(ChatEvent::Accepted { seq, duplicate, model: self.plan.model.clone() }).await;
-        if let Some(seq) = answered {
-            let finish_reason = "stop".to_owned();
+        if let Some((seq, finish_reason)) = answered {
             return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
         }
         let core = self.core();

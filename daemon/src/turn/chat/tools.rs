@@ -113,7 +113,7 @@ pub(crate) async fn submit_tool_results(
         return Err(TurnError::invalid("results", "holds at least one result"));
     }
     let Some(turn) = core.chats.of(id) else {
-        core.summary(id)?;
+        super::must_exist(core, id).await?;
         return Err(ChatError::NothingAwaited { id }.into());
     };
     let taken = turn.awaited.take(&results).map_err(|refused| match refused {
