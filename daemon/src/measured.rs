@@ -43,20 +43,7 @@ impl InProcess {
     #[must_use]
     pub fn create(&self) -> Option<SessionId> {
         let session_id = self.clock.session_id();
-        let header = SessionHeader {
-            session_id,
-            start_time: self.clock.now(),
-            project_path: None,
-            model: None,
-            provider: None,
-            title: None,
-            system_prompt: None,
-            context_size: None,
-            mode: None,
-            forked_from: None,
-            imported_from: None,
-            metadata: Default::default(),
-        };
+        let header = SessionHeader::new(session_id, self.clock.now());
         self.sessions.create(Birth { header, key: None }).ok().map(|_| session_id)
     }
 

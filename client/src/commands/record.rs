@@ -23,15 +23,8 @@ pub(super) fn run(args: RecordArgs, cx: &mut Cx<'_>) -> Result<(), CommandError>
     let params = SessionRecordParams {
         session_id: target.session_id,
         message: MessageInput {
-            role,
-            parts: None,
-            content: Some(text),
-            timestamp: None,
-            tool_call_id: None,
-            tool_name: None,
             model: args.model.filter(|_| role == Role::Assistant),
-            finish_reason: None,
-            duration_ms: None,
+            ..MessageInput::text(role, text)
         },
         key: args.key,
     };
@@ -152,16 +145,19 @@ pub(super) fn text_or_stdin(given: Option<&str>, used: &TextUse) -> Result<Strin
             let problem = format!("there is no text to {}", used.verb);
             Err(CommandError::usage(problem, used.example))
         }
-        _ => {
-            let mut piped = Vec::new();
-            std::io::stdin().read_to_end(&mut piped).map_err(|source| CommandError::File {
-                action: "read",
-                path: "-".into(),
-                source,
-            })?;
-            from_stdin(piped, used.command)
-        }
+        _ => piped(used.command),
     }
+}
+
+/// All that comes through stdin, for a command.
+pub(super) fn piped(command: &'static str) -> Result<String, CommandError> {
+    let mut piped = Vec::new();
+    std::io::stdin().read_to_end(&mut piped).map_err(|source| CommandError::File {
+        action: "read",
+        path: "-".into(),
+        source,
+    })?;
+    from_stdin(piped, command)
 }
 
 fn from_stdin(piped: Vec<u8>, command: &'static str) -> Result<String, CommandError> {

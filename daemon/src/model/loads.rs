@@ -52,12 +52,6 @@ impl Loads {
         Agreed { num_ctx, how }
     }
 
-    /// Changes the window of a model because somebody said so.
-    pub(crate) fn set(&self, model: &str, num_ctx: u32) {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.insert(canonical(model), num_ctx);
-    }
-
     /// The window in force.
     pub(crate) fn current(&self, model: &str) -> Option<u32> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&canonical(model)).copied()
@@ -97,9 +91,6 @@ mod tests {
         assert_eq!(agree("a", 4096, None), (8192, Agreement::Kept));
         assert_eq!(agree("a:7b", 4096, Some(8192)), (8192, Agreement::Adopted));
         assert_eq!(agree("b", 4096, Some(2048)), (4096, Agreement::Begun));
-        loads.set("b", 2048);
-        assert_eq!(loads.current("b"), Some(2048));
-        assert_eq!(agree("b", 2048, None), (2048, Agreement::Kept));
         loads.clear();
         assert_eq!(loads.current("b"), None);
     }

@@ -86,13 +86,6 @@ impl Queues {
         Ticket { queues: self.clone(), model, id, changed }
     }
 
-    /// Who is admitted to a model.
-    pub(crate) fn holder(&self, model: &str) -> Option<String> {
-        let state = self.state();
-        let line = state.lines.get(&canonical(model))?;
-        line.places.first().map(|place| place.holder.clone())
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -173,13 +166,11 @@ mod tests {
         drop(running);
         assert!(is_admitted(&first_chat));
         assert!(!is_admitted(&second_chat) && !is_admitted(&second));
-        assert_eq!(queues.holder("m").as_deref(), Some("chat 1"));
         drop(first_chat);
         assert!(is_admitted(&second_chat) && !is_admitted(&second));
         drop(second_chat);
         assert!(is_admitted(&second));
         drop(second);
-        assert_eq!(queues.holder("m"), None);
         assert!(queues.state().lines.keys().eq(["other:latest"]));
     }
 

@@ -30,11 +30,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The window to reckon with: what the server uses, where it says so.
-    pub(crate) fn in_force(&self) -> u32 {
-        self.effective.unwrap_or(self.requested)
-    }
-
     /// What a person should know of it.
     pub(crate) fn warning(&self) -> Option<String> {
         let effective = self.effective.filter(|effective| *effective < self.requested)?;
@@ -86,11 +81,6 @@ impl KvGeometry {
         self.kv_heads
             .saturating_mul(self.key_length.saturating_add(self.value_length))
             .saturating_mul(KV_NUMBER_BYTES)
-    }
-
-    /// Bytes that a window takes.
-    pub(crate) const fn bytes(&self, num_ctx: u32) -> u64 {
-        self.bytes_per_token().saturating_mul(num_ctx as u64)
     }
 }
 
@@ -162,9 +152,9 @@ mod tests {
         // Llama 3 8B: 32 layers with 8 heads of 128 numbers each are 128 KiB a token.
         let llama = KvGeometry { kv_heads: 32 * 8, key_length: 128, value_length: 128 };
         assert_eq!(llama.bytes_per_token(), 131_072);
-        assert_eq!(llama.bytes(8192), 1 << 30);
+        assert_eq!(llama.bytes_per_token() * 8192, 1 << 30);
         let endless = KvGeometry { kv_heads: u64::MAX, key_length: 1, value_length: 1 };
-        assert_eq!(endless.bytes(u32::MAX), u64::MAX);
+        assert_eq!(endless.bytes_per_token(), u64::MAX);
     }
 
     #[test]
@@ -198,8 +188,6 @@ mod tests {
     #[test]
     fn a_smaller_window_than_asked_for_is_told() {
         let window = |effective| Window { requested: 8192, trained: None, effective };
-        assert_eq!(window(Some(4096)).in_force(), 4096);
-        assert_eq!(window(None).in_force(), 8192);
         assert_eq!(window(Some(8192)).warning(), None);
         assert_eq!(window(None).warning(), None);
         let warning = "the server uses a window of 4096 tokens instead of 8192";

@@ -234,3 +234,24 @@ pub struct SessionHeader {
     #[serde(default, skip_serializing_if = "Meta::is_empty")]
     pub metadata: Meta,
 }
+
+impl SessionHeader {
+    /// A header of which only the necessary is known.
+    #[must_use]
+    pub const fn new(session_id: SessionId, start_time: Timestamp) -> Self {
+        Self {
+            session_id,
+            start_time,
+            project_path: None,
+            model: None,
+            provider: None,
+            title: None,
+            system_prompt: None,
+            context_size: None,
+            mode: None,
+            forked_from: None,
+            imported_from: None,
+            metadata: Meta::new(),
+        }
+    }
+}

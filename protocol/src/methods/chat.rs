@@ -46,6 +46,25 @@ pub struct ChatSendParams {
     pub key: Option<String>,
 }
 
+impl ChatSendParams {
+    /// Answers what is recorded, in all as the session and the model have it.
+    #[must_use]
+    pub fn new(session_id: SessionId) -> Self {
+        Self {
+            session_id,
+            message: None,
+            model: None,
+            tools: Vec::new(),
+            options: Map::new(),
+            max_tokens: None,
+            think: None,
+            format: None,
+            detach: false,
+            key: None,
+        }
+    }
+}
+
 /// Whether a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]

@@ -73,32 +73,11 @@ fn turn(
     cx: &mut Cx<'_>,
 ) -> Result<Outcome, CommandError> {
     let params = ChatSendParams {
-        session_id: talk.id(cx)?,
-        message: message.map(said),
-        model: None,
-        tools: Vec::new(),
-        options: serde_json::Map::new(),
-        max_tokens: None,
+        message: message.map(|text| MessageInput::text(Role::User, text)),
         think: manner.think,
-        format: None,
-        detach: false,
-        key: None,
+        ..ChatSendParams::new(talk.id(cx)?)
     };
     turns.run(params, &mut |cx| talk.was_accepted(cx), watch, cx)
-}
-
-fn said(text: &str) -> MessageInput {
-    MessageInput {
-        role: Role::User,
-        parts: None,
-        content: Some(text.to_owned()),
-        timestamp: None,
-        tool_call_id: None,
-        tool_name: None,
-        model: None,
-        finish_reason: None,
-        duration_ms: None,
-    }
 }
 
 /// Whether somebody types, rather than a program writes.

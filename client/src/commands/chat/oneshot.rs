@@ -1,9 +1,8 @@
 //! One question, one answer.
 
-use std::io::Read as _;
-
 use serde_json::json;
 
+use super::super::record::piped;
 use super::super::{CommandError, Cx};
 use super::screen::{Lines, Screen};
 use super::talk::Talk;
@@ -23,17 +22,7 @@ pub(super) fn question(given: Option<&str>) -> Result<Option<String>, CommandErr
             other => Ok(other.map(str::to_owned)),
         };
     }
-    let mut piped = Vec::new();
-    std::io::stdin().read_to_end(&mut piped).map_err(|source| CommandError::File {
-        action: "read",
-        path: "-".into(),
-        source,
-    })?;
-    let piped = String::from_utf8(piped).map_err(|error| CommandError::NotUtf8 {
-        path: "-".into(),
-        offset: error.utf8_error().valid_up_to() as u64,
-        command: "chat",
-    })?;
+    let piped = piped("chat")?;
     let question = joined(given.unwrap_or_default(), &piped);
     if question.trim().is_empty() { Err(empty()) } else { Ok(Some(question)) }
 }

@@ -121,7 +121,10 @@ impl Talk {
     /// Asks another model from now on.
     pub(super) fn set_model(&mut self, model: String, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         if let Some(session) = self.session.take_if(|_| self.has_begun) {
-            let params = SessionUpdateParams { model: Some(model.clone()), ..nothing(&session) };
+            let params = SessionUpdateParams {
+                model: Some(model.clone()),
+                ..SessionUpdateParams::new(session.session_id)
+            };
             self.session = Some(session);
             self.session = Some(cx.call::<SessionUpdate>(&params)?.value.session);
         }
@@ -133,8 +136,10 @@ impl Talk {
 
     fn set_system(&mut self, system: String, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         if let Some(session) = &self.session {
-            let params =
-                SessionUpdateParams { system_prompt: Some(system.clone()), ..nothing(session) };
+            let params = SessionUpdateParams {
+                system_prompt: Some(system.clone()),
+                ..SessionUpdateParams::new(session.session_id)
+            };
             cx.call::<SessionUpdate>(&params)?;
         }
         self.system = Some(system);
@@ -180,21 +185,6 @@ impl Talk {
                 self.set_model(name, cx)
             }
         }
-    }
-}
-
-fn nothing(session: &Session) -> SessionUpdateParams {
-    SessionUpdateParams {
-        session_id: session.session_id,
-        title: None,
-        description: None,
-        model: None,
-        provider: None,
-        system_prompt: None,
-        context_size: None,
-        project_path: None,
-        pinned: None,
-        metadata: None,
     }
 }
 

@@ -53,16 +53,8 @@ where
 
 fn rename(args: RenameArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let params = SessionUpdateParams {
-        session_id: cx.session(&args.id)?,
         title: Some(args.title),
-        description: None,
-        model: None,
-        provider: None,
-        system_prompt: None,
-        context_size: None,
-        project_path: None,
-        pinned: None,
-        metadata: None,
+        ..SessionUpdateParams::new(cx.session(&args.id)?)
     };
     let reply = cx.call::<SessionUpdate>(&params)?;
     cx.print(&reply, |result, _| sessions::done("renamed", &result.session))

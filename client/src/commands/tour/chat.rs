@@ -119,26 +119,11 @@ fn smallest(models: &[ModelSummary]) -> Option<&ModelSummary> {
 fn params(session_id: SessionId, model: &ModelSummary) -> ChatSendParams {
     let thinks = model.capabilities.iter().any(|can| can == "thinking");
     ChatSendParams {
-        session_id,
-        message: Some(MessageInput {
-            role: Role::User,
-            parts: None,
-            content: Some(QUESTION.to_owned()),
-            timestamp: None,
-            tool_call_id: None,
-            tool_name: None,
-            model: None,
-            finish_reason: None,
-            duration_ms: None,
-        }),
+        message: Some(MessageInput::text(Role::User, QUESTION)),
         model: Some(model.model.clone()),
-        tools: Vec::new(),
-        options: serde_json::Map::new(),
         max_tokens: Some(MAX_TOKENS),
         think: thinks.then_some(Think::Flag(false)),
-        format: None,
-        detach: false,
-        key: None,
+        ..ChatSendParams::new(session_id)
     }
 }
 

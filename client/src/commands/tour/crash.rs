@@ -101,17 +101,7 @@ fn write(connector: &Connector, id: SessionId, writer: usize, acks: &Sender<Stri
     let Ok(mut client) = BlockingClient::connect(connector) else { return };
     for at in 0.. {
         let text = text_of(writer, at);
-        let message = MessageInput {
-            role: Role::User,
-            parts: None,
-            content: Some(text.clone()),
-            timestamp: None,
-            tool_call_id: None,
-            tool_name: None,
-            model: None,
-            finish_reason: None,
-            duration_ms: None,
-        };
+        let message = MessageInput::text(Role::User, text.clone());
         let params = SessionRecordParams { session_id: id, message, key: None };
         if client.call::<SessionRecord>(&params).is_err() || acks.send(text).is_err() {
             return;

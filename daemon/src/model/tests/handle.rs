@@ -66,7 +66,7 @@ async fn warming_waits_for_who_talks_to_the_model() {
     let chat = models.queues().enter("m", crate::model::queue::Priority::Chat, "a chat");
     let warm = models.warm("m", 4096, Duration::ZERO);
     let release = async {
-        assert_eq!(models.queues().holder("m").as_deref(), Some("a chat"));
+        assert_eq!(chat.ahead().holder, "a chat");
         let asked = server.requests();
         assert!(asked.iter().all(|request| request.line != "POST /api/chat"));
         drop(chat);

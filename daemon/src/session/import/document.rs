@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::losses::Losses;
-use super::{Imported, ImportedRecord, empty_header, end_at};
+use super::{Imported, ImportedRecord, end_at};
 
 /// Reads a JSON object that has a list of messages.
 pub(super) fn parse(
@@ -181,7 +181,7 @@ fn header(
     if id.is_none() {
         losses.add(None, "sessionId", "missing or not a UUID; the session has another one");
     }
-    let mut header = empty_header(id.unwrap_or_else(fallback_id), start);
+    let mut header = SessionHeader::new(id.unwrap_or_else(fallback_id), start);
     header.model = fields.text("model").filter(|name| !name.is_empty());
     header.provider = fields.text("provider").filter(|name| !name.is_empty());
     header.imported_from = Some(format!("document:{digest_hex}"));

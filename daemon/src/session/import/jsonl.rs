@@ -10,7 +10,7 @@ use serde_json::error::Category;
 
 use super::losses::Losses;
 use super::remap::SeqMap;
-use super::{ImportError, Imported, ImportedRecord, damaged, empty_header, lines, seq_of};
+use super::{ImportError, Imported, ImportedRecord, damaged, lines, seq_of};
 use crate::session::export::JSONL_VERSION;
 
 /// Reads an own export of lines.
@@ -122,7 +122,7 @@ impl Reader {
             let first = self.records.iter().map(|record| record.at).min();
             SessionHeader {
                 imported_from: Some(format!("jsonl:{digest_hex}")),
-                ..empty_header(
+                ..SessionHeader::new(
                     self.session_id.unwrap_or_else(fallback_id),
                     first.unwrap_or(Timestamp::from_unix_ms(0)),
                 )

@@ -12,7 +12,7 @@ mod losses;
 mod pi;
 mod remap;
 
-use ollm_protocol::content::{LeafMove, Meta, RecordBody, Scope, SessionHeader};
+use ollm_protocol::content::{LeafMove, RecordBody, Scope, SessionHeader};
 use ollm_protocol::methods::session::ImportReport;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
@@ -124,24 +124,6 @@ fn lines(text: &str) -> impl Iterator<Item = (u64, &str, bool)> {
         .zip(1..)
         .map(|(line, number)| (number, line.trim(), !line.ends_with('\n')))
         .filter(|(_, line, _)| !line.is_empty())
-}
-
-/// A header of which only the necessary is known.
-const fn empty_header(session_id: SessionId, start_time: Timestamp) -> SessionHeader {
-    SessionHeader {
-        session_id,
-        start_time,
-        project_path: None,
-        model: None,
-        provider: None,
-        title: None,
-        system_prompt: None,
-        context_size: None,
-        mode: None,
-        forked_from: None,
-        imported_from: None,
-        metadata: Meta::new(),
-    }
 }
 
 /// What an import calls a line that it cannot read.

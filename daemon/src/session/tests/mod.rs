@@ -53,18 +53,8 @@ pub(super) fn sessions(dir: &Path) -> Sessions {
 pub(super) fn birth() -> Birth {
     let clock = Clock::system();
     let header = SessionHeader {
-        session_id: clock.session_id(),
-        start_time: clock.now(),
-        project_path: None,
         model: Some("tiny:1b".to_owned()),
-        provider: None,
-        title: None,
-        system_prompt: None,
-        context_size: None,
-        mode: None,
-        forked_from: None,
-        imported_from: None,
-        metadata: Default::default(),
+        ..SessionHeader::new(clock.session_id(), clock.now())
     };
     Birth { header, key: None }
 }

@@ -135,6 +135,25 @@ pub struct SessionUpdateParams {
     pub metadata: Option<Meta>,
 }
 
+impl SessionUpdateParams {
+    /// Changes nothing yet.
+    #[must_use]
+    pub const fn new(session_id: SessionId) -> Self {
+        Self {
+            session_id,
+            title: None,
+            description: None,
+            model: None,
+            provider: None,
+            system_prompt: None,
+            context_size: None,
+            project_path: None,
+            pinned: None,
+            metadata: None,
+        }
+    }
+}
+
 /// What was deleted.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

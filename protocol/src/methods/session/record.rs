@@ -53,6 +53,24 @@ pub struct MessageInput {
     pub duration_ms: Option<u64>,
 }
 
+impl MessageInput {
+    /// A message of one text.
+    #[must_use]
+    pub fn text(role: Role, text: impl Into<String>) -> Self {
+        Self {
+            role,
+            parts: None,
+            content: Some(text.into()),
+            timestamp: None,
+            tool_call_id: None,
+            tool_name: None,
+            model: None,
+            finish_reason: None,
+            duration_ms: None,
+        }
+    }
+}
+
 /// Records one executed tool call.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

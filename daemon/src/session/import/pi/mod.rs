@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::fields::Fields;
 use super::losses::Losses;
-use super::{Imported, ImportedRecord, damaged, empty_header, end_at, lines, seq_of};
+use super::{Imported, ImportedRecord, damaged, end_at, lines, seq_of};
 
 /// The newest version whose entries are known.
 const NEWEST: u64 = 3;
@@ -114,7 +114,7 @@ impl Reader {
             self.foreign_id = Some(id);
         }
         let placeholder = SessionId::from_uuid(uuid::Uuid::nil());
-        let mut header = empty_header(
+        let mut header = SessionHeader::new(
             session_id.unwrap_or(placeholder),
             start_time.unwrap_or(Timestamp::from_unix_ms(0)),
         );
@@ -200,7 +200,7 @@ impl Reader {
         let end = self.at.unwrap_or(Timestamp::from_unix_ms(0));
         end_at(&mut self.records, self.tail, end);
         let placeholder = SessionId::from_uuid(uuid::Uuid::nil());
-        let mut header = self.header.take().unwrap_or_else(|| empty_header(placeholder, end));
+        let mut header = self.header.take().unwrap_or_else(|| SessionHeader::new(placeholder, end));
         if self.foreign_id.is_some() || header.session_id == placeholder {
             header.session_id = fallback_id();
         }
