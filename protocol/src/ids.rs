@@ -102,6 +102,11 @@ uuid_id!(
     SnapshotId,
     "snapshotId"
 );
+uuid_id!(
+    /// Names one checkpoint; a UUID, version 7.
+    CheckpointId,
+    "checkpointId"
+);
 
 /// The position of a record in its session's log, counted from 0.
 #[derive(

@@ -21,7 +21,7 @@ pub mod time;
 
 pub use error::{ErrorClass, ErrorData, ErrorKind};
 pub use event::{Event, EventKind};
-pub use ids::{InvalidId, Seq, SessionId, SnapshotId};
+pub use ids::{CheckpointId, InvalidId, Seq, SessionId, SnapshotId};
 pub use method::{Class, METHODS, Method, MethodInfo};
 pub use time::Timestamp;
 

@@ -11,7 +11,7 @@ use super::query::{self, shards};
 use crate::fsutil;
 
 /// The version of tables and tokens. Another one in a file means that it is moved aside and made anew.
-pub(super) const VERSION: i64 = 2;
+pub(super) const VERSION: i64 = 3;
 
 /// How long a connection waits for the other, in milliseconds. Only a checkpoint that truncates the WAL meets
 /// the reader, whose statements are short.

@@ -1,18 +1,18 @@
-//! A head and what follows it, rendered: resolves references on the path, applies cuts, lists what is left out.
+//! A head and what follows it, rendered: resolves references on the path, applies what is changed, lists what is left out.
 //!
 //! **Invariant**: the same head gives the same messages whether it was just planned or recorded long ago.
 
 use std::ops::Range;
 
-use ollm_protocol::Seq;
-use ollm_protocol::content::{HeadItem, Part, RecordBody};
+use ollm_protocol::content::{Checkpoint, HeadItem, Part, RecordBody};
 use ollm_protocol::methods::context::{ContextMessage, OmittedItem};
 
 use super::contents::{Bodies, ContentsError, batch};
 use super::cut::{self, Cut};
 use super::omitted::{Omitted, Reason};
-use super::render::{Renderer, Shown, left_out};
-use super::units::{PathItem, between};
+use super::render::{Renderer, Shown, quote};
+use super::steps::{Change, Step, Topic, steps};
+use super::units::PathItem;
 use crate::tokens::{Counter, IMAGE_TOKENS};
 
 /// What a conversation is made of.
@@ -22,6 +22,8 @@ pub(super) struct Layout<'a> {
     pub path: &'a [PathItem],
     /// The frozen head and the number of records of the path that it covers; `None`: everything verbatim.
     pub head: Option<(&'a [HeadItem], usize)>,
+    /// The checkpoints that the head may name.
+    pub checkpoints: &'a [Checkpoint],
     /// A user message that will follow and is not recorded.
     pub pending: Option<&'a str>,
     /// Who counts.
@@ -40,10 +42,14 @@ pub(super) struct Conversation {
     pub tokens: Vec<u32>,
     /// Tokens of the conversation before the pending message.
     pub recorded_tokens: u64,
+    /// Of those, tokens of the checkpoints.
+    pub checkpoint_tokens: u64,
     /// What is left out.
     pub omitted: Vec<OmittedItem>,
     /// Message records that are included, whole or cut.
     pub n_included: u64,
+    /// Message records that a checkpoint stands for.
+    pub n_summarized: u64,
 }
 
 impl Conversation {
@@ -51,13 +57,6 @@ impl Conversation {
     pub(super) fn total(&self) -> u64 {
         self.tokens.iter().map(|tokens| u64::from(*tokens)).sum()
     }
-}
-
-/// One stretch of a conversation, by indices into the path.
-enum Step {
-    Verbatim(Range<usize>),
-    Cut(usize, Cut),
-    LeftOut(String),
 }
 
 /// Renders a conversation; `None` when it has more than `limit` tokens.
@@ -72,13 +71,16 @@ pub(super) fn assemble(
         omitted: &mut omitted,
         n_included: 0,
     };
+    let mut checkpoint_tokens = 0;
     for step in steps(layout, writer.omitted) {
         let fits = match step {
             Step::Verbatim(range) => writer.verbatim(range, bodies)?,
-            Step::Cut(at, cut) => writer.cut(at, cut, bodies)?,
-            Step::LeftOut(text) => {
-                writer.renderer.user(&text, Vec::new());
-                true
+            Step::Changed(at, change) => writer.changed(at, &change, bodies)?,
+            Step::Quoted(topic, quotes) => writer.quoted(topic, &quotes, bodies)?,
+            Step::Text(text) => writer.text(&text),
+            Step::Checkpoint(text) => {
+                checkpoint_tokens += u64::from(layout.counter.count_text(&text));
+                writer.text(&text)
             }
         };
         if !fits {
@@ -95,78 +97,12 @@ pub(super) fn assemble(
         messages,
         tokens,
         recorded_tokens,
+        checkpoint_tokens,
+        n_summarized: omitted.n_summarized(),
         omitted: omitted.into_items(),
         n_included,
     };
     Ok((conversation.total() <= layout.limit).then_some(conversation))
-}
-
-/// The stretches in order; what the head does not show goes to `omitted`.
-fn steps(layout: &Layout<'_>, omitted: &mut Omitted) -> Vec<Step> {
-    let Some((head, covered)) = layout.head else {
-        return vec![Step::Verbatim(0..layout.path.len())];
-    };
-    let path = &layout.path[..covered];
-    let mut steps = Vec::new();
-    let mut handles = Vec::new();
-    let mut shown: Vec<Range<usize>> = Vec::new();
-    for item in head {
-        let (range, cut) = match item {
-            HeadItem::Range { from, to } => (between(path, *from, *to), None),
-            HeadItem::Cut { seq, head_chars, tail_chars } => {
-                (between(path, *seq, *seq), Some(Cut { head: *head_chars, tail: *tail_chars }))
-            }
-            HeadItem::Handle { seq } => {
-                handles.extend(path[between(path, *seq, *seq)].iter().map(handle));
-                continue;
-            }
-        };
-        if range.is_empty() {
-            continue;
-        }
-        shown.push(range.clone());
-        steps.push(match cut {
-            Some(cut) => Step::Cut(range.start, cut),
-            None => Step::Verbatim(range),
-        });
-    }
-    let gaps = gaps(path, shown);
-    for gap in &gaps {
-        omitted.add_run(&path[gap.clone()], Reason::Budget);
-    }
-    if let Some(first) = gaps.first() {
-        let n_users =
-            gaps.iter().flat_map(|gap| &path[gap.clone()]).filter(|i| i.is_user_message());
-        let n_more = (n_users.count() as u64).saturating_sub(handles.len() as u64);
-        let place = steps.iter().position(|step| match step {
-            Step::Verbatim(range) => range.start > first.start,
-            Step::Cut(at, _) => *at > first.start,
-            Step::LeftOut(_) => false,
-        });
-        steps.insert(place.unwrap_or(steps.len()), Step::LeftOut(left_out(&handles, n_more)));
-    }
-    steps.push(Step::Verbatim(covered..layout.path.len()));
-    steps
-}
-
-/// The number and the size of a record that is not shown.
-fn handle(item: &PathItem) -> (Seq, u32) {
-    (item.seq, item.tokens)
-}
-
-/// The stretches of a path that hold something and are not shown.
-fn gaps(path: &[PathItem], mut shown: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    shown.sort_by_key(|range| range.start);
-    shown.push(path.len()..path.len());
-    let mut gaps = Vec::new();
-    let mut next = 0;
-    for range in shown {
-        if next < range.start && path[next..range.start].iter().any(PathItem::enters) {
-            gaps.push(next..range.start);
-        }
-        next = next.max(range.end);
-    }
-    gaps
 }
 
 struct Writer<'a> {
@@ -198,20 +134,54 @@ impl Writer<'_> {
         Ok(true)
     }
 
-    /// Renders one record cut; false when the conversation has become too large.
-    fn cut(&mut self, at: usize, cut: Cut, bodies: &mut Bodies<'_>) -> Result<bool, ContentsError> {
+    /// Renders one record that is not shown whole; false when the conversation has become too large.
+    fn changed(
+        &mut self,
+        at: usize,
+        change: &Change,
+        bodies: &mut Bodies<'_>,
+    ) -> Result<bool, ContentsError> {
         let item = &self.layout.path[at];
         bodies.load(std::slice::from_ref(item))?;
-        self.one(item, bodies.get(item.seq), Some(cut));
+        self.one(item, bodies.get(item.seq), Some(change));
         Ok(!self.renderer.is_over(self.layout.limit))
     }
 
-    fn one(&mut self, item: &PathItem, body: Option<&RecordBody>, cut: Option<Cut>) {
+    /// Renders records as quotes in one block of a user turn.
+    fn quoted(
+        &mut self,
+        topic: Topic,
+        quotes: &[(usize, Option<Cut>)],
+        bodies: &mut Bodies<'_>,
+    ) -> Result<bool, ContentsError> {
+        let mut lines = Vec::new();
+        for (at, cut) in quotes {
+            let item = &self.layout.path[*at];
+            bodies.load(std::slice::from_ref(item))?;
+            let Some(body) = bodies.get(item.seq) else {
+                self.omitted.add(item, u64::from(item.tokens), Reason::Damaged);
+                continue;
+            };
+            let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
+            lines.push(quote(item, kept.as_ref().unwrap_or(body)));
+            self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
+            self.list_parts(item, body, kept.as_ref());
+        }
+        Ok(lines.is_empty() || self.text(&topic.block(&lines)))
+    }
+
+    /// A user turn that no record stands for; false when the conversation has become too large.
+    fn text(&mut self, text: &str) -> bool {
+        self.renderer.user(text, Vec::new());
+        !self.renderer.is_over(self.layout.limit)
+    }
+
+    fn one(&mut self, item: &PathItem, body: Option<&RecordBody>, change: Option<&Change>) {
         let Some(body) = body else {
             self.omitted.add(item, u64::from(item.tokens), Reason::Damaged);
             return;
         };
-        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
+        let kept = change.map(|change| change.apply(item.seq, body));
         let shown = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         self.list_parts(item, body, kept.as_ref());
         match shown {

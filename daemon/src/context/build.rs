@@ -119,7 +119,15 @@ fn layout<'a>(
 ) -> Layout<'a> {
     let has_system = system_texts(input).next().is_some();
     let counter = &input.counter;
-    Layout { path: input.path, head, pending: input.pending, counter, has_system, limit }
+    Layout {
+        path: input.path,
+        head,
+        checkpoints: input.checkpoints,
+        pending: input.pending,
+        counter,
+        has_system,
+        limit,
+    }
 }
 
 fn overflow(
@@ -159,6 +167,7 @@ fn reply(
     let Choice { strategy, conversation, new_head } = choice;
     let conversation_tokens = conversation.total();
     let tokens_used = budget.system + budget.tools + conversation_tokens;
+    let budget = &Budget { checkpoints: conversation.checkpoint_tokens, ..*budget };
     let (mut messages, mut tokens) = (Vec::new(), Vec::new());
     // Without a system message a template may still put something before the conversation.
     let before_tokens = budget.tools + if system.is_none() { budget.system } else { 0 };
@@ -179,6 +188,7 @@ fn reply(
         tokenizer: input.counter.identity().to_string(),
         head_tokens: conversation.recorded_tokens,
         head,
+        basis: None,
     });
     let count_kind = input.counter.kind_of(&messages);
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
@@ -187,10 +197,10 @@ fn reply(
         strategy: strategy.to_owned(),
         tokens_used,
         token_budget: budget.prompt_limit,
-        budget: budget.report(conversation_tokens),
+        budget: budget.report(conversation_tokens.saturating_sub(budget.checkpoints)),
         original_message_count: input.path.iter().filter(is_message).count() as u64,
         included_message_count: conversation.n_included,
-        summarized_message_count: 0,
+        summarized_message_count: conversation.n_summarized,
         omitted: conversation.omitted,
         count_kind,
         prefix_tokens,

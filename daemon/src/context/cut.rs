@@ -75,6 +75,19 @@ pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
     }
 }
 
+/// The record with one line in place of its result.
+pub(super) fn stub(body: &RecordBody, line: &str) -> RecordBody {
+    let mut kept = body.clone();
+    match &mut kept {
+        RecordBody::Message(message) => {
+            message.parts = vec![Part::Text { text: line.to_owned() }];
+        }
+        RecordBody::ToolCall(call) => line.clone_into(&mut call.result.llm_content),
+        _ => {}
+    }
+    kept
+}
+
 fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
     let mut kept = Message {
         tool_call_id: message.tool_call_id.clone(),

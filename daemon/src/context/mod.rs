@@ -5,7 +5,7 @@
 //!
 //! - [`build()`]: the one entry. It keeps the head in force while it fits, else plans a new one.
 //! - `budget`: arithmetic; `units`: what no cut separates; `strategy`: planners of heads.
-//! - `assemble`, `render`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
+//! - `steps`, `assemble`, `render`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
 
 mod assemble;
 mod budget;
@@ -15,11 +15,12 @@ mod cut;
 mod omitted;
 mod previous;
 mod render;
+mod steps;
 mod strategy;
 mod units;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::Epoch;
+use ollm_protocol::content::{Checkpoint, Epoch};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
 use serde_json::Value;
 
@@ -52,6 +53,8 @@ pub(crate) struct BuildInput<'a> {
     pub strategy: Option<&'a str>,
     /// Whether the caller will record a new epoch.
     pub compact: CompactMode,
+    /// The checkpoints in force on the path, oldest first.
+    pub checkpoints: &'a [Checkpoint],
     /// The epoch in force on the path and the record that opened it.
     pub epoch: Option<(Seq, &'a Epoch)>,
     /// The build before this one.

@@ -1,5 +1,6 @@
 //! What a context leaves out, and why: nothing is dropped silently.
 
+use ollm_protocol::content::RecordKind;
 use ollm_protocol::methods::context::OmittedItem;
 
 use super::units::PathItem;
@@ -9,6 +10,8 @@ use super::units::PathItem;
 pub(super) enum Reason {
     /// It does not fit.
     Budget,
+    /// A checkpoint stands for it.
+    Summarized,
     /// Its middle does not fit.
     Cut,
     /// Its pictures do not fit.
@@ -32,6 +35,7 @@ impl Reason {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Budget => "budget",
+            Self::Summarized => "summarized",
             Self::Cut => "cut",
             Self::Image => "image",
             Self::Thinking => "thinking",
@@ -46,7 +50,10 @@ impl Reason {
 
 /// The list as it grows.
 #[derive(Debug, Default)]
-pub(super) struct Omitted(Vec<OmittedItem>);
+pub(super) struct Omitted {
+    items: Vec<OmittedItem>,
+    n_summarized: u64,
+}
 
 impl Omitted {
     /// Lists one record.
@@ -62,6 +69,10 @@ impl Omitted {
     /// Lists a whole run of records as one item; those that never enter a context do not count.
     pub(super) fn add_run(&mut self, items: &[PathItem], reason: Reason) {
         let mut entering = items.iter().filter(|item| item.enters());
+        if reason == Reason::Summarized {
+            let n_messages = items.iter().filter(|item| item.kind == RecordKind::Message).count();
+            self.n_summarized += n_messages as u64;
+        }
         let Some(first) = entering.next() else { return };
         let (last, tokens) = entering.fold((first, u64::from(first.tokens)), |(_, sum), item| {
             (item, sum + u64::from(item.tokens))
@@ -74,13 +85,18 @@ impl Omitted {
         });
     }
 
+    /// Messages that a checkpoint stands for.
+    pub(super) const fn n_summarized(&self) -> u64 {
+        self.n_summarized
+    }
+
     /// The list, oldest first.
     pub(super) fn into_items(mut self) -> Vec<OmittedItem> {
-        self.0.sort_by_key(|item| item.seq);
-        self.0
+        self.items.sort_by_key(|item| item.seq);
+        self.items
     }
 
     fn push(&mut self, item: OmittedItem) {
-        self.0.push(item);
+        self.items.push(item);
     }
 }

@@ -342,8 +342,26 @@ pub(super) fn left_out(handles: &[(Seq, u32)], n_more: u64) -> String {
     note("left-out", &[], &lines.join("\n"))
 }
 
+/// A record as a quote: its number, who said it where that is not the user, and its text.
+pub(super) fn quote(item: &PathItem, body: &RecordBody) -> String {
+    let (who, text) = match body {
+        RecordBody::Message(message) => match message.role {
+            Role::User => (String::new(), message.plain_text()),
+            Role::Assistant => (" assistant".to_owned(), message.plain_text()),
+            Role::System => (" system".to_owned(), message.plain_text()),
+            Role::Tool => (" tool".to_owned(), message.plain_text()),
+        },
+        RecordBody::ToolCall(call) => (format!(" {}", call.name), call.result.llm_content.clone()),
+        RecordBody::Custom(custom) => {
+            (String::new(), custom.context_text.clone().unwrap_or_default())
+        }
+        _ => (String::new(), String::new()),
+    };
+    format!("[#{}{who}] {text}", item.seq)
+}
+
 /// A delimited block in a user turn: data, not instructions.
-fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String {
+pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String {
     let mut opening = tag.to_owned();
     for (name, value) in attributes.iter().filter(|(_, value)| !value.is_empty()) {
         opening.push_str(&format!(" {name}={value:?}"));

@@ -93,6 +93,7 @@ impl Session {
             user_share: 0.5,
             strategy: None,
             compact: CompactMode::Auto,
+            checkpoints: &[],
             epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
             previous: None,
             counter: Counter::ESTIMATE,

@@ -41,6 +41,8 @@ impl Entry {
     pub(crate) const HAS_THINKING: u16 = 8;
     /// A custom record that enters the context.
     pub(crate) const IN_CONTEXT: u16 = 16;
+    /// A context head that was frozen: an epoch, or a compaction that opens one.
+    pub(crate) const OPENS_EPOCH: u16 = 64;
     /// It was whole once and could not be read later; it keeps its place on the path.
     const UNREADABLE: u16 = 32;
 

@@ -271,10 +271,19 @@ impl SessionState {
 
     /// The newest record of a kind on the active path.
     pub(crate) fn newest_on_path(&self, wanted: RecordKind) -> Option<Seq> {
+        self.newest_where(|entry| entry.kind() == Some(wanted))
+    }
+
+    /// The newest record on the active path that froze a context head.
+    pub(crate) fn newest_epoch(&self) -> Option<Seq> {
+        self.newest_where(|entry| entry.has(Entry::OPENS_EPOCH))
+    }
+
+    fn newest_where(&self, wanted: impl Fn(&Entry) -> bool) -> Option<Seq> {
         let mut next = self.carry.leaf;
         while let Some(seq) = next {
             let entry = self.entry(seq)?;
-            if entry.kind() == Some(wanted) {
+            if wanted(&entry) {
                 return Some(seq);
             }
             next = entry.parent().filter(|parent| *parent < seq);

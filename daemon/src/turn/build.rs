@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ollm_protocol::content::{Epoch, RecordBody, RecordKind};
+use ollm_protocol::content::{Compaction, Epoch, RecordBody};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
@@ -122,7 +122,7 @@ fn view(live: &Live) -> View {
         system_prompt: state.system_prompt().map(str::to_owned),
         context_size: state.context_size(),
         model: state.model().map(str::to_owned),
-        epoch_at: state.newest_on_path(RecordKind::Epoch),
+        epoch_at: state.newest_epoch(),
     }
 }
 
@@ -176,6 +176,7 @@ fn plan(
         user_share: config.context.user_share,
         strategy: params.strategy.as_deref(),
         compact: params.compact,
+        checkpoints: &[],
         epoch: epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
         previous: previous.as_ref(),
         counter,
@@ -188,6 +189,7 @@ fn plan(
 fn epoch_of(core: &Core, id: SessionId, seq: Seq) -> Result<Epoch, TurnError> {
     match core.sessions.bodies(id, &[seq])?.pop().flatten() {
         Some(RecordBody::Epoch(epoch)) => Ok(epoch),
+        Some(RecordBody::Compaction(Compaction { epoch: Some(epoch), .. })) => Ok(epoch),
         _ => Err(SessionError::Damaged { id, seq }.into()),
     }
 }

@@ -3,6 +3,7 @@
 //! A change here is a change of the file format; frozen fixtures guard it.
 
 mod change;
+mod checkpoint;
 mod context;
 mod document;
 mod message;
@@ -13,7 +14,11 @@ pub use change::{
     Close, CloseReason, ContextEntryChange, ContextScope, Custom, GoalChange, Label, LeafMove,
     LoopKind, LoopMark, LoopPattern, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,
 };
-pub use context::{BranchSummary, Compaction, Delta, Epoch, HeadItem, Usage};
+pub use checkpoint::Checkpoint;
+pub use context::{
+    BranchSummary, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem, Retention,
+    Usage,
+};
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
 pub use message::{Message, Part, Role};
 pub use record::{Record, RecordBody, RecordKind, Scope, SessionHeader};

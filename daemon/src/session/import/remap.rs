@@ -50,6 +50,10 @@ impl SeqMap {
                 if let Some(epoch) = &mut compaction.epoch {
                     self.apply_head(&mut epoch.head);
                 }
+                for checkpoint in &mut compaction.checkpoints {
+                    checkpoint.from = self.at_or_after(checkpoint.from).unwrap_or(checkpoint.from);
+                    checkpoint.to = self.at_or_before(checkpoint.to).unwrap_or(checkpoint.to);
+                }
             }
             RecordBody::Epoch(epoch) => self.apply_head(&mut epoch.head),
             RecordBody::BranchSummary(summary) => {
@@ -89,9 +93,18 @@ impl SeqMap {
                     _ => false,
                 }
             }
-            HeadItem::Cut { seq, .. } | HeadItem::Handle { seq } => {
-                self.exact(*seq).map(|new| *seq = new).is_some()
-            }
+            HeadItem::Stub { seq, by, .. } => match (self.exact(*seq), self.exact(*by)) {
+                (Some(new), Some(new_by)) => {
+                    (*seq, *by) = (new, new_by);
+                    true
+                }
+                _ => false,
+            },
+            HeadItem::Cut { seq, .. }
+            | HeadItem::Handle { seq }
+            | HeadItem::Earlier { seq, .. }
+            | HeadItem::Pinned { seq, .. } => self.exact(*seq).map(|new| *seq = new).is_some(),
+            HeadItem::Checkpoint { .. } | HeadItem::Block { .. } => true,
         });
     }
 }

@@ -121,6 +121,8 @@ pub(crate) fn flags_of(body: &RecordBody) -> u16 {
             _ => flags,
         }),
         RecordBody::Custom(custom) if custom.context_text.is_some() => Entry::IN_CONTEXT,
+        RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Entry::OPENS_EPOCH,
+        RecordBody::Epoch(_) => Entry::OPENS_EPOCH,
         _ => 0,
     }
 }

@@ -166,6 +166,7 @@ struct ScanLine<'a> {
     #[serde(borrow)]
     message: Option<ScanMessage<'a>>,
     custom: Option<ScanCustom>,
+    compaction: Option<ScanCompaction>,
 }
 
 #[derive(Deserialize)]
@@ -185,6 +186,11 @@ struct ScanPart<'a> {
 #[serde(rename_all = "camelCase")]
 struct ScanCustom {
     context_text: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct ScanCompaction {
+    epoch: Option<IgnoredAny>,
 }
 
 /// Only the version, so that a line of a newer one is told apart from damage.
@@ -260,6 +266,10 @@ fn scan_flags(line: &ScanLine<'_>) -> u16 {
     }
     if line.custom.as_ref().is_some_and(|custom| custom.context_text.is_some()) {
         flags |= Entry::IN_CONTEXT;
+    }
+    let compaction_opens = line.compaction.as_ref().is_some_and(|body| body.epoch.is_some());
+    if compaction_opens || line.kind == RecordKind::Epoch {
+        flags |= Entry::OPENS_EPOCH;
     }
     flags
 }

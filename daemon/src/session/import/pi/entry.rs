@@ -102,6 +102,10 @@ impl Reader {
             tokens_after: None,
             tokenizer: TOKENIZER.to_owned(),
             epoch: None,
+            checkpoints: Vec::new(),
+            method: None,
+            model: None,
+            retention: None,
         });
         self.push(at, body);
     }

@@ -1,10 +1,10 @@
 //! Export then import gives the same session back.
 
 use ollm_protocol::content::{
-    BranchSummary, Close, CloseReason, Compaction, ContextEntryChange, Custom, Delta, Epoch,
-    GoalChange, HeadItem, Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch,
-    ModeChange, Part, Pin, Record, RecordBody, RecordKind, Role, SessionDocument, SessionHeader,
-    SnapshotMark, ToolCall, ToolResult, Usage,
+    BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
+    Delta, Epoch, EpochBasis, GoalChange, HeadItem, Label, LeafMove, LoopKind, LoopMark,
+    LoopPattern, Message, MetaPatch, ModeChange, Part, Pin, Record, RecordBody, RecordKind,
+    Retention, Role, SessionDocument, SessionHeader, SnapshotMark, ToolCall, ToolResult, Usage,
 };
 use ollm_protocol::methods::session::ExportFormat;
 use ollm_protocol::{Seq, SessionId, SnapshotId, Timestamp};
@@ -150,7 +150,12 @@ fn body_of(
             HeadItem::Range { from, to },
             HeadItem::Cut { seq: to, head_chars: n, tail_chars: n },
             HeadItem::Handle { seq: from },
+            HeadItem::Stub { seq: from, reason: text.clone(), by: to },
+            HeadItem::Earlier { seq: to, head_chars: Some(n), tail_chars: None },
+            HeadItem::Pinned { seq: to, head_chars: None, tail_chars: Some(n) },
+            HeadItem::Block { topic: text.clone(), text: text.clone() },
         ],
+        basis: flag.then(|| EpochBasis { additions: text.clone(), ..EpochBasis::default() }),
     };
     match kind {
         RecordKind::Session => RecordBody::Session(header),
@@ -164,6 +169,10 @@ fn body_of(
             tokens_after: other.map(|seq| seq.0),
             tokenizer: text,
             epoch: flag.then_some(epoch),
+            checkpoints: Vec::new(),
+            method: flag.then_some(CompactionMethod::Summarized),
+            model: maybe,
+            retention: flag.then(Retention::default),
         }),
         RecordKind::Epoch => RecordBody::Epoch(epoch),
         RecordKind::Delta => RecordBody::Delta(Delta { topic: text.clone(), text }),
