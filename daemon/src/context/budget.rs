@@ -84,6 +84,22 @@ impl Budget {
     }
 }
 
+/// Tokens of conversation from which on it is compacted: a share of what it may have.
+pub(crate) fn trigger(available: u64, threshold: f64) -> u64 {
+    share(available, threshold)
+}
+
+/// A share of some tokens.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "token counts lie far below 2^52, and a share lies between 0 and 1"
+)]
+pub(super) fn share(tokens: u64, share: f64) -> u64 {
+    (tokens as f64 * share.clamp(0.0, 1.0)) as u64
+}
+
 /// 85 % of the window, or less where the user reserves more than the rest for answers; never under 60 %.
 fn prompt_limit(num_ctx: u32, answer_reserve: u32) -> u64 {
     let window = u64::from(num_ctx);
@@ -114,6 +130,13 @@ mod tests {
         check(2048, 0, (0, 0, 0), (1741, 1741));
         check(4096, 0, (0, 0, 0), (3482, 3482));
         check(262_144, 0, (0, 0, 0), (222_822, 222_822));
+    }
+
+    #[test]
+    fn a_conversation_is_compacted_at_a_share_of_its_room() {
+        assert_eq!(trigger(6463, 0.8), 5170);
+        assert_eq!(trigger(4463, 0.8), 3570);
+        assert_eq!(trigger(6963, 0.8), 5570);
     }
 
     #[test]

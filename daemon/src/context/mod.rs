@@ -8,10 +8,13 @@
 //! - `steps`, `assemble`, `render`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
 
 mod assemble;
+mod basis;
 mod budget;
 mod build;
+mod compact;
 mod contents;
 mod cut;
+mod ledger;
 mod omitted;
 mod previous;
 mod render;
@@ -24,8 +27,12 @@ use ollm_protocol::content::{Checkpoint, Epoch};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
 use serde_json::Value;
 
+pub(crate) use self::basis::Addition;
 pub(crate) use self::budget::MIN_CONTEXT_SIZE;
 pub(crate) use self::build::build;
+pub(crate) use self::compact::{
+    CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
+};
 pub(crate) use self::contents::{Contents, ContentsError};
 pub(crate) use self::previous::PreviousBuild;
 pub(crate) use self::units::PathItem;
@@ -39,6 +46,18 @@ pub(crate) struct BuildInput<'a> {
     pub system_prompt: Option<&'a str>,
     /// The text of the session's mode.
     pub mode_text: Option<&'a str>,
+    /// The context entries in force, in order.
+    pub entries: &'a [Addition],
+    /// The goal as the system message tells it.
+    pub goal: Option<&'a str>,
+    /// Decisions that the goal locks.
+    pub decisions: &'a [String],
+    /// Pinned records, in the order of pinning.
+    pub pins: &'a [Seq],
+    /// The project's directory.
+    pub project_path: Option<&'a str>,
+    /// The model that is asked, where one is known.
+    pub model: Option<&'a str>,
     /// Tool definitions that will be sent along.
     pub tools: &'a [Value],
     /// A user message that will follow and is not recorded.
@@ -74,6 +93,8 @@ pub(crate) struct Built {
     pub new_epoch: Option<Epoch>,
     /// To be given to the next build as `previous`.
     pub build: PreviousBuild,
+    /// Tokens of each message.
+    pub tokens: Vec<u32>,
 }
 
 /// A context cannot be built.

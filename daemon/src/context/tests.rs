@@ -86,6 +86,12 @@ impl Session {
             path: &self.path,
             system_prompt: Some("You are helpful."),
             mode_text: None,
+            entries: &[],
+            goal: None,
+            decisions: &[],
+            pins: &[],
+            project_path: None,
+            model: None,
             tools: &[],
             pending: None,
             context_size,
@@ -237,7 +243,7 @@ fn a_message_larger_than_the_window_keeps_both_ends() {
     session.say(Role::User, &text);
     let built = session.build_auto(2048);
     let content = &built.result.messages[1].content;
-    assert!(content.starts_with("BEGIN") && content.ends_with("END"), "{content}");
+    assert!(content.starts_with("BEGIN") && content.trim_end().ends_with("END"), "{content}");
     assert!(content.contains("characters left out; session.get from 1]"));
     assert!(built.result.budget.current_conversation_tokens > 500);
     assert_eq!(built.result.omitted.len(), 1);
@@ -259,7 +265,7 @@ fn what_does_not_fit_is_said_with_numbers() {
     };
     assert_eq!(
         fails(Some("best"), None, None, 2048),
-        "no strategy is named best; there are full-history (every message, verbatim), floor (the original task and the newest turns, at most half of the room)"
+        "no strategy is named best; there are full-history (every message, verbatim), pruned-tools (every message, with older tool results shortened), checkpointed (summaries of older turns, what the user said, and the newest turns), minimal-state (task, files, status and decisions by the records, and the newest turns), floor (the original task and the newest turns, at most half of the room)"
     );
     let message = fails(None, None, None, 100);
     assert_eq!(message, "a context window of 100 tokens is too small; the least is 2048");
@@ -299,7 +305,7 @@ fn a_long_session_opens_epochs_rarely_and_never_stops() {
         session.say(Role::Assistant, &"because ".repeat(turn % 60));
         let built = session.build_auto(2048);
         n_epochs += usize::from(built.new_epoch.is_some());
-        assert!(built.result.messages[1].content.starts_with("question 0"));
+        assert!(built.result.messages[1].content.contains("question 0"));
     }
     // Half the room is free after each, which is some eight of these turns.
     assert!((20..100).contains(&n_epochs), "{n_epochs}");
@@ -474,7 +480,8 @@ proptest! {
             match (&built.new_epoch, &before) {
                 (Some(epoch), _) => {
                     let conversation = built.result.budget.current_conversation_tokens;
-                    prop_assert!(conversation * 100 <= built.result.budget.available_tokens * 55);
+                    let is_first = epoch.cause == "start";
+                    prop_assert!(is_first || conversation * 100 <= built.result.budget.available_tokens * 55);
                     prop_assert_eq!(epoch.head_tokens, conversation);
                     let seq = session.push(RecordBody::Epoch(epoch.clone()));
                     session.epoch = Some((seq, epoch.clone()));

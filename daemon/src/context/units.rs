@@ -60,6 +60,16 @@ impl PathItem {
         !matches!(self.place(), Place::Outside)
     }
 
+    /// Whether it is an utterance.
+    pub(super) const fn is_message(&self) -> bool {
+        matches!(self.kind, RecordKind::Message)
+    }
+
+    /// Whether it may say what a tool was called with.
+    pub(super) const fn may_call(&self) -> bool {
+        self.calls_tools || matches!(self.kind, RecordKind::ToolCall)
+    }
+
     /// Whether it is something that a user said.
     pub(super) const fn is_user_message(&self) -> bool {
         matches!((self.kind, self.role), (RecordKind::Message, Some(Role::User)))

@@ -33,7 +33,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 
 pub(crate) use live::Live;
 pub(crate) use shared::Hints;
-pub(crate) use state::IDLE_CLOSE_MS;
+pub(crate) use state::{IDLE_CLOSE_MS, SessionState};
 pub(crate) use store::{Sessions, SessionsOptions};
 
 use self::index::KeyEntry;

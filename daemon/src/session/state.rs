@@ -274,12 +274,8 @@ impl SessionState {
         self.newest_where(|entry| entry.kind() == Some(wanted))
     }
 
-    /// The newest record on the active path that froze a context head.
-    pub(crate) fn newest_epoch(&self) -> Option<Seq> {
-        self.newest_where(|entry| entry.has(Entry::OPENS_EPOCH))
-    }
-
-    fn newest_where(&self, wanted: impl Fn(&Entry) -> bool) -> Option<Seq> {
+    /// The newest record on the active path of which something is true.
+    pub(crate) fn newest_where(&self, wanted: impl Fn(&Entry) -> bool) -> Option<Seq> {
         let mut next = self.carry.leaf;
         while let Some(seq) = next {
             let entry = self.entry(seq)?;
@@ -303,6 +299,12 @@ impl SessionState {
         let set = carry.patch.system_prompt.as_deref();
         set.or_else(|| carry.header.as_ref()?.system_prompt.as_deref())
             .filter(|text| !text.is_empty())
+    }
+
+    /// The project's directory.
+    pub(crate) fn project_path(&self) -> Option<&str> {
+        let header = self.carry.header.as_ref();
+        self.carry.patch.project_path.as_deref().or_else(|| header?.project_path.as_deref())
     }
 
     /// The context window in force, in tokens.

@@ -4,6 +4,7 @@
 //! **Invariant**: nothing here knows the wire's errors or framing; every function takes the [`Core`] first.
 
 mod build;
+mod builds;
 mod chat;
 mod counts;
 mod create;
@@ -12,6 +13,7 @@ mod exchange;
 mod list;
 mod loops;
 mod models;
+mod prepared;
 mod read;
 mod record;
 mod remove;
@@ -25,7 +27,8 @@ use ollm_protocol::content::{LoopKind, LoopPattern, RecordBody};
 use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::session::Session;
 
-pub(crate) use build::{Builds, build};
+pub(crate) use build::build;
+pub(crate) use builds::Builds;
 pub(crate) use chat::{ChatError, Chats, Started, cancel, settle, start, submit_tool_results};
 pub(crate) use counts::Counts;
 pub(crate) use create::create;

@@ -38,6 +38,9 @@ pub struct Checkpoint {
     /// Files that tools changed in the range, by the records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files_modified: Vec<String>,
+    /// Files that tools only read in the range, by the records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files_read: Vec<String>,
     /// What the summary says comes next.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub next_steps: Vec<String>,

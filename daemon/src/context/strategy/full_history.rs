@@ -28,6 +28,10 @@ impl Strategy for FullHistory {
         true
     }
 
+    fn shrinks(&self) -> bool {
+        false
+    }
+
     fn plan(
         &self,
         ground: &mut Ground<'_, '_>,

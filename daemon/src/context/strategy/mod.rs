@@ -2,10 +2,17 @@
 //!
 //! A plan is a list of references; whether it fits is decided by rendering it, not by the planner.
 
+mod checkpointed;
 mod floor;
 mod full_history;
+mod keep;
+mod minimal_state;
+mod opening;
+mod pruned_tools;
 
-use ollm_protocol::content::HeadItem;
+pub(super) use checkpointed::RECENT_PERCENT;
+use ollm_protocol::Seq;
+use ollm_protocol::content::{Checkpoint, HeadItem};
 
 use super::ContextError;
 use super::contents::{Bodies, ContentsError};
@@ -23,12 +30,22 @@ pub(crate) trait Strategy: Sync {
     /// Tokens that the conversation must have for it to be worth trying.
     fn min_tokens(&self) -> u64;
 
-    /// Whether it keeps everything, so that a smaller target changes nothing.
+    /// Whether it keeps everything.
     fn keeps_all(&self) -> bool {
         false
     }
 
-    /// A head of about `target` tokens at most; `None` when there is none.
+    /// Whether its heads begin with the checkpoints in force.
+    fn has_checkpoints(&self) -> bool {
+        false
+    }
+
+    /// Whether a smaller target gives a smaller head.
+    fn shrinks(&self) -> bool {
+        true
+    }
+
+    /// A head of about `target` tokens at most, checkpoints not counted; `None` when there is none.
     fn plan(
         &self,
         ground: &mut Ground<'_, '_>,
@@ -44,20 +61,49 @@ pub(crate) struct Ground<'a, 's> {
     pub(super) bodies: &'a mut Bodies<'s>,
     /// Who counts.
     pub(super) counter: &'a Counter,
+    /// The checkpoints in force, oldest first.
+    pub(super) checkpoints: &'a [Checkpoint],
+    /// Pinned records, in the order of pinning.
+    pub(super) pins: &'a [Seq],
+    /// Decisions that the goal locks.
+    pub(super) decisions: &'a [String],
+    /// The project's directory.
+    pub(super) project: Option<&'a str>,
     /// The most that user messages may have, in tokens.
     pub(super) user_tokens: u64,
+    /// The most that a prompt may have, in tokens; pins and file lists have shares of it.
+    pub(super) prompt_limit: u64,
 }
 
 /// Every strategy, in the order in which they are tried.
-pub(crate) const STRATEGIES: &[&dyn Strategy] = &[&full_history::FullHistory, &floor::Floor];
+pub(crate) const STRATEGIES: &[&dyn Strategy] = &[
+    &full_history::FullHistory,
+    &pruned_tools::PrunedTools,
+    &checkpointed::Checkpointed,
+    &minimal_state::MinimalState,
+    &floor::Floor,
+];
+
+/// Other names under which a strategy is known.
+const ALIASES: &[(&str, &str)] = &[("recent-plus-summary", checkpointed::NAME)];
 
 /// The strategy in force where no epoch was recorded: everything, verbatim.
 pub(super) const IMPLICIT: &str = full_history::NAME;
 
 /// The strategy of a name.
 pub(super) fn by_name(name: &str) -> Result<&'static dyn Strategy, ContextError> {
-    STRATEGIES.iter().copied().find(|strategy| strategy.name() == name).ok_or_else(|| {
+    let own = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, own)| own);
+    STRATEGIES.iter().copied().find(|strategy| strategy.name() == own).ok_or_else(|| {
         let known = STRATEGIES.iter().map(|strategy| (strategy.name(), strategy.about())).collect();
         ContextError::UnknownStrategy { name: name.to_owned(), known }
     })
 }
+
+/// The strategy that begins with the checkpoints in force.
+pub(super) const CHECKPOINTED: &dyn Strategy = &checkpointed::Checkpointed;
+/// The strategy that shortens old tool results.
+pub(super) const PRUNED: &dyn Strategy = &pruned_tools::PrunedTools;
+/// The strategy that needs no summary.
+pub(super) const MINIMAL: &dyn Strategy = &minimal_state::MinimalState;
+/// The strategy that always fits.
+pub(super) const FLOOR: &dyn Strategy = &floor::Floor;

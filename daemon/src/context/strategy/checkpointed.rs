@@ -1,0 +1,92 @@
+//! Summaries of what was, what the user said, and the newest turns verbatim.
+//!
+//! Of the target, the newest turns may have six tenths; files, pins and earlier user messages have their shares of
+//! the rest, and what they leave goes to the turns again. Where the newest turns begin in the middle of a turn, the
+//! message that began it stands before them as what is being answered.
+
+use ollm_protocol::content::HeadItem;
+
+use super::keep::Keeper;
+use super::{Ground, Strategy};
+use crate::context::contents::ContentsError;
+use crate::context::units::{PathItem, Unit, split};
+
+/// Its name.
+pub(super) const NAME: &str = "checkpointed";
+/// Percent of the target for the newest turns.
+pub(crate) const RECENT_PERCENT: u64 = 60;
+
+/// Keeps the checkpoints in force and what they do not stand for.
+pub(super) struct Checkpointed;
+
+impl Strategy for Checkpointed {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn about(&self) -> &'static str {
+        "summaries of older turns, what the user said, and the newest turns"
+    }
+
+    fn min_tokens(&self) -> u64 {
+        1500
+    }
+
+    fn has_checkpoints(&self) -> bool {
+        true
+    }
+
+    fn plan(
+        &self,
+        ground: &mut Ground<'_, '_>,
+        target: u64,
+    ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
+        let Some(start) = summarized(ground) else { return Ok(None) };
+        let path = ground.path;
+        let all = split(path);
+        let units = &all[all.partition_point(|unit| unit.start < start)..];
+        let mut keeper = Keeper::new(ground, target);
+        let reserved = keeper.reserve_task()?;
+        let room = keeper.left * RECENT_PERCENT / 100;
+        keeper.keep_newest(units, room)?;
+        keep_begun(&mut keeper, target)?;
+        keeper.keep_task(reserved)?;
+        keeper.keep_files(start)?;
+        keeper.keep_pins()?;
+        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()))?;
+        keep_rest(&mut keeper, units)?;
+        Ok(Some(keeper.into_head(true)))
+    }
+}
+
+/// Where the records begin that no checkpoint stands for; `None` without a checkpoint.
+pub(super) fn summarized(ground: &Ground<'_, '_>) -> Option<usize> {
+    let last = ground.checkpoints.last()?;
+    Some(ground.path.partition_point(|item| item.seq <= last.to))
+}
+
+/// Keeps the user message that is being answered, where its turn is kept only in part.
+pub(super) fn keep_begun(
+    keeper: &mut Keeper<'_, '_, '_>,
+    target: u64,
+) -> Result<(), ContentsError> {
+    let path = keeper.ground.path;
+    let first = keeper.first_turn().unwrap_or(path.len());
+    let is_begun = path.get(first).is_none_or(|item| !item.is_user_message());
+    let began = path[..first].iter().rposition(PathItem::is_user_message);
+    if let Some(at) = began.filter(|_| is_begun) {
+        let share = keeper.left.min(target / 2);
+        keeper.keep_user(at, share)?;
+    }
+    Ok(())
+}
+
+/// Gives what is left to turns that did not fit before, as long as they join those that are kept.
+fn keep_rest(keeper: &mut Keeper<'_, '_, '_>, units: &[Unit]) -> Result<(), ContentsError> {
+    let is_kept = |unit: &Unit| keeper.has(unit.start);
+    if !units.is_empty() && !units.iter().all(is_kept) {
+        let room = keeper.left;
+        keeper.keep_newest(units, room)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! What the session is about and how it stands, and the newest turns: for when nothing else fits.
+//!
+//! The state is extracted from the records: project, original task, files, status, decisions, blockers.
+
+use ollm_protocol::content::{HeadItem, RecordBody, Role};
+
+use super::checkpointed::{RECENT_PERCENT, keep_begun, summarized};
+use super::keep::Keeper;
+use super::opening::{ledger, ledger_text};
+use super::{Ground, Strategy};
+use crate::context::contents::ContentsError;
+use crate::context::units::{PathItem, split};
+
+/// Percent of the target for the state.
+const STATE_PERCENT: u64 = 40;
+/// Records at the end that are looked at for status and blockers.
+const RECENT_RECORDS: usize = 64;
+/// Characters of the last answer, and of a blocker.
+const STATUS_CHARS: usize = 300;
+const BLOCKER_CHARS: usize = 160;
+/// Most decisions and blockers.
+const MAX_DECISIONS: usize = 12;
+const MAX_BLOCKERS: usize = 3;
+
+/// Keeps the state and the newest turns.
+pub(super) struct MinimalState;
+
+impl Strategy for MinimalState {
+    fn name(&self) -> &'static str {
+        "minimal-state"
+    }
+
+    fn about(&self) -> &'static str {
+        "task, files, status and decisions by the records, and the newest turns"
+    }
+
+    fn min_tokens(&self) -> u64 {
+        400
+    }
+
+    fn plan(
+        &self,
+        ground: &mut Ground<'_, '_>,
+        target: u64,
+    ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
+        let path = ground.path;
+        if !path.iter().any(PathItem::is_user_message) {
+            return Ok(None);
+        }
+        let mut keeper = Keeper::new(ground, target);
+        let task = path.iter().position(PathItem::is_user_message);
+        let newest = path.iter().rposition(PathItem::is_user_message);
+        let is_last = |at: usize| path[at + 1..].iter().all(|item| !item.enters());
+        let reserved = if newest == task { 0 } else { keeper.reserve_task()? };
+        if let Some(at) = newest.filter(|at| is_last(*at)) {
+            let share = if newest == task { keeper.left } else { keeper.left * 3 / 4 };
+            if !keeper.keep_user(at, share)? {
+                return Ok(None);
+            }
+        }
+        let room = keeper.left * RECENT_PERCENT / 100;
+        keeper.keep_newest(&split(path), room)?;
+        keep_begun(&mut keeper, target)?;
+        keeper.keep_task(reserved)?;
+        let share = keeper.left.min(target * STATE_PERCENT / 100);
+        let state = state(&mut keeper, share)?;
+        keeper.block("state", state);
+        keeper.keep_pins()?;
+        Ok(Some(keeper.into_head(false)))
+    }
+}
+
+/// The state in words, within `tokens`: its lines in order of weight, as many as fit. What is kept is not repeated.
+fn state(keeper: &mut Keeper<'_, '_, '_>, tokens: u64) -> Result<String, ContentsError> {
+    let (status, blockers) = recent(keeper)?;
+    let ground = &mut *keeper.ground;
+    let start = summarized(ground).unwrap_or(0);
+    let ledger = ledger(ground, start)?;
+    let mut lines = Vec::new();
+    lines.extend(ground.project.map(|project| format!("Project: {project}")));
+    let known = ground.checkpoints.iter().flat_map(|checkpoint| &checkpoint.key_decisions);
+    let decisions = ground.decisions.iter().chain(known);
+    lines.extend(decisions.take(MAX_DECISIONS).map(|decision| format!("Decision: {decision}")));
+    lines.extend(status.map(|status| format!("Last status: {status}")));
+    lines.extend(blockers.into_iter().map(|blocker| format!("Blocker: {blocker}")));
+    let files = ledger_text(ground.counter, &ledger, tokens / 3);
+    lines.extend(files.lines().map(|line| format!("File {line}")));
+    let mut text = String::new();
+    for line in lines {
+        let longer = if text.is_empty() { line } else { format!("{text}\n{line}") };
+        if u64::from(ground.counter.count_text(&longer)) <= tokens {
+            text = longer;
+        }
+    }
+    Ok(text)
+}
+
+/// What was answered last, and the calls of the newest records that failed and were not followed by a good one.
+fn recent(keeper: &mut Keeper<'_, '_, '_>) -> Result<(Option<String>, Vec<String>), ContentsError> {
+    let path = keeper.ground.path;
+    let first = path.len().saturating_sub(RECENT_RECORDS);
+    keeper.ground.bodies.load(&path[first..])?;
+    let mut blockers: Vec<(String, String)> = Vec::new();
+    let mut status = None;
+    for at in (first..path.len()).filter(|at| !keeper.has(*at)) {
+        match keeper.ground.bodies.get(path[at].seq) {
+            Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
+                let text = line_of(&message.plain_text(), STATUS_CHARS);
+                status = Some(text).filter(|text| !text.is_empty()).or(status);
+            }
+            Some(RecordBody::ToolCall(call)) => {
+                blockers.retain(|(name, _)| *name != call.name);
+                let failed = call.result.success == Some(false)
+                    || call.result.error.is_some()
+                    || call.result.exit_code.is_some_and(|code| code != 0);
+                if failed {
+                    let text = call.result.error.as_deref().unwrap_or(&call.result.llm_content);
+                    let told = format!("{} failed: {}", call.name, line_of(text, BLOCKER_CHARS));
+                    blockers.push((call.name.clone(), told));
+                }
+            }
+            _ => {}
+        }
+    }
+    let newest = blockers.into_iter().rev().take(MAX_BLOCKERS).map(|(_, told)| told);
+    Ok((status, newest.collect()))
+}
+
+/// A text on one line, its beginning where it is longer.
+fn line_of(text: &str, chars: usize) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(chars) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}

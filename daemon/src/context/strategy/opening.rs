@@ -1,0 +1,139 @@
+//! What stands before the recent turns: the file ledger, pins, and what the user said earlier, each in its share.
+
+use super::Ground;
+use super::keep::{Keeper, MIN_SHARE, QUOTE_TOKENS};
+use crate::context::contents::{ContentsError, batch};
+use crate::context::ledger::{FileUse, Ledger};
+use crate::context::units::PathItem;
+use crate::tokens::Counter;
+
+/// Percent of the prompt limit for pins.
+pub(crate) const PIN_PERCENT: u64 = 10;
+/// Percent of the prompt limit for file lists.
+const FILE_PERCENT: u64 = 5;
+/// Most records after the last checkpoint that are looked at for files.
+const MAX_LEDGER_RECORDS: usize = 2000;
+/// An earlier user message may have this part of what is left before it is cut.
+const QUOTE_PART: u64 = 4;
+
+/// The files of a session up to now: those that checkpoints name, then those of the records after `start`.
+pub(super) fn ledger(ground: &mut Ground<'_, '_>, start: usize) -> Result<Ledger, ContentsError> {
+    let mut ledger = Ledger::default();
+    for checkpoint in ground.checkpoints {
+        checkpoint.files_read.iter().for_each(|path| ledger.add(FileUse::Read, path));
+        checkpoint.files_modified.iter().for_each(|path| ledger.add(FileUse::Modified, path));
+    }
+    let first = start.max(ground.path.len().saturating_sub(MAX_LEDGER_RECORDS));
+    let calls: Vec<PathItem> =
+        ground.path[first..].iter().filter(|item| item.may_call()).copied().collect();
+    ground.bodies.load(&calls)?;
+    let bodies = calls.iter().filter_map(|item| ground.bodies.get(item.seq));
+    bodies.for_each(|body| ledger.note(body));
+    Ok(ledger)
+}
+
+/// The ledger in words within `tokens`, newest first; what does not fit is counted. Empty where there are no files.
+pub(super) fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> String {
+    let lists = [("changed", &ledger.modified), ("read", &ledger.read)];
+    let mut text = String::new();
+    for (verb, paths) in lists {
+        let mut shown = 0;
+        for path in paths.iter().rev() {
+            let line = format!("{verb}: {path}\n");
+            if u64::from(counter.count_text(&text)) + u64::from(counter.count_text(&line)) > tokens
+            {
+                break;
+            }
+            text.push_str(&line);
+            shown += 1;
+        }
+        if shown < paths.len() {
+            text.push_str(&format!("+{} more {verb} (session.get)\n", paths.len() - shown));
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+impl Keeper<'_, '_, '_> {
+    /// Puts the file ledger before the conversation.
+    pub(super) fn keep_files(&mut self, start: usize) -> Result<(), ContentsError> {
+        let ledger = ledger(self.ground, start)?;
+        let share = (self.ground.prompt_limit * FILE_PERCENT / 100).min(self.left / 4);
+        let text = ledger_text(self.ground.counter, &ledger, share);
+        self.block("files", text);
+        Ok(())
+    }
+
+    /// Quotes pinned records that are no turns of their own, the newest pin first.
+    pub(super) fn keep_pins(&mut self) -> Result<(), ContentsError> {
+        let path = self.ground.path;
+        let mut share = self.ground.prompt_limit * PIN_PERCENT / 100;
+        for seq in self.ground.pins.iter().rev() {
+            let Ok(at) = path.binary_search_by_key(seq, |item| item.seq) else { continue };
+            if !self.has(at)
+                && let Some(cost) = self.quote_pin(at, share)?
+            {
+                share = share.saturating_sub(cost);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts tokens aside for the original task, so that nothing else takes them; gives back how many.
+    pub(super) fn reserve_task(&mut self) -> Result<u64, ContentsError> {
+        let Some(item) = self.ground.path.iter().find(|item| item.is_user_message()).copied()
+        else {
+            return Ok(0);
+        };
+        self.ground.bodies.load(&[item])?;
+        let most = (self.left / QUOTE_PART).max(MIN_SHARE);
+        let reserved = (self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users);
+        self.left -= reserved;
+        self.users -= reserved;
+        Ok(reserved)
+    }
+
+    /// Quotes the original task within what was put aside for it, where it is no turn of its own.
+    pub(super) fn keep_task(&mut self, reserved: u64) -> Result<(), ContentsError> {
+        self.left += reserved;
+        self.users += reserved;
+        let task = self.ground.path.iter().position(PathItem::is_user_message);
+        if let Some(at) = task.filter(|at| !self.has(*at)) {
+            self.quote_user(at, reserved.saturating_sub(QUOTE_TOKENS))?;
+        }
+        Ok(())
+    }
+
+    /// Quotes what the user said before record `end`, the newest first; a long one keeps its ends.
+    pub(super) fn keep_earlier(&mut self, end: usize) -> Result<(), ContentsError> {
+        let path = self.ground.path;
+        let mut loaded = end;
+        for at in (0..end).rev() {
+            if self.left < MIN_SHARE {
+                break;
+            }
+            if !path[at].is_user_message() || self.has(at) {
+                continue;
+            }
+            if at < loaded {
+                let users: Vec<PathItem> = path[..=at]
+                    .iter()
+                    .rev()
+                    .filter(|item| item.is_user_message())
+                    .copied()
+                    .collect();
+                let n_users = batch(users.iter(), self.left);
+                self.ground.bodies.load(&users[..n_users])?;
+                loaded = users[..n_users]
+                    .last()
+                    .map_or(at, |item| path.partition_point(|other| other.seq < item.seq));
+            }
+            let share = (self.left / QUOTE_PART).max(MIN_SHARE);
+            if !self.quote_user(at, share)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! What is remembered of the last build of each session: how its prompt began, and how full it was.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ollm_protocol::methods::context::ContextBuildResult;
+use ollm_protocol::{Seq, SessionId};
+
+use super::Core;
+use crate::context::PreviousBuild;
+use crate::session::SessionState;
+
+/// Most sessions whose last build is remembered; each costs some 40 bytes a message of the context.
+const MAX_REMEMBERED: usize = 256;
+
+/// The last build of each session.
+#[derive(Default)]
+pub(crate) struct Builds(Mutex<HashMap<SessionId, Remembered>>);
+
+struct Remembered {
+    build: PreviousBuild,
+    gauge: Gauge,
+}
+
+/// How full a context was, and for which leaf.
+#[derive(Clone, Copy, Debug)]
+struct Gauge {
+    leaf: Option<Seq>,
+    /// Tokens of the conversation, checkpoints not counted.
+    used: u64,
+    /// The most that it may have.
+    available: u64,
+    /// The most that a prompt may have, and what of it the conversation cannot have.
+    prompt_limit: u64,
+}
+
+/// How full the next context will be, by what was recorded since the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fill {
+    /// Tokens of the conversation, checkpoints not counted.
+    pub(super) used: u64,
+    /// The most that it may have.
+    pub(super) available: u64,
+    /// The most that a prompt may have.
+    pub(super) prompt_limit: u64,
+}
+
+impl Builds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Remembered>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session is gone.
+    pub(crate) fn forget(&self, id: SessionId) {
+        self.lock().remove(&id);
+    }
+
+    pub(super) fn last(&self, id: SessionId) -> Option<PreviousBuild> {
+        self.lock().get(&id).map(|remembered| remembered.build.clone())
+    }
+
+    pub(super) fn note(
+        &self,
+        id: SessionId,
+        leaf: Option<Seq>,
+        build: PreviousBuild,
+        result: &ContextBuildResult,
+    ) {
+        let budget = &result.budget;
+        let gauge = Gauge {
+            leaf,
+            used: budget.current_conversation_tokens,
+            available: budget.available_tokens,
+            prompt_limit: budget.prompt_limit,
+        };
+        let mut builds = self.lock();
+        if builds.len() >= MAX_REMEMBERED && !builds.contains_key(&id) {
+            // Which one goes only costs its next build the number of reusable tokens.
+            let any = builds.keys().next().copied();
+            any.map(|any| builds.remove(&any));
+        }
+        builds.insert(id, Remembered { build, gauge });
+    }
+}
+
+/// How full the next context of a session will be; `None` where none was built, or the leaf went elsewhere since.
+///
+/// Reads no contents: it adds the counts of the records since the last build.
+pub(super) fn fill(core: &Core, id: SessionId) -> Option<Fill> {
+    let gauge = core.builds.lock().get(&id)?.gauge;
+    let since = core.sessions.peek(id, |live| tokens_since(live.state(), gauge.leaf))??;
+    let Gauge { used, available, prompt_limit, .. } = gauge;
+    Some(Fill { used: used + since, available, prompt_limit })
+}
+
+/// Tokens of the records on the active path after one of them; `None` where that one is not on it.
+fn tokens_since(state: &SessionState, base: Option<Seq>) -> Option<u64> {
+    let mut sum = 0;
+    let mut next = state.leaf();
+    while next != base {
+        let seq = next?;
+        let entry = state.entry(seq)?;
+        sum += u64::from(entry.tokens);
+        next = entry.parent().filter(|parent| *parent < seq);
+    }
+    Some(sum)
+}

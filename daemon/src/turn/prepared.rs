@@ -1,0 +1,190 @@
+//! Everything that a build of one session depends on, taken at one moment.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, RecordKind};
+use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+use ollm_protocol::{Seq, SessionId};
+
+use super::{Core, TurnError, settle};
+use crate::config::{Config, DEFAULT_CONTEXT_SIZE};
+use crate::context::{BuildInput, Contents, ContentsError, PathItem, PreviousBuild};
+use crate::session::index::Entry;
+use crate::session::{Live, SessionError, Sessions};
+use crate::tokens::Counter;
+
+/// What a build depends on, but for the contents of records.
+pub(super) struct Prepared {
+    /// The session.
+    pub(super) id: SessionId,
+    /// The active leaf at that moment.
+    pub(super) leaf: Option<Seq>,
+    /// The checkpoints in force, oldest first.
+    pub(super) checkpoints: Vec<Checkpoint>,
+    /// Who counts.
+    pub(super) counter: Counter,
+    view: View,
+    mode_text: Option<String>,
+    model: Option<String>,
+    epoch: Option<(Seq, Epoch)>,
+    context_size: u32,
+    previous: Option<PreviousBuild>,
+    config: Arc<Config>,
+    build_id: String,
+}
+
+/// What a build takes from the session's fold.
+struct View {
+    path: Vec<PathItem>,
+    leaf: Option<Seq>,
+    system_prompt: Option<String>,
+    context_size: Option<u32>,
+    model: Option<String>,
+    project_path: Option<String>,
+    mode: Option<String>,
+    epoch_at: Option<Seq>,
+    compaction_at: Option<Seq>,
+}
+
+/// Takes what a build depends on. Blocks on the disk.
+pub(super) fn prepare(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    counter: Option<Counter>,
+) -> Result<Prepared, TurnError> {
+    let id = params.session_id;
+    settle(core, id)?;
+    let view = core.sessions.with(id, view)?;
+    let epoch = view.epoch_at.map(|seq| epoch_of(core, id, seq)).transpose()?;
+    let checkpoints = match view.compaction_at {
+        Some(seq) => compaction_of(core, id, seq)?.checkpoints,
+        None => Vec::new(),
+    };
+    let config = core.config();
+    let wanted = params.context_size.or(view.context_size).or(config.context.size);
+    let model = params.model.as_ref().or(view.model.as_ref()).or(config.ollama.model.as_ref());
+    let counter =
+        counter.unwrap_or_else(|| core.counts.load(model.map(String::as_str), None, &params.tools));
+    let mode_text = view.mode.as_ref().and_then(|mode| config.modes.texts.get(mode)).cloned();
+    Ok(Prepared {
+        id,
+        leaf: view.leaf,
+        checkpoints,
+        counter,
+        mode_text,
+        model: model.cloned(),
+        epoch: view.epoch_at.zip(epoch),
+        context_size: wanted.unwrap_or(DEFAULT_CONTEXT_SIZE),
+        previous: core.builds.last(id),
+        config,
+        build_id: core.clock.uuid().to_string(),
+        view,
+    })
+}
+
+impl Prepared {
+    /// The input of a build with these params and these checkpoints.
+    pub(super) fn input<'a>(
+        &'a self,
+        params: &'a ContextBuildParams,
+        checkpoints: &'a [Checkpoint],
+    ) -> BuildInput<'a> {
+        BuildInput {
+            path: &self.view.path,
+            system_prompt: self.view.system_prompt.as_deref(),
+            mode_text: self.mode_text.as_deref(),
+            entries: &[],
+            goal: None,
+            decisions: &[],
+            pins: &[],
+            project_path: self.view.project_path.as_deref(),
+            model: self.model.as_deref(),
+            tools: &params.tools,
+            pending: params.pending.as_deref(),
+            context_size: self.context_size,
+            answer_reserve: self.config.context.answer_reserve,
+            user_share: self.config.context.user_share,
+            strategy: params.strategy.as_deref(),
+            compact: params.compact,
+            checkpoints,
+            epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
+            previous: self.previous.as_ref(),
+            counter: self.counter.clone(),
+            build_id: self.build_id.clone(),
+        }
+    }
+}
+
+/// Params of a build that writes nothing and asks for nothing in particular.
+pub(super) fn plain_params(id: SessionId) -> ContextBuildParams {
+    ContextBuildParams {
+        session_id: id,
+        context_size: None,
+        model: None,
+        strategy: None,
+        tools: Vec::new(),
+        pending: None,
+        compact: CompactMode::Never,
+    }
+}
+
+fn view(live: &Live) -> View {
+    let state = live.state();
+    let path = state.path();
+    let items = path.iter().filter_map(|seq| item(*seq, state.entry(*seq)?));
+    let opens = |entry: &Entry| entry.has(Entry::OPENS_EPOCH);
+    View {
+        path: items.collect(),
+        leaf: state.leaf(),
+        system_prompt: state.system_prompt().map(str::to_owned),
+        context_size: state.context_size(),
+        model: state.model().map(str::to_owned),
+        project_path: state.project_path().map(str::to_owned),
+        mode: state.mode(),
+        epoch_at: state.newest_where(opens),
+        compaction_at: state
+            .newest_where(|entry| opens(entry) && entry.kind() == Some(RecordKind::Compaction)),
+    }
+}
+
+fn item(seq: Seq, entry: Entry) -> Option<PathItem> {
+    Some(PathItem {
+        seq,
+        kind: entry.kind()?,
+        role: entry.role(),
+        tokens: entry.tokens,
+        calls_tools: entry.has(Entry::CALLS_TOOLS),
+        has_thinking: entry.has(Entry::HAS_THINKING),
+        in_context: entry.has(Entry::IN_CONTEXT),
+    })
+}
+
+fn epoch_of(core: &Core, id: SessionId, seq: Seq) -> Result<Epoch, TurnError> {
+    match core.sessions.bodies(id, &[seq])?.pop().flatten() {
+        Some(RecordBody::Epoch(epoch)) => Ok(epoch),
+        Some(RecordBody::Compaction(Compaction { epoch: Some(epoch), .. })) => Ok(epoch),
+        _ => Err(SessionError::Damaged { id, seq }.into()),
+    }
+}
+
+fn compaction_of(core: &Core, id: SessionId, seq: Seq) -> Result<Compaction, TurnError> {
+    match core.sessions.bodies(id, &[seq])?.pop().flatten() {
+        Some(RecordBody::Compaction(compaction)) => Ok(compaction),
+        _ => Err(SessionError::Damaged { id, seq }.into()),
+    }
+}
+
+/// The contents of one session's records.
+pub(super) struct Records<'a> {
+    /// Where they are.
+    pub(super) sessions: &'a Sessions,
+    /// The session.
+    pub(super) id: SessionId,
+}
+
+impl Contents for Records<'_> {
+    fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
+        let bodies = self.sessions.bodies(self.id, seqs);
+        bodies.map_err(|error| ContentsError::from(std::io::Error::other(error)))
+    }
+}
