@@ -1,5 +1,7 @@
 //! The laws of a context, over random sessions and windows, and the cases that a person should read.
 
+mod compaction;
+
 use std::collections::HashMap;
 
 use ollm_protocol::Timestamp;
@@ -18,6 +20,7 @@ struct Session {
     path: Vec<PathItem>,
     bodies: HashMap<Seq, RecordBody>,
     epoch: Option<(Seq, Epoch)>,
+    checkpoints: Vec<Checkpoint>,
 }
 
 impl Contents for Session {
