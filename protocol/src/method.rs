@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::event::Event;
 use crate::methods::{
-    chat as h, context as c, daemon as d, env, event as e, loops as l, model as mo, session as s,
+    chat as h, context as c, daemon as d, env, event as e, inspect as i, loops as l, model as mo,
+    session as s,
 };
 
 /// What becomes of a call when its client leaves.
@@ -106,6 +107,8 @@ methods! {
     SessionImport = "session.import", Write, s::SessionImportParams => s::SessionImportResult, "Imports a file, chunk by chunk.";
     SessionSave = "session.save", Write, s::SessionIdParams => s::SessionSaveResult, "Writes the session document now.";
     ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
+    ContextStatus = "context.status", Read, i::ContextStatusParams => i::ContextStatusResult, "Tells how full the context of a session is.";
+    ContextInspect = "context.inspect", Read, i::ContextInspectParams => i::ContextInspectResult, "Tells why each thing is in a context, or is not.";
     ModelList = "model.list", Read, d::NoParams => mo::ModelListResult, "Lists the models of the model server.";
     ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
     ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";

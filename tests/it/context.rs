@@ -333,3 +333,79 @@ fn building_a_context_is_no_activity() {
     assert_eq!(next["seq"], seq);
     assert!(next["at"].as_str() >= epoch["at"].as_str(), "no record is before the one before it");
 }
+
+#[test]
+fn status_tells_how_full_the_window_is_by_part() {
+    let sandbox = Sandbox::new();
+    let daemon = sandbox.daemon();
+    let mut wire = daemon.wire();
+    let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 4096 }));
+    converse(&mut wire, &session, 4, &mut Random::announced("status"));
+    let status = wire.ok("context.status", json!({ "sessionId": session }));
+    let parts = status["parts"].as_array().unwrap();
+    let sum: u64 = parts.iter().map(|part| number(&part["tokens"])).sum();
+    assert_eq!(sum, 4096, "{parts:?}");
+    let part = |name: &str| {
+        let found = parts.iter().find(|part| part["name"] == name);
+        number(&found.unwrap_or_else(|| panic!("no {name}"))["tokens"])
+    };
+    assert!(part("system") > 0 && part("user") > 0 && part("recent") > 0);
+    assert_eq!(part("reserve"), 4096 - 3482);
+    let available = number(&status["availableTokens"]);
+    assert_eq!(available, 3482 - part("system"));
+    assert_eq!(number(&status["triggerTokens"]), available * 8 / 10);
+    assert_eq!(status["compressionCount"], 0);
+    assert_eq!(status["strategy"], "full-history");
+    assert!(status.get("epoch").is_none());
+    let small = json!({ "sessionId": session, "contextSize": 5 });
+    let _error = wire.refused("context.status", small, "invalidParams");
+}
+
+#[test]
+fn inspect_tells_why_each_record_is_in_or_out() {
+    let sandbox = Sandbox::new();
+    let daemon = sandbox.daemon();
+    let mut wire = daemon.wire();
+    let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 2048 }));
+    converse(&mut wire, &session, 40, &mut Random::announced("inspect"));
+    let built = wire.ok("context.build", json!({ "sessionId": session, "compact": "auto" }));
+    let _seq = wire.record(&session, "user", "and one more");
+    let then =
+        wire.ok("context.inspect", json!({ "sessionId": session, "buildId": built["buildId"] }));
+    assert_eq!(then["build"]["messages"], built["messages"], "it is the build that was asked for");
+    assert_eq!(then["build"]["buildId"], built["buildId"]);
+    assert!(then.get("changed").is_none());
+    let tokens: u64 = then["messageTokens"].as_array().unwrap().iter().map(number).sum();
+    assert_eq!(tokens, number(&built["tokensUsed"]));
+
+    let now = wire.ok("context.inspect", json!({ "sessionId": session }));
+    let items = now["items"].as_array().unwrap();
+    assert_eq!(items[0]["what"], "system");
+    let page = wire.ok("session.get", json!({ "sessionId": session, "limit": 1000 }));
+    for record in page["records"].as_array().unwrap() {
+        if !["message", "toolCall"].contains(&record["type"].as_str().unwrap()) {
+            continue;
+        }
+        let seq = number(&record["seq"]);
+        let about = items.iter().filter(|item| item["what"] == "record").filter(|item| {
+            let first = number(&item["seq"]);
+            let last = item.get("throughSeq").map_or(first, number);
+            (first..=last).contains(&seq)
+        });
+        let about: Vec<&Value> = about.collect();
+        assert_eq!(about.len(), 1, "record {seq}: {about:?}");
+        let is_in = about[0]["form"] != "out";
+        assert_eq!(about[0].get("message").is_some(), is_in, "{about:?}");
+        assert!(is_in || about[0].get("reason").is_some(), "{about:?}");
+    }
+    assert_eq!(items.last().unwrap()["form"], "out");
+    assert!(now["epoch"]["seq"].is_u64() && now["epoch"]["cause"].is_string());
+
+    let unknown = json!({ "sessionId": session, "buildId": "no such build" });
+    let _error = wire.refused("context.inspect", unknown, "invalidParams");
+    let _done =
+        wire.ok("session.update", json!({ "sessionId": session, "systemPrompt": "Other." }));
+    let changed =
+        wire.ok("context.inspect", json!({ "sessionId": session, "buildId": built["buildId"] }));
+    assert_eq!(changed["changed"], true);
+}

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use ollm_protocol::CheckpointId;
 use ollm_protocol::content::{Checkpoint, HeadItem, Part, RecordBody};
 use ollm_protocol::methods::context::{ContextMessage, OmittedItem};
 
@@ -46,6 +47,8 @@ pub(super) struct Conversation {
     pub checkpoint_tokens: u64,
     /// What is left out.
     pub omitted: Vec<OmittedItem>,
+    /// Everything that it holds, in order.
+    pub pieces: Vec<Piece>,
     /// Message records that are included, whole or cut.
     pub n_included: u64,
     /// Message records that a checkpoint stands for.
@@ -59,6 +62,30 @@ impl Conversation {
     }
 }
 
+/// One thing that a conversation holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// What it is.
+    pub what: What,
+    /// In which form: `whole`, `cut`, `stub`, `quoted` or `pinned`.
+    pub form: &'static str,
+    /// Its tokens.
+    pub tokens: u64,
+    /// The message that it is in, the system message not counted.
+    pub message: usize,
+}
+
+/// What a conversation can hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A record.
+    Record(PathItem),
+    /// A checkpoint.
+    Checkpoint(CheckpointId),
+    /// A block that no record stands for, by its topic.
+    Block(String),
+}
+
 /// Renders a conversation; `None` when it has more than `limit` tokens.
 pub(super) fn assemble(
     layout: &Layout<'_>,
@@ -70,18 +97,15 @@ pub(super) fn assemble(
         renderer: Renderer::new(layout.counter, layout.has_system),
         omitted: &mut omitted,
         n_included: 0,
+        pieces: Vec::new(),
     };
-    let mut checkpoint_tokens = 0;
     for step in steps(layout, writer.omitted) {
         let fits = match step {
             Step::Verbatim(range) => writer.verbatim(range, bodies)?,
             Step::Changed(at, change) => writer.changed(at, &change, bodies)?,
             Step::Quoted(topic, quotes) => writer.quoted(topic, &quotes, bodies)?,
-            Step::Text(text) => writer.text(&text),
-            Step::Checkpoint(text) => {
-                checkpoint_tokens += u64::from(layout.counter.count_text(&text));
-                writer.text(&text)
-            }
+            Step::Text(topic, text) => writer.text(What::Block(topic), &text),
+            Step::Checkpoint(id, text) => writer.text(What::Checkpoint(id), &text),
         };
         if !fits {
             return Ok(None);
@@ -89,10 +113,12 @@ pub(super) fn assemble(
     }
     let recorded_tokens = writer.renderer.tokens();
     if let Some(text) = layout.pending {
-        writer.renderer.user(text, Vec::new());
+        writer.text(What::Block("pending".to_owned()), text);
     }
-    let (renderer, n_included) = (writer.renderer, writer.n_included);
-    let (messages, tokens) = renderer.finish(writer.omitted);
+    let Writer { renderer, omitted: left_out, n_included, pieces, .. } = writer;
+    let is_checkpoint = |piece: &&Piece| matches!(piece.what, What::Checkpoint(_));
+    let checkpoint_tokens = pieces.iter().filter(is_checkpoint).map(|piece| piece.tokens).sum();
+    let (messages, tokens) = renderer.finish(left_out);
     let conversation = Conversation {
         messages,
         tokens,
@@ -101,6 +127,7 @@ pub(super) fn assemble(
         n_summarized: omitted.n_summarized(),
         omitted: omitted.into_items(),
         n_included,
+        pieces,
     };
     Ok((conversation.total() <= layout.limit).then_some(conversation))
 }
@@ -110,6 +137,7 @@ struct Writer<'a> {
     renderer: Renderer<'a>,
     omitted: &'a mut Omitted,
     n_included: u64,
+    pieces: Vec<Piece>,
 }
 
 impl Writer<'_> {
@@ -154,7 +182,7 @@ impl Writer<'_> {
         quotes: &[(usize, Option<Cut>)],
         bodies: &mut Bodies<'_>,
     ) -> Result<bool, ContentsError> {
-        let mut lines = Vec::new();
+        let (mut lines, mut quoted) = (Vec::new(), Vec::new());
         for (at, cut) in quotes {
             let item = &self.layout.path[*at];
             bodies.load(std::slice::from_ref(item))?;
@@ -163,17 +191,32 @@ impl Writer<'_> {
                 continue;
             };
             let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-            lines.push(quote(item, kept.as_ref().unwrap_or(body)));
+            let line = quote(item, kept.as_ref().unwrap_or(body));
+            quoted.push((*item, u64::from(self.layout.counter.count_text(&line))));
+            lines.push(line);
             self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
             self.list_parts(item, body, kept.as_ref());
         }
-        Ok(lines.is_empty() || self.text(&topic.block(&lines)))
+        if !lines.is_empty() {
+            self.renderer.user(&topic.block(&lines), Vec::new());
+        }
+        for (item, tokens) in quoted {
+            self.note(What::Record(item), topic.form(), tokens);
+        }
+        Ok(!self.renderer.is_over(self.layout.limit))
     }
 
     /// A user turn that no record stands for; false when the conversation has become too large.
-    fn text(&mut self, text: &str) -> bool {
+    fn text(&mut self, what: What, text: &str) -> bool {
         self.renderer.user(text, Vec::new());
+        self.note(what, "whole", u64::from(self.layout.counter.count_text(text)));
         !self.renderer.is_over(self.layout.limit)
+    }
+
+    /// Notes what was rendered last.
+    fn note(&mut self, what: What, form: &'static str, tokens: u64) {
+        let message = self.renderer.n_messages().saturating_sub(1);
+        self.pieces.push(Piece { what, form, tokens, message });
     }
 
     fn one(&mut self, item: &PathItem, body: Option<&RecordBody>, change: Option<&Change>) {
@@ -185,8 +228,14 @@ impl Writer<'_> {
         let shown = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         self.list_parts(item, body, kept.as_ref());
         match shown {
-            Shown::Yes if matches!(body, RecordBody::Message(_)) => self.n_included += 1,
-            Shown::Yes => {}
+            Shown::Yes => {
+                self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
+                let tokens = kept
+                    .as_ref()
+                    .map_or(item.tokens, |kept| self.layout.counter.count_record(kept));
+                let form = change.map_or("whole", Change::form);
+                self.note(What::Record(*item), form, u64::from(tokens));
+            }
             Shown::No(reason) => self.omitted.add(item, u64::from(item.tokens), reason),
         }
     }

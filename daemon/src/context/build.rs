@@ -273,7 +273,7 @@ pub(super) fn reply(input: &BuildInput<'_>, front: Front, choice: Choice) -> Bui
         num_predict: budget.num_predict(tokens_used),
         build_id: input.build_id.clone(),
     };
-    Built { result, new_epoch, build, tokens }
+    Built { result, new_epoch, build, tokens, pieces: conversation.pieces }
 }
 
 /// The one system message: the prompt, then the mode, then what is added.

@@ -27,8 +27,9 @@ use ollm_protocol::content::{Checkpoint, Epoch};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
 use serde_json::Value;
 
+pub(crate) use self::assemble::{Piece, What};
 pub(crate) use self::basis::Addition;
-pub(crate) use self::budget::MIN_CONTEXT_SIZE;
+pub(crate) use self::budget::{MIN_CONTEXT_SIZE, trigger};
 pub(crate) use self::build::build;
 pub(crate) use self::compact::{
     CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
@@ -95,6 +96,8 @@ pub(crate) struct Built {
     pub build: PreviousBuild,
     /// Tokens of each message.
     pub tokens: Vec<u32>,
+    /// What the conversation holds, in order.
+    pub pieces: Vec<Piece>,
 }
 
 /// A context cannot be built.

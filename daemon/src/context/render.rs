@@ -127,6 +127,11 @@ impl<'c> Renderer<'c> {
         self.tokens() > limit
     }
 
+    /// Messages as they stand.
+    pub(super) const fn n_messages(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Tokens of the conversation as it stands.
     pub(super) fn tokens(&self) -> u64 {
         let counted = self.settled.len() == self.messages.len();

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, HeadItem, RecordBody};
+use ollm_protocol::{CheckpointId, Seq};
 
 use super::assemble::Layout;
 use super::cut::{self, Cut};
@@ -19,10 +19,10 @@ pub(super) enum Step {
     Changed(usize, Change),
     /// Records quoted in one block.
     Quoted(Topic, Vec<(usize, Option<Cut>)>),
-    /// A block that no record stands for.
-    Text(String),
+    /// A block that no record stands for, by its topic.
+    Text(String, String),
     /// The block of a checkpoint.
-    Checkpoint(String),
+    Checkpoint(CheckpointId, String),
 }
 
 /// How a record differs from what was recorded.
@@ -34,6 +34,14 @@ pub(super) enum Change {
 }
 
 impl Change {
+    /// Its name.
+    pub(super) const fn form(&self) -> &'static str {
+        match self {
+            Self::Cut(_) => "cut",
+            Self::Stub(_) => "stub",
+        }
+    }
+
     /// The record as it is shown.
     pub(super) fn apply(&self, seq: Seq, body: &RecordBody) -> RecordBody {
         match self {
@@ -53,6 +61,14 @@ pub(super) enum Topic {
 }
 
 impl Topic {
+    /// What it makes of a record.
+    pub(super) const fn form(self) -> &'static str {
+        match self {
+            Self::Earlier => "quoted",
+            Self::Pinned => "pinned",
+        }
+    }
+
     /// The block.
     pub(super) fn block(self, lines: &[String]) -> String {
         let lines = lines.join("\n\n");
@@ -78,7 +94,7 @@ pub(super) fn steps(layout: &Layout<'_>, omitted: &mut Omitted) -> Vec<Step> {
             let found = layout.checkpoints.iter().find(|checkpoint| checkpoint.id == *id);
             let Some(checkpoint) = found else { continue };
             summarized = summarized.max(path.partition_point(|item| item.seq <= checkpoint.to));
-            plan.steps.push(Step::Checkpoint(block_of(checkpoint)));
+            plan.steps.push(Step::Checkpoint(*id, block_of(checkpoint)));
         } else {
             plan.add(item);
         }
@@ -130,7 +146,9 @@ impl Plan<'_> {
             HeadItem::Pinned { seq, head_chars, tail_chars } => {
                 self.quote(Topic::Pinned, one(*seq), (*head_chars, *tail_chars));
             }
-            HeadItem::Block { topic, text } => self.steps.push(Step::Text(note(topic, &[], text))),
+            HeadItem::Block { topic, text } => {
+                self.steps.push(Step::Text(topic.clone(), note(topic, &[], text)));
+            }
             HeadItem::Checkpoint { .. } => {}
         }
     }
@@ -177,9 +195,9 @@ impl Plan<'_> {
         let place = self.steps.iter().position(|step| match step {
             Step::Verbatim(range) => range.start > first.start,
             Step::Changed(at, _) => *at > first.start,
-            Step::Quoted(..) | Step::Text(_) | Step::Checkpoint(_) => false,
+            Step::Quoted(..) | Step::Text(..) | Step::Checkpoint(..) => false,
         });
-        let block = Step::Text(left_out(&self.handles, n_more));
+        let block = Step::Text("leftOut".to_owned(), left_out(&self.handles, n_more));
         self.steps.insert(place.unwrap_or(self.steps.len()), block);
     }
 }

@@ -251,8 +251,13 @@ impl SessionState {
     ///
     /// A walk that damage turned into a loop ends, because a parent always has a lower number.
     pub(crate) fn path(&self) -> Vec<Seq> {
+        self.path_to(self.carry.leaf)
+    }
+
+    /// The numbers from the root to a record, oldest first.
+    pub(crate) fn path_to(&self, leaf: Option<Seq>) -> Vec<Seq> {
         let mut path = Vec::new();
-        let mut next = self.carry.leaf;
+        let mut next = leaf;
         while let Some(seq) = next {
             path.push(seq);
             next = self.entry(seq).and_then(|entry| entry.parent()).filter(|parent| *parent < seq);
@@ -271,12 +276,16 @@ impl SessionState {
 
     /// The newest record of a kind on the active path.
     pub(crate) fn newest_on_path(&self, wanted: RecordKind) -> Option<Seq> {
-        self.newest_where(|entry| entry.kind() == Some(wanted))
+        self.newest_where(self.carry.leaf, |entry| entry.kind() == Some(wanted))
     }
 
-    /// The newest record on the active path of which something is true.
-    pub(crate) fn newest_where(&self, wanted: impl Fn(&Entry) -> bool) -> Option<Seq> {
-        let mut next = self.carry.leaf;
+    /// The newest record on the path to a record, itself included, of which something is true.
+    pub(crate) fn newest_where(
+        &self,
+        leaf: Option<Seq>,
+        wanted: impl Fn(&Entry) -> bool,
+    ) -> Option<Seq> {
+        let mut next = leaf;
         while let Some(seq) = next {
             let entry = self.entry(seq)?;
             if wanted(&entry) {

@@ -39,21 +39,26 @@ pub(super) async fn build_with(
         let (built, leaf) = blocking(core, move |core| plan(core, &request, counter)).await?;
         let Some(epoch) = built.new_epoch.clone().filter(|_| params.compact == CompactMode::Auto)
         else {
-            return Ok(given(core, id, leaf, built));
+            return Ok(given(core, &params, leaf, built));
         };
         match record_epoch(core, id, epoch, leaf).await {
-            Ok(at) => return Ok(given(core, id, Some(at), built)),
+            Ok(at) => return Ok(given(core, &params, Some(at), built)),
             Err(TurnError::Session(SessionError::LeafMoved { .. })) => {}
             Err(error) => return Err(error),
         }
     }
     let request = ContextBuildParams { compact: CompactMode::Never, ..(*params).clone() };
     let (built, leaf) = blocking(core, move |core| plan(core, &request, counter)).await?;
-    Ok(given(core, id, leaf, built))
+    Ok(given(core, &params, leaf, built))
 }
 
-fn given(core: &Core, id: SessionId, leaf: Option<Seq>, built: Built) -> ContextBuildResult {
-    core.builds.note(id, leaf, built.build, &built.result);
+fn given(
+    core: &Core,
+    params: &Arc<ContextBuildParams>,
+    leaf: Option<Seq>,
+    built: Built,
+) -> ContextBuildResult {
+    core.builds.note(params, leaf, built.build, &built.result);
     built.result
 }
 

@@ -1,9 +1,9 @@
 //! What is remembered of the last build of each session: how its prompt began, and how full it was.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ollm_protocol::methods::context::ContextBuildResult;
+use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
 use super::Core;
@@ -13,6 +13,9 @@ use crate::session::SessionState;
 /// Most sessions whose last build is remembered; each costs some 40 bytes a message of the context.
 const MAX_REMEMBERED: usize = 256;
 
+/// Builds of a session that can be looked at again: a turn with tools makes a few.
+const MAX_RECIPES: usize = 16;
+
 /// The last build of each session.
 #[derive(Default)]
 pub(crate) struct Builds(Mutex<HashMap<SessionId, Remembered>>);
@@ -20,6 +23,21 @@ pub(crate) struct Builds(Mutex<HashMap<SessionId, Remembered>>);
 struct Remembered {
     build: PreviousBuild,
     gauge: Gauge,
+    /// The last builds, the newest last.
+    recipes: VecDeque<Recipe>,
+}
+
+/// How a build came about, so that it can be made again.
+#[derive(Clone)]
+pub(super) struct Recipe {
+    /// Names it.
+    pub(super) build_id: String,
+    /// What was asked for.
+    pub(super) params: Arc<ContextBuildParams>,
+    /// The leaf for which it was, with the epoch that it recorded.
+    pub(super) leaf: Option<Seq>,
+    /// Of its messages.
+    pub(super) digest: blake3::Hash,
 }
 
 /// How full a context was, and for which leaf.
@@ -59,13 +77,21 @@ impl Builds {
         self.lock().get(&id).map(|remembered| remembered.build.clone())
     }
 
+    /// How one of the last builds of a session came about; the newest without a name.
+    pub(super) fn recipe(&self, id: SessionId, build_id: Option<&str>) -> Option<Recipe> {
+        let builds = self.lock();
+        let mut recipes = builds.get(&id)?.recipes.iter().rev();
+        recipes.find(|recipe| build_id.is_none_or(|wanted| recipe.build_id == wanted)).cloned()
+    }
+
     pub(super) fn note(
         &self,
-        id: SessionId,
+        params: &Arc<ContextBuildParams>,
         leaf: Option<Seq>,
         build: PreviousBuild,
         result: &ContextBuildResult,
     ) {
+        let id = params.session_id;
         let budget = &result.budget;
         let gauge = Gauge {
             leaf,
@@ -79,8 +105,23 @@ impl Builds {
             let any = builds.keys().next().copied();
             any.map(|any| builds.remove(&any));
         }
-        builds.insert(id, Remembered { build, gauge });
+        let known = builds.remove(&id);
+        let mut recipes = known.map_or_else(VecDeque::new, |known| known.recipes);
+        if recipes.len() == MAX_RECIPES {
+            recipes.pop_front();
+        }
+        let (build_id, digest) = (result.build_id.clone(), digest(result));
+        recipes.push_back(Recipe { build_id, params: Arc::clone(params), leaf, digest });
+        builds.insert(id, Remembered { build, gauge, recipes });
     }
+}
+
+/// A digest of the messages of a build.
+pub(super) fn digest(result: &ContextBuildResult) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    // A hasher takes everything, and messages have string keys.
+    drop(serde_json::to_writer(&mut hasher, &result.messages));
+    hasher.finalize()
 }
 
 /// How full the next context of a session will be; `None` where none was built, or the leaf went elsewhere since.

@@ -10,6 +10,7 @@ mod counts;
 mod create;
 mod documents;
 mod exchange;
+mod inspect;
 mod list;
 mod loops;
 mod models;
@@ -34,6 +35,7 @@ pub(crate) use counts::Counts;
 pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
 pub(crate) use exchange::{Uploads, export, import};
+pub(crate) use inspect::{context_inspect, context_status};
 pub(crate) use list::{current, list, search, set_current};
 pub(crate) use loops::{Loops, loop_reset, loop_status};
 pub(crate) use models::{

@@ -23,14 +23,17 @@ pub(super) struct Prepared {
     pub(super) checkpoints: Vec<Checkpoint>,
     /// Who counts.
     pub(super) counter: Counter,
+    /// The head in force, and the record that froze it.
+    pub(super) epoch: Option<(Seq, Epoch)>,
+    /// The model that is asked, where one is known.
+    pub(super) model: Option<String>,
     view: View,
     mode_text: Option<String>,
-    model: Option<String>,
-    epoch: Option<(Seq, Epoch)>,
     context_size: u32,
     previous: Option<PreviousBuild>,
     config: Arc<Config>,
-    build_id: String,
+    /// Names the build.
+    pub(super) build_id: String,
 }
 
 /// What a build takes from the session's fold.
@@ -52,9 +55,20 @@ pub(super) fn prepare(
     params: &ContextBuildParams,
     counter: Option<Counter>,
 ) -> Result<Prepared, TurnError> {
+    settle(core, params.session_id)?;
+    let leaf = core.sessions.with(params.session_id, |live| live.state().leaf())?;
+    prepare_at(core, params, counter, leaf)
+}
+
+/// Takes what a build depended on when a record was the leaf. Blocks on the disk.
+pub(super) fn prepare_at(
+    core: &Core,
+    params: &ContextBuildParams,
+    counter: Option<Counter>,
+    leaf: Option<Seq>,
+) -> Result<Prepared, TurnError> {
     let id = params.session_id;
-    settle(core, id)?;
-    let view = core.sessions.with(id, view)?;
+    let view = core.sessions.with(id, |live| view(live, leaf))?;
     let epoch = view.epoch_at.map(|seq| epoch_of(core, id, seq)).transpose()?;
     let checkpoints = match view.compaction_at {
         Some(seq) => compaction_of(core, id, seq)?.checkpoints,
@@ -128,22 +142,23 @@ pub(super) fn plain_params(id: SessionId) -> ContextBuildParams {
     }
 }
 
-fn view(live: &Live) -> View {
+fn view(live: &Live, leaf: Option<Seq>) -> View {
     let state = live.state();
-    let path = state.path();
+    let path = state.path_to(leaf);
     let items = path.iter().filter_map(|seq| item(*seq, state.entry(*seq)?));
     let opens = |entry: &Entry| entry.has(Entry::OPENS_EPOCH);
     View {
         path: items.collect(),
-        leaf: state.leaf(),
+        leaf,
         system_prompt: state.system_prompt().map(str::to_owned),
         context_size: state.context_size(),
         model: state.model().map(str::to_owned),
         project_path: state.project_path().map(str::to_owned),
         mode: state.mode(),
-        epoch_at: state.newest_where(opens),
-        compaction_at: state
-            .newest_where(|entry| opens(entry) && entry.kind() == Some(RecordKind::Compaction)),
+        epoch_at: state.newest_where(leaf, opens),
+        compaction_at: state.newest_where(leaf, |entry| {
+            opens(entry) && entry.kind() == Some(RecordKind::Compaction)
+        }),
     }
 }
 

@@ -7,6 +7,7 @@ pub mod context;
 pub mod daemon;
 pub mod env;
 pub mod event;
+pub mod inspect;
 pub mod loops;
 pub mod model;
 pub mod session;
