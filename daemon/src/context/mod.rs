@@ -24,7 +24,7 @@ use ollm_protocol::content::{Checkpoint, Epoch};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
 use serde_json::Value;
 
-pub(crate) use self::budget::MIN_CONTEXT_SIZE;
+pub(crate) use self::budget::{MIN_CONTEXT_SIZE, prompt_limit};
 pub(crate) use self::build::build;
 pub(crate) use self::contents::{Contents, ContentsError};
 pub(crate) use self::previous::PreviousBuild;
