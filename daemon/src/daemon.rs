@@ -30,7 +30,7 @@ use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 use crate::turn::{
-    Builds, Chats, Core, Counts, Documents, Loops, Retention, Uploads, model_settings,
+    Builds, Chats, Core, Counts, Documents, Loops, Recalled, Retention, Uploads, model_settings,
 };
 
 use self::control::Control;
@@ -148,13 +148,14 @@ impl Parts {
         let core = Arc::new(Core {
             sessions,
             catalog,
-            projects: Projects::new(dir.join("projects")),
+            projects: Projects::new(&dir),
             events: events.clone(),
             clock,
             models,
             chats: Chats::default(),
             counts: Counts::new(dir.join("vocab")),
             builds: Builds::default(),
+            recalled: Recalled::default(),
             loops: Loops::default(),
             uploads: Uploads::new(dir.clone()),
             documents: Documents::default(),

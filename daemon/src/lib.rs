@@ -7,6 +7,7 @@
 //! - `turn`: what combines several parts: recording, building, importing, retention.
 //! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
 //! - `model`: the connection to the model server.
+//! - `goal`: what a session works towards, as a fold.
 //! - `loops`: what repeats in a session; `env`: which variables tools may see.
 //! - `projects`: what is remembered of a project; `session`: the log and everything folded from it.
 //! - `events`, `config`, `fsutil`, `clock`, `shutdown`: what all of them stand on.
@@ -23,6 +24,7 @@ mod env;
 mod events;
 mod flags;
 mod fsutil;
+mod goal;
 mod loops;
 #[doc(hidden)]
 pub mod measured;

@@ -1,7 +1,10 @@
-//! What is remembered of a project beside its sessions: `projects/<projectHash>.json`, replaced atomically.
+//! What is remembered beside the sessions: of a project in `projects/<projectHash>.json`, of all of them in
+//! `global.json`. Small files, replaced atomically.
 //!
-//! Reads and writes block on the disk. FORMAT.md, "Projects".
+//! Reads and writes block on the disk. **Invariant**: a file that cannot be read as what it should be is never
+//! replaced by one with context entries, which would lose what a person wrote. FORMAT.md, "Projects".
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::causes::with_causes;
 use crate::fsutil::{self, FsError};
 use crate::session::project;
 
@@ -21,6 +26,39 @@ struct ProjectFile {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     current_session: Option<SessionId>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    entries: StoredEntries,
+}
+
+/// The file of all projects.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct GlobalFile {
+    entries: StoredEntries,
+}
+
+/// Context entries by their keys.
+pub(crate) type StoredEntries = BTreeMap<String, StoredEntry>;
+
+/// A context entry without its key and its scope, which are those of where it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct StoredEntry {
+    /// The text.
+    pub content: String,
+    /// Lower comes first.
+    pub priority: i32,
+    /// Who contributed it.
+    pub source: String,
+}
+
+/// Whose context entries are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner<'a> {
+    /// Every session of this home.
+    Global,
+    /// Every session of the project with this canonical path.
+    Project(&'a str),
 }
 
 /// A project could not be named or remembered.
@@ -49,14 +87,16 @@ pub(crate) enum ProjectError {
 /// The projects of a home.
 pub(crate) struct Projects {
     dir: PathBuf,
+    global: PathBuf,
     /// Held over read, change and write of a file, so that two changes do not overwrite each other.
     changing: Mutex<()>,
 }
 
 impl Projects {
-    /// The projects remembered in a directory, which is made when the first one is.
-    pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, changing: Mutex::new(()) }
+    /// What is remembered in a home; its directory of projects is made when the first one is.
+    pub(crate) fn new(home: &Path) -> Self {
+        let (dir, global) = (home.join("projects"), home.join("global.json"));
+        Self { dir, global, changing: Mutex::new(()) }
     }
 
     /// The canonical path of a project's directory.
@@ -100,6 +140,50 @@ impl Projects {
         self.write(path, id)
     }
 
+    /// The context entries that somebody owns; a file that cannot be read has none, which the log says.
+    pub(crate) fn entries(&self, owner: Owner<'_>) -> StoredEntries {
+        let read = match owner {
+            Owner::Global => read_whole::<GlobalFile>(&self.global).map(|file| file.entries),
+            Owner::Project(path) => {
+                read_whole::<ProjectFile>(&self.file(path)).map(|file| file.entries)
+            }
+        };
+        read.unwrap_or_else(|error| {
+            tracing::warn!("context entries are left out: {}", with_causes(&error));
+            StoredEntries::new()
+        })
+    }
+
+    /// Sets or removes a context entry; false where that changes nothing.
+    pub(crate) fn set_entry(
+        &self,
+        owner: Owner<'_>,
+        key: &str,
+        entry: Option<StoredEntry>,
+    ) -> Result<bool, ProjectError> {
+        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        match owner {
+            Owner::Global => {
+                let mut file = read_whole::<GlobalFile>(&self.global)?;
+                let is_changed = put(&mut file.entries, key, entry);
+                if is_changed {
+                    replace(&self.global, &file)?;
+                }
+                Ok(is_changed)
+            }
+            Owner::Project(path) => {
+                let mut file = read_whole::<ProjectFile>(&self.file(path))?;
+                path.clone_into(&mut file.path);
+                let is_changed = put(&mut file.entries, key, entry);
+                if is_changed {
+                    fsutil::create_private_dir(&self.dir)?;
+                    replace(&self.file(path), &file)?;
+                }
+                Ok(is_changed)
+            }
+        }
+    }
+
     /// Forgets a session wherever it is current.
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
         let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,11 +199,10 @@ impl Projects {
     }
 
     fn write(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {
-        let file = ProjectFile { path: path.to_owned(), current_session: id };
+        let known = read_whole::<ProjectFile>(&self.file(path))?;
+        let file = ProjectFile { path: path.to_owned(), current_session: id, ..known };
         fsutil::create_private_dir(&self.dir)?;
-        let json = serde_json::to_vec_pretty(&file)
-            .map_err(|source| FsError::new("encode", &self.file(path), source.into()))?;
-        Ok(fsutil::replace_atomically(&self.file(path), &json)?)
+        Ok(replace(&self.file(path), &file)?)
     }
 
     /// The projects whose current session is this; a session may be current in a project that is not its own.
@@ -138,15 +221,47 @@ impl Projects {
         self.dir.join(format!("{}.json", project::hash(path)))
     }
 
-    /// A file that cannot be read as a project counts as empty: it holds nothing that a user said.
+    /// A file that cannot be read as a project counts as naming no session.
     fn read(&self, path: &str) -> Result<ProjectFile, ProjectError> {
-        let file = self.file(path);
-        match fs::read(&file) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(ProjectFile::default()),
-            Err(source) => Err(FsError::new("read", &file, source).into()),
+        match read_whole(&self.file(path)) {
+            Err(error) if error.source.kind() == io::ErrorKind::InvalidData => {
+                Ok(ProjectFile::default())
+            }
+            read => Ok(read?),
         }
     }
+}
+
+/// Reads a file; one that is missing is the default.
+///
+/// **Errors**: of kind `InvalidData` where it is not what it should be.
+fn read_whole<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsError> {
+    match fs::read(file) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+            FsError::new("read", file, io::Error::new(io::ErrorKind::InvalidData, error))
+        }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        Err(source) => Err(FsError::new("read", file, source)),
+    }
+}
+
+fn replace(file: &Path, value: &impl Serialize) -> Result<(), FsError> {
+    let json = serde_json::to_vec_pretty(value)
+        .map_err(|source| FsError::new("encode", file, source.into()))?;
+    fsutil::replace_atomically(file, &json)
+}
+
+/// Sets or removes an entry; false where that changes nothing.
+fn put(entries: &mut StoredEntries, key: &str, entry: Option<StoredEntry>) -> bool {
+    let before = entries.get(key);
+    if before == entry.as_ref() {
+        return false;
+    }
+    match entry {
+        Some(entry) => entries.insert(key.to_owned(), entry),
+        None => entries.remove(key),
+    };
+    true
 }
 
 #[cfg(test)]
@@ -156,7 +271,7 @@ mod tests {
     #[test]
     fn the_current_session_is_remembered_and_forgotten_everywhere() {
         let home = tempfile::tempdir().expect("a scratch directory");
-        let projects = Projects::new(home.path().join("projects"));
+        let projects = Projects::new(home.path());
         let clock = crate::clock::Clock::system();
         let (one, two) = (clock.session_id(), clock.session_id());
         assert_eq!(projects.current("/a").expect("reads"), None);
@@ -168,6 +283,35 @@ mod tests {
         assert_eq!(projects.current("/a").expect("reads"), None);
         assert_eq!(projects.current("/b").expect("reads"), None);
         assert_eq!(projects.current("/c").expect("reads"), Some(two));
+    }
+
+    #[test]
+    fn entries_are_kept_beside_the_current_session_and_never_lost_to_a_slip_of_the_pen() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let projects = Projects::new(home.path());
+        let id = crate::clock::Clock::system().session_id();
+        let entry = |content: &str| StoredEntry {
+            content: content.to_owned(),
+            priority: 1,
+            source: "user".to_owned(),
+        };
+        for owner in [Owner::Global, Owner::Project("/a")] {
+            let set = |key: &str, entry| projects.set_entry(owner, key, entry).expect("writes");
+            assert!(set("style", Some(entry("tabs"))));
+            assert!(!set("style", Some(entry("tabs"))), "it is there");
+            assert!(set("more", Some(entry("x"))) && set("more", None) && !set("more", None));
+            let kept = projects.entries(owner);
+            assert_eq!(kept.into_iter().collect::<Vec<_>>(), [("style".into(), entry("tabs"))]);
+        }
+        projects.set_current("/a", Some(id)).expect("writes");
+        assert_eq!(projects.entries(Owner::Project("/a")).len(), 1);
+        assert!(projects.entries(Owner::Project("/b")).is_empty());
+        let file = home.path().join("global.json");
+        fsutil::replace_atomically(&file, b"{ \"entries\": ").expect("writes");
+        assert!(projects.entries(Owner::Global).is_empty());
+        let refused = projects.set_entry(Owner::Global, "style", Some(entry("spaces")));
+        assert!(matches!(refused, Err(ProjectError::Storage(_))));
+        assert_eq!(fs::read(file).expect("reads"), b"{ \"entries\": ");
     }
 
     #[test]

@@ -110,6 +110,8 @@ error_kinds! {
     ModelRefused = 1014, "modelRefused", User;
     /// The model server failed at it; `host`, `model` and `reason` are in `data`.
     ModelFailed = 1015, "modelFailed", Internal;
+    /// The session has no such goal, checkpoint or decision, or no active goal.
+    GoalNotFound = 1016, "goalNotFound", Gone;
     /// The session repeats itself, so no model is called; `pattern` is in `data`.
     LoopDetected = 1020, "loopDetected", Busy;
 }

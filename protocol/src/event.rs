@@ -33,6 +33,8 @@ pub enum EventKind {
     ModeChanged,
     /// The active leaf moved. Data: `to`, `cause`.
     BranchChanged,
+    /// The goals changed, or a model asked for it with markers. Data: `source`, `actions`, for markers `messageSeq`.
+    GoalUpdated,
     /// A session repeats itself. Data: `pattern`.
     LoopDetected,
     /// The configuration was read again. Data: `applied`, `restartNeeded`.

@@ -108,6 +108,22 @@ uuid_id!(
     "checkpointId"
 );
 
+uuid_id!(
+    /// Names one goal; a UUID, version 7.
+    GoalId,
+    "goalId"
+);
+uuid_id!(
+    /// Names one checkpoint of a goal; a UUID, version 7.
+    GoalCheckpointId,
+    "checkpointId"
+);
+uuid_id!(
+    /// Names one decision of a goal; a UUID, version 7.
+    DecisionId,
+    "decisionId"
+);
+
 /// The position of a record in its session's log, counted from 0.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,

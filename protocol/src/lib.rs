@@ -21,7 +21,9 @@ pub mod time;
 
 pub use error::{ErrorClass, ErrorData, ErrorKind};
 pub use event::{Event, EventKind};
-pub use ids::{CheckpointId, InvalidId, Seq, SessionId, SnapshotId};
+pub use ids::{
+    CheckpointId, DecisionId, GoalCheckpointId, GoalId, InvalidId, Seq, SessionId, SnapshotId,
+};
 pub use method::{Class, METHODS, Method, MethodInfo};
 pub use time::Timestamp;
 

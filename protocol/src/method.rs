@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::event::Event;
 use crate::methods::{
-    chat as h, context as c, daemon as d, env, event as e, inspect as i, loops as l, model as mo,
-    session as s,
+    chat as h, context as c, context_entries as ce, daemon as d, env, event as e, goal as g,
+    inspect as i, loops as l, model as mo, session as s,
 };
 
 /// What becomes of a call when its client leaves.
@@ -109,6 +109,21 @@ methods! {
     ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
     ContextStatus = "context.status", Read, i::ContextStatusParams => i::ContextStatusResult, "Tells how full the context of a session is.";
     ContextInspect = "context.inspect", Read, i::ContextInspectParams => i::ContextInspectResult, "Tells why each thing is in a context, or is not.";
+    ContextAddEntry = "context.addEntry", Write, ce::ContextAddEntryParams => ce::ContextAddEntryResult, "Sets a text that every context begins with.";
+    ContextRemoveEntry = "context.removeEntry", Write, ce::ContextRemoveEntryParams => ce::ContextRemoveEntryResult, "Removes a text that every context begins with.";
+    ContextListEntries = "context.listEntries", Read, ce::ContextListEntriesParams => ce::ContextListEntriesResult, "Lists the texts that every context begins with.";
+    ContextPin = "context.pin", Write, ce::ContextPinParams => ce::ContextPinResult, "Keeps a record in every later context.";
+    ContextUnpin = "context.unpin", Write, ce::ContextPinParams => ce::ContextPinResult, "Releases a pinned record.";
+    GoalCreate = "goal.create", Write, g::GoalCreateParams => g::GoalResult, "Sets what a session works towards.";
+    GoalList = "goal.list", Read, g::GoalListParams => g::GoalListResult, "Lists the goals of a session, the newest first.";
+    GoalUpdate = "goal.update", Write, g::GoalUpdateParams => g::GoalResult, "Changes a goal, pauses it, or completes it.";
+    GoalAddCheckpoint = "goal.addCheckpoint", Write, g::GoalAddCheckpointParams => g::GoalResult, "Adds a step on the way to a goal.";
+    GoalUpdateCheckpoint = "goal.updateCheckpoint", Write, g::GoalUpdateCheckpointParams => g::GoalResult, "Says how far a step is.";
+    GoalAddDecision = "goal.addDecision", Write, g::GoalAddDecisionParams => g::GoalResult, "Adds a decision, perhaps in the place of another.";
+    GoalLockDecision = "goal.lockDecision", Write, g::GoalLockDecisionParams => g::GoalResult, "Keeps a decision from being changed by a model.";
+    GoalAddArtifact = "goal.addArtifact", Write, g::GoalAddArtifactParams => g::GoalResult, "Notes a file that was made, changed or deleted.";
+    GoalSetNextSteps = "goal.setNextSteps", Write, g::GoalSetNextStepsParams => g::GoalResult, "Says what comes next.";
+    GoalApplyMarkers = "goal.applyMarkers", Write, g::GoalApplyMarkersParams => g::GoalApplyMarkersResult, "Does what the markers in a text say.";
     ModelList = "model.list", Read, d::NoParams => mo::ModelListResult, "Lists the models of the model server.";
     ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
     ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";

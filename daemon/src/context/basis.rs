@@ -8,25 +8,8 @@ use super::BuildInput;
 /// Why an epoch is opened where there was none.
 pub(super) const START: &str = "start";
 
-/// A text that a user, a hook or an extension adds to the system message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Addition {
-    /// Its key.
-    pub key: String,
-    /// The text.
-    pub text: String,
-}
-
-/// What the system message ends with: the entries in their order, then the goal.
-pub(super) fn additions(input: &BuildInput<'_>) -> String {
-    let entries = input.entries.iter().map(|entry| entry.text.as_str());
-    let texts: Vec<&str> = entries.chain(input.goal).filter(|text| !text.is_empty()).collect();
-    texts.join("\n\n")
-}
-
 /// What an epoch that is opened now is opened with.
 pub(super) fn of(input: &BuildInput<'_>, additions: String) -> EpochBasis {
-    let entries = input.entries.iter().map(|entry| (entry.key.clone(), digest(&entry.text)));
     EpochBasis {
         system: digest(input.system_prompt.unwrap_or_default()),
         mode: digest(input.mode_text.unwrap_or_default()),
@@ -36,7 +19,7 @@ pub(super) fn of(input: &BuildInput<'_>, additions: String) -> EpochBasis {
             digest(&Value::from(input.tools.to_vec()).to_string())
         },
         model: input.model.unwrap_or_default().to_owned(),
-        entries: entries.collect(),
+        entries: input.entries.to_vec(),
         additions,
     }
 }
@@ -49,13 +32,13 @@ pub(super) fn change(input: &BuildInput<'_>) -> Option<&'static str> {
     let Some((_, epoch)) = input.epoch else { return (!input.path.is_empty()).then_some(START) };
     let then = epoch.basis.as_ref()?;
     let now = of(input, String::new());
-    let gone = |(key, _): &&(String, String)| !now.entries.iter().any(|(other, _)| other == key);
+    let is_gone = |(key, _): &(String, String)| !now.entries.iter().any(|(other, _)| other == key);
     let causes = [
         (then.system != now.system, "systemPrompt"),
         (then.mode != now.mode, "mode"),
         (then.tools != now.tools, "tools"),
         (then.model != now.model, "model"),
-        (then.entries.iter().any(|entry| gone(&entry)), "entries"),
+        (input.told_entries.iter().any(is_gone), "entries"),
     ];
     causes.into_iter().find(|(differs, _)| *differs).map(|(_, cause)| cause)
 }

@@ -101,7 +101,7 @@ pub(super) fn share(tokens: u64, share: f64) -> u64 {
 }
 
 /// 85 % of the window, or less where the user reserves more than the rest for answers; never under 60 %.
-fn prompt_limit(num_ctx: u32, answer_reserve: u32) -> u64 {
+pub(crate) fn prompt_limit(num_ctx: u32, answer_reserve: u32) -> u64 {
     let window = u64::from(num_ctx);
     let rest = window - (window * 85 + 50) / 100;
     let wished = u64::from(answer_reserve).min(window * 40 / 100);

@@ -56,7 +56,7 @@ impl Front {
     pub(super) fn new(input: &BuildInput<'_>, is_new: bool) -> Result<Self, ContextError> {
         let frozen = input.epoch.and_then(|(_, epoch)| epoch.basis.as_ref()).filter(|_| !is_new);
         let additions =
-            frozen.map_or_else(|| basis::additions(input), |basis| basis.additions.clone());
+            frozen.map_or_else(|| input.additions.to_owned(), |basis| basis.additions.clone());
         let system = system_message(input, &additions);
         let (head_tokens, tool_tokens) = input.counter.count_head(system.as_ref(), input.tools);
         let fixed = (u64::from(head_tokens), u64::from(tool_tokens), 0);

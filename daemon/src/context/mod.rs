@@ -28,8 +28,8 @@ use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
 use serde_json::Value;
 
 pub(crate) use self::assemble::{Piece, What};
-pub(crate) use self::basis::Addition;
-pub(crate) use self::budget::{MIN_CONTEXT_SIZE, trigger};
+pub(crate) use self::basis::digest;
+pub(crate) use self::budget::{MIN_CONTEXT_SIZE, prompt_limit, trigger};
 pub(crate) use self::build::build;
 pub(crate) use self::compact::{
     CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
@@ -47,10 +47,12 @@ pub(crate) struct BuildInput<'a> {
     pub system_prompt: Option<&'a str>,
     /// The text of the session's mode.
     pub mode_text: Option<&'a str>,
-    /// The context entries in force, in order.
-    pub entries: &'a [Addition],
-    /// The goal as the system message tells it.
-    pub goal: Option<&'a str>,
+    /// What the system message ends with: context entries, then the goal.
+    pub additions: &'a str,
+    /// The context entries in it: key and digest.
+    pub entries: &'a [(String, String)],
+    /// The context entries that were told since the epoch in force was opened, with it included.
+    pub told_entries: &'a [(String, String)],
     /// Decisions that the goal locks.
     pub decisions: &'a [String],
     /// Pinned records, in the order of pinning.

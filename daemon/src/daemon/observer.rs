@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use ollm_protocol::content::{LeafMove, LoopMark, MetaPatch, RecordBody};
+use ollm_protocol::content::{GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody};
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::{Value, json};
 
@@ -81,9 +81,20 @@ fn event_of(body: &RecordBody, tokens: u32) -> Option<(EventKind, Value)> {
         RecordBody::Loop(LoopMark { pattern: Some(pattern) }) => {
             (EventKind::LoopDetected, json!({ "pattern": pattern }))
         }
+        RecordBody::Goal(change) => (EventKind::GoalUpdated, goal_data(change)),
         RecordBody::Close(close) => (EventKind::SessionClosed, json!({ "reason": close.reason })),
         _ => return None,
     })
+}
+
+/// What changed, without what it says.
+fn goal_data(change: &GoalChange) -> Value {
+    let actions: Vec<_> = change.steps.iter().map(GoalStep::action).collect();
+    let mut data = json!({ "source": change.source, "actions": actions });
+    if let Some(seq) = change.message_seq {
+        data["messageSeq"] = json!(seq);
+    }
+    data
 }
 
 /// Archiving has an event of its own, which tells who did it; that is not in the record.

@@ -8,6 +8,7 @@ use super::error::RpcError;
 use crate::catalog::CatalogError;
 use crate::causes::with_causes;
 use crate::context::ContextError;
+use crate::goal::{GoalError, MAX_ITEMS};
 use crate::model::{ModelError, Phase};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
@@ -238,6 +239,29 @@ impl From<ChatError> for RpcError {
     }
 }
 
+impl From<GoalError> for RpcError {
+    fn from(error: GoalError) -> Self {
+        let message = error.to_string();
+        match error {
+            GoalError::NoActiveGoal
+            | GoalError::NoGoal { .. }
+            | GoalError::NoCheckpoint { .. }
+            | GoalError::NoDecision { .. } => {
+                Self::new(ErrorKind::GoalNotFound, message).with_hint("ollmctl goal list")
+            }
+            GoalError::Superseded { by, .. } => {
+                Self::new(ErrorKind::Conflict, message).with_field("holder", by.to_string())
+            }
+            GoalError::Exists { id, .. } => {
+                Self::new(ErrorKind::Conflict, message).with_field("holder", id)
+            }
+            GoalError::TooMany { .. } => {
+                Self::new(ErrorKind::TooLarge, message).with_field("limit", MAX_ITEMS)
+            }
+        }
+    }
+}
+
 impl From<TurnError> for RpcError {
     fn from(error: TurnError) -> Self {
         let message = error.to_string();
@@ -248,6 +272,7 @@ impl From<TurnError> for RpcError {
             TurnError::Project(error) => error.into(),
             TurnError::Import(error) => error.into(),
             TurnError::Model(error) => error.into(),
+            TurnError::Goal(error) => error.into(),
             TurnError::Chat(error) => error.into(),
             TurnError::Storage(error) => error.into(),
             TurnError::Invalid { .. } | TurnError::Upload { .. } => {

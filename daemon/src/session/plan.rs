@@ -1,6 +1,6 @@
 //! One append as it will be: the bytes to write, and what to apply once they are durable.
 
-use ollm_protocol::content::{RecordBody, Scope};
+use ollm_protocol::content::{GoalSource, RecordBody, Scope};
 use ollm_protocol::{Seq, Timestamp};
 
 use super::command::{BatchKeys, Command, Outcome, Reply, tell};
@@ -68,13 +68,13 @@ impl<'a> Planner<'a> {
     /// Adds one command; one that cannot be encoded is refused alone.
     pub(super) fn add(&mut self, command: Command) {
         let Command { drafts, key, expected_leaf, reply } = command;
+        if let Some(outcome) = key.as_ref().and_then(|key| self.known(key)) {
+            self.steps.push(Step { records: Vec::new(), reply: Some((reply, outcome)) });
+            return;
+        }
         if expected_leaf.is_some_and(|leaf| leaf != self.cursor.leaf) {
             let refused = Outcome::Refused(SessionError::LeafMoved { id: self.live.state.id() });
             self.steps.push(Step { records: Vec::new(), reply: Some((reply, refused)) });
-            return;
-        }
-        if let Some(outcome) = key.as_ref().and_then(|key| self.known(key)) {
-            self.steps.push(Step { records: Vec::new(), reply: Some((reply, outcome)) });
             return;
         }
         let (mark, cursor, steps) = (self.bytes.len(), self.cursor, self.steps.len());
@@ -139,6 +139,14 @@ impl<'a> Planner<'a> {
             };
             if let Some(key) = key.take() {
                 draft.key = Some(key);
+            }
+            // The markers of a message that is written with them: only here its number is known.
+            if let RecordBody::Goal(change) = &mut draft.body
+                && change.source == GoalSource::Marker
+                && draft.at.is_none()
+                && !records.is_empty()
+            {
+                change.message_seq.get_or_insert(first);
             }
             records.push(self.encode(draft, parent)?);
         }

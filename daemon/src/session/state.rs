@@ -310,12 +310,6 @@ impl SessionState {
             .filter(|text| !text.is_empty())
     }
 
-    /// The project's directory.
-    pub(crate) fn project_path(&self) -> Option<&str> {
-        let header = self.carry.header.as_ref();
-        self.carry.patch.project_path.as_deref().or_else(|| header?.project_path.as_deref())
-    }
-
     /// The context window in force, in tokens.
     pub(crate) fn context_size(&self) -> Option<u32> {
         let header = self.carry.header.as_ref();

@@ -153,9 +153,20 @@ impl Sessions {
         leaf: Option<Seq>,
         drafts: Vec<Draft>,
     ) -> Result<Answer, SessionError> {
+        self.append_keyed_after(id, leaf, drafts, None)
+    }
+
+    /// Like [`Sessions::append_after`], with a key: one that was used before is answered whatever the leaf.
+    pub(crate) fn append_keyed_after(
+        &self,
+        id: SessionId,
+        leaf: Option<Seq>,
+        drafts: Vec<Draft>,
+        key: Option<KeyUse>,
+    ) -> Result<Answer, SessionError> {
         let cell = self.cell(id)?;
         let (reply, answer) = oneshot::channel();
-        cell.submit(Command { drafts, key: None, expected_leaf: Some(leaf), reply });
+        cell.submit(Command { drafts, key, expected_leaf: Some(leaf), reply });
         Ok(answer)
     }
 

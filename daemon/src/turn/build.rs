@@ -8,6 +8,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::prepared::{Records, prepare};
 use super::update::check_context_size;
+use super::volatile::untold;
 use super::{Core, TurnError, blocking};
 use crate::config::DEFAULT_CONTEXT_SIZE;
 use crate::context::{self, Built};
@@ -34,6 +35,9 @@ pub(super) async fn build_with(
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
+    if params.compact == CompactMode::Auto {
+        tell(core, &params, counter.clone()).await?;
+    }
     for _ in 0..MAX_TRIES {
         let (request, counter) = (Arc::clone(&params), counter.clone());
         let (built, leaf) = blocking(core, move |core| plan(core, &request, counter)).await?;
@@ -60,6 +64,36 @@ fn given(
 ) -> ContextBuildResult {
     core.builds.note(params, leaf, built.build, &built.result);
     built.result
+}
+
+/// Records what changed beside the conversation and was not told yet, so that this build and all later ones tell it at
+/// the same place.
+async fn tell(
+    core: &Arc<Core>,
+    params: &Arc<ContextBuildParams>,
+    counter: Option<Counter>,
+) -> Result<(), TurnError> {
+    let (id, request) = (params.session_id, Arc::clone(params));
+    let find = move |core: &Arc<Core>| {
+        let prepared = prepare(core, &request, counter)?;
+        let counted = |delta| {
+            let body = RecordBody::Delta(delta);
+            let tokens = prepared.counter.count_record(&body);
+            Draft::new(body, Some((tokens, prepared.counter.identity())))
+        };
+        let deltas = untold(core, &prepared)?;
+        Ok((deltas.into_iter().map(counted).collect::<Vec<_>>(), prepared.leaf))
+    };
+    let (drafts, leaf) = blocking(core, find).await?;
+    if drafts.is_empty() {
+        return Ok(());
+    }
+    let answer = core.sessions.append_after(id, leaf, drafts)?;
+    match answer.await.map_err(|_| SessionError::Stopping)? {
+        // What was recorded meanwhile is told of by the next build.
+        Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Records an epoch, unless something was recorded since it was planned: its head would leave that out.

@@ -9,17 +9,23 @@ mod chat;
 mod counts;
 mod create;
 mod documents;
+mod entries;
 mod exchange;
+mod facts;
+mod goal;
 mod inspect;
 mod list;
 mod loops;
 mod models;
+mod pins;
 mod prepared;
 mod read;
 mod record;
 mod remove;
 mod retention;
+mod shares;
 mod update;
+mod volatile;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -34,7 +40,13 @@ pub(crate) use chat::{ChatError, Chats, Started, cancel, settle, start, submit_t
 pub(crate) use counts::Counts;
 pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
+pub(crate) use entries::{add_entry, list_entries, remove_entry};
 pub(crate) use exchange::{Uploads, export, import};
+pub(crate) use facts::Recalled;
+pub(crate) use goal::{
+    goal_add_artifact, goal_add_checkpoint, goal_add_decision, goal_apply_markers, goal_create,
+    goal_list, goal_lock_decision, goal_set_next_steps, goal_update, goal_update_checkpoint,
+};
 pub(crate) use inspect::{context_inspect, context_status};
 pub(crate) use list::{current, list, search, set_current};
 pub(crate) use loops::{Loops, loop_reset, loop_status};
@@ -42,6 +54,7 @@ pub(crate) use models::{
     count_tokens, model_server, model_settings, models_list, models_running, models_show,
     models_warm,
 };
+pub(crate) use pins::{pin, unpin};
 pub(crate) use read::{get, resume};
 pub(crate) use record::{record, record_custom, record_tool_call};
 pub(crate) use remove::{cleanup, clear, clear_up, delete};
@@ -53,6 +66,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::ContextError;
 use crate::events::Events;
+use crate::goal::GoalError;
 use crate::model::{ModelError, Models};
 use crate::projects::{ProjectError, Projects};
 use crate::session::import::ImportError;
@@ -79,6 +93,8 @@ pub(crate) struct Core {
     pub counts: Counts,
     /// The last build of each session, for the share that a model server can reuse.
     pub builds: Builds,
+    /// What was folded of sessions beside what was said.
+    pub recalled: Recalled,
     /// Sessions that may repeat themselves.
     pub loops: Loops,
     /// Imports that arrive in chunks.
@@ -127,6 +143,9 @@ pub(crate) enum TurnError {
     /// The model server did not do it.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// A goal cannot be changed so.
+    #[error(transparent)]
+    Goal(#[from] GoalError),
     /// A chat turn did not come to its end.
     #[error(transparent)]
     Chat(#[from] ChatError),

@@ -6,6 +6,8 @@ use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, RecordKi
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 use ollm_protocol::{Seq, SessionId};
 
+use super::facts::{Facts, Places, facts, places_to};
+use super::volatile::{self, Additions, Told};
 use super::{Core, TurnError, settle};
 use crate::config::{Config, DEFAULT_CONTEXT_SIZE};
 use crate::context::{BuildInput, Contents, ContentsError, PathItem, PreviousBuild};
@@ -27,6 +29,15 @@ pub(super) struct Prepared {
     pub(super) epoch: Option<(Seq, Epoch)>,
     /// The model that is asked, where one is known.
     pub(super) model: Option<String>,
+    /// Goals, entries and pins.
+    pub(super) facts: Facts,
+    /// Where their records lie.
+    pub(super) places: Places,
+    /// What the system message would end with now.
+    pub(super) additions: Additions,
+    /// What was told since the epoch in force was opened.
+    pub(super) told: Told,
+    decisions: Vec<String>,
     view: View,
     mode_text: Option<String>,
     context_size: u32,
@@ -68,7 +79,9 @@ pub(super) fn prepare_at(
     leaf: Option<Seq>,
 ) -> Result<Prepared, TurnError> {
     let id = params.session_id;
-    let view = core.sessions.with(id, |live| view(live, leaf))?;
+    let (view, places) =
+        core.sessions.with(id, |live| (view(live, leaf), places_to(live, leaf)))?;
+    let facts = facts(core, id, &places)?;
     let epoch = view.epoch_at.map(|seq| epoch_of(core, id, seq)).transpose()?;
     let checkpoints = match view.compaction_at {
         Some(seq) => compaction_of(core, id, seq)?.checkpoints,
@@ -79,6 +92,10 @@ pub(super) fn prepare_at(
     let model = params.model.as_ref().or(view.model.as_ref()).or(config.ollama.model.as_ref());
     let counter =
         counter.unwrap_or_else(|| core.counts.load(model.map(String::as_str), None, &params.tools));
+    let context_size = wanted.unwrap_or(DEFAULT_CONTEXT_SIZE);
+    let additions = volatile::additions(&facts, &counter, &config, context_size);
+    let epoch = view.epoch_at.zip(epoch);
+    let told = volatile::told(core, id, &view.path, epoch.as_ref())?;
     let mode_text = view.mode.as_ref().and_then(|mode| config.modes.texts.get(mode)).cloned();
     Ok(Prepared {
         id,
@@ -87,8 +104,13 @@ pub(super) fn prepare_at(
         counter,
         mode_text,
         model: model.cloned(),
-        epoch: view.epoch_at.zip(epoch),
-        context_size: wanted.unwrap_or(DEFAULT_CONTEXT_SIZE),
+        epoch,
+        context_size,
+        decisions: locked(&facts),
+        places,
+        facts,
+        additions,
+        told,
         previous: core.builds.last(id),
         config,
         build_id: core.clock.uuid().to_string(),
@@ -107,10 +129,11 @@ impl Prepared {
             path: &self.view.path,
             system_prompt: self.view.system_prompt.as_deref(),
             mode_text: self.mode_text.as_deref(),
-            entries: &[],
-            goal: None,
-            decisions: &[],
-            pins: &[],
+            additions: &self.additions.text,
+            entries: &self.additions.entries,
+            told_entries: &self.told.entries,
+            decisions: &self.decisions,
+            pins: &self.facts.pins,
             project_path: self.view.project_path.as_deref(),
             model: self.model.as_deref(),
             tools: &params.tools,
@@ -127,6 +150,14 @@ impl Prepared {
             build_id: self.build_id.clone(),
         }
     }
+}
+
+/// The decisions that the active goal locks.
+fn locked(facts: &Facts) -> Vec<String> {
+    let goal = facts.goal.active();
+    let decisions = goal.into_iter().flat_map(|goal| &goal.decisions);
+    let locked = decisions.filter(|decision| decision.locked && decision.superseded_by.is_none());
+    locked.map(|decision| decision.description.clone()).collect()
 }
 
 /// Params of a build that writes nothing and asks for nothing in particular.

@@ -11,7 +11,7 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{Method, SessionId, method};
 use serde::Serialize;
 
-use super::{Core, TurnError, append, counted, loops};
+use super::{Core, TurnError, append, counted, goal, loops};
 use crate::loops::observe;
 use crate::session::KeyUse;
 
@@ -69,9 +69,14 @@ async fn write(
     key: Option<KeyUse>,
 ) -> Result<SessionRecordResult, TurnError> {
     let seen = observe(&body);
+    let marked = match &body {
+        RecordBody::Message(message) => goal::marked(core, id, message, true),
+        _ => None,
+    };
     let (draft, kind) = counted(core, id, body);
     let tokens = draft.tokens.as_ref().map_or(0, |counted| counted.0);
-    let appended = append(core, id, vec![draft], key).await?;
+    let drafts = [draft].into_iter().chain(marked).collect();
+    let appended = append(core, id, drafts, key).await?;
     core.documents.note(id);
     let r#loop = loops::note(core, id, appended.seq, seen).await;
     Ok(SessionRecordResult {

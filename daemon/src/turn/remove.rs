@@ -44,6 +44,7 @@ pub(super) fn delete_because(
 fn strip(core: &Core, id: SessionId) -> Result<(), TurnError> {
     core.builds.forget(id);
     core.loops.forget(id);
+    core.recalled.forget(id);
     // Whoever writes the document has written it, and nobody begins to.
     let _no_save = core.documents.forget(id);
     core.sessions.strip(id)?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use ollm_protocol::SessionId;
 
-use super::{Builds, Chats, Core, Counts, Documents, Loops, Uploads, model_settings};
+use super::{Builds, Chats, Core, Counts, Documents, Loops, Recalled, Uploads, model_settings};
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
@@ -43,13 +43,14 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
     Arc::new(Core {
         sessions,
         catalog: Arc::new(catalog),
-        projects: Projects::new(dir.join("projects")),
+        projects: Projects::new(dir),
         events: Events::new(Arc::clone(&clock)),
         clock,
         models: Models::new(settings, clock_too, Tasks::new()),
         chats: Chats::default(),
         counts: Counts::new(dir.join("vocab")),
         builds: Builds::default(),
+        recalled: Recalled::default(),
         loops: Loops::default(),
         uploads: Uploads::new(dir.to_owned()),
         documents: Documents::default(),

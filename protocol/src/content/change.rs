@@ -156,16 +156,6 @@ pub enum CloseReason {
     Import,
 }
 
-/// The goal state changed by one step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct GoalChange {
-    /// What is done, for example `create` or `lockDecision`.
-    pub action: String,
-    /// What it is done with.
-    pub data: Value,
-}
-
 /// Where a context entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -187,12 +177,35 @@ pub struct ContextEntryChange {
     /// The text; absent removes the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// Lower comes first.
+    /// Lower comes first; absent: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// Who contributed it: `hook`, `extension` or `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+}
+
+/// A keyed text for the system message, as it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextEntry {
+    /// Names the entry within its scope; the narrower scope wins.
+    pub key: String,
+    /// The text.
+    pub content: String,
+    /// Lower comes first; equal ones are ordered by key.
+    pub priority: i32,
+    /// Who contributed it: `hook`, `extension` or `user`.
+    pub source: String,
+    /// Where it holds.
+    pub scope: ContextScope,
+}
+
+impl ContextEntry {
+    /// The priority of an entry that names none; there is room before and behind it.
+    pub const DEFAULT_PRIORITY: i32 = 100;
+    /// The source of an entry that names none.
+    pub const DEFAULT_SOURCE: &str = "user";
 }
 
 /// A record was pinned into, or released from, every later context.

@@ -6,12 +6,13 @@ mod change;
 mod checkpoint;
 mod context;
 mod document;
+mod goal;
 mod message;
 mod record;
 mod tool_call;
 
 pub use change::{
-    Close, CloseReason, ContextEntryChange, ContextScope, Custom, GoalChange, Label, LeafMove,
+    Close, CloseReason, ContextEntry, ContextEntryChange, ContextScope, Custom, Label, LeafMove,
     LoopKind, LoopMark, LoopPattern, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,
 };
 pub use checkpoint::Checkpoint;
@@ -20,6 +21,10 @@ pub use context::{
     Usage,
 };
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
+pub use goal::{
+    ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
+    GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
+};
 pub use message::{Message, Part, Role};
 pub use record::{Record, RecordBody, RecordKind, Scope, SessionHeader};
 pub use tool_call::{ToolCall, ToolResult};

@@ -6,10 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::change::{
-    Close, ContextEntryChange, Custom, GoalChange, Label, LeafMove, LoopMark, Meta, MetaPatch,
-    ModeChange, Pin, SnapshotMark,
+    Close, ContextEntryChange, Custom, Label, LeafMove, LoopMark, Meta, MetaPatch, ModeChange, Pin,
+    SnapshotMark,
 };
 use super::context::{BranchSummary, Compaction, Delta, Epoch, Usage};
+use super::goal::GoalChange;
 use super::message::Message;
 use super::tool_call::ToolCall;
 use crate::{Seq, SessionId, Timestamp};
@@ -167,7 +168,7 @@ record_kinds! {
     Epoch = 4, epoch: Epoch, Path;
     /// Volatile text that was sent.
     Delta = 5, delta: Delta, Path;
-    /// A step of the goal state.
+    /// A change of the goals.
     Goal = 6, goal: GoalChange, Path;
     /// A keyed text of the system message.
     ContextEntry = 7, context_entry: ContextEntryChange, Path;

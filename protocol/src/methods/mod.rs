@@ -4,9 +4,11 @@
 
 pub mod chat;
 pub mod context;
+pub mod context_entries;
 pub mod daemon;
 pub mod env;
 pub mod event;
+pub mod goal;
 pub mod inspect;
 pub mod loops;
 pub mod model;

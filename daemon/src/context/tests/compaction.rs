@@ -144,32 +144,36 @@ fn what_cannot_be_cut_is_not_compacted() {
     assert!(prune(&session.growing(2048), &session).expect("works").is_none());
 }
 
+/// Why a changed build opens an epoch, and its system message.
+fn cause<'s>(
+    session: &'s Session,
+    change: impl FnOnce(&mut BuildInput<'s>),
+) -> (Option<String>, String) {
+    let mut input = session.input(4096);
+    change(&mut input);
+    let built = build(&input, session).expect("builds");
+    (built.new_epoch.map(|epoch| epoch.cause), built.result.messages[0].content.clone())
+}
+
 #[test]
 fn a_changed_front_opens_an_epoch_and_a_new_entry_does_not() {
+    let entries = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
     let mut session = Session::default();
     session.say(Role::User, "hello");
     let first = session.build_auto(4096);
     assert_eq!(first.new_epoch.map(|epoch| epoch.cause).as_deref(), Some("start"));
     session.say(Role::Assistant, "hi");
-    let entry = |key: &str, text: &str| Addition { key: key.to_owned(), text: text.to_owned() };
-    let cause = |session: &Session, change: &dyn Fn(&mut BuildInput<'_>)| {
-        let mut input = session.input(4096);
-        change(&mut input);
-        let built = build(&input, session).expect("builds");
-        (built.new_epoch.map(|epoch| epoch.cause), built.result.messages[0].content.clone())
-    };
-    let (told, system) = cause(&session, &|_| {});
+    let (told, system) = cause(&session, |_| {});
     assert_eq!((told, system.as_str()), (None, "You are helpful."));
-    let (told, system) = cause(&session, &|input| input.system_prompt = Some("Be brief."));
+    let (told, system) = cause(&session, |input| input.system_prompt = Some("Be brief."));
     assert_eq!((told.as_deref(), system.as_str()), (Some("systemPrompt"), "Be brief."));
-    let (told, _) = cause(&session, &|input| input.model = Some("other"));
+    let (told, _) = cause(&session, |input| input.model = Some("other"));
     assert_eq!(told.as_deref(), Some("model"));
-    let both = [entry("a", "A"), entry("b", "B")];
-    let (told, system) = {
-        let mut input = session.input(4096);
-        input.entries = &both;
-        let built = build(&input, &session).expect("builds");
-        (built.new_epoch.is_some(), built.result.messages[0].content.clone())
-    };
-    assert_eq!((told, system.as_str()), (false, "You are helpful."), "it is told as a delta");
+    let (told, system) = cause(&session, |input| {
+        input.additions = "A and B";
+        input.entries = &entries;
+    });
+    assert_eq!((told, system.as_str()), (None, "You are helpful."), "it is told as a delta");
+    let told = cause(&session, |input| input.told_entries = &entries).0;
+    assert_eq!(told.as_deref(), Some("entries"), "what is gone cannot be untold");
 }

@@ -2,9 +2,11 @@
 
 mod chat;
 mod context;
+mod context_entries;
 mod daemon;
 mod env;
 mod event;
+mod goal;
 mod loops;
 mod model;
 mod session;
@@ -15,9 +17,11 @@ use super::Registry;
 pub(super) fn register(registry: &mut Registry) {
     chat::register(registry);
     context::register(registry);
+    context_entries::register(registry);
     daemon::register(registry);
     env::register(registry);
     event::register(registry);
+    goal::register(registry);
     model::register(registry);
     loops::register(registry);
     session::register(registry);

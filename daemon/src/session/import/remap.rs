@@ -66,11 +66,13 @@ impl SeqMap {
             RecordBody::Label(label) => {
                 label.target = self.exact(label.target).ok_or(TargetLost)?
             }
+            RecordBody::Goal(change) => {
+                change.message_seq = change.message_seq.and_then(|seq| self.exact(seq));
+            }
             RecordBody::Pin(pin) => pin.target = self.exact(pin.target).ok_or(TargetLost)?,
             RecordBody::Session(_)
             | RecordBody::Message(_)
             | RecordBody::Delta(_)
-            | RecordBody::Goal(_)
             | RecordBody::ContextEntry(_)
             | RecordBody::ModeChange(_)
             | RecordBody::Custom(_)

@@ -29,14 +29,19 @@ impl SessionState {
         changed.or_else(|| header.and_then(|header| header.mode.clone()))
     }
 
+    /// The directory of its project, as a canonical path.
+    pub(crate) fn project_path(&self) -> Option<&str> {
+        let header = self.carry.header.as_ref();
+        self.carry.patch.project_path.as_deref().or_else(|| header?.project_path.as_deref())
+    }
+
     /// The session as lists show it; `now` decides whether it is at rest.
     pub(crate) fn summary(&self, now: Timestamp) -> Session {
         let carry = &self.carry;
         let header = carry.header.as_ref();
         let patch = &carry.patch;
         let of_header = |get: fn(&SessionHeader) -> Option<String>| header.and_then(get);
-        let project_path =
-            patch.project_path.clone().or_else(|| of_header(|header| header.project_path.clone()));
+        let project_path = self.project_path().map(str::to_owned);
         let title = patch.title.clone().or_else(|| of_header(|header| header.title.clone()));
         let set = |text: Option<String>| text.filter(|text| !text.is_empty());
         let start = header.map(|header| header.start_time).or(carry.first_at).unwrap_or(now);

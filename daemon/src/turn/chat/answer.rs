@@ -15,7 +15,7 @@ use crate::model::{
 };
 use crate::session::Draft;
 use crate::shutdown::Tasks;
-use crate::turn::{Core, TurnError, append, counted};
+use crate::turn::{Core, TurnError, append, counted, goal};
 
 /// The finish reasons of answers that did not come to their end.
 const CANCELED: &str = "canceled";
@@ -152,8 +152,10 @@ impl Answer {
         message.model = Some(model.to_owned());
         message.finish_reason = Some(self.finish_reason().to_owned());
         message.duration_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
+        let marked = goal::marked(core, id, &message, is_whole(self.finish_reason()));
         let body = RecordBody::Message(message);
         let mut drafts = vec![counted(core, id, body).0];
+        drafts.extend(marked);
         drafts.extend(usage.map(|usage| Draft::new(RecordBody::Usage(usage), None)));
         let appended = append(core, id, drafts, None).await?;
         core.documents.note(id);

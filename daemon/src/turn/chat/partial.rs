@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::INTERRUPTED;
 use crate::session::{Draft, Live, SessionError};
-use crate::turn::{Core, TurnError, counted};
+use crate::turn::{Core, TurnError, counted, goal};
 
 /// The name of the custom records that hold pieces.
 pub(crate) const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
@@ -96,9 +96,11 @@ pub(super) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), TurnErro
     message.parts = parts(whole.thinking, whole.text);
     message.model = Some(whole.model);
     message.finish_reason = Some(INTERRUPTED.to_owned());
+    let marked = goal::marked(core, id, &message, false);
     let body = RecordBody::Message(message);
     let (draft, _) = counted(core, id, body);
-    let answer = core.sessions.append_after(id, leaf, vec![draft])?;
+    let drafts = [draft].into_iter().chain(marked).collect();
+    let answer = core.sessions.append_after(id, leaf, drafts)?;
     match answer.blocking_recv().map_err(|_| SessionError::Stopping)? {
         // Somebody else settled it or went on; either way the pieces are no longer last.
         Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),

@@ -2,12 +2,13 @@
 
 use ollm_protocol::content::{
     BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
-    Delta, Epoch, EpochBasis, GoalChange, HeadItem, Label, LeafMove, LoopKind, LoopMark,
-    LoopPattern, Message, MetaPatch, ModeChange, Part, Pin, Record, RecordBody, RecordKind,
-    Retention, Role, SessionDocument, SessionHeader, SnapshotMark, ToolCall, ToolResult, Usage,
+    Delta, Epoch, EpochBasis, GoalChange, GoalMarker, GoalSource, GoalStep, HeadItem, Label,
+    LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange, Part, Pin, Record,
+    RecordBody, RecordKind, Retention, Role, SessionDocument, SessionHeader, SnapshotMark,
+    ToolCall, ToolResult, Usage,
 };
 use ollm_protocol::methods::session::ExportFormat;
-use ollm_protocol::{Seq, SessionId, SnapshotId, Timestamp};
+use ollm_protocol::{GoalId, Seq, SessionId, SnapshotId, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -176,7 +177,7 @@ fn body_of(
         }),
         RecordKind::Epoch => RecordBody::Epoch(epoch),
         RecordKind::Delta => RecordBody::Delta(Delta { topic: text.clone(), text }),
-        RecordKind::Goal => RecordBody::Goal(GoalChange { action: text, data: value }),
+        RecordKind::Goal => RecordBody::Goal(goal_change(text, flag, other)),
         RecordKind::ContextEntry => RecordBody::ContextEntry(ContextEntryChange {
             key: text,
             content: maybe,
@@ -218,6 +219,18 @@ fn body_of(
         }),
         RecordKind::Close => RecordBody::Close(Close { reason: CloseReason::Client }),
     }
+}
+
+fn goal_change(text: String, is_marker: bool, message_seq: Option<Seq>) -> GoalChange {
+    let id = GoalId::from_uuid(OTHER_ID);
+    let (source, step) = if is_marker {
+        let marker = GoalMarker::Checkpoint { description: text, status: None };
+        (GoalSource::Marker, GoalStep::Mark { id, marker })
+    } else {
+        let next_steps = vec![text];
+        (GoalSource::Client, GoalStep::SetNextSteps { goal: id, next_steps })
+    };
+    GoalChange { source, message_seq, steps: vec![step] }
 }
 
 /// A log: a header, then records of which each has a parent before it or begins a path.

@@ -1,0 +1,49 @@
+//! `context.addEntry`, `context.pin` and their kin.
+
+use std::sync::Arc;
+
+use ollm_protocol::method as m;
+use ollm_protocol::methods::context_entries as c;
+
+use crate::rpc::error::RpcError;
+use crate::rpc::{Handles, Registry};
+use crate::turn::{self, blocking};
+
+type Answer<T> = Result<T, RpcError>;
+
+pub(super) fn register(registry: &mut Registry) {
+    registry.register::<m::ContextAddEntry, _, _>(add_entry);
+    registry.register::<m::ContextRemoveEntry, _, _>(remove_entry);
+    registry.register::<m::ContextListEntries, _, _>(list_entries);
+    registry.register::<m::ContextPin, _, _>(pin);
+    registry.register::<m::ContextUnpin, _, _>(unpin);
+}
+
+async fn add_entry(
+    handles: Arc<Handles>,
+    params: c::ContextAddEntryParams,
+) -> Answer<c::ContextAddEntryResult> {
+    Ok(turn::add_entry(&handles.core, params).await?)
+}
+
+async fn remove_entry(
+    handles: Arc<Handles>,
+    params: c::ContextRemoveEntryParams,
+) -> Answer<c::ContextRemoveEntryResult> {
+    Ok(turn::remove_entry(&handles.core, params).await?)
+}
+
+async fn list_entries(
+    handles: Arc<Handles>,
+    params: c::ContextListEntriesParams,
+) -> Answer<c::ContextListEntriesResult> {
+    Ok(blocking(&handles.core, move |core| turn::list_entries(core, &params)).await?)
+}
+
+async fn pin(handles: Arc<Handles>, params: c::ContextPinParams) -> Answer<c::ContextPinResult> {
+    Ok(turn::pin(&handles.core, params).await?)
+}
+
+async fn unpin(handles: Arc<Handles>, params: c::ContextPinParams) -> Answer<c::ContextPinResult> {
+    Ok(turn::unpin(&handles.core, params).await?)
+}

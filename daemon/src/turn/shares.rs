@@ -1,0 +1,43 @@
+//! How much of a prompt something may have that is set once and sent with every context.
+
+use ollm_protocol::SessionId;
+
+use super::{Core, TurnError};
+use crate::config::DEFAULT_CONTEXT_SIZE;
+use crate::context::prompt_limit;
+use crate::tokens::Counter;
+
+/// A bound, and who counts against it.
+pub(super) struct Share {
+    /// Tokens that it may have.
+    pub(super) limit: u64,
+    /// Counts as the model does that will read it.
+    pub(super) counter: Counter,
+}
+
+impl Share {
+    /// Tokens of a text; 0 for the empty one.
+    pub(super) fn count(&self, text: &str) -> u64 {
+        u64::from(self.counter.count_text(text))
+    }
+}
+
+/// So many percent of the prompt of a session, or of one that says nothing of its window and model. Blocks on the disk.
+pub(super) fn share(
+    core: &Core,
+    session: Option<SessionId>,
+    percent: u64,
+) -> Result<Share, TurnError> {
+    let own = session.map(|id| {
+        let of = |live: &crate::session::Live| {
+            (live.state().context_size(), live.state().model().map(str::to_owned))
+        };
+        core.sessions.with(id, of)
+    });
+    let (size, model) = own.transpose()?.unwrap_or_default();
+    let config = core.config();
+    let size = size.or(config.context.size).unwrap_or(DEFAULT_CONTEXT_SIZE);
+    let model = model.or_else(|| config.ollama.model.clone());
+    let limit = prompt_limit(size, config.context.answer_reserve) * percent / 100;
+    Ok(Share { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
+}
