@@ -409,3 +409,60 @@ fn inspect_tells_why_each_record_is_in_or_out() {
         wire.ok("context.inspect", json!({ "sessionId": session, "buildId": built["buildId"] }));
     assert_eq!(changed["changed"], true);
 }
+
+/// The contents of the messages of a recorded build.
+fn contents(wire: &mut Wire, session: &str) -> Vec<String> {
+    let built = wire.ok("context.build", json!({ "sessionId": session, "compact": "auto" }));
+    let messages = built["messages"].as_array().unwrap();
+    messages.iter().map(|message| message["content"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn what_changes_beside_the_conversation_is_told_once_and_at_its_end() {
+    let sandbox = Sandbox::new();
+    let daemon = sandbox.daemon();
+    let mut wire = daemon.wire();
+    let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 4096 }));
+    let add =
+        |key: &str, content: &str| json!({ "sessionId": session, "key": key, "content": content });
+    let _entry = wire.ok("context.addEntry", add("style", "Write in French."));
+    let _goal =
+        wire.ok("goal.create", json!({ "sessionId": session, "description": "Ship the parser" }));
+    let _seq = wire.record(&session, "user", "hello");
+    let first = contents(&mut wire, &session);
+    assert!(
+        first[0].starts_with("Be brief.") && first[0].contains("Write in French."),
+        "{first:?}"
+    );
+    assert!(first[0].contains("Ship the parser"), "{first:?}");
+
+    let _seq = wire.record(&session, "assistant", "hi");
+    let _entry = wire.ok("context.addEntry", add("style", "Write in German."));
+    let _entry = wire.ok("context.addEntry", add("name", "The user is Ada."));
+    let _goal = wire.ok(
+        "goal.addDecision",
+        json!({ "sessionId": session, "description": "Use a state machine", "locked": true }),
+    );
+    let second = contents(&mut wire, &session);
+    assert_eq!(second[..2], first[..], "what was sent stays");
+    let told = second.last().unwrap();
+    for text in ["Write in German.", "The user is Ada.", "Use a state machine"] {
+        assert!(told.contains(text), "{text} in {told}");
+    }
+    assert_eq!(contents(&mut wire, &session), second, "nothing is told twice");
+
+    daemon.kill9();
+    let daemon = sandbox.daemon();
+    let mut wire = daemon.wire();
+    assert_eq!(contents(&mut wire, &session), second, "nor after a restart");
+
+    let gone = json!({ "sessionId": session, "key": "name" });
+    let _entry = wire.ok("context.removeEntry", gone);
+    let third = contents(&mut wire, &session);
+    assert!(third[0].contains("German") && third[0].contains("state machine"), "{third:?}");
+    assert!(!third[0].contains("Ada"), "{third:?}");
+    let records = wire.records(&session);
+    let causes: Vec<&str> =
+        records.iter().filter_map(|record| record["epoch"]["cause"].as_str()).collect();
+    assert_eq!(causes, ["start", "entries"]);
+}
