@@ -5,6 +5,7 @@
 
 mod candidates;
 mod chat;
+mod context;
 mod kinds;
 mod methods;
 mod models;
@@ -21,6 +22,7 @@ use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
 pub(crate) use chat::ChatArgs;
+pub(crate) use context::{ContextBuildArgs, ContextCommand, ContextInspectArgs, ContextStatusArgs};
 pub(crate) use methods::{MethodName, closest, distance};
 pub(crate) use models::{ModelsArgs, ModelsCommand};
 pub(crate) use services::{ExecArgs, LoopCommand};
@@ -270,43 +272,6 @@ impl From<RoleArg> for Role {
             RoleArg::Tool => Self::Tool,
         }
     }
-}
-
-/// Subcommands of `context`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum ContextCommand {
-    /// Choose what fits a window and show how the window is divided.
-    #[command(after_help = "\
-Writes nothing unless --auto is given.
-
-Examples:
-  ollmctl context build last --size 4096
-  ollmctl context build last --pending 'And in Rust?' --messages
-  ollmctl context build last --json")]
-    Build(ContextBuildArgs),
-}
-
-/// Arguments of `context build`.
-#[derive(Debug, Args)]
-pub(crate) struct ContextBuildArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
-    pub(crate) id: String,
-    /// The context window in tokens, at least 2048 [default: the session's own].
-    #[arg(long, value_name = "TOKENS")]
-    pub(crate) size: Option<u32>,
-    /// A strategy by name: full-history sends every message, floor keeps the original task and the newest turns, at
-    /// most half of what is available [default: the first that fits].
-    #[arg(long)]
-    pub(crate) strategy: Option<String>,
-    /// A user message that will follow and is not recorded yet.
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) pending: Option<String>,
-    /// Let the daemon record the plan, so that later contexts begin with this one.
-    #[arg(long)]
-    pub(crate) auto: bool,
-    /// Print the messages too.
-    #[arg(long)]
-    pub(crate) messages: bool,
 }
 
 /// Arguments of `call`.

@@ -197,7 +197,7 @@ fn a_person_asks_sees_the_answer_and_leaves() {
     person.sees("try:");
     person.sees("/session info");
     person.types("/debug context\r");
-    person.sees("num_ctx");
+    person.sees("counted exactly, by full-history");
     person.types("//usr is a path\r");
     person.sees("ok");
     person.sees("Context: ");

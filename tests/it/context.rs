@@ -340,6 +340,7 @@ fn status_tells_how_full_the_window_is_by_part() {
     let daemon = sandbox.daemon();
     let mut wire = daemon.wire();
     let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 4096 }));
+    let _goal = wire.ok("goal.create", json!({ "sessionId": session, "description": "Ship it" }));
     converse(&mut wire, &session, 4, &mut Random::announced("status"));
     let status = wire.ok("context.status", json!({ "sessionId": session }));
     let parts = status["parts"].as_array().unwrap();
@@ -350,9 +351,10 @@ fn status_tells_how_full_the_window_is_by_part() {
         number(&found.unwrap_or_else(|| panic!("no {name}"))["tokens"])
     };
     assert!(part("system") > 0 && part("user") > 0 && part("recent") > 0);
+    assert!(part("goals") > 0 && part("entries") == 0);
     assert_eq!(part("reserve"), 4096 - 3482);
     let available = number(&status["availableTokens"]);
-    assert_eq!(available, 3482 - part("system"));
+    assert_eq!(available, 3482 - part("system") - part("goals"));
     assert_eq!(number(&status["triggerTokens"]), available * 8 / 10);
     assert_eq!(status["compressionCount"], 0);
     assert_eq!(status["strategy"], "full-history");

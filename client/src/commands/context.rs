@@ -1,11 +1,11 @@
-//! `ollmctl context build`.
+//! `ollmctl context`.
 
 use std::time::Duration;
 
 use ollm_protocol::method::ContextBuild;
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 
-use super::{CommandError, Cx};
+use super::{CommandError, Cx, inspect};
 use crate::cli::{ContextBuildArgs, ContextCommand};
 use crate::render::context;
 
@@ -13,8 +13,11 @@ use crate::render::context;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn run(command: ContextCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let ContextCommand::Build(args) = command;
-    build(args, cx)
+    match command {
+        ContextCommand::Status(args) => inspect::status(&args, cx),
+        ContextCommand::Build(args) => build(args, cx),
+        ContextCommand::Inspect(args) => inspect::inspect(args, cx),
+    }
 }
 
 fn build(args: ContextBuildArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {

@@ -13,6 +13,7 @@ mod daemon;
 mod error;
 mod events;
 mod exec;
+mod inspect;
 mod loops;
 mod models;
 mod project;

@@ -8,48 +8,24 @@ use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
 use super::transcript::View;
+use super::window::{self, Share};
 
 /// The most rows of what was left out.
 const OMITTED_SHOWN: usize = 12;
-
-/// One share of the window and the sign that stands for it in the bar, also without colors.
-struct Share {
-    name: &'static str,
-    sign: char,
-    tokens: u64,
-}
 
 /// The whole picture of a build.
 pub(crate) fn build(result: &ContextBuildResult, view: &View) -> String {
     let window = result.budget.model_context_window;
     let shares = shares(result);
     let mut text = format!(
-        "{} of {} used, {} by {}\n\n[{}]\n\n",
+        "{} of {} used, {} by {}\n\n{}\n\n",
         counted(result.tokens_used, "token"),
         grouped(result.token_budget),
         count_word(result.count_kind),
         clean::one_line(&result.strategy),
-        bar(&shares, window, view.width.saturating_sub(2).min(78)),
+        window::bar(&shares, window, view),
     );
-    let rows: Vec<Vec<String>> = shares
-        .iter()
-        .map(|share| {
-            vec![
-                share.sign.to_string(),
-                share.name.to_owned(),
-                grouped(share.tokens),
-                percent(share.tokens, window),
-            ]
-        })
-        .chain([vec![String::new(), "window".to_owned(), grouped(window), String::new()]])
-        .collect();
-    let columns = [
-        ("", Column::Word),
-        ("PART", Column::Word),
-        ("TOKENS", Column::Number),
-        ("SHARE", Column::Number),
-    ];
-    text.push_str(&table::render(view.width, &columns, &rows));
+    text.push_str(&window::legend(&shares, window, view));
     text.push('\n');
     text.push_str(&table::fields(&facts(result)));
     if !result.omitted.is_empty() {
@@ -79,28 +55,6 @@ fn shares(result: &ContextBuildResult) -> Vec<Share> {
     .into_iter()
     .map(|(name, sign, tokens)| Share { name, sign, tokens })
     .collect()
-}
-
-/// One sign per part of the window; a share that is not zero has at least one.
-fn bar(shares: &[Share], window: u64, width: usize) -> String {
-    let window = window.max(1);
-    let columns = width.max(10) as u64;
-    let mut bar = String::new();
-    let mut passed = 0;
-    for share in shares {
-        passed += share.tokens;
-        let drawn = bar.len() as u64;
-        let until = (passed.min(window) * columns).div_ceil(window);
-        let signs = until.saturating_sub(drawn).max(u64::from(share.tokens > 0));
-        bar.extend(std::iter::repeat_n(share.sign, usize::try_from(signs).unwrap_or(0)));
-    }
-    bar.truncate(width);
-    bar
-}
-
-#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-fn percent(tokens: u64, window: u64) -> String {
-    format!("{:.1} %", tokens as f64 * 100.0 / window.max(1) as f64)
 }
 
 fn facts(result: &ContextBuildResult) -> Vec<(&'static str, String)> {
@@ -153,7 +107,7 @@ fn omitted(items: &[OmittedItem], view: &View) -> String {
     text
 }
 
-const fn count_word(kind: CountKind) -> &'static str {
+pub(super) const fn count_word(kind: CountKind) -> &'static str {
     match kind {
         CountKind::Exact => "counted exactly",
         CountKind::Calibrated => "estimated and calibrated",
@@ -256,7 +210,9 @@ RECORDS    TOKENS  REASON
                 .zip("#=.~".chars())
                 .map(|(tokens, sign)| Share { name: "", sign, tokens: *tokens })
                 .collect();
-            assert_eq!(bar(&shares, window, 10), expect);
+            let view =
+                View { width: 12, now: ollm_protocol::Timestamp::from_unix_ms(0), full: false };
+            assert_eq!(window::bar(&shares, window, &view), format!("[{expect}]"));
         };
         check(&[1, 1, 1, 1], 4, "###==...~~");
         check(&[1, 0, 998, 1], 1000, "#.........");

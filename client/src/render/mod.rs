@@ -23,3 +23,4 @@ pub(crate) mod time;
 pub(crate) mod transcript;
 pub(crate) mod usage;
 pub(crate) mod waiting;
+pub(crate) mod window;

@@ -244,6 +244,7 @@ pub(super) fn reply(input: &BuildInput<'_>, front: Front, choice: Choice) -> Bui
     let prefix_tokens = input
         .previous
         .map_or(0, |previous| previous.prefix_tokens(&input.counter, &build, &messages));
+    let told = additions.clone();
     let new_epoch = new_head.map(|(head, cause)| Epoch {
         strategy: strategy.to_owned(),
         cause: cause.to_owned(),
@@ -273,7 +274,7 @@ pub(super) fn reply(input: &BuildInput<'_>, front: Front, choice: Choice) -> Bui
         num_predict: budget.num_predict(tokens_used),
         build_id: input.build_id.clone(),
     };
-    Built { result, new_epoch, build, tokens, pieces: conversation.pieces }
+    Built { result, new_epoch, build, tokens, additions: told, pieces: conversation.pieces }
 }
 
 /// The one system message: the prompt, then the mode, then what is added.

@@ -98,6 +98,8 @@ pub(crate) struct Built {
     pub build: PreviousBuild,
     /// Tokens of each message.
     pub tokens: Vec<u32>,
+    /// What the system message ends with.
+    pub additions: String,
     /// What the conversation holds, in order.
     pub pieces: Vec<Piece>,
 }

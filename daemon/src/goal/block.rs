@@ -17,6 +17,9 @@ When the goal or its progress changes, say so in lines of their own, outside of 
 [NEXT] <what comes next>
 Repeat the words of a step exactly when its state changes. Leave the lines out when nothing changed.";
 
+/// What the block of a goal begins with.
+pub(crate) const GOAL_BLOCK: &str = "<goal priority=";
+
 /// A text within its share, and how much of what it should say is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
@@ -39,9 +42,8 @@ pub(crate) fn goal_block(
 ) -> Option<Block> {
     let goal = state.active()?;
     let sections = sections(goal);
-    let head = |description: &str| {
-        format!("<goal priority=\"{}\">\n{description}\n", goal.priority.as_str())
-    };
+    let head =
+        |description: &str| format!("{GOAL_BLOCK}\"{}\">\n{description}\n", goal.priority.as_str());
     let frame = count(&head("")) + count("</goal>") + count(MORE);
     let left = max_tokens.checked_sub(frame)?;
     let description = cut(&goal.description, count, left)?;

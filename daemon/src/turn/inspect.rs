@@ -14,6 +14,8 @@ use super::prepared::{Prepared, Records, plain_params, prepare, prepare_at};
 use super::update::check_context_size;
 use super::{Core, TurnError};
 use crate::context::{self, Built, Piece, What, trigger};
+use crate::goal::block::GOAL_BLOCK;
+use crate::tokens::Counter;
 
 /// Tells how full the context of a session is. Blocks on the disk.
 pub(crate) fn context_status(
@@ -40,7 +42,7 @@ pub(crate) fn context_status(
         conversation_tokens: budget.current_conversation_tokens,
         trigger_tokens: trigger(budget.available_tokens, core.config().compression.threshold),
         used_percent: percent(result.tokens_used, result.token_budget),
-        parts: parts(&built),
+        parts: parts(&built, &prepared.counter),
         count_kind: result.count_kind,
         strategy: result.strategy.clone(),
         epoch: epoch(&prepared),
@@ -189,16 +191,27 @@ fn item(what: &str, form: &str) -> ContextItem {
 }
 
 /// The window by part; what a message has besides its records counts as recent.
-fn parts(built: &Built) -> Vec<ContextPart> {
+fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let budget = &built.result.budget;
     let is_user = |piece: &&Piece| matches!(&piece.what, What::Record(record) if record.role == Some(Role::User));
     let conversation = budget.current_conversation_tokens;
     let user: u64 = built.pieces.iter().filter(is_user).map(|piece| piece.tokens).sum();
     let user = user.min(conversation);
     let used = built.result.tokens_used;
+    let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());
+    let (entries, goal) = built.additions.split_at(goal_at);
+    let count = |text: &str| u64::from(counter.count_text(text));
+    let (entries, goals) = (count(entries), count(goal));
+    let system = budget.system_prompt_tokens.saturating_sub(entries + goals);
+    let (entries, goals) = match budget.system_prompt_tokens - system {
+        0 => (0, 0),
+        both => (both.saturating_sub(goals), goals.min(both)),
+    };
     let part = |name: &str, tokens| ContextPart { name: name.to_owned(), tokens };
     vec![
-        part("system", budget.system_prompt_tokens),
+        part("system", system),
+        part("entries", entries),
+        part("goals", goals),
         part("tools", budget.tool_definition_tokens),
         part("checkpoints", budget.checkpoint_tokens),
         part("user", user),

@@ -1,9 +1,9 @@
 //! A chat on a terminal, line by line, until somebody leaves.
 
 use ollm_protocol::content::RecordKind;
-use ollm_protocol::method::{ContextBuild, ModelList};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
 
 use super::super::{CommandError, Cx, sessions};
 use super::input::{Input, Line};
@@ -16,7 +16,7 @@ use crate::cli::{ChatArgs, ExportArgs, ListArgs, SessionArg, SessionsCommand};
 use crate::error::ClientError;
 use crate::render::style::Style;
 use crate::render::transcript::{self, Transcript};
-use crate::render::{clean, context, table};
+use crate::render::{clean, context, table, window};
 
 /// Messages that are shown of a session that is gone on with: enough to remember what it was about.
 const REMINDED: u32 = 4;
@@ -155,7 +155,8 @@ impl Chat<'_, '_> {
                 }
                 None => self.say(NOTHING_SAID),
             },
-            Typed::DebugContext => self.context()?,
+            Typed::Context => self.context()?,
+            Typed::DebugContext => self.debug_context()?,
             Typed::Info => self.info()?,
             Typed::Export(output) => match self.session_id() {
                 Some(id) => {
@@ -264,23 +265,28 @@ impl Chat<'_, '_> {
         Ok(said.into_iter().map(|record| transcript.record(record)).collect())
     }
 
+    /// How full the window is.
     fn context(&mut self) -> Result<(), CommandError> {
         let Some(session_id) = self.session_id() else {
             self.say(NOTHING_SAID);
             return Ok(());
         };
-        let params = ContextBuildParams {
-            session_id,
-            context_size: None,
-            model: None,
-            strategy: None,
-            tools: Vec::new(),
-            pending: None,
-            compact: CompactMode::Never,
+        let params = ContextStatusParams { session_id, context_size: None };
+        let status = self.cx.call::<ContextStatus>(&params)?.value;
+        let text = window::status(&status, &self.cx.view());
+        self.cx.print_text(&text)
+    }
+
+    /// Everything that the model is sent, and everything that it is not.
+    fn debug_context(&mut self) -> Result<(), CommandError> {
+        let Some(session_id) = self.session_id() else {
+            self.say(NOTHING_SAID);
+            return Ok(());
         };
-        let built = self.cx.call::<ContextBuild>(&params)?.value;
-        let text =
-            context::messages(&built.messages) + "\n" + &context::build(&built, &self.cx.view());
+        let params = ContextInspectParams { session_id, build_id: None, model: None, tools: None };
+        let found = self.cx.call::<ContextInspect>(&params)?.value;
+        let messages = context::messages(&found.build.messages);
+        let text = messages + "\n" + &window::items(&found, &self.cx.view());
         self.cx.print_text(&text)
     }
 

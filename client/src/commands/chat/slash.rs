@@ -16,7 +16,8 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/model [NAME]", "which model answers; with a name, that one from now on"),
     ("/retry", "ask again for an answer to what was said last"),
     ("/history [N]", "the last messages of this session"),
-    ("/debug context", "what the model is sent now, and how full its window is"),
+    ("/context", "how full the model's window is, part by part"),
+    ("/debug context", "everything that the model is sent now, and what it is not, and why"),
     ("/sessions", "the recent sessions"),
     ("/session info", "which session this is"),
     ("/session export [FILE]", "this session as Markdown, JSON or HTML by the ending of the file"),
@@ -40,6 +41,8 @@ pub(super) enum Typed {
     Retry,
     /// `/history [N]`
     History(u32),
+    /// `/context`
+    Context,
     /// `/debug context`
     DebugContext,
     /// `/sessions`
@@ -92,6 +95,7 @@ impl Typed {
                 Ok(number @ 1..=1000) => Self::History(number),
                 _ => Self::unknown(text),
             },
+            ["/context"] => Self::Context,
             ["/debug", "context"] => Self::DebugContext,
             ["/sessions"] => Self::Sessions,
             ["/session", "info"] => Self::Info,

@@ -1,0 +1,80 @@
+//! Subcommands of `context`, and their arguments.
+
+use clap::{Args, Subcommand};
+
+use super::{SESSION_HELP, by_session};
+
+/// Subcommands of `context`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// Show how full a session's window is, part by part.
+    #[command(after_help = "\
+Examples:
+  ollmctl context status
+  ollmctl context status last --size 4096
+  ollmctl context status --json")]
+    Status(ContextStatusArgs),
+    /// Show everything that is in a context and everything that is not, and why.
+    #[command(after_help = "\
+Examples:
+  ollmctl context inspect
+  ollmctl context inspect last --messages
+  ollmctl context inspect last --build 019ad1a2-7c51-7a90-8b41-6f1e5f0f2d11")]
+    Inspect(ContextInspectArgs),
+    /// Choose what fits a window and show how the window is divided.
+    #[command(after_help = "\
+Writes nothing unless --auto is given.
+
+Examples:
+  ollmctl context build last --size 4096
+  ollmctl context build last --pending 'And in Rust?' --messages
+  ollmctl context build last --json")]
+    Build(ContextBuildArgs),
+}
+
+/// Arguments of `context build`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextBuildArgs {
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
+    pub(crate) id: String,
+    /// The context window in tokens, at least 2048 [default: the session's own].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) size: Option<u32>,
+    /// A strategy by name: full-history, pruned-tools, checkpointed, minimal-state or floor, from everything to the
+    /// original task and the newest turns [default: the first that fits].
+    #[arg(long)]
+    pub(crate) strategy: Option<String>,
+    /// A user message that will follow and is not recorded yet.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) pending: Option<String>,
+    /// Let the daemon record the plan, so that later contexts begin with this one.
+    #[arg(long)]
+    pub(crate) auto: bool,
+    /// Print the messages too.
+    #[arg(long)]
+    pub(crate) messages: bool,
+}
+
+/// Arguments of `context status`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextStatusArgs {
+    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
+    pub(crate) id: String,
+    /// The context window in tokens, at least 2048 [default: the session's own].
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) size: Option<u32>,
+}
+
+/// Arguments of `context inspect`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextInspectArgs {
+    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
+    pub(crate) id: String,
+    /// One of the session's last builds, by the id that `context build` and a chat turn give it [default: what a model
+    /// would be sent now].
+    #[arg(long, value_name = "BUILD")]
+    pub(crate) build: Option<String>,
+    /// Print the exact messages too.
+    #[arg(long)]
+    pub(crate) messages: bool,
+}
