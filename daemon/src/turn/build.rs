@@ -168,7 +168,7 @@ fn plan(
     let input = BuildInput {
         path: &view.path,
         system_prompt: view.system_prompt.as_deref(),
-        mode_text: mode.and_then(|mode| config.modes.texts.get(&mode)).map(String::as_str),
+        mode_text: mode.as_deref().and_then(|mode| config.modes.text(mode)),
         tools: &params.tools,
         pending: params.pending.as_deref(),
         context_size,
