@@ -42,7 +42,7 @@ pub(crate) struct Places {
 /// Finds them in an open session: one walk over its path, without the disk.
 pub(crate) fn places(live: &Live) -> Places {
     let state = live.state();
-    let project = state.project_path().map(str::to_owned);
+    let project = live.project_path().map(str::to_owned);
     let mut places = Places { project, ..Places::default() };
     let mut next = state.leaf();
     while let Some(seq) = next {
