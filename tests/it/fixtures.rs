@@ -143,7 +143,7 @@ fn replay(method: &str, path: &PathBuf) {
     let session = prepare(&mut wire, &project);
     let home = sandbox.home().canonicalize().unwrap().to_str().unwrap().to_owned();
     let socket = sandbox.socket().to_str().unwrap().to_owned();
-    let names = BTreeMap::from([
+    let mut names = BTreeMap::from([
         ("<session>", session),
         ("<project>", project),
         ("<home>", home),
@@ -158,7 +158,10 @@ fn replay(method: &str, path: &PathBuf) {
     for before in frozen["before"].as_array().into_iter().flatten() {
         let mut before = before.clone();
         fill(&mut before, &names);
-        let _result = wire.ok(before["method"].as_str().unwrap(), before["params"].clone());
+        let result = wire.ok(before["method"].as_str().unwrap(), before["params"].clone());
+        for (name, field) in [("<checkpoint>", "checkpointId"), ("<decision>", "decisionId")] {
+            names.extend(result[field].as_str().map(|id| (name, id.to_owned())));
+        }
     }
     let mut request = frozen["request"].clone();
     fill(&mut request, &names);
@@ -227,6 +230,8 @@ fn a_log_of_version_1_means_what_it_always_meant() {
     let log = directory.join(format!("{FROZEN}.jsonl"));
     let expected = directory.join("replay.json");
     let sandbox = Sandbox::new();
+    // Texts of modes belong to the version of the daemon, not to the log.
+    sandbox.write_config("modes: { planning: ' ' }\n");
     std::fs::create_dir_all(sandbox.home().join("sessions")).unwrap();
     std::fs::copy(&log, sandbox.log_of(FROZEN)).unwrap();
     let blobs = directory.join(format!("{FROZEN}.blobs"));

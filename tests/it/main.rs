@@ -14,6 +14,7 @@
 mod chat;
 mod chat_client;
 mod context;
+mod context_entries;
 mod counts;
 mod crash;
 mod ctl;
@@ -24,6 +25,7 @@ mod exec;
 mod fake;
 mod faults;
 mod fixtures;
+mod goal;
 mod harness;
 mod loops;
 mod model;

@@ -6,6 +6,7 @@
 mod error;
 mod keys;
 mod lines;
+mod modes;
 mod raw;
 mod sections;
 
@@ -17,12 +18,13 @@ use serde_json::{Map, Value, json};
 use self::error::Place;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::keys::{KEYS, Key, Setting};
+pub(crate) use self::modes::ModesConfig;
 use self::raw::{File, Settings};
 use self::sections::ClientVariables;
 pub(crate) use self::sections::{
     CompressionConfig, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig,
-    GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit,
-    SessionsConfig, SnapshotsConfig,
+    GoalsConfig, LogConfig, LoopDetectionConfig, OllamaConfig, OnLimit, SessionsConfig,
+    SnapshotsConfig,
 };
 
 /// The file that is read when none is named, in the home.

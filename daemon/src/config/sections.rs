@@ -1,11 +1,11 @@
 //! The configuration as modules receive it: one struct each, checked and with units.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::Config;
 use super::keys::Setting;
+use super::modes::ModesConfig;
 use super::raw::Settings;
 
 /// The window of a session that does not say where the configuration does not either, in tokens: what local models
@@ -149,13 +149,6 @@ pub(crate) struct ContextConfig {
 pub(crate) struct GoalsConfig {
     /// Whether models are told to use markers.
     pub markers: bool,
-}
-
-/// Texts of the modes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ModesConfig {
-    /// By mode, where one was set.
-    pub texts: BTreeMap<String, String>,
 }
 
 /// Loop detection.

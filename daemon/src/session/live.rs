@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ollm_protocol::content::{Record, RecordBody};
+use ollm_protocol::content::{Record, RecordBody, SessionHeader};
 use ollm_protocol::methods::session::Session;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
@@ -81,6 +81,31 @@ impl Live {
     pub(crate) fn create_key(&self) -> Option<KeyEntry> {
         let of_draft = self.birth.as_ref().and_then(|birth| birth.key.as_ref());
         of_draft.map(|key| key.digest).or_else(|| self.state.create_key())
+    }
+
+    /// The header that a draft will begin with.
+    fn born(&self) -> Option<&SessionHeader> {
+        self.birth.as_ref().map(|birth| &birth.header)
+    }
+
+    /// The model in force, also of a draft.
+    pub(crate) fn model(&self) -> Option<&str> {
+        self.state.model().or_else(|| self.born()?.model.as_deref())
+    }
+
+    /// The context window in force in tokens, also of a draft.
+    pub(crate) fn context_size(&self) -> Option<u32> {
+        self.state.context_size().or_else(|| self.born()?.context_size)
+    }
+
+    /// The system prompt in force, also of a draft.
+    pub(crate) fn system_prompt(&self) -> Option<&str> {
+        self.state.system_prompt().or_else(|| self.born()?.system_prompt.as_deref())
+    }
+
+    /// The directory of the project as a canonical path, also of a draft.
+    pub(crate) fn project_path(&self) -> Option<&str> {
+        self.state.project_path().or_else(|| self.born()?.project_path.as_deref())
     }
 
     /// The session as lists show it.

@@ -8,6 +8,7 @@ use ollm_protocol::method;
 use ollm_protocol::methods::session::{Session, SessionCreateParams};
 
 use super::record::key_use;
+use super::shares::check_system_prompt;
 use super::update::{check_context_size, check_metadata, check_texts};
 use super::{Core, TurnError};
 use crate::projects::Projects;
@@ -73,6 +74,7 @@ fn header_of(core: &Core, params: SessionCreateParams) -> Result<SessionHeader, 
     check_context_size(context_size)?;
     check_texts(title.as_deref(), None, system_prompt.as_deref())?;
     check_metadata(metadata.as_ref())?;
+    check_system_prompt(core, system_prompt.as_deref(), context_size, model.as_deref())?;
     let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
     Ok(SessionHeader {
         session_id: core.clock.session_id(),

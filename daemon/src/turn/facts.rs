@@ -46,7 +46,7 @@ pub(crate) fn places(live: &Live) -> Places {
 /// Finds them on the path to a record.
 pub(crate) fn places_to(live: &Live, leaf: Option<Seq>) -> Places {
     let state = live.state();
-    let project = state.project_path().map(str::to_owned);
+    let project = live.project_path().map(str::to_owned);
     let mut places = Places { project, ..Places::default() };
     let mut next = leaf;
     while let Some(seq) = next {

@@ -96,7 +96,7 @@ pub(super) fn prepare_at(
     let additions = volatile::additions(&facts, &counter, &config, context_size);
     let epoch = view.epoch_at.zip(epoch);
     let told = volatile::told(core, id, &view.path, epoch.as_ref())?;
-    let mode_text = view.mode.as_ref().and_then(|mode| config.modes.texts.get(mode)).cloned();
+    let mode_text = view.mode.as_ref().and_then(|mode| config.modes.text(mode)).map(str::to_owned);
     Ok(Prepared {
         id,
         leaf: view.leaf,

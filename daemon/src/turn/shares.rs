@@ -1,10 +1,12 @@
 //! How much of a prompt something may have that is set once and sent with every context.
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::Role;
+use ollm_protocol::methods::context::ContextMessage;
 
 use super::{Core, TurnError};
 use crate::config::DEFAULT_CONTEXT_SIZE;
-use crate::context::prompt_limit;
+use crate::context::{ContextError, prompt_limit};
 use crate::tokens::Counter;
 
 /// A bound, and who counts against it.
@@ -29,9 +31,8 @@ pub(super) fn share(
     percent: u64,
 ) -> Result<Share, TurnError> {
     let own = session.map(|id| {
-        let of = |live: &crate::session::Live| {
-            (live.state().context_size(), live.state().model().map(str::to_owned))
-        };
+        let of =
+            |live: &crate::session::Live| (live.context_size(), live.model().map(str::to_owned));
         core.sessions.with(id, of)
     });
     let (size, model) = own.transpose()?.unwrap_or_default();
@@ -40,4 +41,36 @@ pub(super) fn share(
     let model = model.or_else(|| config.ollama.model.clone());
     let limit = prompt_limit(size, config.context.answer_reserve) * percent / 100;
     Ok(Share { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
+}
+
+/// Refuses a system prompt that leaves no room in the window that the session or the configuration names: every context
+/// would be refused. Blocks on the disk.
+///
+/// A window that nobody names is not known before a context is built.
+pub(super) fn check_system_prompt(
+    core: &Core,
+    prompt: Option<&str>,
+    size: Option<u32>,
+    model: Option<&str>,
+) -> Result<(), TurnError> {
+    let config = core.config();
+    let (Some(prompt), Some(size)) = (prompt, size.or(config.context.size)) else { return Ok(()) };
+    if prompt.is_empty() {
+        return Ok(());
+    }
+    let counter = core.counts.load(model.or(config.ollama.model.as_deref()), None, &[]);
+    let message = ContextMessage {
+        role: Role::System,
+        content: prompt.to_owned(),
+        tool_calls: Vec::new(),
+        tool_name: None,
+        tool_call_id: None,
+        images: Vec::new(),
+    };
+    let needed = u64::from(counter.count_head(Some(&message), &[]).0);
+    let available = prompt_limit(size, config.context.answer_reserve);
+    if needed > available {
+        return Err(ContextError::Overflow { needed, available, what: "system prompt" }.into());
+    }
+    Ok(())
 }

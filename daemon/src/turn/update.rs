@@ -8,6 +8,7 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{EventKind, SessionId};
 
+use super::shares::check_system_prompt;
 use super::{Core, TurnError, append, blocking};
 use crate::context::MIN_CONTEXT_SIZE;
 use crate::events::EventDraft;
@@ -83,6 +84,10 @@ pub(crate) async fn update(
     } = params;
     check_context_size(context_size)?;
     check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
+    if system_prompt.is_some() || context_size.is_some() || model.is_some() {
+        let changed = (system_prompt.clone(), context_size, model.clone());
+        blocking(core, move |core| check_prompt_of(core, session_id, changed)).await?;
+    }
     if let Some(new) = &metadata {
         let mut all = summary(core, session_id).await?.metadata;
         all.extend(new.clone());
@@ -104,6 +109,20 @@ pub(crate) async fn update(
         return Err(TurnError::invalid("params", "name at least one field to change"));
     }
     patched(core, session_id, patch).await
+}
+
+/// Refuses changes after which the system prompt would not fit.
+fn check_prompt_of(
+    core: &Core,
+    id: SessionId,
+    (prompt, size, model): (Option<String>, Option<u32>, Option<String>),
+) -> Result<(), TurnError> {
+    let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
+        let own = |text: Option<&str>| text.map(str::to_owned);
+        (own(live.system_prompt()), live.context_size(), own(live.model()))
+    })?;
+    let (prompt, model) = (prompt.or(own_prompt), model.or(own_model));
+    check_system_prompt(core, prompt.as_deref(), size.or(own_size), model.as_deref())
 }
 
 /// Puts a session away.

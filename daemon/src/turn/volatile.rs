@@ -12,7 +12,7 @@ use super::prepared::Prepared;
 use super::{Core, TurnError};
 use crate::config::Config;
 use crate::context::{PathItem, digest, prompt_limit};
-use crate::goal::block::{goal_block, goal_delta};
+use crate::goal::block::{MARKER_INSTRUCTION, goal_block, goal_delta};
 use crate::tokens::Counter;
 
 /// Percent of the prompt limit for the goal.
@@ -40,7 +40,10 @@ pub(super) fn additions(
     let limit = prompt_limit(context_size, config.context.answer_reserve);
     let entries = entries_block(&facts.entries, &count, limit * ENTRIES_PERCENT / 100);
     let goal = goal_block(&facts.goal, &count, limit * GOAL_PERCENT / 100);
-    let texts: Vec<String> = entries.into_iter().chain(goal).map(|block| block.text).collect();
+    let mut texts: Vec<String> = entries.into_iter().chain(goal).map(|block| block.text).collect();
+    if config.goals.markers {
+        texts.push(MARKER_INSTRUCTION.to_owned());
+    }
     let marks = facts.entries.iter().map(|entry| (entry.key.clone(), digest(&rendered(entry))));
     Additions { text: texts.join("\n\n"), entries: marks.collect() }
 }
