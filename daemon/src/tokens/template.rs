@@ -18,7 +18,7 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::ContextMessage;
 use serde::{Deserialize, Serialize};
 
-use self::call::CallForm;
+use self::call::{CallForm, JsonStyle};
 pub(super) use self::learn::whole;
 pub(crate) use self::learn::{learn, probes};
 use self::seam::Seam;
@@ -77,6 +77,8 @@ pub(crate) struct Template {
     seams: Vec<(Place, Place, Seam)>,
     /// How calls are written; absent where that was not understood.
     calls: Option<CallForm>,
+    /// How results of tools are written where that is as JSON, without their quotes; absent: as they are.
+    results: Option<JsonStyle>,
     /// Whether white space around a message's text is dropped.
     trims: bool,
 }
@@ -109,6 +111,9 @@ impl Template {
     fn body<'m>(&self, message: &'m ContextMessage) -> Option<Cow<'m, str>> {
         let content = message.content.as_str();
         let content = if self.trims { content.trim() } else { content };
+        if let (Role::Tool, Some(style)) = (message.role, self.results) {
+            return Some(style.unquoted(content)?.into());
+        }
         if message.tool_calls.is_empty() {
             return Some(content.into());
         }

@@ -7,7 +7,7 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::{ContextFunction, ContextMessage, ContextToolCall};
 use serde_json::{Value, json};
 
-use super::call::{CallForm, styles};
+use super::call::{CallForm, JsonStyle, styles};
 use super::seam::Seam;
 use super::{Place, Template};
 use crate::tokens::Tokenizer;
@@ -61,13 +61,16 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
     check[7] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
     let mut texts = awkward(&[U, A, T, U]);
     texts[1] = calling("Let me see.", &[json!({ "path": "é" })]);
+    let mut single = awkward(&[S, U, A, T, A, U, A, T]);
+    single[2] = calling("", &[json!({ "b": "x\ny", "a": [1, -2, null] })]);
+    single[6] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
     // A template that writes ids, or the names of tools beside their results, is one that is not understood.
-    for message in check.iter_mut().chain(&mut texts) {
+    for message in check.iter_mut().chain(&mut texts).chain(&mut single) {
         message.tool_calls.iter_mut().for_each(|call| call.id.insert_str(0, "other_"));
         message.tool_call_id.iter_mut().for_each(|id| id.insert_str(0, "other_"));
         message.tool_name.iter_mut().for_each(|name| NAMES[1].clone_into(name));
     }
-    all.extend([one, two, last, check, texts]);
+    all.extend([one, two, last, check, texts, single]);
     all
 }
 
@@ -83,7 +86,7 @@ pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option
     if prompt(2).and_then(|prompt| plain.take(&probes[2], prompt, None)).is_none() {
         plain.seams.truncate(before);
     }
-    let mut template = Template { seams: plain.seams, calls: None, trims: false };
+    let mut template = Template { seams: plain.seams, calls: None, results: None, trims: false };
     let holds = |template: &Template, at: usize| {
         prompt(at).is_some_and(|prompt| gives(template, tokenizer, &probes[at], prompt))
     };
@@ -93,51 +96,76 @@ pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option
             return None;
         }
     }
-    let Some(mut calling) = with_calls(tokenizer, &template, &probes, prompts) else {
-        return Some(template);
-    };
-    if !holds(&calling, N_PLAIN + 3) {
-        return Some(template);
-    }
-    if !holds(&calling, N_PLAIN + 4)
-        && let Some(form) = &mut calling.calls
-    {
-        form.open_behind_text = None;
-    }
-    Some(calling)
+    let calling = with_calls(tokenizer, &template, &probes, prompts);
+    Some(calling.unwrap_or(template))
 }
 
-/// The template with what it makes of calls and results.
+/// The template with what it makes of calls and results, where that holds.
 fn with_calls(
     tokenizer: &Tokenizer,
     plain: &Template,
     probes: &[Vec<ContextMessage>],
     prompts: &[Option<String>],
 ) -> Option<Template> {
-    let prompt = |at: usize| prompts.get(N_PLAIN + at)?.as_deref();
-    let probe = |at: usize| &probes[N_PLAIN + at];
     let (style, args) = styles().find_map(|style| {
         let args = style.write(&arguments())?;
-        prompt(0)?.contains(&args).then_some((style, args))
+        prompts.get(N_PLAIN)?.as_deref()?.contains(&args).then_some((style, args))
     })?;
-    let pieces = cut(prompt(0)?, &[MARKS[1], NAMES[0], &args, MARKS[3]])?;
+    let holds = |template: &Template, at: usize| {
+        let prompt = prompts.get(N_PLAIN + at).and_then(Option::as_deref);
+        prompt.is_some_and(|prompt| gives(template, tokenizer, &probes[N_PLAIN + at], prompt))
+    };
+    let several = calling_form(tokenizer, plain, probes, prompts, (style, &args), true);
+    let single = || calling_form(tokenizer, plain, probes, prompts, (style, &args), false);
+    let quoted = |template: &Template| Template { results: Some(style), ..template.clone() };
+    // A model that makes one call at a time refuses conversations with two.
+    let mut found = several
+        .and_then(|template| {
+            [template.clone(), quoted(&template)].into_iter().find(|template| holds(template, 3))
+        })
+        .or_else(|| {
+            let single = single()?;
+            [single.clone(), quoted(&single)].into_iter().find(|template| holds(template, 5))
+        })?;
+    if !holds(&found, 4)
+        && let Some(form) = &mut found.calls
+    {
+        form.open_behind_text = None;
+    }
+    Some(found)
+}
+
+/// What the probes show of calls, with several calls in one message or without.
+fn calling_form(
+    tokenizer: &Tokenizer,
+    plain: &Template,
+    probes: &[Vec<ContextMessage>],
+    prompts: &[Option<String>],
+    (style, args): (JsonStyle, &str),
+    with_several: bool,
+) -> Option<Template> {
+    let prompt = |at: usize| prompts.get(N_PLAIN + at)?.as_deref();
+    let pieces = cut(prompt(0)?, &[MARKS[1], NAMES[0], args, MARKS[3]])?;
     let to_assistant = plain.seam(Place::User, Place::Assistant)?.text();
     let open = pieces[1].strip_prefix(&to_assistant)?.to_owned();
     let mut form =
         CallForm { open, open_behind_text: None, middle: pieces[2].clone(), between: None, style };
-    let two = [MARKS[1], NAMES[0], &args, NAMES[1], &args, MARKS[3]];
-    let behind = [MARKS[1], MARKS[2], NAMES[0], &args, NAMES[1], &args, MARKS[3]];
-    if let Some(pieces) = cut(prompt(1)?, &behind) {
-        form.open_behind_text = Some(pieces[2].clone());
-        form.between = Some(pieces[4].clone());
-    } else {
-        form.between = cut(prompt(1)?, &two).map(|pieces| pieces[3].clone());
+    if with_several {
+        let two = [MARKS[1], NAMES[0], args, NAMES[1], args, MARKS[3]];
+        let behind = [MARKS[1], MARKS[2], NAMES[0], args, NAMES[1], args, MARKS[3]];
+        if let Some(pieces) = cut(prompt(1)?, &behind) {
+            form.open_behind_text = Some(pieces[2].clone());
+            form.between = Some(pieces[4].clone());
+        } else {
+            form.between = cut(prompt(1)?, &two).map(|pieces| pieces[3].clone());
+        }
     }
     let mut learner = Learner { tokenizer, seams: plain.seams.clone() };
-    for at in 0..3 {
-        learner.take(probe(at), prompt(at)?, Some(&args))?;
+    for at in (0..3).filter(|at| with_several || *at != 1) {
+        learner.take(&probes[N_PLAIN + at], prompt(at)?, Some(args))?;
     }
-    Some(Template { seams: learner.seams, calls: Some(form), trims: plain.trims })
+    let calls = Some(form);
+    Some(Template { seams: learner.seams, calls, results: None, trims: plain.trims })
 }
 
 /// Whether a template gives a prompt to the byte and to the token.

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
+use ollm_protocol::methods::context::{ContextFunction, ContextToolCall};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -84,6 +85,26 @@ fn with_ids(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&messages)
 }
 
+/// Tells calls and results as a server does that keeps arguments in maps, one call at a time.
+fn one_call(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        if message.role == Role::Tool {
+            message.content = serde_json::Value::from(message.content.as_str()).to_string();
+        }
+        for call in std::mem::take(&mut message.tool_calls) {
+            if message.content.contains("<call>") {
+                return None;
+            }
+            let mut arguments = call.function.arguments;
+            arguments.as_object_mut()?.values_mut().for_each(serde_json::Value::sort_all_objects);
+            let call = format!("<call>{} {arguments}</call>", call.function.name);
+            message.content.push_str(&call);
+        }
+    }
+    chat_ml(&messages)
+}
+
 fn learned(tokenizer: &Tokenizer, render: Render) -> Option<Template> {
     let prompts: Vec<_> = probes(true).iter().map(|probe| render(probe)).collect();
     learn(tokenizer, &prompts)
@@ -149,6 +170,33 @@ fn what_is_not_understood_is_not_used() {
     assert_eq!(calls.open_behind_text.as_deref(), Some(calls.open.as_str()));
     assert_eq!(calls.middle, "\",\"arguments\":");
     assert_eq!(calls.between.as_deref(), Some("}\n</tool_call>\n<tool_call>\n{\"name\":\""));
+}
+
+#[test]
+fn calls_one_at_a_time_and_results_as_json_are_understood() {
+    let template = learned(&GPT2, one_call).unwrap();
+    let calls = template.calls.clone().unwrap();
+    assert_eq!((calls.open.as_str(), calls.between), ("<call>", None));
+    let mut asks = message(Role::Assistant, "");
+    let call = |name: &str| ContextToolCall {
+        id: "c".to_owned(),
+        function: ContextFunction {
+            name: name.to_owned(),
+            arguments: json!({ "z": { "y": 1, "x": "<&>" }, "a": [] }),
+        },
+    };
+    asks.tool_calls.push(call("read"));
+    let mut messages = vec![
+        message(Role::User, "What is in it?"),
+        asks,
+        message(Role::Tool, "it says \"x\"\n\tand more"),
+    ];
+    let prompt = one_call(&messages).unwrap();
+    assert!(prompt.contains(r#"{"z":{"x":"<&>","y":1},"a":[]}"#), "{prompt}");
+    let chunks = template.chunks(&messages).unwrap();
+    assert_eq!(chunks.iter().map(|chunk| chunk.text.as_str()).collect::<String>(), prompt);
+    messages[1].tool_calls.push(call("list"));
+    assert!(!template.covers(&messages));
 }
 
 #[test]
