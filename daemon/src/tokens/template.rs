@@ -11,6 +11,7 @@ mod learn;
 mod seam;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 use std::borrow::Cow;
 
@@ -22,6 +23,7 @@ use self::call::{CallForm, JsonStyle};
 pub(super) use self::learn::whole;
 pub(crate) use self::learn::{learn, probes};
 use self::seam::Seam;
+use self::trim::Trims;
 
 /// One side of a seam.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,8 +81,8 @@ pub(crate) struct Template {
     calls: Option<CallForm>,
     /// How results of tools are written where that is as JSON, without their quotes; absent: as they are.
     results: Option<JsonStyle>,
-    /// Whether white space around a message's text is dropped.
-    trims: bool,
+    /// Which white space at the ends of texts is dropped.
+    trims: Trims,
 }
 
 impl Template {
@@ -109,8 +111,7 @@ impl Template {
     }
 
     fn body<'m>(&self, message: &'m ContextMessage) -> Option<Cow<'m, str>> {
-        let content = message.content.as_str();
-        let content = if self.trims { content.trim() } else { content };
+        let content = self.trims.of(message.role).apply(&message.content);
         if let (Role::Tool, Some(style)) = (message.role, self.results) {
             return Some(style.unquoted(content)?.into());
         }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::call::{CallForm, JsonStyle, styles};
 use super::seam::Seam;
+use super::trim::{Trim, Trims};
 use super::{Place, Template};
 use crate::tokens::Tokenizer;
 
@@ -27,7 +28,7 @@ const AWKWARD: [&str; 6] = [
     "x",
 ];
 /// Probes of plain conversations; those of tools follow.
-const N_PLAIN: usize = 5;
+const N_PLAIN: usize = 6;
 
 /// The conversations to render, in the order in which [`learn`] takes the prompts.
 pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
@@ -46,6 +47,7 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
         marked(&[U, A], 1),
         awkward(&[S, U, A, U, A, U, A, U]),
         awkward(&[U, A, U, A, U]),
+        marked(&[U, A, U], 1),
     ];
     if !with_calls {
         return all;
@@ -77,27 +79,36 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
 /// Learns a template from the prompts that the server made of the probes; `None` where it is not understood.
 pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option<Template> {
     let probes = probes(prompts.len() > N_PLAIN);
+    // Where a system message is written depends on the place of others in some templates.
+    let template = plain_form(tokenizer, &probes, prompts, (1, &[3, 4]))
+        .or_else(|| plain_form(tokenizer, &probes, prompts, (5, &[4])))?;
+    let calling = with_calls(tokenizer, &template, &probes, prompts);
+    Some(calling.unwrap_or(template))
+}
+
+/// The template of conversations without tools, learned from one probe and held against others.
+fn plain_form(
+    tokenizer: &Tokenizer,
+    probes: &[Vec<ContextMessage>],
+    prompts: &[Option<String>],
+    (shown, checks): (usize, &[usize]),
+) -> Option<Template> {
     let prompt = |at: usize| prompts.get(at)?.as_deref();
     let mut plain = Learner { tokenizer, seams: Vec::new() };
-    plain.take(&probes[1], prompt(1)?, None)?;
+    plain.take(&probes[shown], prompt(shown)?, None)?;
     plain.take(&probes[0], prompt(0)?, None)?;
     // A conversation that ends with the model's own words may be continued, or be refused.
     let before = plain.seams.len();
     if prompt(2).and_then(|prompt| plain.take(&probes[2], prompt, None)).is_none() {
         plain.seams.truncate(before);
     }
-    let mut template = Template { seams: plain.seams, calls: None, results: None, trims: false };
-    let holds = |template: &Template, at: usize| {
-        prompt(at).is_some_and(|prompt| gives(template, tokenizer, &probes[at], prompt))
-    };
-    if !(holds(&template, 3) && holds(&template, 4)) {
-        template.trims = true;
-        if !(holds(&template, 3) && holds(&template, 4)) {
-            return None;
-        }
-    }
-    let calling = with_calls(tokenizer, &template, &probes, prompts);
-    Some(calling.unwrap_or(template))
+    let template =
+        Template { seams: plain.seams, calls: None, results: None, trims: Trims::default() };
+    Trims::plain().map(|trims| Template { trims, ..template.clone() }).find(|template| {
+        checks.iter().all(|at| {
+            prompt(*at).is_some_and(|prompt| gives(template, tokenizer, &probes[*at], prompt))
+        })
+    })
 }
 
 /// The template with what it makes of calls and results, where that holds.
@@ -117,22 +128,28 @@ fn with_calls(
     };
     let several = calling_form(tokenizer, plain, probes, prompts, (style, &args), true);
     let single = || calling_form(tokenizer, plain, probes, prompts, (style, &args), false);
-    let quoted = |template: &Template| Template { results: Some(style), ..template.clone() };
     // A model that makes one call at a time refuses conversations with two.
     let mut found = several
-        .and_then(|template| {
-            [template.clone(), quoted(&template)].into_iter().find(|template| holds(template, 3))
-        })
-        .or_else(|| {
-            let single = single()?;
-            [single.clone(), quoted(&single)].into_iter().find(|template| holds(template, 5))
-        })?;
+        .and_then(|template| result_forms(&template, style).find(|template| holds(template, 3)))
+        .or_else(|| result_forms(&single()?, style).find(|template| holds(template, 5)))?;
     if !holds(&found, 4)
         && let Some(form) = &mut found.calls
     {
         form.open_behind_text = None;
     }
     Some(found)
+}
+
+/// A template with each way in which results of tools may be written.
+fn result_forms(template: &Template, style: JsonStyle) -> impl Iterator<Item = Template> {
+    let trimmed = Trim::ALL
+        .map(|tool| Template { trims: Trims { tool, ..template.trims }, ..template.clone() });
+    trimmed.into_iter().flat_map(move |template| {
+        [
+            Template { results: None, ..template.clone() },
+            Template { results: Some(style), ..template },
+        ]
+    })
 }
 
 /// What the probes show of calls, with several calls in one message or without.
@@ -177,11 +194,12 @@ fn gives(
 ) -> bool {
     let Some(chunks) = template.chunks(messages) else { return false };
     let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
-    let sum: i64 = chunks
-        .iter()
-        .map(|chunk| i64::from(tokenizer.count(&chunk.text)) + i64::from(chunk.extra))
-        .sum();
-    text == prompt && sum == i64::from(whole(tokenizer, prompt))
+    if text != prompt {
+        return false;
+    }
+    let counts =
+        chunks.iter().map(|chunk| i64::from(tokenizer.count(&chunk.text)) + i64::from(chunk.extra));
+    counts.sum::<i64>() == i64::from(whole(tokenizer, prompt))
 }
 
 /// Tokens of a whole prompt, as the engine counts it.

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::learn::whole;
+use super::trim::Trim;
 use super::*;
 use crate::tokens::testing::vocabulary;
 use crate::tokens::{Counter, Engine, Exact, Tokenizer};
@@ -72,6 +73,31 @@ fn moving(messages: &[ContextMessage]) -> Option<String> {
     let last = messages.iter().rposition(|message| message.role == Role::User)?;
     messages[last].content.insert_str(0, "/think ");
     chat_ml(&messages)
+}
+
+/// Puts the system message before the last user message.
+fn late_system(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    if messages[0].role == Role::System {
+        let system = messages.remove(0);
+        let last = messages.iter().rposition(|message| message.role == Role::User)?;
+        messages[last].content.insert_str(0, &format!("{}\n\n", system.content));
+    }
+    plain_turns(&messages)
+}
+
+/// Drops other white space of each role.
+fn trimming_some(messages: &[ContextMessage]) -> Option<String> {
+    let trimmed = messages.iter().cloned().map(|mut message| {
+        let content = match message.role {
+            Role::System => message.content.trim_end(),
+            Role::Assistant => message.content.trim_start_matches('\n'),
+            Role::User | Role::Tool => &message.content,
+        };
+        message.content = content.to_owned();
+        message
+    });
+    chat_ml(&trimmed.collect::<Vec<_>>())
 }
 
 /// Writes the ids of calls, of which counts know nothing.
@@ -146,9 +172,10 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
 
 /// Counters with the prompts that they count.
 static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(|| {
-    let all: [(&str, &Tokenizer, Render); 4] = [
+    let all: [(&str, &Tokenizer, Render); 5] = [
         ("gpt-2", &GPT2, chat_ml),
         ("gpt-2", &GPT2, trimming),
+        ("gpt-2", &GPT2, trimming_some),
         ("llama-spm", &LLAMA, instructions),
         ("llama-spm", &LLAMA, chat_ml),
     ];
@@ -159,11 +186,16 @@ static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(||
 #[test]
 fn what_is_not_understood_is_not_used() {
     assert_eq!(learned(&GPT2, moving), None);
+    let template = learned(&GPT2, late_system).unwrap();
+    assert!(template.covers(&conversation(false, &["a".to_owned()])));
+    assert!(!template.covers(&conversation(true, &["a".to_owned()])));
     assert_eq!(learned(&GPT2, |_| None), None);
     let template = learned(&GPT2, with_ids).unwrap();
     assert_eq!(template.calls, None);
     let template = learned(&GPT2, trimming).unwrap();
-    assert!(template.trims && template.calls.is_some());
+    assert!(template.calls.is_some());
+    let both = Trim::Both;
+    assert_eq!(template.trims, Trims { system: both, user: both, assistant: both, tool: both });
     let calls = learned(&GPT2, chat_ml).and_then(|template| template.calls);
     let calls = calls.unwrap();
     assert_eq!(calls.open, "\n<tool_call>\n{\"name\":\"");
