@@ -1,5 +1,7 @@
 //! `chat.*`: what the client is told, what the session holds, and that the next turn works, whatever happens.
 
+mod retry;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

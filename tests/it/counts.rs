@@ -270,3 +270,53 @@ fn models_count_tells_how_many_tokens_a_text_has() {
     let json = chat.sandbox.ctl(["models", "count", "a", "--json"]).json();
     assert_eq!(json["kind"], "exact");
 }
+
+#[test]
+fn what_cannot_be_learned_is_corrected_by_what_the_server_counts() {
+    // It renders no prompts, so its template stays unknown.
+    let fake = FakeOllama::start("0.9.0");
+    let mut counted = Counted::with(&fake, "tiny", json!({ "systemPrompt": "Be kind. " }));
+    let ask = |counted: &mut Counted, text: &str| {
+        let done = counted.send(json!({ "message": { "role": "user", "content": text } }));
+        let usage = done["usage"].clone();
+        assert_eq!(usage["countKind"], "calibrated", "{done}");
+        let number = |name: &str| usage[name].as_u64().unwrap();
+        (number("contextTokens"), number("promptTokens"))
+    };
+    let texts = ["Who are you?", "Count to ten.\n", "  Again!", "And now fn main() {} 字"];
+    let first = ask(&mut counted, texts[0]);
+    assert_ne!(first.0, first.1, "a template that is known needs no correction");
+    let _second = ask(&mut counted, texts[1]);
+    for text in &texts[2..] {
+        let (here, there) = ask(&mut counted, text);
+        assert_eq!(here, there, "{text}");
+    }
+    let messages = json!([{ "role": "user", "content": "hello" }]);
+    let count = json!({ "messages": messages });
+    let told = counted.wire.ok("model.countTokens", count);
+    assert_eq!((&told["kind"], &told["margin"]), (&json!("calibrated"), &json!(1)), "{told}");
+    let (_, used) = ask(&mut counted, "How long may it be?");
+    let longest = fake.requests("/api/chat").pop().unwrap().body["options"]["num_predict"].clone();
+    assert_eq!(longest, 8192 - 1 - used - 1, "the margin is what is known to be uncertain");
+    let Counted { sandbox, daemon, session, .. } = counted;
+    assert!(daemon.terminate().success());
+    let (daemon, wire) = sandbox.served();
+    let mut counted = Counted { sandbox, daemon, wire, session };
+    let (here, there) = ask(&mut counted, "Do you remember?");
+    assert_eq!(here, there, "what was learned survives a restart");
+}
+
+#[test]
+fn a_server_that_counts_what_it_reads_anew_teaches_nothing() {
+    let fake = FakeOllama::start("0.30.0");
+    fake.next(RENDER, &vec![Fault::Error { status: 501, text: "no".to_owned() }; 99]);
+    let mut counted = Counted::with(&fake, "tiny", json!({}));
+    for text in ["one", "two", "three", "four"] {
+        let done = counted.send(json!({ "message": { "role": "user", "content": text } }));
+        assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
+    }
+    let messages = json!([{ "role": "user", "content": "hello ".repeat(100) }]);
+    let told = counted.wire.ok("model.countTokens", json!({ "messages": messages }));
+    let tokens = told["tokens"].as_u64().unwrap();
+    assert_eq!(told["margin"], tokens.div_ceil(10), "{told}");
+}

@@ -5,6 +5,7 @@
 
 mod byte_level;
 mod cache;
+mod calibration;
 mod escaped;
 mod estimate;
 mod exact;
@@ -21,6 +22,7 @@ mod tokenizer;
 mod vocab;
 mod words;
 
+pub(crate) use calibration::{Calibration, Parts, is_plausible};
 pub(crate) use exact::{Engine, Exact};
 pub(crate) use template::{Template, learn, probes};
 pub use tokenizer::{Tokenizer, UnknownRule};
@@ -31,6 +33,8 @@ use std::sync::Arc;
 use ollm_protocol::content::{Message, Part, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::context::{ContextMessage, CountKind};
 use serde_json::Value;
+
+use self::calibration::Column;
 
 /// Names the estimate beside its counts.
 const ESTIMATE: &str = "estimate-v1";
@@ -55,25 +59,39 @@ pub(crate) const IMAGE_TOKENS: u32 = 1280;
 
 /// Counts tokens as one model does; a cheap clone.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counter(Option<Arc<Exact>>);
+pub(crate) struct Counter {
+    exact: Option<Arc<Exact>>,
+    /// What the server's counts taught; used for the prompts that are not counted exactly.
+    calibration: Option<Arc<Calibration>>,
+}
 
 impl Counter {
     /// Counts without a vocabulary.
-    pub(crate) const ESTIMATE: Self = Self(None);
+    pub(crate) const ESTIMATE: Self = Self { exact: None, calibration: None };
 
     /// Counts with a model's own vocabulary, and with its template where that is known.
     pub(crate) fn exact(exact: Exact) -> Self {
-        Self(Some(Arc::new(exact)))
+        Self { exact: Some(Arc::new(exact)), calibration: None }
+    }
+
+    /// The same with what the server's counts taught, or without.
+    pub(crate) fn calibrated(self, calibration: Option<Arc<Calibration>>) -> Self {
+        Self { calibration, ..self }
+    }
+
+    /// Whether texts are counted with the model's own vocabulary.
+    pub(crate) const fn knows_texts(&self) -> bool {
+        self.exact.is_some()
     }
 
     /// Names the tokenizer whose counts these are; stored beside every count.
     pub(crate) fn identity(&self) -> Arc<str> {
-        self.0.as_ref().map_or_else(|| ESTIMATE.into(), |exact| exact.identity())
+        self.exact.as_ref().map_or_else(|| ESTIMATE.into(), |exact| exact.identity())
     }
 
     /// How far counts of texts and plain messages can be trusted.
     pub(crate) fn kind(&self) -> CountKind {
-        match &self.0 {
+        match &self.exact {
             None => CountKind::Estimated,
             Some(exact) if exact.has_template() => CountKind::Exact,
             Some(_) => CountKind::Calibrated,
@@ -82,15 +100,16 @@ impl Counter {
 
     /// How far the count of a whole conversation can be trusted.
     pub(crate) fn kind_of(&self, messages: &[ContextMessage]) -> CountKind {
-        match &self.0 {
+        match &self.exact {
             Some(exact) if !exact.covers(messages) => CountKind::Calibrated,
+            None if self.calibration.is_some() => CountKind::Calibrated,
             _ => self.kind(),
         }
     }
 
     /// How far the count of a text by itself can be trusted.
     pub(crate) const fn kind_of_text(&self) -> CountKind {
-        match &self.0 {
+        match &self.exact {
             Some(_) => CountKind::Exact,
             None => CountKind::Estimated,
         }
@@ -98,7 +117,7 @@ impl Counter {
 
     /// Tokens of a text; 0 for the empty one.
     pub(crate) fn count_text(&self, text: &str) -> u32 {
-        self.0.as_ref().map_or_else(|| estimate::count(text), |exact| exact.text(text))
+        self.exact.as_ref().map_or_else(|| estimate::count(text), |exact| exact.text(text))
     }
 
     /// Tokens of a JSON value as a template writes it.
@@ -112,7 +131,7 @@ impl Counter {
     /// Tokens of one recorded message as it enters a context: thinking stays out.
     pub(crate) fn count_message(&self, message: &Message) -> u32 {
         let plain = message.parts.iter().all(|part| matches!(part, Part::Text { .. }));
-        if plain && let Some(exact) = &self.0 {
+        if plain && let Some(exact) = &self.exact {
             return exact.turn(message.role, &message.plain_text());
         }
         let around = self.count_around(message.role);
@@ -154,7 +173,7 @@ impl Counter {
 
     /// Tokens of a user turn that stands for no record.
     pub(crate) fn count_user_text(&self, text: &str) -> u32 {
-        match &self.0 {
+        match &self.exact {
             Some(exact) => exact.turn(Role::User, text),
             None => MESSAGE_OVERHEAD_TOKENS.saturating_add(self.count_text(text)),
         }
@@ -171,8 +190,13 @@ impl Counter {
         has_system: bool,
     ) -> u32 {
         let Some(last) = messages.last() else { return 0 };
-        let exact = self.0.as_ref().and_then(|exact| exact.last(messages, next, has_system));
-        exact.unwrap_or_else(|| self.count_context_message(last))
+        let exact = self.exact.as_ref().and_then(|exact| exact.last(messages, next, has_system));
+        exact.unwrap_or_else(|| {
+            let tokens = self.count_context_message(last);
+            let mut parts = Parts::default();
+            self.note_message(last, tokens, &mut parts);
+            self.corrected(&parts, tokens)
+        })
     }
 
     /// Tokens of the system message, with what a template puts before every conversation; then those of the tools.
@@ -181,11 +205,77 @@ impl Counter {
         system: Option<&ContextMessage>,
         tools: &[Value],
     ) -> (u32, u32) {
-        let exact = self.0.as_ref().and_then(|exact| exact.head(system, !tools.is_empty()));
-        let (head, tool_tokens) = exact.unwrap_or_else(|| {
-            (system.map_or(0, |message| self.count_context_message(message)), None)
-        });
-        (head, tool_tokens.unwrap_or_else(|| self.count_tools(tools)))
+        let exact = self.exact.as_ref().and_then(|exact| exact.head(system, !tools.is_empty()));
+        if let Some((head, Some(tool_tokens))) = exact {
+            return (head, tool_tokens);
+        }
+        let own = || system.map_or(0, |message| self.count_context_message(message));
+        let head = exact.map_or_else(own, |(head, _)| head);
+        let tool_tokens = self.count_tools(tools);
+        let mut parts = Parts::default();
+        self.note_head(head.saturating_add(tool_tokens), &mut parts);
+        (self.corrected(&parts, head), tool_tokens)
+    }
+
+    /// What of a prompt is not counted exactly.
+    pub(crate) fn parts(&self, messages: &[ContextMessage], tools: &[Value]) -> Parts {
+        let mut parts = Parts::default();
+        let system = messages.first().filter(|first| first.role == Role::System);
+        let head = self.exact.as_ref().and_then(|exact| exact.head(system, !tools.is_empty()));
+        if !matches!(head, Some((_, Some(_)))) {
+            let tokens = system.map_or(0, |message| self.count_context_message(message));
+            self.note_head(tokens.saturating_add(self.count_tools(tools)), &mut parts);
+        }
+        let rest = &messages[usize::from(system.is_some())..];
+        for (at, message) in rest.iter().enumerate() {
+            let (said, next) = (&rest[..=at], rest.get(at + 1));
+            let exact = self.exact.as_ref();
+            if exact.and_then(|exact| exact.last(said, next, system.is_some())).is_none() {
+                self.note_message(message, self.count_context_message(message), &mut parts);
+            }
+        }
+        parts
+    }
+
+    /// By how much the count of a whole prompt may be wrong.
+    pub(crate) fn margin(&self, messages: &[ContextMessage], tools: &[Value], tokens: u64) -> u64 {
+        if self.kind_of(messages) == CountKind::Exact {
+            return 0;
+        }
+        match &self.calibration {
+            Some(calibration) => calibration.margin(&self.parts(messages, tools), tokens),
+            None => tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR),
+        }
+    }
+
+    fn note_head(&self, tokens: u32, parts: &mut Parts) {
+        parts.add(Column::Head, 1);
+        self.note_text(tokens, parts);
+    }
+
+    fn note_message(&self, message: &ContextMessage, tokens: u32, parts: &mut Parts) {
+        let column = match message.role {
+            Role::System | Role::User => Column::User,
+            Role::Assistant => Column::Assistant,
+            Role::Tool => Column::Result,
+        };
+        parts.add(column, 1);
+        let n_calls = u32::try_from(message.tool_calls.len()).unwrap_or(u32::MAX);
+        parts.add(Column::Call, n_calls);
+        self.note_text(tokens, parts);
+    }
+
+    fn note_text(&self, tokens: u32, parts: &mut Parts) {
+        if !self.knows_texts() {
+            parts.add(Column::Text, tokens);
+        }
+    }
+
+    /// A count with what the server's counts taught of such parts.
+    fn corrected(&self, parts: &Parts, tokens: u32) -> u32 {
+        let Some(calibration) = &self.calibration else { return tokens };
+        let corrected = calibration.corrected(parts, tokens.into());
+        u32::try_from(corrected).unwrap_or(u32::MAX)
     }
 
     /// Tokens of a whole prompt.
@@ -221,7 +311,7 @@ impl Counter {
 
     /// What a template puts around one message.
     fn count_around(&self, role: Role) -> u32 {
-        self.0.as_ref().map_or(MESSAGE_OVERHEAD_TOKENS, |exact| exact.around(role))
+        self.exact.as_ref().map_or(MESSAGE_OVERHEAD_TOKENS, |exact| exact.around(role))
     }
 
     /// Tokens of thinking, which is recorded and never sent back.

@@ -11,6 +11,7 @@ mod learn;
 mod seam;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 use std::borrow::Cow;
 
@@ -18,10 +19,11 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::ContextMessage;
 use serde::{Deserialize, Serialize};
 
-use self::call::CallForm;
+use self::call::{CallForm, JsonStyle};
 pub(super) use self::learn::whole;
 pub(crate) use self::learn::{learn, probes};
 use self::seam::Seam;
+use self::trim::Trims;
 
 /// One side of a seam.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,8 +79,10 @@ pub(crate) struct Template {
     seams: Vec<(Place, Place, Seam)>,
     /// How calls are written; absent where that was not understood.
     calls: Option<CallForm>,
-    /// Whether white space around a message's text is dropped.
-    trims: bool,
+    /// How results of tools are written where that is as JSON, without their quotes; absent: as they are.
+    results: Option<JsonStyle>,
+    /// Which white space at the ends of texts is dropped.
+    trims: Trims,
 }
 
 impl Template {
@@ -107,8 +111,10 @@ impl Template {
     }
 
     fn body<'m>(&self, message: &'m ContextMessage) -> Option<Cow<'m, str>> {
-        let content = message.content.as_str();
-        let content = if self.trims { content.trim() } else { content };
+        let content = self.trims.of(message.role).apply(&message.content);
+        if let (Role::Tool, Some(style)) = (message.role, self.results) {
+            return Some(style.unquoted(content)?.into());
+        }
         if message.tool_calls.is_empty() {
             return Some(content.into());
         }

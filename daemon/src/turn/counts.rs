@@ -4,6 +4,7 @@
 //! **Invariants**: counting never waits for the network, and recording not even for the disk; what is learned survives
 //! the model server and the daemon; what is not known is counted by estimate and says so.
 
+mod feedback;
 mod files;
 mod learning;
 
@@ -14,11 +15,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub(super) use feedback::learn_from;
 pub(super) use learning::{Purpose, distrust, known, prepare, rendered};
 
 use self::files::Files;
 use crate::model::{Think, canonical};
-use crate::tokens::{Counter, Engine, Exact, Template};
+use crate::tokens::{Calibration, Counter, Engine, Exact, Template};
 
 /// How long a vocabulary stays in memory without being used; it takes tens of MB and is read again in a moment.
 const UNUSED: Duration = Duration::from_secs(180);
@@ -57,6 +59,8 @@ struct Known {
     vocabulary: String,
     /// By way of thinking and tools; `None` where counting by the template was found wrong.
     templates: BTreeMap<String, Option<Arc<Template>>>,
+    /// What the server's counts taught of prompts that these templates do not cover, by the same names.
+    calibrations: BTreeMap<String, Arc<Calibration>>,
     /// How the model thought when it was used last.
     think: String,
 }
@@ -173,24 +177,32 @@ impl Counts {
         let State { models, engines, .. } = &mut *state;
         let known = models.as_ref().ok_or(Missing::Models)?;
         let known = known.get(&canonical(model)).ok_or(Missing::Model)?;
+        let think = think.unwrap_or(&known.think).to_owned();
+        let variant = Variant { think, tools: tools_name(tools) };
+        let calibration = known.calibrations.get(&variant.key()).cloned();
+        if known.vocabulary.is_empty() {
+            return Ok(Counter::ESTIMATE.calibrated(calibration));
+        }
         let engine = engines.get_mut(&known.vocabulary);
         let (engine, used) = engine.ok_or_else(|| Missing::Vocabulary(known.vocabulary.clone()))?;
         *used = Instant::now();
-        let think = think.unwrap_or(&known.think).to_owned();
-        let variant = Variant { think, tools: tools_name(tools) };
         let template = |variant: &Variant| known.templates.get(&variant.key()).cloned().flatten();
         Ok(Counter::exact(Exact {
             engine: Arc::clone(engine),
             plain: template(&variant.without_tools()),
             with_tools: template(&variant),
-        }))
+        })
+        .calibrated(calibration))
     }
 
     /// A template gave another count than the server: it is not used again. Blocks.
     pub(crate) fn distrust(&self, model: &str, think: Option<Think>, tools: &[Value]) {
         let variant = Variant::new(think, tools);
         tracing::warn!(model, variant = variant.key(), "counts differ from those of the server");
-        self.change(model, |known| drop(known.templates.insert(variant.key(), None)));
+        self.change(model, |known| {
+            known.templates.insert(variant.key(), None);
+            known.calibrations.remove(&variant.key());
+        });
     }
 
     /// Changes what is known of a model, and keeps it on the disk. Blocks.

@@ -124,16 +124,20 @@ pub(crate) async fn count_tokens(
     let counter = counter_for(core, &model, messages.is_some(), &tools).await?;
     let counted = blocking(core, move |_| {
         Ok(match (text, messages) {
-            (Some(text), _) => (u64::from(counter.count_text(&text)), counter.kind_of_text()),
+            (Some(text), _) => {
+                let (tokens, kind) = (u64::from(counter.count_text(&text)), counter.kind_of_text());
+                let is_exact = kind == CountKind::Exact;
+                (tokens, kind, if is_exact { 0 } else { tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR) })
+            }
             (None, messages) => {
                 let messages = messages.unwrap_or_default();
-                (counter.count_prompt(&messages, &tools), counter.kind_of(&messages))
+                let tokens = counter.count_prompt(&messages, &tools);
+                let margin = counter.margin(&messages, &tools, tokens);
+                (tokens, counter.kind_of(&messages), margin)
             }
         })
     });
-    let (tokens, kind) = counted.await?;
-    let margin =
-        if kind == CountKind::Exact { 0 } else { tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR) };
+    let (tokens, kind, margin) = counted.await?;
     Ok(ModelCountTokensResult { model, tokens, kind, margin })
 }
 

@@ -6,21 +6,34 @@ use serde_json::Value;
 
 /// How a template writes arguments as JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct JsonStyle {
-    /// Keys in the order of the alphabet.
-    sorted: bool,
+pub(in crate::tokens) struct JsonStyle {
+    /// In which order keys stand.
+    order: KeyOrder,
     /// A space behind commas and colons.
     spaced: bool,
     /// `<`, `>` and `&` as escapes, as Go does.
     escaped: bool,
 }
 
+/// In which order the keys of objects stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum KeyOrder {
+    /// As they were given.
+    Given,
+    /// Those of the arguments as they were given, those within them by the alphabet: a server that keeps the former in
+    /// a list of its own and the latter in maps.
+    Inner,
+    /// By the alphabet.
+    Alphabet,
+}
+
 /// Every style that is known.
 pub(super) fn styles() -> impl Iterator<Item = JsonStyle> {
-    (0..8).map(|bits| JsonStyle {
-        sorted: bits & 1 > 0,
-        spaced: bits & 2 > 0,
-        escaped: bits & 4 > 0,
+    let orders = [KeyOrder::Given, KeyOrder::Inner, KeyOrder::Alphabet].into_iter();
+    orders.flat_map(|order| {
+        let flags = [(false, false), (true, false), (false, true), (true, true)].into_iter();
+        flags.map(move |(spaced, escaped)| JsonStyle { order, spaced, escaped })
     })
 }
 
@@ -28,16 +41,23 @@ impl JsonStyle {
     /// A value in this style; `None` for numbers that engines write differently.
     pub(super) fn write(self, value: &Value) -> Option<String> {
         let mut out = String::new();
-        self.append(value, &mut out)?;
+        self.append(value, self.order == KeyOrder::Alphabet, &mut out)?;
         Some(out)
     }
 
-    fn append(self, value: &Value, out: &mut String) -> Option<()> {
+    /// A text as JSON without its quotes.
+    pub(super) fn unquoted(self, text: &str) -> Option<String> {
+        let json = self.write(&Value::from(text))?;
+        Some(json.strip_prefix('"')?.strip_suffix('"')?.to_owned())
+    }
+
+    fn append(self, value: &Value, is_sorted: bool, out: &mut String) -> Option<()> {
+        let sorts_inner = self.order != KeyOrder::Given;
         let comma = if self.spaced { ", " } else { "," };
         match value {
             Value::Object(fields) => {
                 let mut fields: Vec<_> = fields.iter().collect();
-                if self.sorted {
+                if is_sorted {
                     fields.sort_by_key(|(name, _)| name.as_str());
                 }
                 out.push('{');
@@ -45,7 +65,7 @@ impl JsonStyle {
                     out.push_str(if at > 0 { comma } else { "" });
                     self.text(name, out)?;
                     out.push_str(if self.spaced { ": " } else { ":" });
-                    self.append(value, out)?;
+                    self.append(value, sorts_inner, out)?;
                 }
                 out.push('}');
             }
@@ -53,7 +73,7 @@ impl JsonStyle {
                 out.push('[');
                 for (at, value) in values.iter().enumerate() {
                     out.push_str(if at > 0 { comma } else { "" });
-                    self.append(value, out)?;
+                    self.append(value, sorts_inner, out)?;
                 }
                 out.push(']');
             }

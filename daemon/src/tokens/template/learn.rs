@@ -7,8 +7,9 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::{ContextFunction, ContextMessage, ContextToolCall};
 use serde_json::{Value, json};
 
-use super::call::{CallForm, styles};
+use super::call::{CallForm, JsonStyle, styles};
 use super::seam::Seam;
+use super::trim::{Trim, Trims};
 use super::{Place, Template};
 use crate::tokens::Tokenizer;
 
@@ -27,7 +28,7 @@ const AWKWARD: [&str; 6] = [
     "x",
 ];
 /// Probes of plain conversations; those of tools follow.
-const N_PLAIN: usize = 5;
+const N_PLAIN: usize = 6;
 
 /// The conversations to render, in the order in which [`learn`] takes the prompts.
 pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
@@ -46,6 +47,7 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
         marked(&[U, A], 1),
         awkward(&[S, U, A, U, A, U, A, U]),
         awkward(&[U, A, U, A, U]),
+        marked(&[U, A, U], 1),
     ];
     if !with_calls {
         return all;
@@ -61,83 +63,126 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
     check[7] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
     let mut texts = awkward(&[U, A, T, U]);
     texts[1] = calling("Let me see.", &[json!({ "path": "é" })]);
+    let mut single = awkward(&[S, U, A, T, A, U, A, T]);
+    single[2] = calling("", &[json!({ "b": "x\ny", "a": [1, -2, null] })]);
+    single[6] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
     // A template that writes ids, or the names of tools beside their results, is one that is not understood.
-    for message in check.iter_mut().chain(&mut texts) {
+    for message in check.iter_mut().chain(&mut texts).chain(&mut single) {
         message.tool_calls.iter_mut().for_each(|call| call.id.insert_str(0, "other_"));
         message.tool_call_id.iter_mut().for_each(|id| id.insert_str(0, "other_"));
         message.tool_name.iter_mut().for_each(|name| NAMES[1].clone_into(name));
     }
-    all.extend([one, two, last, check, texts]);
+    all.extend([one, two, last, check, texts, single]);
     all
 }
 
 /// Learns a template from the prompts that the server made of the probes; `None` where it is not understood.
 pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option<Template> {
     let probes = probes(prompts.len() > N_PLAIN);
+    // Where a system message is written depends on the place of others in some templates.
+    let template = plain_form(tokenizer, &probes, prompts, (1, &[3, 4]))
+        .or_else(|| plain_form(tokenizer, &probes, prompts, (5, &[4])))?;
+    let calling = with_calls(tokenizer, &template, &probes, prompts);
+    Some(calling.unwrap_or(template))
+}
+
+/// The template of conversations without tools, learned from one probe and held against others.
+fn plain_form(
+    tokenizer: &Tokenizer,
+    probes: &[Vec<ContextMessage>],
+    prompts: &[Option<String>],
+    (shown, checks): (usize, &[usize]),
+) -> Option<Template> {
     let prompt = |at: usize| prompts.get(at)?.as_deref();
     let mut plain = Learner { tokenizer, seams: Vec::new() };
-    plain.take(&probes[1], prompt(1)?, None)?;
+    plain.take(&probes[shown], prompt(shown)?, None)?;
     plain.take(&probes[0], prompt(0)?, None)?;
     // A conversation that ends with the model's own words may be continued, or be refused.
     let before = plain.seams.len();
     if prompt(2).and_then(|prompt| plain.take(&probes[2], prompt, None)).is_none() {
         plain.seams.truncate(before);
     }
-    let mut template = Template { seams: plain.seams, calls: None, trims: false };
-    let holds = |template: &Template, at: usize| {
-        prompt(at).is_some_and(|prompt| gives(template, tokenizer, &probes[at], prompt))
-    };
-    if !(holds(&template, 3) && holds(&template, 4)) {
-        template.trims = true;
-        if !(holds(&template, 3) && holds(&template, 4)) {
-            return None;
-        }
-    }
-    let Some(mut calling) = with_calls(tokenizer, &template, &probes, prompts) else {
-        return Some(template);
-    };
-    if !holds(&calling, N_PLAIN + 3) {
-        return Some(template);
-    }
-    if !holds(&calling, N_PLAIN + 4)
-        && let Some(form) = &mut calling.calls
-    {
-        form.open_behind_text = None;
-    }
-    Some(calling)
+    let template =
+        Template { seams: plain.seams, calls: None, results: None, trims: Trims::default() };
+    Trims::plain().map(|trims| Template { trims, ..template.clone() }).find(|template| {
+        checks.iter().all(|at| {
+            prompt(*at).is_some_and(|prompt| gives(template, tokenizer, &probes[*at], prompt))
+        })
+    })
 }
 
-/// The template with what it makes of calls and results.
+/// The template with what it makes of calls and results, where that holds.
 fn with_calls(
     tokenizer: &Tokenizer,
     plain: &Template,
     probes: &[Vec<ContextMessage>],
     prompts: &[Option<String>],
 ) -> Option<Template> {
-    let prompt = |at: usize| prompts.get(N_PLAIN + at)?.as_deref();
-    let probe = |at: usize| &probes[N_PLAIN + at];
     let (style, args) = styles().find_map(|style| {
         let args = style.write(&arguments())?;
-        prompt(0)?.contains(&args).then_some((style, args))
+        prompts.get(N_PLAIN)?.as_deref()?.contains(&args).then_some((style, args))
     })?;
-    let pieces = cut(prompt(0)?, &[MARKS[1], NAMES[0], &args, MARKS[3]])?;
+    let holds = |template: &Template, at: usize| {
+        let prompt = prompts.get(N_PLAIN + at).and_then(Option::as_deref);
+        prompt.is_some_and(|prompt| gives(template, tokenizer, &probes[N_PLAIN + at], prompt))
+    };
+    let several = calling_form(tokenizer, plain, probes, prompts, (style, &args), true);
+    let single = || calling_form(tokenizer, plain, probes, prompts, (style, &args), false);
+    // A model that makes one call at a time refuses conversations with two.
+    let mut found = several
+        .and_then(|template| result_forms(&template, style).find(|template| holds(template, 3)))
+        .or_else(|| result_forms(&single()?, style).find(|template| holds(template, 5)))?;
+    if !holds(&found, 4)
+        && let Some(form) = &mut found.calls
+    {
+        form.open_behind_text = None;
+    }
+    Some(found)
+}
+
+/// A template with each way in which results of tools may be written.
+fn result_forms(template: &Template, style: JsonStyle) -> impl Iterator<Item = Template> {
+    let trimmed = Trim::ALL
+        .map(|tool| Template { trims: Trims { tool, ..template.trims }, ..template.clone() });
+    trimmed.into_iter().flat_map(move |template| {
+        [
+            Template { results: None, ..template.clone() },
+            Template { results: Some(style), ..template },
+        ]
+    })
+}
+
+/// What the probes show of calls, with several calls in one message or without.
+fn calling_form(
+    tokenizer: &Tokenizer,
+    plain: &Template,
+    probes: &[Vec<ContextMessage>],
+    prompts: &[Option<String>],
+    (style, args): (JsonStyle, &str),
+    with_several: bool,
+) -> Option<Template> {
+    let prompt = |at: usize| prompts.get(N_PLAIN + at)?.as_deref();
+    let pieces = cut(prompt(0)?, &[MARKS[1], NAMES[0], args, MARKS[3]])?;
     let to_assistant = plain.seam(Place::User, Place::Assistant)?.text();
     let open = pieces[1].strip_prefix(&to_assistant)?.to_owned();
     let mut form =
         CallForm { open, open_behind_text: None, middle: pieces[2].clone(), between: None, style };
-    let two = [MARKS[1], NAMES[0], &args, NAMES[1], &args, MARKS[3]];
-    let behind = [MARKS[1], MARKS[2], NAMES[0], &args, NAMES[1], &args, MARKS[3]];
-    if let Some(pieces) = cut(prompt(1)?, &behind) {
-        form.open_behind_text = Some(pieces[2].clone());
-        form.between = Some(pieces[4].clone());
-    } else {
-        form.between = cut(prompt(1)?, &two).map(|pieces| pieces[3].clone());
+    if with_several {
+        let two = [MARKS[1], NAMES[0], args, NAMES[1], args, MARKS[3]];
+        let behind = [MARKS[1], MARKS[2], NAMES[0], args, NAMES[1], args, MARKS[3]];
+        if let Some(pieces) = cut(prompt(1)?, &behind) {
+            form.open_behind_text = Some(pieces[2].clone());
+            form.between = Some(pieces[4].clone());
+        } else {
+            form.between = cut(prompt(1)?, &two).map(|pieces| pieces[3].clone());
+        }
     }
     let mut learner = Learner { tokenizer, seams: plain.seams.clone() };
-    for at in 0..3 {
-        learner.take(probe(at), prompt(at)?, Some(&args))?;
+    for at in (0..3).filter(|at| with_several || *at != 1) {
+        learner.take(&probes[N_PLAIN + at], prompt(at)?, Some(args))?;
     }
-    Some(Template { seams: learner.seams, calls: Some(form), trims: plain.trims })
+    let calls = Some(form);
+    Some(Template { seams: learner.seams, calls, results: None, trims: plain.trims })
 }
 
 /// Whether a template gives a prompt to the byte and to the token.
@@ -149,11 +194,12 @@ fn gives(
 ) -> bool {
     let Some(chunks) = template.chunks(messages) else { return false };
     let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
-    let sum: i64 = chunks
-        .iter()
-        .map(|chunk| i64::from(tokenizer.count(&chunk.text)) + i64::from(chunk.extra))
-        .sum();
-    text == prompt && sum == i64::from(whole(tokenizer, prompt))
+    if text != prompt {
+        return false;
+    }
+    let counts =
+        chunks.iter().map(|chunk| i64::from(tokenizer.count(&chunk.text)) + i64::from(chunk.extra));
+    counts.sum::<i64>() == i64::from(whole(tokenizer, prompt))
 }
 
 /// Tokens of a whole prompt, as the engine counts it.

@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, LazyLock};
 
+use ollm_protocol::methods::context::{ContextFunction, ContextToolCall};
 use proptest::prelude::*;
 use serde_json::json;
 
 use super::learn::whole;
+use super::trim::Trim;
 use super::*;
 use crate::tokens::testing::vocabulary;
 use crate::tokens::{Counter, Engine, Exact, Tokenizer};
@@ -73,12 +75,57 @@ fn moving(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&messages)
 }
 
+/// Puts the system message before the last user message.
+fn late_system(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    if messages[0].role == Role::System {
+        let system = messages.remove(0);
+        let last = messages.iter().rposition(|message| message.role == Role::User)?;
+        messages[last].content.insert_str(0, &format!("{}\n\n", system.content));
+    }
+    plain_turns(&messages)
+}
+
+/// Drops other white space of each role.
+fn trimming_some(messages: &[ContextMessage]) -> Option<String> {
+    let trimmed = messages.iter().cloned().map(|mut message| {
+        let content = match message.role {
+            Role::System => message.content.trim_end(),
+            Role::Assistant => message.content.trim_start_matches('\n'),
+            Role::User | Role::Tool => &message.content,
+        };
+        message.content = content.to_owned();
+        message
+    });
+    chat_ml(&trimmed.collect::<Vec<_>>())
+}
+
 /// Writes the ids of calls, of which counts know nothing.
 fn with_ids(messages: &[ContextMessage]) -> Option<String> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
         for call in &mut message.tool_calls {
             call.function.name = format!("{} {}", call.function.name, call.id);
+        }
+    }
+    chat_ml(&messages)
+}
+
+/// Tells calls and results as a server does that keeps arguments in maps, one call at a time.
+fn one_call(messages: &[ContextMessage]) -> Option<String> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        if message.role == Role::Tool {
+            message.content = serde_json::Value::from(message.content.as_str()).to_string();
+        }
+        for call in std::mem::take(&mut message.tool_calls) {
+            if message.content.contains("<call>") {
+                return None;
+            }
+            let mut arguments = call.function.arguments;
+            arguments.as_object_mut()?.values_mut().for_each(serde_json::Value::sort_all_objects);
+            let call = format!("<call>{} {arguments}</call>", call.function.name);
+            message.content.push_str(&call);
         }
     }
     chat_ml(&messages)
@@ -125,9 +172,10 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
 
 /// Counters with the prompts that they count.
 static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(|| {
-    let all: [(&str, &Tokenizer, Render); 4] = [
+    let all: [(&str, &Tokenizer, Render); 5] = [
         ("gpt-2", &GPT2, chat_ml),
         ("gpt-2", &GPT2, trimming),
+        ("gpt-2", &GPT2, trimming_some),
         ("llama-spm", &LLAMA, instructions),
         ("llama-spm", &LLAMA, chat_ml),
     ];
@@ -138,17 +186,49 @@ static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(||
 #[test]
 fn what_is_not_understood_is_not_used() {
     assert_eq!(learned(&GPT2, moving), None);
+    let template = learned(&GPT2, late_system).unwrap();
+    assert!(template.covers(&conversation(false, &["a".to_owned()])));
+    assert!(!template.covers(&conversation(true, &["a".to_owned()])));
     assert_eq!(learned(&GPT2, |_| None), None);
     let template = learned(&GPT2, with_ids).unwrap();
     assert_eq!(template.calls, None);
     let template = learned(&GPT2, trimming).unwrap();
-    assert!(template.trims && template.calls.is_some());
+    assert!(template.calls.is_some());
+    let both = Trim::Both;
+    assert_eq!(template.trims, Trims { system: both, user: both, assistant: both, tool: both });
     let calls = learned(&GPT2, chat_ml).and_then(|template| template.calls);
     let calls = calls.unwrap();
     assert_eq!(calls.open, "\n<tool_call>\n{\"name\":\"");
     assert_eq!(calls.open_behind_text.as_deref(), Some(calls.open.as_str()));
     assert_eq!(calls.middle, "\",\"arguments\":");
     assert_eq!(calls.between.as_deref(), Some("}\n</tool_call>\n<tool_call>\n{\"name\":\""));
+}
+
+#[test]
+fn calls_one_at_a_time_and_results_as_json_are_understood() {
+    let template = learned(&GPT2, one_call).unwrap();
+    let calls = template.calls.clone().unwrap();
+    assert_eq!((calls.open.as_str(), calls.between), ("<call>", None));
+    let mut asks = message(Role::Assistant, "");
+    let call = |name: &str| ContextToolCall {
+        id: "c".to_owned(),
+        function: ContextFunction {
+            name: name.to_owned(),
+            arguments: json!({ "z": { "y": 1, "x": "<&>" }, "a": [] }),
+        },
+    };
+    asks.tool_calls.push(call("read"));
+    let mut messages = vec![
+        message(Role::User, "What is in it?"),
+        asks,
+        message(Role::Tool, "it says \"x\"\n\tand more"),
+    ];
+    let prompt = one_call(&messages).unwrap();
+    assert!(prompt.contains(r#"{"z":{"x":"<&>","y":1},"a":[]}"#), "{prompt}");
+    let chunks = template.chunks(&messages).unwrap();
+    assert_eq!(chunks.iter().map(|chunk| chunk.text.as_str()).collect::<String>(), prompt);
+    messages[1].tool_calls.push(call("list"));
+    assert!(!template.covers(&messages));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod answer;
 mod error;
 mod partial;
 mod plan;
+mod retry;
 mod run;
 mod tools;
 
@@ -29,6 +30,7 @@ pub(crate) use tools::submit_tool_results;
 
 use self::answer::is_whole;
 use self::plan::{Learned, Plan};
+use self::retry::{Wish, step_back};
 use self::tools::Awaited;
 use super::record::{key_use, message_of};
 use super::{Core, TurnError, append, counted};
@@ -184,6 +186,7 @@ async fn record_message(
     key: Option<String>,
 ) -> Result<Accepted, TurnError> {
     let Some(message) = message else {
+        super::blocking(core, move |core| step_back(core, id, Wish::Answer)).await?;
         return Ok(Accepted { seq: None, duplicate: false, answered: None });
     };
     let key = key_use::<method::ChatSend>(key, &message)?;
@@ -193,7 +196,14 @@ async fn record_message(
     core.documents.note(id);
     let (seq, duplicate) = (appended.seq, appended.duplicate);
     let answered = if duplicate {
-        super::blocking(core, move |core| answer_after(core, id, seq)).await?
+        super::blocking(core, move |core| {
+            let answered = answer_after(core, id, seq)?;
+            if answered.is_none() {
+                step_back(core, id, Wish::Message)?;
+            }
+            Ok(answered)
+        })
+        .await?
     } else {
         None
     };

@@ -127,6 +127,11 @@ fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<Piece>, TurnEr
     Ok(core.sessions.bodies(id, seqs)?.into_iter().map_while(piece_of).collect())
 }
 
+/// How many of some records are pieces, from the first on until one is none.
+pub(super) fn n_pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<usize, TurnError> {
+    Ok(pieces(core, id, seqs)?.len())
+}
+
 fn piece_of(body: Option<RecordBody>) -> Option<Piece> {
     match body {
         Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER => {

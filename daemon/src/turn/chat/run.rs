@@ -25,7 +25,7 @@ use crate::model::{
     cap_num_predict,
 };
 use crate::shutdown::Tasks;
-use crate::tokens::ESTIMATE_MARGIN_DIVISOR;
+use crate::tokens::Counter;
 use crate::turn::build::build_with;
 use crate::turn::loops::may_call_model;
 use crate::turn::{Core, TurnError, counts};
@@ -196,10 +196,10 @@ impl Turn {
             pending: None,
             compact: CompactMode::Auto,
         };
-        let built = build_with(core, params, Some(counter));
+        let built = build_with(core, params, Some(counter.clone()));
         let mut built = self.unless_ended(tasks, built).await?;
         self.tell_reading(&built, loaded.is_some()).await;
-        let request = self.request(&mut built, agreed.num_ctx);
+        let request = self.request(&mut built, agreed.num_ctx, &counter);
         let backend = core.models.backend()?;
         let stream = async { Ok(backend.stream(&request).await?) };
         let stream = self.unless_ended(tasks, stream).await?;
@@ -238,13 +238,13 @@ impl Turn {
         self.tell(phase(ChatPhase::Reading, Some(tokens), expected, None)).await;
     }
 
-    fn request(&self, built: &mut ContextBuildResult, num_ctx: u32) -> ChatRequest {
-        let margin = match built.count_kind {
-            CountKind::Exact => 0,
-            CountKind::Calibrated | CountKind::Estimated => {
-                built.tokens_used / ESTIMATE_MARGIN_DIVISOR
-            }
-        };
+    fn request(
+        &self,
+        built: &mut ContextBuildResult,
+        num_ctx: u32,
+        counter: &Counter,
+    ) -> ChatRequest {
+        let margin = counter.margin(&built.messages, &self.plan.tools, built.tokens_used);
         let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
         let asked = self.plan.max_tokens.map(std::num::NonZeroU32::get);
         ChatRequest {
@@ -326,9 +326,11 @@ impl Turn {
         partial: Option<Seq>,
     ) -> Result<(), TurnError> {
         let Asked { built, request, .. } = asked;
-        let (PromptCount::Whole(read), CountKind::Exact) = (end.prompt, built.count_kind) else {
+        let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
+        if built.count_kind != CountKind::Exact {
+            counts::learn_from(self.core(), request, read).await;
             return Ok(());
-        };
+        }
         // Some servers ask the model twice for an answer of a given form.
         if read == built.tokens_used || request.format.is_some() {
             return Ok(());

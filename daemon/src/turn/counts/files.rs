@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Known;
 use crate::fsutil::{FsError, create_private_dir, replace_atomically};
-use crate::tokens::{Engine, Template, Tokenizer, Vocabulary};
+use crate::tokens::{Calibration, Engine, Template, Tokenizer, Vocabulary};
 
 /// The version of `models.json`; another one is not read.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of a file that are read at most; the largest vocabularies have 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -37,6 +37,8 @@ struct StoredModel {
     vocabulary: String,
     think: String,
     templates: BTreeMap<String, Option<Template>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    calibrations: BTreeMap<String, Calibration>,
 }
 
 impl Files {
@@ -65,6 +67,11 @@ impl Files {
                 .into_iter()
                 .map(|(key, template)| (key, template.map(Arc::new)))
                 .collect(),
+            calibrations: stored
+                .calibrations
+                .into_iter()
+                .map(|(key, calibration)| (key, Arc::new(calibration)))
+                .collect(),
         };
         models.into_iter().map(|(model, stored)| (model, known(stored))).collect()
     }
@@ -79,6 +86,11 @@ impl Files {
                 .templates
                 .iter()
                 .map(|(key, template)| (key.clone(), template.as_deref().cloned()))
+                .collect(),
+            calibrations: known
+                .calibrations
+                .iter()
+                .map(|(key, calibration)| (key.clone(), (**calibration).clone()))
                 .collect(),
         };
         let models = models.iter().map(|(model, known)| (model.clone(), stored(known))).collect();

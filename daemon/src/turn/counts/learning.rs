@@ -225,6 +225,8 @@ impl Counts {
                 known.templates.retain(|key, _| key.ends_with('/'));
             }
             known.templates.insert(key.to_owned(), Some(Arc::new(template)));
+            // What was counted without it is counted otherwise now.
+            known.calibrations.remove(key);
         });
     }
 
