@@ -6,6 +6,8 @@
 mod candidates;
 mod chat;
 mod context;
+mod entries;
+mod goal;
 mod kinds;
 mod methods;
 mod models;
@@ -23,6 +25,8 @@ use ollm_protocol::content::Role;
 
 pub(crate) use chat::ChatArgs;
 pub(crate) use context::{ContextBuildArgs, ContextCommand, ContextInspectArgs, ContextStatusArgs};
+pub(crate) use entries::{EntriesArgs, EntriesCommand, PinArgs, PlaceArgs};
+pub(crate) use goal::{CheckpointArgs, GoalArgs, GoalCommand};
 pub(crate) use methods::{MethodName, closest, distance};
 pub(crate) use models::{ModelsArgs, ModelsCommand};
 pub(crate) use services::{ExecArgs, LoopCommand};
@@ -145,6 +149,18 @@ Examples:
     /// See what a model would be sent.
     #[command(subcommand)]
     Context(ContextCommand),
+    /// See and set what a session works towards.
+    #[command(after_help = "\
+The goal is sent with every context. What a model says moves it on by markers such as `[CHECKPOINT] Add login - \
+COMPLETED`; what you decide and lock, only you change.
+
+Examples:
+  ollmctl goal
+  ollmctl goal create 'Implement user authentication'
+  ollmctl goal checkpoint 'Add login'
+  ollmctl goal checkpoint 1 completed
+  ollmctl goal decide 'Use JWT' --locked")]
+    Goal(GoalArgs),
     /// See which models the model server has, and load them.
     #[command(
         visible_alias = "model",

@@ -143,15 +143,14 @@ impl Parts {
         announcer.follow(&catalog);
         sessions.set_hints(Arc::new(CatalogHints::new(&catalog)));
         let tasks = Tasks::new();
-        let settings = model_settings(&config.ollama);
-        let models = Models::new(settings, Arc::clone(&clock), tasks.clone());
+        let model_options = model_settings(&config.ollama);
         let core = Arc::new(Core {
             sessions,
             catalog,
             projects: Projects::new(&dir),
             events: events.clone(),
+            models: Models::new(model_options, Arc::clone(&clock), tasks.clone()),
             clock,
-            models,
             chats: Chats::default(),
             counts: Counts::new(dir.join("vocab")),
             builds: Builds::default(),

@@ -214,6 +214,27 @@ fn a_person_asks_sees_the_answer_and_leaves() {
 }
 
 #[test]
+fn a_chat_begins_with_a_goal_and_keeps_what_is_pinned() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.answer(Answer::text("[CHECKPOINT] Read the code - COMPLETED"));
+    let place = Place::with(&fake);
+    let mut person = place.person(&["--no-history"]);
+    person.sees("> ");
+    person.types("/goal Reverse a list\r");
+    person.sees("goal: Reverse a list");
+    person.types("Begin.\r");
+    person.sees("Context: ");
+    person.types("/pin\r");
+    person.sees("pinned: #");
+    person.types("/goal\r");
+    person.sees("done   Read the code");
+    person.types("/unpin\r");
+    person.sees("nothing is pinned");
+    person.types("/exit\r");
+    assert_eq!(person.left(), 0);
+}
+
+#[test]
 fn a_pasted_text_is_one_message_and_nothing_of_it_is_lost() {
     let fake = FakeOllama::start("0.33.0");
     let place = Place::with(&fake);

@@ -172,15 +172,20 @@ fn markers_are_written_with_their_message() {
     let _seq = wire.record(&session, "assistant", "[CHECKPOINT] for no goal - COMPLETED");
     let _seq = wire.record(&session, "assistant", "```\n[GOAL] in a fence\n```\n> [GOAL] quoted");
     assert!(of_type(&wire.records(&session), "goal").is_empty());
-    let _subscription = wire.subscribe(json!({ "sessionId": session }));
+    let mut follower = Wire::connect(&sandbox.socket());
+    let _subscription = follower.subscribe(json!({ "sessionId": session }));
     // Not waiting for answers: the second message's markers are for the first one's goal.
     let said = [
         "[GOAL] Implement auth\n[CHECKPOINT] Add login - IN PROGRESS\n[DECISION] Use JWT - LOCKED",
         "[CHECKPOINT] add login \u{2014} completed\n[NEXT] Write tests",
     ];
-    let asked =
-        said.map(|text| wire.request("session.record", text_message(&session, "assistant", text)));
-    let seqs = asked.map(|id| wire.answer(id).unwrap()["seq"].clone());
+    for text in said {
+        let _id = wire.request("session.record", text_message(&session, "assistant", text));
+    }
+    // Answers come in any order, numbers in the order of the calls.
+    let mut seqs =
+        [wire.frame(), wire.frame()].map(|frame| frame.unwrap()["result"]["seq"].clone());
+    seqs.sort_by_key(Value::as_u64);
     let found = active(&mut wire, &session).unwrap();
     assert_eq!(
         (&found["description"], &found["source"]),
@@ -193,7 +198,7 @@ fn markers_are_written_with_their_message() {
     for (change, seq) in changes.iter().zip(&seqs) {
         assert_eq!((&change["goal"]["messageSeq"], &change["parent"]), (seq, seq));
     }
-    let event = wire.events_until("goal-updated").pop().unwrap();
+    let event = follower.events_until("goal-updated").pop().unwrap();
     let actions = json!(["mark.goal", "mark.checkpoint", "mark.decision"]);
     assert_eq!(
         event["data"],
@@ -246,4 +251,73 @@ fn an_answer_moves_its_goal_on() {
     assert_eq!((&change["goal"]["messageSeq"], &change["parent"]), (&last["seq"], &last["seq"]));
     let found = active(&mut wire, &session).unwrap();
     assert_eq!(found["checkpoints"][0]["status"], "completed", "{found}");
+}
+
+#[test]
+fn a_person_works_on_a_goal_from_the_shell() {
+    let sandbox = Sandbox::new();
+    let _daemon = sandbox.daemon();
+    let ctl = |args: &[&str]| sandbox.ctl(args);
+    let refused = ctl(&["goal"]);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains("no current session"), "{}", refused.stderr);
+    let _recorded = ctl(&["record", "Hello."]).ok();
+    assert_eq!(ctl(&["goal"]).ok(), "no active goal\n");
+    let refused = ctl(&["goal", "decide", "Use JWT"]);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    let _made = ctl(&[
+        "goal",
+        "create",
+        "Implement \u{1b}[2Jauth",
+        "--priority",
+        "high",
+        "--step",
+        "Design",
+    ])
+    .ok();
+    for args in [
+        &["goal", "checkpoint", "Add login"][..],
+        &["goal", "checkpoint", "1", "completed"],
+        &["goal", "checkpoint", "add LOGIN", "in-progress"],
+        &["goal", "decide", "Use JWT", "--locked"],
+        &["goal", "decide", "Use cookies", "--instead-of", "1"],
+        &["goal", "lock", "2"],
+        &["goal", "artifact", "created", "src/login.rs"],
+        &["goal", "next", "Write the tests", "Rest"],
+    ] {
+        let _shown = ctl(args).ok();
+    }
+    let shown = ctl(&["goal", "list"]).ok();
+    assert_eq!(
+        shown,
+        "\
+Implement auth  (active, high priority)
+steps
+   1  done   Design
+   2  begun  Add login
+decisions
+   2  lock   Use cookies
+files
+  created   src/login.rs
+next
+  Write the tests
+  Rest
+"
+    );
+    let refused = ctl(&["goal", "checkpoint", "7", "completed"]);
+    assert!(refused.stderr.contains("no step 7"), "{}", refused.stderr);
+    let _second = ctl(&["goal", "create", "Ship it"]).ok();
+    assert!(ctl(&["goal"]).ok().contains("other goals\n   1  paused     Implement auth\n"));
+    let _updated = ctl(&["goal", "update", "--goal", "1", "--status", "completed"]).ok();
+    let listed = ctl(&["goal", "list", "--session", "last", "--json"]).json();
+    assert_eq!(listed["data"][1]["status"], "completed", "{listed}");
+
+    let _pinned = ctl(&["context", "pin", "1"]).ok();
+    assert_eq!(ctl(&["context", "unpin", "1"]).ok(), "nothing is pinned\n");
+    let _added = ctl(&["context", "entries", "add", "style", "Be brief.", "--global"]).ok();
+    let _added = ctl(&["context", "entries", "add", "rules", "Never.", "--priority", "-5"]).ok();
+    let entries = ctl(&["context", "entries"]).ok();
+    let keys: Vec<_> = entries.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(keys[1..3], ["rules", "style"], "{entries}");
+    assert_eq!(ctl(&["context", "entries", "remove", "style", "--global"]).ok(), "removed\n");
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::{SESSION_HELP, by_session};
+use super::{EntriesArgs, PinArgs, SESSION_HELP, by_session};
 
 /// Subcommands of `context`.
 #[derive(Debug, Subcommand)]
@@ -30,6 +30,26 @@ Examples:
   ollmctl context build last --pending 'And in Rust?' --messages
   ollmctl context build last --json")]
     Build(ContextBuildArgs),
+    /// See and set the texts that every context begins with.
+    #[command(after_help = "\
+An entry holds for a session, for a project, or everywhere. Lower priorities come first.
+
+Examples:
+  ollmctl context entries
+  ollmctl context entries add style 'Answer briefly.' --global
+  ollmctl context entries remove style --global")]
+    Entries(EntriesArgs),
+    /// Keep a message or a tool call in every later context.
+    #[command(after_help = "\
+Examples:
+  ollmctl context pin 12
+  ollmctl context pin 12 --session last")]
+    Pin(PinArgs),
+    /// Release what was pinned.
+    #[command(after_help = "\
+Examples:
+  ollmctl context unpin 12")]
+    Unpin(PinArgs),
 }
 
 /// Arguments of `context build`.

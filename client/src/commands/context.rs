@@ -5,7 +5,7 @@ use std::time::Duration;
 use ollm_protocol::method::ContextBuild;
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 
-use super::{CommandError, Cx, inspect};
+use super::{CommandError, Cx, entries, inspect};
 use crate::cli::{ContextBuildArgs, ContextCommand};
 use crate::render::context;
 
@@ -17,6 +17,9 @@ pub(super) fn run(command: ContextCommand, cx: &mut Cx<'_>) -> Result<(), Comman
         ContextCommand::Status(args) => inspect::status(&args, cx),
         ContextCommand::Build(args) => build(args, cx),
         ContextCommand::Inspect(args) => inspect::inspect(args, cx),
+        ContextCommand::Entries(args) => entries::run(args, cx),
+        ContextCommand::Pin(args) => entries::pin(&args, true, cx),
+        ContextCommand::Unpin(args) => entries::pin(&args, false, cx),
     }
 }
 

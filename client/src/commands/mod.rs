@@ -10,9 +10,11 @@ mod config;
 mod context;
 mod cx;
 mod daemon;
+mod entries;
 mod error;
 mod events;
 mod exec;
+mod goal;
 mod inspect;
 mod loops;
 mod models;
@@ -115,6 +117,7 @@ fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         Command::Sessions(command) => sessions::run(command, cx),
         Command::Record(args) => record::run(args, cx),
         Command::Context(command) => context::run(command, cx),
+        Command::Goal(args) => goal::run(args, cx),
         Command::Models(args) => models::run(args, cx),
         Command::Exec(args) => exec::run(&args, cx),
         Command::Loop(command) => loops::run(&command, cx),

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use chrono::TimeZone;
-use ollm_protocol::content::{Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall};
+use ollm_protocol::content::{
+    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
+};
 use ollm_protocol::methods::session::Session;
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
@@ -312,6 +314,18 @@ fn small(body: &RecordBody) -> String {
         RecordBody::Close(_) => "closed".to_owned(),
         RecordBody::Label(label) => {
             format!("label {} on #{}", clean(label.name.as_deref().unwrap_or("-")), label.target)
+        }
+        RecordBody::Goal(change) => {
+            let actions: Vec<_> = change.steps.iter().map(GoalStep::action).collect();
+            format!("goals: {}", actions.join(", "))
+        }
+        RecordBody::ContextEntry(change) => {
+            let done = if change.content.is_some() { "set" } else { "removed" };
+            format!("context entry {} {done}", clean(&change.key))
+        }
+        RecordBody::Pin(pin) => {
+            let done = if pin.pinned { "pinned" } else { "released" };
+            format!("{done} #{}", pin.target)
         }
         RecordBody::Snapshot(snapshot) => format!("snapshot ({})", clean(&snapshot.reason)),
         other => clean(

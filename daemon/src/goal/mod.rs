@@ -21,6 +21,8 @@ use ollm_protocol::content::{Goal, GoalChange, GoalSource, GoalStatus};
 use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::plain::plain;
+
 /// Most goals of a session, and most checkpoints, decisions, artifacts and next steps of a goal: far more than a person
 /// keeps in view. With texts of the length below, one goal stays within a frame.
 pub(crate) const MAX_ITEMS: usize = 500;
@@ -137,13 +139,10 @@ pub(crate) fn normalized(description: &str) -> String {
     if joined.is_empty() { description.trim().to_owned() } else { joined }
 }
 
-/// A text on one line without control characters; what is longer than the bound is cut.
+/// A text on one line without control characters and escape sequences; what is longer than the bound is cut.
 pub(crate) fn on_one_line(text: &str, max_bytes: usize) -> String {
     let mut line = String::new();
-    for word in text.split(|char: char| char.is_whitespace() || char.is_control()) {
-        if word.is_empty() {
-            continue;
-        }
+    for word in plain(text).split_whitespace() {
         if !line.is_empty() {
             line.push(' ');
         }

@@ -6,6 +6,7 @@ use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
 
 use super::super::{CommandError, Cx, sessions};
+use super::aims;
 use super::input::{Input, Line};
 use super::screen::Screen;
 use super::slash::{COMMANDS, Typed};
@@ -157,6 +158,12 @@ impl Chat<'_, '_> {
             },
             Typed::Context => self.context()?,
             Typed::DebugContext => self.debug_context()?,
+            Typed::Goal(text) => {
+                let told = aims::goal(&mut self.talk, text, self.cx)?;
+                self.cx.print_text(&told)?;
+            }
+            Typed::Pin(seq) => self.pin(seq, true)?,
+            Typed::Unpin(seq) => self.pin(seq, false)?,
             Typed::Info => self.info()?,
             Typed::Export(output) => match self.session_id() {
                 Some(id) => {
@@ -288,6 +295,16 @@ impl Chat<'_, '_> {
         let messages = context::messages(&found.build.messages);
         let text = messages + "\n" + &window::items(&found, &self.cx.view());
         self.cx.print_text(&text)
+    }
+
+    fn pin(&mut self, seq: Option<u64>, pinned: bool) -> Result<(), CommandError> {
+        match aims::pin(&self.talk, seq, pinned, self.cx)? {
+            Some(told) => self.cx.print_text(&told),
+            None => {
+                self.say(NOTHING_SAID);
+                Ok(())
+            }
+        }
     }
 
     fn archive(&mut self) -> Result<(), CommandError> {

@@ -3,6 +3,7 @@
 //! `talk` knows which session it is; `turns` runs one turn and hears Ctrl-C; `screen` shows it; `oneshot` and
 //! `interactive` are the two ways in. Nothing here is kept but what was typed, for the arrow keys (`input`).
 
+mod aims;
 mod echo;
 mod input;
 mod interactive;

@@ -16,6 +16,9 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/model [NAME]", "which model answers; with a name, that one from now on"),
     ("/retry", "ask again for an answer to what was said last"),
     ("/history [N]", "the last messages of this session"),
+    ("/goal [TEXT]", "what this session works towards; with a text, that from now on"),
+    ("/pin [N]", "keep the last message in every later context, or the one numbered N"),
+    ("/unpin [N]", "release it"),
     ("/context", "how full the model's window is, part by part"),
     ("/debug context", "everything that the model is sent now, and what it is not, and why"),
     ("/sessions", "the recent sessions"),
@@ -43,6 +46,12 @@ pub(super) enum Typed {
     History(u32),
     /// `/context`
     Context,
+    /// `/goal [TEXT]`
+    Goal(Option<String>),
+    /// `/pin [N]`
+    Pin(Option<u64>),
+    /// `/unpin [N]`
+    Unpin(Option<u64>),
     /// `/debug context`
     DebugContext,
     /// `/sessions`
@@ -96,6 +105,14 @@ impl Typed {
                 _ => Self::unknown(text),
             },
             ["/context"] => Self::Context,
+            ["/goal", ..] => Self::Goal(rest(1)),
+            ["/pin"] => Self::Pin(None),
+            ["/unpin"] => Self::Unpin(None),
+            ["/pin" | "/unpin", number] => match number.trim_start_matches('#').parse() {
+                Ok(number) if words[0] == "/pin" => Self::Pin(Some(number)),
+                Ok(number) => Self::Unpin(Some(number)),
+                Err(_) => Self::unknown(text),
+            },
             ["/debug", "context"] => Self::DebugContext,
             ["/sessions"] => Self::Sessions,
             ["/session", "info"] => Self::Info,
@@ -152,6 +169,11 @@ mod tests {
         check("/history 3", Typed::History(3));
         check("/session export a file.md", Typed::Export(Some("a file.md".into())));
         check("/session  export", Typed::Export(None));
+        check("/goal", Typed::Goal(None));
+        check("/goal  Ship it, then rest", Typed::Goal(Some("Ship it, then rest".into())));
+        check("/pin", Typed::Pin(None));
+        check("/pin 12", Typed::Pin(Some(12)));
+        check("/unpin #12", Typed::Unpin(Some(12)));
         check("/debug context", Typed::DebugContext);
         check("/quit", Typed::Exit);
     }
