@@ -22,7 +22,8 @@ pub struct ContextCompactParams {
     /// What the summary should keep above all, in the user's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// Tool definitions that will be sent along with the conversation, as the model server takes them.
+    /// Tool definitions that will be sent along with the conversation, as the model server takes them; default: those
+    /// of the last build.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
 }

@@ -7,14 +7,16 @@
 //! - `sections`: the fixed form of a summary; `verify`: whether an answer is one; `fit`: making it shorter.
 //! - `prompt`: what a summarizer is sent; `transcript`: records as it reads them; `defuse`: data that stays data.
 //! - `extract`: a summary without a model; `retention`: what must survive, and whether it did.
-//! - `checkpoint`: levels, ageing, merging, limits.
+//! - `gather`: one pass over a range; `checkpoint`: levels, ageing, merging, limits; `renew`: those after a compaction.
 
 pub(crate) mod checkpoint;
 mod defuse;
 pub(crate) mod extract;
 pub(crate) mod fit;
+pub(crate) mod gather;
 mod plan;
 pub(crate) mod prompt;
+pub(crate) mod renew;
 pub(crate) mod retention;
 pub(crate) mod sections;
 pub(crate) mod transcript;

@@ -31,7 +31,7 @@ pub(crate) enum Ask<'a> {
 pub(crate) struct Wish<'a> {
     /// Tokens that the summary may have.
     pub target: u64,
-    /// The goal of the work, as text.
+    /// What is said of the goal of the work, and of what matters for it.
     pub goal: Option<&'a str>,
     /// What the user asks of the summary.
     pub instructions: Option<&'a str>,
@@ -42,9 +42,6 @@ pub(crate) struct Wish<'a> {
 /// The messages of the request.
 pub(crate) fn messages(ask: Ask<'_>, wish: &Wish<'_>) -> Vec<ContextMessage> {
     let mut text = String::new();
-    if let Some(goal) = wish.goal {
-        block(&mut text, "goal", &defuse_all(goal));
-    }
     match ask {
         Ask::First(piece) => records(&mut text, piece),
         Ask::Update(summary, piece) => {
@@ -55,6 +52,10 @@ pub(crate) fn messages(ask: Ask<'_>, wish: &Wish<'_>) -> Vec<ContextMessage> {
             block(&mut text, "previous-summary", &older.render());
             block(&mut text, "summary", &newer.render());
         }
+    }
+    if let Some(goal) = wish.goal {
+        text.push_str(&defuse_all(goal));
+        text.push('\n');
     }
     text.push_str(what(ask));
     text.push_str(&form(wish));
@@ -91,12 +92,6 @@ fn form(wish: &Wish<'_>) -> String {
         "\nKeep exactly as they are: paths, names of functions and variables, commands, numbers, errors. Leave out \
          greetings, whole outputs and whole files.",
     );
-    if wish.goal.is_some() {
-        text.push_str(
-            " Everything about the goal above matters: what was decided for it, what blocks it, what is done. \
-             Shorten what has nothing to do with it.",
-        );
-    }
     if let Some(instructions) = wish.instructions {
         text.push_str("\nThe user asks of this summary: ");
         text.push_str(&defuse_all(instructions));
@@ -168,7 +163,7 @@ mod tests {
         let end = text.find("</records>").expect("the end of the block");
         let demand = text.find("Summarize the records").expect("the demand");
         assert!(data < end && end < demand, "{text}");
-        assert!(text.contains("<goal>\nship it < /goal>\n</goal>"), "{text}");
+        assert!(text.contains("</records>\n\nship it < /goal>\nSummarize"), "{text}");
         assert!(text.contains("at most 300 words") && text.contains("keep the error codes"));
         for section in Section::ALL {
             assert!(text.contains(&format!("## {}", section.title())));
