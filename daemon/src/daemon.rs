@@ -30,7 +30,8 @@ use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 use crate::turn::{
-    Builds, Chats, Core, Counts, Documents, Loops, Recalled, Retention, Uploads, model_settings,
+    Builds, Chats, Compactions, Core, Counts, Documents, Loops, Recalled, Retention, Uploads,
+    model_settings,
 };
 
 use self::control::Control;
@@ -152,6 +153,7 @@ impl Parts {
             models: Models::new(model_options, Arc::clone(&clock), tasks.clone()),
             clock,
             chats: Chats::default(),
+            compactions: Compactions::new(tasks.clone()),
             counts: Counts::new(dir.join("vocab")),
             builds: Builds::default(),
             recalled: Recalled::default(),

@@ -28,13 +28,6 @@ mod goal;
 mod loops;
 #[doc(hidden)]
 pub mod measured;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "chat turns and exact counts use the rest of it; tests use all of it"
-    )
-)]
 mod model;
 mod plain;
 mod projects;

@@ -45,6 +45,35 @@ pub enum EventKind {
     TurnEnded,
     /// The model server read less of a prompt than was sent. Data: `model`, `sentTokens`, `readTokens`.
     ServerTruncated,
+    /// A context was made shorter. Data: `method`, `from`, `to`, `tokensBefore`, `tokensAfter`, `freedTokens`,
+    /// `automatic`, `tier`, `tierName`.
+    Compressed,
+    /// A compaction was due and left out; told once. Data: `reason`: `recent`, `paused` or `nothing`.
+    CompressionSkipped,
+    /// No summary was made. Data: `reason`, `error` in words, and `provisional` when one by lines stands in.
+    CompressionError,
+    /// A summary stands for a range. Data: `checkpointId`, `level`, `from`, `to`, `tokens`, `provisional`.
+    CheckpointCreated,
+    /// A summary became older or shorter. Data: as of `checkpoint-created`.
+    CheckpointAged,
+    /// A compaction in the smallest class of windows is done. Data: `tokensAfter`.
+    RolloverComplete,
+    /// A model wrote a summary that nobody asked for. Data: `checkpointId`, `model`.
+    AutoSummaryCreated,
+    /// A compaction in a window of up to 4,096 tokens is done. Data: `method`, `tierName`.
+    Tier1Compressed,
+    /// The same in one of up to 8,192 tokens.
+    Tier2Compressed,
+    /// The same in one of up to 16,384 tokens.
+    Tier3Compressed,
+    /// The same in one of up to 32,768 tokens.
+    Tier4Compressed,
+    /// The same in a larger one.
+    Tier5Compressed,
+    /// A context passed 85 % of its prompt limit. Data: `usedTokens`, `promptLimit`, `threshold`.
+    ContextThreshold,
+    /// A context passed 95 % of its prompt limit. Data: as of `context-threshold`.
+    BeforeOverflow,
     /// Always delivered: the subscriber was too slow and missed events. Data: `missed`.
     Lagged,
     /// Always delivered: `since` cannot be replayed from; read the state again. Data: none.

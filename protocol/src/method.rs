@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::event::Event;
 use crate::methods::{
-    chat as h, context as c, context_entries as ce, daemon as d, env, event as e, goal as g,
-    inspect as i, loops as l, model as mo, session as s,
+    chat as h, compaction as k, context as c, context_entries as ce, daemon as d, env, event as e,
+    goal as g, inspect as i, loops as l, model as mo, session as s,
 };
 
 /// What becomes of a call when its client leaves.
@@ -124,6 +124,8 @@ methods! {
     GoalAddArtifact = "goal.addArtifact", Write, g::GoalAddArtifactParams => g::GoalResult, "Notes a file that was made, changed or deleted.";
     GoalSetNextSteps = "goal.setNextSteps", Write, g::GoalSetNextStepsParams => g::GoalResult, "Says what comes next.";
     GoalApplyMarkers = "goal.applyMarkers", Write, g::GoalApplyMarkersParams => g::GoalApplyMarkersResult, "Does what the markers in a text say.";
+    ContextCompact = "context.compact", Read, k::ContextCompactParams => k::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";
+    ContextCheckpoints = "context.checkpoints", Read, s::SessionIdParams => k::ContextCheckpointsResult, "Lists the summaries that stand for the beginning of a conversation.";
     ModelList = "model.list", Read, d::NoParams => mo::ModelListResult, "Lists the models of the model server.";
     ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
     ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";

@@ -13,6 +13,7 @@
 
 mod chat;
 mod chat_client;
+mod compact;
 mod context;
 mod context_entries;
 mod counts;

@@ -22,9 +22,9 @@ pub(crate) use self::modes::ModesConfig;
 use self::raw::{File, Settings};
 use self::sections::ClientVariables;
 pub(crate) use self::sections::{
-    CompressionConfig, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig, FilesConfig,
-    GoalsConfig, LogConfig, LoopDetectionConfig, OllamaConfig, OnLimit, SessionsConfig,
-    SnapshotsConfig,
+    CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig,
+    FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, OllamaConfig, OnLimit,
+    SessionsConfig, SnapshotsConfig,
 };
 
 /// The file that is read when none is named, in the home.

@@ -18,6 +18,8 @@ use crate::tokens::Counter;
 const DEPTH_PERCENT: u64 = 55;
 /// What a planner aims at, below [`DEPTH_PERCENT`] by what joins and markers may cost.
 const TARGET_PERCENT: u64 = 50;
+/// Why an epoch is opened that leaves out what the one before it showed.
+pub(crate) const OVERFLOW: &str = "overflow";
 /// How often a planner may try with less before it is given up; each time a quarter less.
 const MAX_TRIES: usize = 12;
 
@@ -160,7 +162,7 @@ pub(super) fn plan(
             && conversation.recorded_tokens - conversation.checkpoint_tokens <= deepest
         {
             let strategy = strategy.name();
-            let cause = if input.strategy.is_some() { "requested" } else { "overflow" };
+            let cause = if input.strategy.is_some() { "requested" } else { OVERFLOW };
             return Ok(Some(Choice { strategy, conversation, new_head: Some((head, cause)) }));
         }
         if !strategy.shrinks() {

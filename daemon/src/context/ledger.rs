@@ -72,6 +72,14 @@ impl Ledger {
     }
 }
 
+impl Ledger {
+    /// Adds the files of later records.
+    pub(crate) fn join(&mut self, later: &Self) {
+        later.read.iter().for_each(|path| self.add(FileUse::Read, path));
+        later.modified.iter().for_each(|path| self.add(FileUse::Modified, path));
+    }
+}
+
 fn push(list: &mut Vec<String>, path: &str) {
     if list.len() == MAX_PATHS {
         list.remove(0);

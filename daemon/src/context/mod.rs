@@ -11,12 +11,13 @@ mod assemble;
 mod basis;
 mod budget;
 mod build;
-mod compact;
+pub(crate) mod compact;
 mod contents;
 mod cut;
 mod ledger;
 mod omitted;
 mod previous;
+pub(crate) mod reliability;
 mod render;
 mod steps;
 mod strategy;
@@ -30,7 +31,7 @@ use serde_json::Value;
 pub(crate) use self::assemble::{Piece, What};
 pub(crate) use self::basis::digest;
 pub(crate) use self::budget::{MIN_CONTEXT_SIZE, prompt_limit, trigger};
-pub(crate) use self::build::build;
+pub(crate) use self::build::{OVERFLOW, build};
 pub(crate) use self::compact::{
     CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
 };

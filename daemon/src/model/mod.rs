@@ -26,8 +26,8 @@ use std::pin::Pin;
 use std::time::Duration;
 
 pub(crate) use chat::{
-    AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, PromptCount, Think,
-    WarmRequest,
+    AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, LengthCause, PromptCount,
+    Think, WarmRequest,
 };
 pub(crate) use error::{Capability, ModelError, Phase, Target};
 pub(crate) use host::{Host, InvalidHost};

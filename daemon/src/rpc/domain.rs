@@ -13,7 +13,7 @@ use crate::model::{ModelError, Phase};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
-use crate::turn::{ChatError, TurnError};
+use crate::turn::{ChatError, CompactError, TurnError};
 
 impl RpcError {
     /// A file that cannot be used; where there is no room, the hint shows how much there is.
@@ -262,6 +262,34 @@ impl From<GoalError> for RpcError {
     }
 }
 
+impl From<CompactError> for RpcError {
+    fn from(error: CompactError) -> Self {
+        let (message, reason) = (error.to_string(), error.reason());
+        match error {
+            CompactError::Conflict { holder, since, .. } => Self::new(ErrorKind::Conflict, message)
+                .with_field("holder", format!("{holder} since {since}")),
+            CompactError::Model(error) => error.into(),
+            CompactError::Rejected { model, .. } => Self::new(ErrorKind::ModelFailed, message)
+                .with_field("reason", reason)
+                .with_field("model", model),
+            CompactError::Crowded { model } => Self::new(ErrorKind::ModelUnavailable, message)
+                .with_field("reason", reason)
+                .with_field("model", model),
+            CompactError::NoRoom { model, window } => {
+                Self::new(ErrorKind::ContextOverflow, message)
+                    .with_field("model", model)
+                    .with_field("available", window)
+            }
+            CompactError::Moved { .. } => Self::new(ErrorKind::Busy, message),
+            CompactError::NoGain { before, after, .. } => {
+                Self::new(ErrorKind::ContextOverflow, message)
+                    .with_field("available", before)
+                    .with_field("needed", after)
+            }
+        }
+    }
+}
+
 impl From<TurnError> for RpcError {
     fn from(error: TurnError) -> Self {
         let message = error.to_string();
@@ -274,6 +302,7 @@ impl From<TurnError> for RpcError {
             TurnError::Model(error) => error.into(),
             TurnError::Goal(error) => error.into(),
             TurnError::Chat(error) => error.into(),
+            TurnError::Compact(error) => error.into(),
             TurnError::Storage(error) => error.into(),
             TurnError::Invalid { .. } | TurnError::Upload { .. } => {
                 Self::new(ErrorKind::InvalidParams, message)

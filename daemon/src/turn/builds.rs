@@ -52,6 +52,18 @@ struct Gauge {
     prompt_limit: u64,
 }
 
+impl Gauge {
+    fn of(leaf: Option<Seq>, result: &ContextBuildResult) -> Self {
+        let budget = &result.budget;
+        Self {
+            leaf,
+            used: budget.current_conversation_tokens,
+            available: budget.available_tokens,
+            prompt_limit: budget.prompt_limit,
+        }
+    }
+}
+
 /// How full the next context will be, by what was recorded since the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fill {
@@ -84,6 +96,13 @@ impl Builds {
         recipes.find(|recipe| build_id.is_none_or(|wanted| recipe.build_id == wanted)).cloned()
     }
 
+    /// Notes how full the next context will be, which was planned and not built for anybody.
+    pub(super) fn gauge(&self, id: SessionId, leaf: Option<Seq>, result: &ContextBuildResult) {
+        if let Some(remembered) = self.lock().get_mut(&id) {
+            remembered.gauge = Gauge::of(leaf, result);
+        }
+    }
+
     pub(super) fn note(
         &self,
         params: &Arc<ContextBuildParams>,
@@ -92,13 +111,7 @@ impl Builds {
         result: &ContextBuildResult,
     ) {
         let id = params.session_id;
-        let budget = &result.budget;
-        let gauge = Gauge {
-            leaf,
-            used: budget.current_conversation_tokens,
-            available: budget.available_tokens,
-            prompt_limit: budget.prompt_limit,
-        };
+        let gauge = Gauge::of(leaf, result);
         let mut builds = self.lock();
         if builds.len() >= MAX_REMEMBERED && !builds.contains_key(&id) {
             // Which one goes only costs its next build the number of reusable tokens.

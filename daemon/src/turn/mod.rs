@@ -6,6 +6,7 @@
 mod build;
 mod builds;
 mod chat;
+mod compact;
 mod counts;
 mod create;
 mod documents;
@@ -37,6 +38,7 @@ use ollm_protocol::methods::session::Session;
 pub(crate) use build::build;
 pub(crate) use builds::Builds;
 pub(crate) use chat::{ChatError, Chats, Started, cancel, settle, start, submit_tool_results};
+pub(crate) use compact::{CompactError, Compactions, checkpoints, compact};
 pub(crate) use counts::Counts;
 pub(crate) use create::create;
 pub(crate) use documents::{Documents, save};
@@ -89,6 +91,8 @@ pub(crate) struct Core {
     pub models: Models,
     /// The chat turns that are going on.
     pub chats: Chats,
+    /// The compactions that are going on.
+    pub compactions: Compactions,
     /// Token counting.
     pub counts: Counts,
     /// The last build of each session, for the share that a model server can reuse.
@@ -149,6 +153,9 @@ pub(crate) enum TurnError {
     /// A chat turn did not come to its end.
     #[error(transparent)]
     Chat(#[from] ChatError),
+    /// A compaction was not done.
+    #[error(transparent)]
+    Compact(#[from] CompactError),
     /// A file operation failed.
     #[error(transparent)]
     Storage(#[from] crate::fsutil::FsError),

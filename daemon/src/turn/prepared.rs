@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, RecordKind};
+use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, RecordKind, Retention};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 use ollm_protocol::{Seq, SessionId};
 
@@ -119,6 +119,27 @@ pub(super) fn prepare_at(
 }
 
 impl Prepared {
+    /// The newest compaction on the active path.
+    pub(super) const fn compaction_at(&self) -> Option<Seq> {
+        self.view.compaction_at
+    }
+
+    /// Whether a record is on the active path.
+    pub(super) fn has(&self, seq: Seq) -> bool {
+        self.view.path.binary_search_by_key(&seq, |item| item.seq).is_ok()
+    }
+
+    /// What survived the newest compaction. Blocks on the disk.
+    pub(super) fn retention(&self, core: &Core) -> Result<Option<Retention>, TurnError> {
+        let newest = self.view.compaction_at.map(|seq| compaction_of(core, self.id, seq));
+        Ok(newest.transpose()?.and_then(|compaction| compaction.retention))
+    }
+
+    /// The window in tokens.
+    pub(super) const fn context_size(&self) -> u32 {
+        self.context_size
+    }
+
     /// The input of a build with these params and these checkpoints.
     pub(super) fn input<'a>(
         &'a self,

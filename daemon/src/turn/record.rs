@@ -11,7 +11,7 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{Method, SessionId, method};
 use serde::Serialize;
 
-use super::{Core, TurnError, append, counted, goal, loops};
+use super::{Core, TurnError, append, compact, counted, goal, loops};
 use crate::loops::observe;
 use crate::session::KeyUse;
 
@@ -79,6 +79,7 @@ async fn write(
     let appended = append(core, id, drafts, key).await?;
     core.documents.note(id);
     let r#loop = loops::note(core, id, appended.seq, seen).await;
+    compact::after_record(core, id, appended.usage.token_count);
     Ok(SessionRecordResult {
         seq: appended.seq,
         timestamp: appended.at,

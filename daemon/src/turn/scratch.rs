@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use ollm_protocol::SessionId;
 
-use super::{Builds, Chats, Core, Counts, Documents, Loops, Recalled, Uploads, model_settings};
+use super::{
+    Builds, Chats, Compactions, Core, Counts, Documents, Loops, Recalled, Uploads, model_settings,
+};
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
@@ -48,6 +50,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         clock,
         models: Models::new(settings, clock_too, Tasks::new()),
         chats: Chats::default(),
+        compactions: Compactions::new(Tasks::new()),
         counts: Counts::new(dir.join("vocab")),
         builds: Builds::default(),
         recalled: Recalled::default(),

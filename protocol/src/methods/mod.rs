@@ -3,6 +3,7 @@
 //! Params refuse names they do not know, so a misspelled option is an error and never a silent default.
 
 pub mod chat;
+pub mod compaction;
 pub mod context;
 pub mod context_entries;
 pub mod daemon;

@@ -158,6 +158,8 @@ struct Server {
     /// The last prompt of each model.
     cached: BTreeMap<&'static str, Vec<u32>>,
     answers: VecDeque<Answer>,
+    /// What requests for a summary are answered with.
+    summary: Option<Answer>,
     faults: BTreeMap<String, VecDeque<Fault>>,
     seen: Vec<Seen>,
     hanging: usize,
@@ -236,6 +238,7 @@ impl FakeOllama {
             largest_window: models::TRAINED,
             cached: BTreeMap::new(),
             answers: VecDeque::new(),
+            summary: None,
             faults: BTreeMap::new(),
             seen: Vec::new(),
             hanging: 0,
@@ -287,6 +290,17 @@ impl FakeOllama {
         self.shared.server().answers.push_back(answer);
     }
 
+    /// Scripts what every request for a summary is answered with from now on.
+    pub(crate) fn summarize(&self, answer: Answer) {
+        self.shared.server().summary = Some(answer);
+    }
+
+    /// The requests for a summary so far.
+    pub(crate) fn summaries(&self) -> Vec<Seen> {
+        let all = self.requests("/api/chat");
+        all.into_iter().filter(|seen| asks_for_a_summary(&seen.body)).collect()
+    }
+
     /// Loads a model, as another client would.
     pub(crate) fn load(&self, model: &'static str, num_ctx: u64) {
         self.shared.server().load(model, num_ctx);
@@ -316,6 +330,13 @@ impl FakeOllama {
     pub(crate) fn resume(&self) {
         self.shared.resume.notify_one();
     }
+}
+
+/// Whether a request is one for a summary: it ends with the sections that are wanted.
+fn asks_for_a_summary(request: &Value) -> bool {
+    let last = request["messages"].as_array().and_then(|messages| messages.last());
+    let text = last.and_then(|message| message["content"].as_str()).unwrap_or_default();
+    text.contains("Use exactly these headings")
 }
 
 /// Counts a client that waits for nothing, until it leaves.

@@ -2,20 +2,26 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::method::{ContextBuild, ContextInspect, ContextStatus};
+use ollm_protocol::method as m;
+use ollm_protocol::methods::compaction::{
+    ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
+};
 use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
 use ollm_protocol::methods::inspect::{
     ContextInspectParams, ContextInspectResult, ContextStatusParams, ContextStatusResult,
 };
+use ollm_protocol::methods::session::SessionIdParams;
 
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
 use crate::turn;
 
 pub(super) fn register(registry: &mut Registry) {
-    registry.register::<ContextBuild, _, _>(build);
-    registry.register::<ContextStatus, _, _>(status);
-    registry.register::<ContextInspect, _, _>(inspect);
+    registry.register::<m::ContextBuild, _, _>(build);
+    registry.register::<m::ContextStatus, _, _>(status);
+    registry.register::<m::ContextInspect, _, _>(inspect);
+    registry.register::<m::ContextCompact, _, _>(compact);
+    registry.register::<m::ContextCheckpoints, _, _>(checkpoints);
 }
 
 async fn status(
@@ -37,4 +43,18 @@ async fn build(
     params: ContextBuildParams,
 ) -> Result<ContextBuildResult, RpcError> {
     Ok(turn::build(&handles.core, params).await?)
+}
+
+async fn compact(
+    handles: Arc<Handles>,
+    params: ContextCompactParams,
+) -> Result<ContextCompactResult, RpcError> {
+    Ok(turn::compact(&handles.core, params).await?)
+}
+
+async fn checkpoints(
+    handles: Arc<Handles>,
+    params: SessionIdParams,
+) -> Result<ContextCheckpointsResult, RpcError> {
+    Ok(turn::checkpoints(&handles.core, params.session_id).await?)
 }

@@ -7,6 +7,7 @@
 //! answered stays whatever ends the turn; a tool's result enters the log once.
 
 mod answer;
+mod ask;
 mod error;
 mod partial;
 mod plan;

@@ -5,28 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::content::Usage;
-use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatUsage};
-use ollm_protocol::methods::context::{
-    CompactMode, ContextBuildParams, ContextBuildResult, CountKind,
-};
+use ollm_protocol::methods::chat::{ChatEvent, ChatUsage};
+use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::{EventKind, Seq};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::{Answer, Stop, collect};
-use super::partial::Pieces;
+use super::answer::{Answer, Stop};
+use super::ask::Asked;
 use super::plan::Plan;
 use super::tools::TOOL_TIMEOUT;
 use super::{Accepted, ChatError, Slot};
 use crate::events::EventDraft;
-use crate::model::{
-    Capability, ChatEnd, ChatRequest, ModelError, ModelInfo, Priority, PromptCount, Target, Ticket,
-    cap_num_predict,
-};
+use crate::model::{Capability, ChatEnd, ModelError, ModelInfo, PromptCount, Target};
 use crate::shutdown::Tasks;
-use crate::tokens::Counter;
-use crate::turn::build::build_with;
 use crate::turn::loops::may_call_model;
 use crate::turn::{Core, TurnError, counts};
 
@@ -51,16 +44,9 @@ impl Teller {
 
 /// One turn.
 pub(super) struct Turn {
-    slot: Slot,
-    plan: Plan,
-    teller: Teller,
-}
-
-/// An answer with what it was asked by.
-struct Asked {
-    answer: Answer,
-    built: ContextBuildResult,
-    request: ChatRequest,
+    pub(super) slot: Slot,
+    pub(super) plan: Plan,
+    pub(super) teller: Teller,
 }
 
 impl Turn {
@@ -72,15 +58,15 @@ impl Turn {
         Self { slot, plan, teller: Teller(sender) }
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(super) fn core(&self) -> &Arc<Core> {
         &self.slot.core
     }
 
-    fn cancel(&self) -> &CancellationToken {
+    pub(super) fn cancel(&self) -> &CancellationToken {
         &self.slot.turn.cancel
     }
 
-    async fn tell(&self, event: ChatEvent) {
+    pub(super) async fn tell(&self, event: ChatEvent) {
         self.teller.tell(event, self.cancel()).await;
     }
 
@@ -124,10 +110,16 @@ impl Turn {
         let info = self.unless_ended(tasks, info).await?;
         self.check(&info)?;
         let mut empty_answers = 0;
+        // A context that had no room is made smaller once, and never twice in a turn.
+        let (mut must, mut was_made_smaller) = (false, false);
         loop {
             may_call_model(core, self.plan.id).await?;
-            let asked = self.ask(&info, tasks).await?;
+            let asked = self.ask(&info, tasks, std::mem::take(&mut must)).await?;
             let effective = self.learn(&asked).await;
+            if asked.was_refused() && !was_made_smaller {
+                (must, was_made_smaller) = (true, true);
+                continue;
+            }
             if let Ok(end) = &asked.answer.end
                 && asked.answer.is_empty()
             {
@@ -137,6 +129,8 @@ impl Turn {
                 if empty_answers > 1 {
                     return Err(self.empty(&asked).into());
                 }
+                must = !was_made_smaller && asked.had_no_room(self.plan.max_tokens);
+                was_made_smaller |= must;
                 continue;
             }
             let (seq, usage) = self.keep(&info, &asked, effective).await?;
@@ -166,98 +160,6 @@ impl Turn {
             model: self.plan.model.clone(),
             prompt_tokens: asked.built.tokens_used,
             prompt_limit: asked.built.token_budget,
-        }
-    }
-
-    /// Asks the model once.
-    async fn ask(&self, info: &ModelInfo, tasks: &Tasks) -> Result<Asked, TurnError> {
-        let core = self.core();
-        let ticket = core.models.queues().enter(&self.plan.model, Priority::Chat, "chat.send");
-        self.unless_ended(tasks, async {
-            self.admitted(&ticket).await;
-            Ok(())
-        })
-        .await?;
-        let window = self.plan.window(info, core.chats.learned(&self.plan.model));
-        let loaded = self.unless_ended(tasks, async { Ok(self.loaded().await) }).await?;
-        let agreed = core.models.loads().agree(&self.plan.model, window, loaded.flatten());
-        if loaded.is_none() {
-            self.tell(phase(ChatPhase::Loading, None, None, None)).await;
-        }
-        let purpose = self.plan.purpose(agreed.num_ctx);
-        let counter = async { Ok(counts::prepare(core, info, &purpose).await) };
-        let counter = self.unless_ended(tasks, counter).await?;
-        let params = ContextBuildParams {
-            session_id: self.plan.id,
-            context_size: Some(window),
-            model: Some(self.plan.model.clone()),
-            strategy: None,
-            tools: self.plan.tools.clone(),
-            pending: None,
-            compact: CompactMode::Auto,
-        };
-        let built = build_with(core, params, Some(counter.clone()));
-        let mut built = self.unless_ended(tasks, built).await?;
-        self.tell_reading(&built, loaded.is_some()).await;
-        let request = self.request(&mut built, agreed.num_ctx, &counter);
-        let backend = core.models.backend()?;
-        let stream = async { Ok(backend.stream(&request).await?) };
-        let stream = self.unless_ended(tasks, stream).await?;
-        let pieces = Pieces::new(self.plan.id, &self.plan.model);
-        let answer = collect(core, stream, pieces, &self.teller, (self.cancel(), tasks)).await;
-        drop(ticket);
-        Ok(Asked { answer, built, request })
-    }
-
-    async fn admitted(&self, ticket: &Ticket) {
-        loop {
-            let ahead = ticket.ahead().count;
-            if ahead == 0 {
-                return;
-            }
-            let ahead = Some(ahead as u64);
-            self.tell(phase(ChatPhase::Queued, None, None, ahead)).await;
-            ticket.moved().await;
-        }
-    }
-
-    /// Whether the model is in the server's memory, and with which window; asked only after a pause.
-    async fn loaded(&self) -> Option<Option<u32>> {
-        let core = self.core();
-        let used = core.chats.learned(&self.plan.model).used;
-        if used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2) {
-            return Some(core.models.loads().current(&self.plan.model));
-        }
-        core.models.in_memory(&self.plan.model).await.map(|running| running.effective)
-    }
-
-    async fn tell_reading(&self, built: &ContextBuildResult, is_loaded: bool) {
-        let tokens =
-            built.tokens_used.saturating_sub(if is_loaded { built.prefix_tokens } else { 0 });
-        let expected = self.core().chats.learned(&self.plan.model).expected(tokens).map(as_ms);
-        self.tell(phase(ChatPhase::Reading, Some(tokens), expected, None)).await;
-    }
-
-    fn request(
-        &self,
-        built: &mut ContextBuildResult,
-        num_ctx: u32,
-        counter: &Counter,
-    ) -> ChatRequest {
-        let margin = counter.margin(&built.messages, &self.plan.tools, built.tokens_used);
-        let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
-        let asked = self.plan.max_tokens.map(std::num::NonZeroU32::get);
-        ChatRequest {
-            model: self.plan.model.clone(),
-            messages: std::mem::take(&mut built.messages),
-            tools: self.plan.tools.clone(),
-            num_ctx,
-            // Of a larger window that others need, the session uses its own part.
-            num_predict: cap_num_predict(built.num_ctx.min(num_ctx), used, asked),
-            sampling: self.plan.sampling.clone(),
-            think: self.plan.think,
-            format: self.plan.format.clone(),
-            keep_alive: self.core().config().ollama.keep_alive,
         }
     }
 
@@ -373,7 +275,7 @@ impl Turn {
     }
 
     /// Waits for something unless the turn is ended first.
-    async fn unless_ended<T>(
+    pub(super) async fn unless_ended<T>(
         &self,
         tasks: &Tasks,
         work: impl Future<Output = Result<T, TurnError>>,
@@ -387,16 +289,7 @@ impl Turn {
     }
 }
 
-fn phase(
-    name: ChatPhase,
-    tokens: Option<u64>,
-    expected_ms: Option<u64>,
-    ahead: Option<u64>,
-) -> ChatEvent {
-    ChatEvent::Phase { name, tokens, expected_ms, ahead }
-}
-
-fn as_ms(time: Duration) -> u64 {
+pub(super) fn as_ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::models::{self, Model, render};
 use super::vocabulary::tokenize;
-use super::{Answer, Era, Loaded, Reply, Server};
+use super::{Answer, Era, Loaded, Reply, Server, asks_for_a_summary};
 
 /// Tokens at the beginning that are kept when a prompt is cut.
 const NUM_KEEP: usize = 4;
@@ -125,8 +125,9 @@ fn stream(
     num_ctx: usize,
 ) -> Reply {
     let name = request["model"].as_str().unwrap_or_default();
+    let summary = server.summary.clone().filter(|_| asks_for_a_summary(request));
     let Answer { thinking, pieces, tool_calls, calls_at_the_end, reason } =
-        server.answers.pop_front().unwrap_or_default();
+        summary.or_else(|| server.answers.pop_front()).unwrap_or_default();
     let message = |fields: Value| {
         let mut message = json!({ "role": "assistant", "content": "" });
         fields.as_object().into_iter().flatten().for_each(|(field, value)| {

@@ -1,0 +1,209 @@
+//! Records as a summarizer reads them: who, what number, and as much of the text as the summary can need.
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{Message, Part, RecordBody, Role};
+use serde_json::Value;
+
+use super::defuse::defuse_all;
+use crate::tokens::Counter;
+
+/// Characters kept of what each kind of record says, at the beginning and at the end: what a user said is worth
+/// most, and of a result only how it begins and ends matters when it is old.
+const USER: (usize, usize) = (3000, 1000);
+const ASSISTANT: (usize, usize) = (1500, 500);
+const RESULT: (usize, usize) = (400, 200);
+const ARGUMENTS: (usize, usize) = (160, 40);
+
+/// One record as text; `None` when it says nothing.
+pub(crate) fn record(seq: Seq, body: &RecordBody) -> Option<String> {
+    let (who, text) = match body {
+        RecordBody::Message(message) => said(message),
+        RecordBody::ToolCall(call) => {
+            let who = format!("{} {}", call.name, arguments(&call.args));
+            (who, cut(&call.result.llm_content, RESULT))
+        }
+        RecordBody::Delta(delta) => (format!("update {}", delta.topic), cut(&delta.text, RESULT)),
+        RecordBody::BranchSummary(branch) => {
+            ("branch summary".to_owned(), cut(&branch.summary, ASSISTANT))
+        }
+        RecordBody::Compaction(compaction) => {
+            ("earlier summary".to_owned(), cut(&compaction.summary, USER))
+        }
+        RecordBody::Custom(custom) => {
+            (custom.name.clone(), cut(custom.context_text.as_deref()?, ASSISTANT))
+        }
+        _ => return None,
+    };
+    let text = text.trim();
+    (!text.is_empty()).then(|| defuse_all(&format!("[#{seq} {who}] {text}")))
+}
+
+fn said(message: &Message) -> (String, String) {
+    let text = message.plain_text();
+    match message.role {
+        Role::User => ("user".to_owned(), cut(&text, USER)),
+        Role::System => ("system".to_owned(), cut(&text, ASSISTANT)),
+        Role::Tool => {
+            let name = message.tool_name.as_deref().unwrap_or("a tool");
+            (format!("result of {name}"), cut(&text, RESULT))
+        }
+        Role::Assistant => {
+            let mut text = cut(&text, ASSISTANT);
+            for part in &message.parts {
+                if let Part::ToolCall { name, args, .. } = part {
+                    text.push_str(&format!("\n(calls {name} {})", arguments(args)));
+                }
+            }
+            ("assistant".to_owned(), text)
+        }
+    }
+}
+
+fn arguments(args: &Value) -> String {
+    match args {
+        Value::Null => String::new(),
+        args => cut(&args.to_string(), ARGUMENTS),
+    }
+}
+
+/// The beginning and the end of a text, with a note of what is missing between them.
+pub(super) fn cut(text: &str, (head, tail): (usize, usize)) -> String {
+    // A byte is at most a character, so short texts need not be counted.
+    if text.len() <= head + tail {
+        return text.to_owned();
+    }
+    let n_chars = text.chars().count();
+    if n_chars <= head + tail {
+        return text.to_owned();
+    }
+    let head_end = text.char_indices().nth(head).map_or(text.len(), |(at, _)| at);
+    let tail_start = match tail {
+        0 => text.len(),
+        tail => text.char_indices().nth_back(tail - 1).map_or(0, |(at, _)| at),
+    };
+    let left_out = n_chars - head - tail;
+    format!("{} […{left_out} characters…] {}", &text[..head_end], &text[tail_start..])
+}
+
+/// Some records in a row, as one text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// The first record.
+    pub from: Seq,
+    /// The last record.
+    pub to: Seq,
+    /// What they say.
+    pub text: String,
+}
+
+/// Collects records into pieces of at most some tokens each.
+pub(crate) struct Pieces<'c> {
+    counter: &'c Counter,
+    room: u64,
+    done: Vec<Piece>,
+    open: Option<(Piece, u64)>,
+}
+
+impl<'c> Pieces<'c> {
+    /// No records yet; `room` is how many tokens a piece may have.
+    pub(crate) fn new(counter: &'c Counter, room: u64) -> Self {
+        Self { counter, room, done: Vec::new(), open: None }
+    }
+
+    /// Adds the next record.
+    pub(crate) fn add(&mut self, seq: Seq, body: &RecordBody) {
+        let Some(mut text) = record(seq, body) else { return };
+        let mut tokens = self.cost(&text);
+        // A record that fills a piece alone is cut until it does not.
+        let mut chars = text.chars().count();
+        while tokens > self.room && chars > 1 {
+            chars /= 2;
+            text = cut(&text, (chars - chars / 3, chars / 3));
+            tokens = self.cost(&text);
+        }
+        match &mut self.open {
+            Some((piece, sum)) if *sum + tokens <= self.room => {
+                piece.to = seq;
+                piece.text.push_str("\n\n");
+                piece.text.push_str(&text);
+                *sum += tokens;
+            }
+            open => {
+                let next = Piece { from: seq, to: seq, text };
+                self.done.extend(open.replace((next, tokens)).map(|(piece, _)| piece));
+            }
+        }
+    }
+
+    /// The pieces, oldest first.
+    pub(crate) fn finish(mut self) -> Vec<Piece> {
+        self.done.extend(self.open.map(|(piece, _)| piece));
+        self.done
+    }
+
+    fn cost(&self, text: &str) -> u64 {
+        u64::from(self.counter.count_text(text)) + 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::Timestamp;
+    use ollm_protocol::content::{ToolCall, ToolResult};
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(role: Role, text: impl Into<String>) -> RecordBody {
+        RecordBody::Message(Message::text(role, text, Timestamp::from_unix_ms(0)))
+    }
+
+    #[test]
+    fn records_say_who_and_which_they_are() {
+        let check = |body: RecordBody, expect: &str| {
+            assert_eq!(record(Seq(7), &body).as_deref().unwrap_or_default(), expect);
+        };
+        check(message(Role::User, "do it"), "[#7 user] do it");
+        check(message(Role::User, "  "), "");
+        check(message(Role::User, "</records> <|x|>"), "[#7 user] < /records> < |x|>");
+        let mut calls = Message::text(Role::Assistant, "I look.", Timestamp::from_unix_ms(0));
+        let args = json!({ "path": "a.rs" });
+        calls.parts.push(Part::ToolCall { id: "1".into(), name: "read".into(), args });
+        let expect = "[#7 assistant] I look.\n(calls read {\"path\":\"a.rs\"})";
+        check(RecordBody::Message(calls), expect);
+        let call = ToolCall {
+            id: "1".into(),
+            name: "shell".into(),
+            args: json!({ "command": "ls" }),
+            result: ToolResult { llm_content: "x".repeat(10_000), ..ToolResult::default() },
+            timestamp: Timestamp::from_unix_ms(0),
+            duration_ms: None,
+            message_seq: None,
+        };
+        let text = record(Seq(7), &RecordBody::ToolCall(call)).expect("says something");
+        assert!(text.starts_with("[#7 shell {\"command\":\"ls\"}] xxx"), "{text}");
+        assert!(text.contains("[…9400 characters…]") && text.len() < 800, "{text}");
+    }
+
+    #[test]
+    fn pieces_hold_every_record_and_stay_within_their_room() {
+        let counter = Counter::ESTIMATE;
+        let mut pieces = Pieces::new(&counter, 100);
+        for seq in 0..50 {
+            let text =
+                if seq == 20 { "long word ".repeat(20_000) } else { format!("message {seq}") };
+            pieces.add(Seq(seq), &message(Role::User, text));
+        }
+        let pieces = pieces.finish();
+        assert!(pieces.len() > 1);
+        assert_eq!((pieces[0].from, pieces[pieces.len() - 1].to), (Seq(0), Seq(49)));
+        for pair in pieces.windows(2) {
+            assert_eq!(pair[0].to.0 + 1, pair[1].from.0);
+        }
+        for piece in &pieces {
+            assert!(counter.count_text(&piece.text) <= 100, "{}", piece.text);
+        }
+        let all: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
+        assert!((0..50).all(|seq| all.contains(&format!("[#{seq} user]"))));
+    }
+}

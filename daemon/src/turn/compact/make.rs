@@ -1,0 +1,209 @@
+//! From a range to the checkpoints that stand for it: by a model where one answers, else by the records' own lines.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{Checkpoint, CompactionMethod};
+use ollm_protocol::{CheckpointId, Seq};
+
+use super::commit::Made;
+use super::error::CompactError;
+use super::plan::{Ground, Order};
+use super::summarize::{Seat, Summarizer};
+use crate::context::compact::checkpoint::{Bounds, RECENT, tier};
+use crate::context::compact::gather::{Gathered, extracted, gather};
+use crate::context::compact::prompt::{Ask, Wish};
+use crate::context::compact::renew::{Fresh, Making, oldest_two, renew, updated};
+use crate::context::compact::sections::Summary;
+use crate::context::compact::verify::Limits;
+use crate::context::{ContextError, CutPlan};
+use crate::goal::block::goal_prompt;
+use crate::model::ModelError;
+use crate::tokens::Counter;
+use crate::turn::models::named;
+use crate::turn::prepared::Records;
+use crate::turn::{Core, TurnError, blocking};
+
+/// Most pieces that a model summarizes one after the other; older ones are summarized without it. A range of more is
+/// an import, or a session that went on without a model for long, and each piece takes a call.
+const MAX_PIECES: usize = 16;
+/// A piece of fewer tokens is not divided further when a server finds its prompt too long.
+const LEAST_ROOM: u64 = 192;
+/// Room of a piece where no model reads it.
+const ANY_ROOM: u64 = 4096;
+
+/// A range that is to be summarized.
+pub(super) struct Range<'a> {
+    /// Everything else.
+    pub(super) core: &'a Arc<Core>,
+    /// What was asked for.
+    pub(super) order: &'a Order,
+    /// The session as it was found.
+    pub(super) ground: &'a Arc<Ground>,
+    /// The range.
+    pub(super) cut: &'a CutPlan,
+}
+
+impl Range<'_> {
+    /// The model that summarizes.
+    pub(super) fn summarizer(core: &Core, ground: &Ground) -> Result<String, TurnError> {
+        let own = core.config().compression.model.clone();
+        named(core, own.or_else(|| ground.prepared.model.clone()))
+    }
+
+    /// Has a model summarize the range.
+    pub(super) async fn by_model(&self, seat: Seat<'_>) -> Result<Made, TurnError> {
+        let Self { core, order, ground, cut } = self;
+        let prepared = &ground.prepared;
+        let model = Self::summarizer(core, ground)?;
+        let summarizer = Summarizer::new(core, &model, seat, prepared.context_size()).await?;
+        let limit = tier(prepared.context_size()).limit;
+        let last = updated(&prepared.checkpoints, limit);
+        let target = self.bounds().target(RECENT).min(cut.target_tokens);
+        let goal = goal_prompt(&prepared.facts.goal);
+        let instructions = order.instructions.as_deref();
+        let wish = Wish { target, goal: goal.as_deref(), instructions, rejected: None };
+        let (target, mut room) = summarizer.room(&wish)?;
+        let wish = Wish { target, ..wish };
+        let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
+        let limits = Limits { replaced, target };
+        let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
+        let (summary, gathered) = loop {
+            let gathered = self.gather(summarizer.counter().clone(), room).await?;
+            let n_early = gathered.pieces.len().saturating_sub(MAX_PIECES);
+            let (early, pieces) = gathered.pieces.split_at(n_early);
+            let before = match early.last() {
+                Some(last) => Some(self.lines_up_to(last.to, before.clone(), target).await?),
+                None => before.clone(),
+            };
+            match summarizer.fold(before, pieces, wish, limits).await {
+                Ok(summary) => break (summary, gathered),
+                // The count was wrong: where it is only an estimate, it may be by far.
+                Err(CompactError::Model(ModelError::Overflow { .. })) if room > LEAST_ROOM => {
+                    room /= 2;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let merged = self.merged(&summarizer, limit, wish).await;
+        Ok(self.made(&summary, gathered, merged.as_ref(), Some(summarizer.model().to_owned())))
+    }
+
+    /// Summarizes the range without a model.
+    pub(super) async fn by_lines(&self) -> Result<Made, TurnError> {
+        let counter = self.ground.prepared.counter.clone();
+        let mut gathered = self.gather(counter.clone(), ANY_ROOM).await?;
+        let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
+        let summary = std::mem::take(&mut gathered.extractor).finish(None, &counter, target);
+        Ok(self.made(&summary, gathered, None, None))
+    }
+
+    /// What the range would become if a model answered, with a summary by lines in the place of its own.
+    pub(super) async fn tried(&self) -> Result<Made, TurnError> {
+        let counter = self.ground.prepared.counter.clone();
+        let mut gathered = self.gather(counter.clone(), ANY_ROOM).await?;
+        let limit = tier(self.ground.prepared.context_size()).limit;
+        let last = updated(&self.ground.prepared.checkpoints, limit);
+        let before = last.map(|last| Summary::parse(&last.summary));
+        let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
+        let extractor = std::mem::take(&mut gathered.extractor);
+        let summary = extractor.finish(before.as_ref(), &counter, target);
+        let model = Self::summarizer(self.core, self.ground).ok();
+        Ok(self.made(&summary, gathered, None, Some(model.unwrap_or_default())))
+    }
+
+    /// A summary by a model in the place of the two oldest checkpoints; without one they are joined line by line.
+    async fn merged(
+        &self,
+        summarizer: &Summarizer<'_>,
+        limit: usize,
+        wish: Wish<'_>,
+    ) -> Option<Summary> {
+        let (older, newer) = oldest_two(&self.ground.prepared.checkpoints, limit)?;
+        let replaced = older.current_tokens + newer.current_tokens;
+        let target = self.bounds().target(0).min(replaced.saturating_sub(1));
+        let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
+        let wish = Wish { target, ..wish };
+        let merged =
+            summarizer.once(Ask::Merge(&older, &newer), wish, Limits { replaced, target }).await;
+        merged.inspect_err(|error| tracing::info!("checkpoints are joined: {error}")).ok()
+    }
+
+    async fn gather(&self, counter: Counter, room: u64) -> Result<Gathered, TurnError> {
+        let (id, records) = (self.ground.prepared.id, self.cut.records.clone());
+        blocking(self.core, move |core| {
+            let contents = Records { sessions: &core.sessions, id };
+            Ok(gather(&contents, &records, &counter, room).map_err(ContextError::from)?)
+        })
+        .await
+    }
+
+    /// What comes before the pieces that a model reads.
+    async fn lines_up_to(
+        &self,
+        last: Seq,
+        before: Option<Summary>,
+        target: u64,
+    ) -> Result<Summary, TurnError> {
+        let n_records = self.cut.records.partition_point(|seq| *seq <= last);
+        let (id, records) = (self.ground.prepared.id, self.cut.records[..n_records].to_vec());
+        let counter = self.ground.prepared.counter.clone();
+        blocking(self.core, move |core| {
+            let contents = Records { sessions: &core.sessions, id };
+            let extractor = extracted(&contents, &records).map_err(ContextError::from)?;
+            Ok(extractor.finish(before.as_ref(), &counter, target))
+        })
+        .await
+    }
+
+    fn made(
+        &self,
+        summary: &Summary,
+        gathered: Gathered,
+        merged: Option<&Summary>,
+        model: Option<String>,
+    ) -> Made {
+        let Self { core, ground, cut, .. } = self;
+        let prepared = &ground.prepared;
+        let provisional = model.is_none();
+        let fresh = Fresh { cut, summary, provisional, files: &gathered.files, merged };
+        let making = Making {
+            next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
+            at: core.clock.now(),
+            counter: &prepared.counter,
+            bounds: self.bounds(),
+            limit: tier(prepared.context_size()).limit,
+        };
+        let renewed = renew(&prepared.checkpoints, &fresh, &making);
+        let method = match provisional {
+            true => CompactionMethod::Extracted,
+            false => CompactionMethod::Summarized,
+        };
+        Made {
+            method,
+            cut: Some((*cut).clone()),
+            checkpoints: renewed.checkpoints,
+            created: Some(renewed.created),
+            aged: renewed.aged,
+            model,
+            identifiers: gathered.identifiers,
+        }
+    }
+
+    fn bounds(&self) -> Bounds {
+        let summary_max = u64::from(self.core.config().compression.summary_max_tokens);
+        Bounds { prompt_limit: self.ground.before.prompt_limit, summary_max }
+    }
+}
+
+/// What needs no summary: the checkpoints go on as they are.
+pub(super) fn as_they_are(method: CompactionMethod, checkpoints: &[Checkpoint]) -> Made {
+    Made {
+        method,
+        cut: None,
+        checkpoints: checkpoints.to_vec(),
+        created: None,
+        aged: Vec::new(),
+        model: None,
+        identifiers: Vec::new(),
+    }
+}

@@ -1,0 +1,98 @@
+//! What subscribers are told of compactions and of how full a context is.
+
+use ollm_protocol::content::CompactionMethod;
+use ollm_protocol::{EventKind, Seq, SessionId};
+use serde_json::{Value, json};
+
+use super::commit::Done;
+use super::error::CompactError;
+use super::slots::Cause;
+use crate::context::compact::checkpoint::tier;
+use crate::events::EventDraft;
+use crate::turn::Core;
+use crate::turn::builds::{Fill, fill};
+
+/// Percent of the prompt limit from which on a context counts as nearly full, and as about to overflow.
+const NEARLY_FULL: u8 = 85;
+const ABOUT_TO_OVERFLOW: u8 = 95;
+
+/// A compaction is durable.
+pub(super) fn compacted(core: &Core, id: SessionId, cause: Cause, done: &Done) {
+    let Done { seq, made, before, after, .. } = done;
+    let tier = tier(after.num_ctx);
+    let cut = made.cut.as_ref();
+    let freed = before.tokens.saturating_sub(after.tokens_used);
+    let publish = |kind, data| publish(core, id, *seq, kind, data);
+    let data = json!({
+        "method": made.method, "from": cut.map(|cut| cut.from), "to": cut.map(|cut| cut.to),
+        "tokensBefore": before.tokens, "tokensAfter": after.tokens_used, "freedTokens": freed,
+        "automatic": cause.is_automatic(), "tier": tier.number, "tierName": tier.name,
+    });
+    publish(EventKind::Compressed, data);
+    for checkpoint in &made.checkpoints {
+        let data = json!({
+            "checkpointId": checkpoint.id, "level": checkpoint.level, "from": checkpoint.from,
+            "to": checkpoint.to, "tokens": checkpoint.current_tokens, "provisional": checkpoint.provisional,
+        });
+        if made.created == Some(checkpoint.id) {
+            publish(EventKind::CheckpointCreated, data);
+        } else if made.aged.contains(&checkpoint.id) {
+            publish(EventKind::CheckpointAged, data);
+        }
+    }
+    if made.method == CompactionMethod::Summarized && cause.is_automatic() {
+        let model = &made.model;
+        publish(
+            EventKind::AutoSummaryCreated,
+            json!({ "checkpointId": made.created, "model": model }),
+        );
+    }
+    let kind = match tier.number {
+        1 => EventKind::Tier1Compressed,
+        2 => EventKind::Tier2Compressed,
+        3 => EventKind::Tier3Compressed,
+        4 => EventKind::Tier4Compressed,
+        _ => EventKind::Tier5Compressed,
+    };
+    publish(kind, json!({ "method": made.method, "tierName": tier.name }));
+    if tier.number == 1 {
+        publish(EventKind::RolloverComplete, json!({ "tokensAfter": after.tokens_used }));
+    }
+}
+
+/// A compaction was due and was left out.
+pub(super) fn skipped(core: &Core, id: SessionId, reason: &str) {
+    publish(core, id, None, EventKind::CompressionSkipped, json!({ "reason": reason }));
+}
+
+/// A compaction failed and changed nothing.
+pub(super) fn failed(core: &Core, id: SessionId, error: &CompactError, provisional: bool) {
+    let data = json!({
+        "reason": error.reason(), "error": error.to_string(), "provisional": provisional,
+    });
+    publish(core, id, None, EventKind::CompressionError, data);
+}
+
+/// How full the next context of a session is, once for each threshold on the way up.
+pub(in crate::turn) fn gauge(core: &Core, id: SessionId) -> Option<Fill> {
+    let fill = fill(core, id)?;
+    let used = fill.used + fill.prompt_limit.saturating_sub(fill.available);
+    let share = used.saturating_mul(100) / fill.prompt_limit.max(1);
+    let percent = u8::try_from(share).unwrap_or(u8::MAX);
+    for at in core.compactions.crossed(id, percent, &[NEARLY_FULL, ABOUT_TO_OVERFLOW]) {
+        let kind = match at {
+            ABOUT_TO_OVERFLOW => EventKind::BeforeOverflow,
+            _ => EventKind::ContextThreshold,
+        };
+        let data = json!({
+            "usedTokens": used, "promptLimit": fill.prompt_limit, "threshold": f64::from(at) / 100.0,
+        });
+        publish(core, id, None, kind, data);
+    }
+    Some(fill)
+}
+
+fn publish(core: &Core, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
+    let session_id = Some(id);
+    core.events.publish(EventDraft { session_id, seq, kind, at: core.clock.now(), data });
+}
