@@ -9,10 +9,6 @@
 //! name nothing; the same changes give the same state, because one that is refused changes nothing.
 
 mod apply;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "contexts and summaries are told of goals by those who make them")
-)]
 pub(crate) mod block;
 mod mark;
 pub(crate) mod markers;
