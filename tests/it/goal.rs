@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, FakeOllama, Sandbox, Wire, text_message};
+use crate::harness::{Answer, FakeOllama, Fault, Sandbox, Wire, text_message};
 
 /// Calls a method of a session's goals.
 #[track_caller]
@@ -230,6 +230,38 @@ fn markers_are_written_with_their_message() {
     assert_eq!(active(&mut wire, &session), before, "and so does an import");
 }
 
+/// Runs a turn; its last event.
+#[track_caller]
+fn turn(wire: &mut Wire, session: &str, text: Option<&str>) -> Value {
+    let mut params = json!({ "sessionId": session });
+    if let Some(text) = text {
+        params["message"] = json!({ "role": "user", "content": text });
+    }
+    let _turn = wire.ok("chat.send", params);
+    loop {
+        let event = wire.told("chat.event");
+        if ["done", "error"].contains(&event["kind"].as_str().unwrap()) {
+            return event;
+        }
+    }
+}
+
+#[test]
+fn what_a_broken_answer_said_goes_with_it() {
+    let sandbox = Sandbox::new();
+    let fake = FakeOllama::start("0.33.0");
+    sandbox.write_config(&format!("ollama: {{ host: '{}', model: tiny }}\n", fake.host()));
+    let (_daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({}));
+    fake.answer(Answer::text("[GOAL] Go\nastray\n[CHECKPOINT] half a line"));
+    fake.next("/api/chat", &[Fault::Break { after: 3 }]);
+    assert_eq!(turn(&mut wire, &session, Some("Please."))["kind"], "error");
+    let found = active(&mut wire, &session).unwrap();
+    assert_eq!((&found["description"], &found["checkpoints"]), (&json!("Go"), &json!([])));
+    assert_eq!(turn(&mut wire, &session, None)["kind"], "done");
+    assert_eq!(active(&mut wire, &session), None, "the answer that holds sets no goal");
+}
+
 #[test]
 fn an_answer_moves_its_goal_on() {
     let sandbox = Sandbox::new();
@@ -238,14 +270,7 @@ fn an_answer_moves_its_goal_on() {
     let (_daemon, mut wire) = sandbox.served();
     let session = wire.create(json!({}));
     fake.answer(Answer::text("[GOAL] Reverse a list\n[CHECKPOINT] Read the code - COMPLETED"));
-    let message = json!({ "role": "user", "content": "Please." });
-    let _turn = wire.ok("chat.send", json!({ "sessionId": session, "message": message }));
-    let last = loop {
-        let event = wire.told("chat.event");
-        if ["done", "error"].contains(&event["kind"].as_str().unwrap()) {
-            break event;
-        }
-    };
+    let last = turn(&mut wire, &session, Some("Please."));
     let records = wire.records(&session);
     let change = of_type(&records, "goal")[0];
     assert_eq!((&change["goal"]["messageSeq"], &change["parent"]), (&last["seq"], &last["seq"]));

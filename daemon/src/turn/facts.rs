@@ -92,9 +92,14 @@ pub(super) fn own_entries(
     fold(core, id, &places.entries, |kept| &mut kept.entries)
 }
 
-/// The pins alone.
+/// The pins alone; one of a record that is not on the active path says nothing.
 pub(super) fn pins(core: &Core, id: SessionId, places: &Places) -> Result<Vec<Seq>, TurnError> {
-    Ok(fold::<Vec<Seq>>(core, id, &places.pins, |kept| &mut kept.pins)?.to_vec())
+    let mut pins = fold::<Vec<Seq>>(core, id, &places.pins, |kept| &mut kept.pins)?.to_vec();
+    if !pins.is_empty() {
+        let path = core.sessions.with(id, |live| live.state().path())?;
+        pins.retain(|seq| path.binary_search(seq).is_ok());
+    }
+    Ok(pins)
 }
 
 /// The changes of the goals behind a record of the path, oldest first. Blocks on the disk.
@@ -330,15 +335,16 @@ mod tests {
         assert_eq!(scratch.told(), (None, Vec::new(), Vec::new()));
         let first = scratch.write(goal(&scratch.core, "one"));
         scratch.write(entry("b", Some("x"), 5));
-        scratch.write(pin(7, true));
-        let before = scratch.write(pin(4, true));
-        let one = (Some("one".to_owned()), strings(&["b"]), vec![7, 4]);
+        scratch.write(pin(2, true));
+        scratch.write(pin(99, true));
+        let before = scratch.write(pin(1, true));
+        let one = (Some("one".to_owned()), strings(&["b"]), vec![2, 1]);
         assert_eq!(scratch.told(), one);
         scratch.write(goal(&scratch.core, "two"));
         scratch.write(entry("a", Some("y"), 5));
         scratch.write(entry("z", Some("y"), -1));
-        let after = scratch.write(pin(7, false));
-        let two = (Some("two".to_owned()), strings(&["z", "a", "b"]), vec![4]);
+        let after = scratch.write(pin(2, false));
+        let two = (Some("two".to_owned()), strings(&["z", "a", "b"]), vec![1]);
         assert_eq!(scratch.told(), two);
         for (leaf, expect) in [(before, &one), (after, &two), (before, &one)] {
             let cause = "undo".to_owned();

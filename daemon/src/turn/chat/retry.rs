@@ -154,11 +154,16 @@ fn drafts(
     let moved = LeafMove { to, cause: CAUSE.to_owned() };
     let mut drafts = vec![Draft::new(RecordBody::Leaf(moved), None)];
     let bodies = core.sessions.bodies(id, behind)?.into_iter().flatten();
-    drafts.extend(bodies.filter(|body| is_kept(body)).map(|body| counted(core, id, body).0));
+    drafts.extend(bodies.filter(is_kept).map(|body| counted(core, id, body).0));
     Ok(drafts)
 }
 
 /// What does not speak of the answer.
 const fn is_kept(body: &RecordBody) -> bool {
-    !matches!(body, RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_))
+    match body {
+        RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_) => false,
+        // Markers of the answer go with it.
+        RecordBody::Goal(change) => change.message_seq.is_none(),
+        _ => true,
+    }
 }
