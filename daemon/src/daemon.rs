@@ -144,26 +144,8 @@ impl Parts {
         announcer.follow(&catalog);
         sessions.set_hints(Arc::new(CatalogHints::new(&catalog)));
         let tasks = Tasks::new();
-        let model_options = model_settings(&config.ollama);
-        let core = Arc::new(Core {
-            sessions,
-            catalog,
-            projects: Projects::new(&dir),
-            events: events.clone(),
-            models: Models::new(model_options, Arc::clone(&clock), tasks.clone()),
-            clock,
-            chats: Chats::default(),
-            compactions: Compactions::new(tasks.clone()),
-            counts: Counts::new(dir.join("vocab")),
-            builds: Builds::default(),
-            recalled: Recalled::default(),
-            loops: Loops::default(),
-            uploads: Uploads::new(dir.clone()),
-            documents: Documents::default(),
-            creating: std::sync::Mutex::new(()),
-            deleting: std::sync::Mutex::new(()),
-            config: RwLock::new(Arc::new(config)),
-        });
+        let stores = (sessions, catalog, events.clone());
+        let core = Arc::new(core(&dir, stores, config, (clock, &tasks)));
         let lock = locks.first().ok_or(StartError::NoHome)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
@@ -245,6 +227,35 @@ impl Parts {
             tracing::warn!("{error}");
         }
         tracing::info!("left");
+    }
+}
+
+/// Everything that the steps of conversations need.
+fn core(
+    dir: &std::path::Path,
+    (sessions, catalog, events): (Sessions, Arc<Catalog>, Events),
+    config: Config,
+    (clock, tasks): (Arc<Clock>, &Tasks),
+) -> Core {
+    let models = model_settings(&config.ollama);
+    Core {
+        sessions,
+        catalog,
+        projects: Projects::new(dir),
+        events,
+        models: Models::new(models, Arc::clone(&clock), tasks.clone()),
+        clock,
+        chats: Chats::default(),
+        compactions: Compactions::new(tasks.clone()),
+        counts: Counts::new(dir.join("vocab")),
+        builds: Builds::default(),
+        recalled: Recalled::default(),
+        loops: Loops::default(),
+        uploads: Uploads::new(dir.to_owned()),
+        documents: Documents::default(),
+        creating: std::sync::Mutex::new(()),
+        deleting: std::sync::Mutex::new(()),
+        config: RwLock::new(Arc::new(config)),
     }
 }
 

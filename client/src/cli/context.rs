@@ -78,8 +78,9 @@ pub(crate) struct ContextBuildArgs {
 /// Arguments of `context status`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextStatusArgs {
-    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
-    pub(crate) id: String,
+    /// An id, a unique beginning of one, or `last` [default: the project's current session, else `last`].
+    #[arg(value_name = "SESSION", add = by_session())]
+    pub(crate) id: Option<String>,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) size: Option<u32>,
@@ -88,8 +89,9 @@ pub(crate) struct ContextStatusArgs {
 /// Arguments of `context inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextInspectArgs {
-    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
-    pub(crate) id: String,
+    /// An id, a unique beginning of one, or `last` [default: the project's current session, else `last`].
+    #[arg(value_name = "SESSION", add = by_session())]
+    pub(crate) id: Option<String>,
     /// One of the session's last builds, by the id that `context build` and a chat turn give it [default: what a model
     /// would be sent now].
     #[arg(long, value_name = "BUILD")]

@@ -110,7 +110,7 @@ async fn record_epoch(
 
 /// The window that a session wants, in tokens.
 pub(super) fn context_size(core: &Core, id: SessionId) -> Result<u32, TurnError> {
-    let own = core.sessions.with(id, |live| live.state().context_size())?;
+    let own = core.sessions.with(id, |live| live.context_size())?;
     Ok(own.or(core.config().context.size).unwrap_or(DEFAULT_CONTEXT_SIZE))
 }
 

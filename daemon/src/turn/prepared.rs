@@ -202,10 +202,10 @@ fn view(live: &Live, leaf: Option<Seq>) -> View {
     View {
         path: items.collect(),
         leaf,
-        system_prompt: state.system_prompt().map(str::to_owned),
-        context_size: state.context_size(),
-        model: state.model().map(str::to_owned),
-        project_path: state.project_path().map(str::to_owned),
+        system_prompt: live.system_prompt().map(str::to_owned),
+        context_size: live.context_size(),
+        model: live.model().map(str::to_owned),
+        project_path: live.project_path().map(str::to_owned),
         mode: state.mode(),
         epoch_at: state.newest_where(leaf, opens),
         compaction_at: state.newest_where(leaf, |entry| {

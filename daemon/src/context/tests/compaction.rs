@@ -65,7 +65,7 @@ impl Session {
 /// Says something like what is said to an agent, by number.
 fn turn(session: &mut Session, n: usize) {
     session.say(Role::User, &format!("«q{n}» please do {}", "this and that ".repeat(n % 17)));
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         let id = format!("c{n}");
         session.call("I look.", &[&id]);
         session.tool(&id, &format!("line of output {n}\n").repeat(n % 90));
