@@ -5,6 +5,7 @@
 //! stopped and its home removed.
 
 mod chat;
+mod compact;
 mod crash;
 mod interrupt;
 mod scratch;
@@ -93,6 +94,7 @@ fn take(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandE
     drop(client);
     let mut client = crash::run(scratch, steps)?;
     build(&mut client, id, steps)?;
+    compact::run(&mut client, id, steps)?;
     search(&mut client, id, steps)?;
     export(&mut client, id, steps)?;
     drop(client);
@@ -154,7 +156,7 @@ fn build(
         strategy: None,
         tools: Vec::new(),
         pending: None,
-        compact: CompactMode::Auto,
+        compact: CompactMode::Never,
     })?;
     let whole = client.call::<ollm_protocol::method::SessionGet>(&scratch::first_page(id))?;
     let (used, limit) = (built.tokens_used, built.token_budget);

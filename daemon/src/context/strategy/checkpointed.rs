@@ -82,7 +82,10 @@ pub(super) fn keep_begun(
 }
 
 /// Gives what is left to turns that did not fit before, as long as they join those that are kept.
-fn keep_rest(keeper: &mut Keeper<'_, '_, '_>, units: &[Unit]) -> Result<(), ContentsError> {
+pub(super) fn keep_rest(
+    keeper: &mut Keeper<'_, '_, '_>,
+    units: &[Unit],
+) -> Result<(), ContentsError> {
     let is_kept = |unit: &Unit| keeper.has(unit.start);
     if !units.is_empty() && !units.iter().all(is_kept) {
         let room = keeper.left;

@@ -4,7 +4,7 @@
 
 use ollm_protocol::content::{HeadItem, RecordBody, Role};
 
-use super::checkpointed::{RECENT_PERCENT, keep_begun, summarized};
+use super::checkpointed::{RECENT_PERCENT, keep_begun, keep_rest, summarized};
 use super::keep::Keeper;
 use super::opening::{ledger, ledger_text};
 use super::{Ground, Strategy};
@@ -59,13 +59,15 @@ impl Strategy for MinimalState {
             }
         }
         let room = keeper.left * RECENT_PERCENT / 100;
-        keeper.keep_newest(&split(path), room)?;
+        let units = split(path);
+        keeper.keep_newest(&units, room)?;
         keep_begun(&mut keeper, target)?;
         keeper.keep_task(reserved)?;
         let share = keeper.left.min(target * STATE_PERCENT / 100);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
         keeper.keep_pins()?;
+        keep_rest(&mut keeper, &units)?;
         Ok(Some(keeper.into_head(false)))
     }
 }
