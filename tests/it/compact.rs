@@ -191,7 +191,8 @@ fn old_results_are_shortened_before_anything_is_summarized() {
     let session = chat.session.clone();
     for n in 0..8 {
         let _seq = chat.wire.record(&session, "user", &format!("look at file {n}"));
-        let lines: String = (0..30).map(|line| format!("line {line} of file {n}\n")).collect();
+        let n_lines = if n < 6 { 60 } else { 1 };
+        let lines: String = (0..n_lines).map(|line| format!("line {line} of file {n}\n")).collect();
         let call = json!({
             "id": format!("c{n}"), "name": "read_file", "args": { "path": format!("f{n}.rs") },
             "result": { "llmContent": lines },
@@ -273,7 +274,8 @@ fn a_model_that_is_away_changes_nothing_and_is_asked_again() {
     chat.exchanges(14);
     let before = chat.messages();
     let faults = [
-        (Fault::Disconnect, "modelFailed"),
+        (Fault::Break { after: 1 }, "modelFailed"),
+        (Fault::Error { status: 500, text: "llama runner terminated".to_owned() }, "modelFailed"),
         (Fault::EndWithoutDone { after: 1 }, "modelFailed"),
         (Fault::ErrorLine { after: 1, text: "out of memory".to_owned() }, "modelFailed"),
     ];
