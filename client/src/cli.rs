@@ -24,7 +24,10 @@ use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
 pub(crate) use chat::ChatArgs;
-pub(crate) use context::{ContextBuildArgs, ContextCommand, ContextInspectArgs, ContextStatusArgs};
+pub(crate) use context::{
+    ContextBuildArgs, ContextCheckpointsArgs, ContextCommand, ContextCompactArgs,
+    ContextInspectArgs, ContextStatusArgs, StrategyArg,
+};
 pub(crate) use entries::{EntriesArgs, EntriesCommand, PinArgs, PlaceArgs};
 pub(crate) use goal::{CheckpointArgs, GoalArgs, GoalCommand};
 pub(crate) use methods::{MethodName, closest, distance};

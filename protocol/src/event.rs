@@ -48,6 +48,9 @@ pub enum EventKind {
     /// A context was made shorter. Data: `method`, `from`, `to`, `tokensBefore`, `tokensAfter`, `freedTokens`,
     /// `automatic`, `tier`, `tierName`.
     Compressed,
+    /// A compaction is at another step. Data: `step`: `planning`, `summarizing` (`piece` of `pieces`), `merging` or
+    /// `writing`.
+    CompressionProgress,
     /// A compaction was due and left out; told once. Data: `reason`: `recent`, `paused` or `nothing`.
     CompressionSkipped,
     /// No summary was made. Data: `reason`, `error` in words, and `provisional` when one by lines stands in.

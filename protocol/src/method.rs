@@ -109,6 +109,8 @@ methods! {
     ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
     ContextStatus = "context.status", Read, i::ContextStatusParams => i::ContextStatusResult, "Tells how full the context of a session is.";
     ContextInspect = "context.inspect", Read, i::ContextInspectParams => i::ContextInspectResult, "Tells why each thing is in a context, or is not.";
+    ContextCompact = "context.compact", Read, k::ContextCompactParams => k::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";
+    ContextCheckpoints = "context.checkpoints", Read, s::SessionIdParams => k::ContextCheckpointsResult, "Lists the summaries that stand for the beginning of a conversation.";
     ContextAddEntry = "context.addEntry", Write, ce::ContextAddEntryParams => ce::ContextAddEntryResult, "Sets a text that every context begins with.";
     ContextRemoveEntry = "context.removeEntry", Write, ce::ContextRemoveEntryParams => ce::ContextRemoveEntryResult, "Removes a text that every context begins with.";
     ContextListEntries = "context.listEntries", Read, ce::ContextListEntriesParams => ce::ContextListEntriesResult, "Lists the texts that every context begins with.";
@@ -124,8 +126,6 @@ methods! {
     GoalAddArtifact = "goal.addArtifact", Write, g::GoalAddArtifactParams => g::GoalResult, "Notes a file that was made, changed or deleted.";
     GoalSetNextSteps = "goal.setNextSteps", Write, g::GoalSetNextStepsParams => g::GoalResult, "Says what comes next.";
     GoalApplyMarkers = "goal.applyMarkers", Write, g::GoalApplyMarkersParams => g::GoalApplyMarkersResult, "Does what the markers in a text say.";
-    ContextCompact = "context.compact", Read, k::ContextCompactParams => k::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";
-    ContextCheckpoints = "context.checkpoints", Read, s::SessionIdParams => k::ContextCheckpointsResult, "Lists the summaries that stand for the beginning of a conversation.";
     ModelList = "model.list", Read, d::NoParams => mo::ModelListResult, "Lists the models of the model server.";
     ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
     ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";

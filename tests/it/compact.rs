@@ -122,7 +122,14 @@ fn a_range_becomes_a_summary_and_the_rest_stays_word_for_word() {
     assert_eq!(listed["reliability"]["level"], "critical");
     let told: Vec<Value> = chat.wire.events_until("tier2-compressed");
     let kinds: Vec<_> = told.iter().map(|event| event["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds, ["compressed", "checkpoint-created", "tier2-compressed"]);
+    let steps = told.iter().filter_map(|event| event["data"]["step"].as_str());
+    let steps: Vec<_> = steps.collect();
+    assert!(
+        steps.starts_with(&["planning", "summarizing"]) && steps.ends_with(&["writing"]),
+        "{steps:?}"
+    );
+    let last = &kinds[kinds.len() - 3..];
+    assert_eq!(last, ["compressed", "checkpoint-created", "tier2-compressed"]);
     let request = &fake.summaries()[0].body;
     let asked = request["messages"][1]["content"].as_str().unwrap();
     assert!(asked.contains("[#1 user] request 0:") && asked.contains("keep the names"), "{asked}");
@@ -191,7 +198,8 @@ fn old_results_are_shortened_before_anything_is_summarized() {
     let session = chat.session.clone();
     for n in 0..8 {
         let _seq = chat.wire.record(&session, "user", &format!("look at file {n}"));
-        let lines: String = (0..30).map(|line| format!("line {line} of file {n}\n")).collect();
+        let n_lines = if n < 6 { 60 } else { 1 };
+        let lines: String = (0..n_lines).map(|line| format!("line {line} of file {n}\n")).collect();
         let call = json!({
             "id": format!("c{n}"), "name": "read_file", "args": { "path": format!("f{n}.rs") },
             "result": { "llmContent": lines },
@@ -273,7 +281,8 @@ fn a_model_that_is_away_changes_nothing_and_is_asked_again() {
     chat.exchanges(14);
     let before = chat.messages();
     let faults = [
-        (Fault::Disconnect, "modelFailed"),
+        (Fault::Break { after: 1 }, "modelFailed"),
+        (Fault::Error { status: 500, text: "llama runner terminated".to_owned() }, "modelFailed"),
         (Fault::EndWithoutDone { after: 1 }, "modelFailed"),
         (Fault::ErrorLine { after: 1, text: "out of memory".to_owned() }, "modelFailed"),
     ];
@@ -496,4 +505,45 @@ fn a_turn_that_is_canceled_while_it_compacts_leaves_everything_as_it_was() {
     assert_eq!(last["data"]["kind"], "cancelled", "{last}");
     assert_eq!(chat.count("compaction"), 0);
     until("the call is dropped", || (fake.hanging() == 0).then_some(()));
+}
+
+#[test]
+fn the_command_tells_before_and_after() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.summarize(Answer::text(SUMMARY));
+    let mut chat = Compact::asked(&fake);
+    chat.exchanges(14);
+    let session = chat.session.clone();
+    let plan = chat.sandbox.ctl(["context", "compact", &session, "--dry-run"]).ok();
+    assert!(plan.contains("would become") && plan.contains("nothing was changed"), "{plan}");
+    assert_eq!(chat.count("compaction"), 0);
+    let done = chat.sandbox.ctl(["context", "compact", &session]).ok();
+    assert!(
+        done.contains("the context is now") && done.contains("are summarized by tiny"),
+        "{done}"
+    );
+    assert!(done.contains("still named: task 1 of 1"), "{done}");
+    let listed = chat.sandbox.ctl(["context", "checkpoints", &session, "--summaries"]).ok();
+    assert!(
+        listed.starts_with("1 checkpoint with") && listed.contains("spans are byte offsets"),
+        "{listed}"
+    );
+}
+
+#[test]
+fn a_context_that_nears_its_end_is_told_once() {
+    let fake = FakeOllama::start("0.33.0");
+    let mut chat = Compact::asked(&fake);
+    let kinds = json!(["context-threshold", "before-overflow", "tool-call-recorded"]);
+    let _ok = chat.wire.subscribe(json!({ "sessionId": chat.session, "kinds": kinds }));
+    chat.exchange(0);
+    let _built = chat.built();
+    (1..20).for_each(|at| chat.exchange(at));
+    let session = chat.session.clone();
+    let call = json!({ "id": "c", "name": "read", "args": {}, "result": { "llmContent": "end" } });
+    let _ok =
+        chat.wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": call }));
+    let told: Vec<String> =
+        (0..3).map(|_| chat.wire.event()["kind"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(told, ["context-threshold", "before-overflow", "tool-call-recorded"]);
 }

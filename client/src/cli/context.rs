@@ -1,6 +1,6 @@
 //! Subcommands of `context`, and their arguments.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{EntriesArgs, PinArgs, SESSION_HELP, by_session};
 
@@ -50,6 +50,59 @@ Examples:
 Examples:
   ollmctl context unpin 12")]
     Unpin(PinArgs),
+    /// Make a conversation shorter: shorten old tool results, have a model summarize what is old.
+    #[command(after_help = "\
+Everything that was said stays in the log; only what the model is sent becomes shorter.
+Ctrl-C ends it, and then nothing was changed.
+
+Examples:
+  ollmctl context compact --dry-run
+  ollmctl context compact last --instructions 'keep the error codes'
+  ollmctl context compact last --strategy truncate")]
+    Compact(ContextCompactArgs),
+    /// List the summaries that stand for the beginning of a conversation.
+    #[command(after_help = "\
+Examples:
+  ollmctl context checkpoints
+  ollmctl context checkpoints last --summaries")]
+    Checkpoints(ContextCheckpointsArgs),
+}
+
+/// Arguments of `context compact`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextCompactArgs {
+    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
+    pub(crate) id: String,
+    /// Tell what would be done, and do nothing.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// How to make room [default: as configured].
+    #[arg(long, value_enum)]
+    pub(crate) strategy: Option<StrategyArg>,
+    /// What the summary should keep above all.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) instructions: Option<String>,
+}
+
+/// How a compaction makes room.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum StrategyArg {
+    /// A model summarizes what is old.
+    Summarize,
+    /// What is old is left out.
+    Truncate,
+    /// Old tool results are shortened; where that is not enough, a model summarizes.
+    Hybrid,
+}
+
+/// Arguments of `context checkpoints`.
+#[derive(Debug, Args)]
+pub(crate) struct ContextCheckpointsArgs {
+    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
+    pub(crate) id: String,
+    /// Print the summaries too.
+    #[arg(long)]
+    pub(crate) summaries: bool,
 }
 
 /// Arguments of `context build`.

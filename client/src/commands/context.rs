@@ -5,7 +5,7 @@ use std::time::Duration;
 use ollm_protocol::method::ContextBuild;
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 
-use super::{CommandError, Cx, entries, inspect};
+use super::{CommandError, Cx, compaction, entries, inspect};
 use crate::cli::{ContextBuildArgs, ContextCommand};
 use crate::render::context;
 
@@ -20,6 +20,8 @@ pub(super) fn run(command: ContextCommand, cx: &mut Cx<'_>) -> Result<(), Comman
         ContextCommand::Entries(args) => entries::run(args, cx),
         ContextCommand::Pin(args) => entries::pin(&args, true, cx),
         ContextCommand::Unpin(args) => entries::pin(&args, false, cx),
+        ContextCommand::Compact(args) => compaction::compact(args, cx),
+        ContextCommand::Checkpoints(args) => compaction::checkpoints(&args, cx),
     }
 }
 

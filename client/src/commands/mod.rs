@@ -5,6 +5,7 @@
 
 mod call;
 mod chat;
+mod compaction;
 mod completions;
 mod config;
 mod context;

@@ -5,6 +5,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod clean;
+pub(crate) mod compaction;
 pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod entries;

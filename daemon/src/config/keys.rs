@@ -66,7 +66,7 @@ const fn key(section: &'static str, name: &'static str, kind: Kind, default: &'s
 }
 
 /// Sections, and keys by their full names, that are checked and that nothing uses yet.
-const NO_EFFECT_YET: &[&str] = &["snapshots", "compression", "files"];
+const NO_EFFECT_YET: &[&str] = &["snapshots", "files"];
 
 impl Key {
     /// Whether this version uses it.

@@ -5,7 +5,7 @@ use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
 
-use super::super::{CommandError, Cx, sessions};
+use super::super::{CommandError, Cx, compaction, sessions};
 use super::aims;
 use super::input::{Input, Line};
 use super::screen::Screen;
@@ -164,6 +164,10 @@ impl Chat<'_, '_> {
             }
             Typed::Pin(seq) => self.pin(seq, true)?,
             Typed::Unpin(seq) => self.pin(seq, false)?,
+            Typed::Compact { apply } => match self.session_id() {
+                Some(id) => compaction::in_chat(id, apply, self.cx)?,
+                None => self.say(NOTHING_SAID),
+            },
             Typed::Info => self.info()?,
             Typed::Export(output) => match self.session_id() {
                 Some(id) => {

@@ -20,6 +20,7 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/pin [N]", "keep the last message in every later context, or the one numbered N"),
     ("/unpin [N]", "release it"),
     ("/context", "how full the model's window is, part by part"),
+    ("/compact [--apply]", "what making the context smaller would do; with --apply, does it"),
     ("/debug context", "everything that the model is sent now, and what it is not, and why"),
     ("/sessions", "the recent sessions"),
     ("/session info", "which session this is"),
@@ -52,6 +53,11 @@ pub(super) enum Typed {
     Pin(Option<u64>),
     /// `/unpin [N]`
     Unpin(Option<u64>),
+    /// `/compact [--apply]`
+    Compact {
+        /// Not only what it would do.
+        apply: bool,
+    },
     /// `/debug context`
     DebugContext,
     /// `/sessions`
@@ -113,6 +119,8 @@ impl Typed {
                 Ok(number) => Self::Unpin(Some(number)),
                 Err(_) => Self::unknown(text),
             },
+            ["/compact"] => Self::Compact { apply: false },
+            ["/compact", "--apply"] => Self::Compact { apply: true },
             ["/debug", "context"] => Self::DebugContext,
             ["/sessions"] => Self::Sessions,
             ["/session", "info"] => Self::Info,
@@ -175,6 +183,8 @@ mod tests {
         check("/pin 12", Typed::Pin(Some(12)));
         check("/unpin #12", Typed::Unpin(Some(12)));
         check("/debug context", Typed::DebugContext);
+        check("/compact", Typed::Compact { apply: false });
+        check("/compact  --apply", Typed::Compact { apply: true });
         check("/quit", Typed::Exit);
     }
 

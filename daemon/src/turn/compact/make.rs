@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use ollm_protocol::content::{Checkpoint, CompactionMethod};
 use ollm_protocol::{CheckpointId, Seq};
+use serde_json::json;
+use tokio::sync::OnceCell;
 
-use super::commit::Made;
+use super::commit::{Made, mark};
 use super::error::CompactError;
 use super::plan::{Ground, Order};
 use super::summarize::{Seat, Summarizer};
+use super::told;
 use crate::context::compact::checkpoint::{Bounds, RECENT, tier};
 use crate::context::compact::gather::{Gathered, extracted, gather};
 use crate::context::compact::prompt::{Ask, Wish};
@@ -34,16 +37,35 @@ const ANY_ROOM: u64 = 4096;
 /// A range that is to be summarized.
 pub(super) struct Range<'a> {
     /// Everything else.
-    pub(super) core: &'a Arc<Core>,
+    core: &'a Arc<Core>,
     /// What was asked for.
-    pub(super) order: &'a Order,
+    order: &'a Order,
     /// The session as it was found.
     pub(super) ground: &'a Arc<Ground>,
     /// The range.
-    pub(super) cut: &'a CutPlan,
+    cut: &'a CutPlan,
+    /// The state before it is marked in the log.
+    marked: OnceCell<()>,
 }
 
-impl Range<'_> {
+impl<'a> Range<'a> {
+    /// Nothing was done yet.
+    pub(super) fn new(
+        core: &'a Arc<Core>,
+        order: &'a Order,
+        ground: &'a Arc<Ground>,
+        cut: &'a CutPlan,
+    ) -> Self {
+        Self { core, order, ground, cut, marked: OnceCell::new() }
+    }
+
+    /// Marks the state before, once somebody is there who summarizes: attempts that never begin leave no trace.
+    async fn mark(&self) -> Result<(), TurnError> {
+        let prepared = &self.ground.prepared;
+        let mark = || mark(self.core, prepared.id, prepared.leaf);
+        self.marked.get_or_try_init(mark).await.copied()
+    }
+
     /// The model that summarizes.
     pub(super) fn summarizer(core: &Core, ground: &Ground) -> Result<String, TurnError> {
         let own = core.config().compression.model.clone();
@@ -52,7 +74,7 @@ impl Range<'_> {
 
     /// Has a model summarize the range.
     pub(super) async fn by_model(&self, seat: Seat<'_>) -> Result<Made, TurnError> {
-        let Self { core, order, ground, cut } = self;
+        let Self { core, order, ground, cut, .. } = self;
         let prepared = &ground.prepared;
         let model = Self::summarizer(core, ground)?;
         let summarizer = Summarizer::new(core, &model, seat, prepared.context_size()).await?;
@@ -63,6 +85,7 @@ impl Range<'_> {
         let instructions = order.instructions.as_deref();
         let wish = Wish { target, goal: goal.as_deref(), instructions, rejected: None };
         let (target, mut room) = summarizer.room(&wish)?;
+        self.mark().await?;
         let wish = Wish { target, ..wish };
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
         let limits = Limits { replaced, target };
@@ -75,7 +98,8 @@ impl Range<'_> {
                 Some(last) => Some(self.lines_up_to(last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            match summarizer.fold(before, pieces, wish, limits).await {
+            let step = |data| told::step(core, prepared.id, data);
+            match summarizer.fold(before, pieces, wish, limits, step).await {
                 Ok(summary) => break (summary, gathered),
                 // The count was wrong: where it is only an estimate, it may be by far.
                 Err(CompactError::Model(ModelError::Overflow { .. })) if room > LEAST_ROOM => {
@@ -90,6 +114,7 @@ impl Range<'_> {
 
     /// Summarizes the range without a model.
     pub(super) async fn by_lines(&self) -> Result<Made, TurnError> {
+        self.mark().await?;
         let counter = self.ground.prepared.counter.clone();
         let mut gathered = self.gather(counter.clone(), ANY_ROOM).await?;
         let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
@@ -119,6 +144,7 @@ impl Range<'_> {
         wish: Wish<'_>,
     ) -> Option<Summary> {
         let (older, newer) = oldest_two(&self.ground.prepared.checkpoints, limit)?;
+        told::step(self.core, self.ground.prepared.id, json!({ "step": "merging" }));
         let replaced = older.current_tokens + newer.current_tokens;
         let target = self.bounds().target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use ollm_protocol::SessionId;
 use ollm_protocol::methods::compaction::CompactStrategy;
 use ollm_protocol::methods::context::ContextBuildParams;
+use serde_json::json;
 
 pub(crate) use error::CompactError;
 pub(crate) use requested::{checkpoints, compact};
@@ -125,7 +126,8 @@ pub(super) fn after_record(core: &Arc<Core>, id: SessionId, total_tokens: u64) {
         // Nobody built a context since the start: only what could be too much is looked at.
         None => total_tokens >= u64::from(context::MIN_CONTEXT_SIZE) / 2,
     };
-    let is_wanted = compression.enabled && is_due && !core.chats.is_running(id);
+    let is_wanted =
+        compression.enabled && is_due && !core.chats.is_running(id) && has_model(core, id);
     if !is_wanted || core.compactions.is_paused(id) || !core.compactions.watch(id) {
         return;
     }
@@ -139,6 +141,13 @@ pub(super) fn after_record(core: &Arc<Core>, id: SessionId, total_tokens: u64) {
         }
         core.compactions.unwatch(id);
     }));
+}
+
+/// Whether a model is known that could be sent the session's context: without one nobody sends it anywhere.
+fn has_model(core: &Core, id: SessionId) -> bool {
+    let config = core.config();
+    let own = core.sessions.peek(id, |live| live.state().model().is_some());
+    config.ollama.model.is_some() || config.compression.model.is_some() || own == Some(true)
 }
 
 async fn in_background(core: &Arc<Core>, id: SessionId) {
@@ -197,6 +206,7 @@ impl Task<'_> {
         if let Some(reason) = self.objection(id, &ground) {
             return Ok(self.skip(id, reason, ground));
         }
+        told::step(self.core, id, json!({ "step": "planning" }));
         let (order, ground_too) = (self.order.clone(), Arc::clone(&ground));
         let way = blocking(self.core, move |core| way(core, &order, &ground_too)).await?;
         let made = match way {
@@ -206,9 +216,7 @@ impl Task<'_> {
                 as_they_are(method, &ground.prepared.checkpoints)
             }
             Way::Summary(cut) => {
-                mark(self.core, id, ground.prepared.leaf).await?;
-                let range =
-                    Range { core: self.core, order: &self.order, ground: &ground, cut: &cut };
+                let range = Range::new(self.core, &self.order, &ground, &cut);
                 match self.summarized(&range).await? {
                     Some(made) => made,
                     None => return Ok(Outcome::Failed),
@@ -224,6 +232,7 @@ impl Task<'_> {
         ground: Arc<Ground>,
         made: Made,
     ) -> Result<Outcome, TurnError> {
+        told::step(self.core, id, json!({ "step": "writing" }));
         match commit(self.core, self.order.clone(), ground, made).await {
             Ok(done) => Ok(Outcome::Done(Box::new(done))),
             Err(TurnError::Compact(error)) if self.cause.is_automatic() => {
@@ -242,8 +251,8 @@ impl Task<'_> {
             Err(TurnError::Compact(error)) => error,
             Err(error) => return Err(error),
         };
-        let (id, fits) = (range.ground.prepared.id, range.ground.before.fits);
-        let can_wait = fits && !self.must;
+        let id = range.ground.prepared.id;
+        let can_wait = self.can_wait(range.ground);
         if can_wait && !self.cause.is_automatic() {
             return Err(error.into());
         }
@@ -264,8 +273,13 @@ impl Task<'_> {
         if before.is_recent() {
             return Some("recent");
         }
-        let can_wait = before.fits && !self.must;
-        (can_wait && self.core.compactions.is_paused(id)).then_some("paused")
+        let is_paused = self.core.compactions.is_paused(id);
+        (is_paused && self.can_wait(ground)).then_some("paused")
+    }
+
+    /// Whether the context can stay as it is until a model summarizes. In the background nobody needs it now.
+    fn can_wait(&self, ground: &Ground) -> bool {
+        self.cause == Cause::Background || (ground.before.fits && !self.must)
     }
 
     fn skip(&self, id: SessionId, reason: &'static str, ground: Arc<Ground>) -> Outcome {

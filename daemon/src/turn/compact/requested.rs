@@ -105,7 +105,7 @@ async fn tried(core: &Arc<Core>, order: Order) -> Result<ContextCompactResult, T
         Way::Nothing => return Ok(untouched(core, id, strategy, "nothing", &ground).await),
         Way::Head(method) => as_they_are(method, &ground.prepared.checkpoints),
         Way::Summary(cut) => {
-            let range = Range { core, order: &order, ground: &ground, cut: &cut };
+            let range = Range::new(core, &order, &ground, &cut);
             range.tried().await?
         }
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ollm_protocol::Seq;
 use ollm_protocol::methods::context::{ContextMessage, CountKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::error::CompactError;
@@ -135,9 +135,11 @@ impl<'a> Summarizer<'a> {
         pieces: &[Piece],
         wish: Wish<'_>,
         limits: Limits,
+        step: impl Fn(Value),
     ) -> Result<Summary, CompactError> {
         let mut summary = before;
-        for piece in pieces {
+        for (at, piece) in pieces.iter().enumerate() {
+            step(json!({ "step": "summarizing", "piece": at + 1, "pieces": pieces.len() }));
             let ask = match &summary {
                 None => Ask::First(piece),
                 Some(summary) => Ask::Update(summary, piece),

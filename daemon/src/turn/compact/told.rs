@@ -60,6 +60,11 @@ pub(super) fn compacted(core: &Core, id: SessionId, cause: Cause, done: &Done) {
     }
 }
 
+/// A compaction is at another step.
+pub(super) fn step(core: &Core, id: SessionId, data: Value) {
+    publish(core, id, None, EventKind::CompressionProgress, data);
+}
+
 /// A compaction was due and was left out.
 pub(super) fn skipped(core: &Core, id: SessionId, reason: &str) {
     publish(core, id, None, EventKind::CompressionSkipped, json!({ "reason": reason }));
