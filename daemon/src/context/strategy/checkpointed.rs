@@ -82,10 +82,7 @@ pub(super) fn keep_begun(
 }
 
 /// Gives what is left to turns that did not fit before, as long as they join those that are kept.
-pub(super) fn keep_rest(
-    keeper: &mut Keeper<'_, '_, '_>,
-    units: &[Unit],
-) -> Result<(), ContentsError> {
+fn keep_rest(keeper: &mut Keeper<'_, '_, '_>, units: &[Unit]) -> Result<(), ContentsError> {
     let is_kept = |unit: &Unit| keeper.has(unit.start);
     if !units.is_empty() && !units.iter().all(is_kept) {
         let room = keeper.left;

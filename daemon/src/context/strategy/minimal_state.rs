@@ -4,7 +4,7 @@
 
 use ollm_protocol::content::{HeadItem, RecordBody, Role};
 
-use super::checkpointed::{RECENT_PERCENT, keep_begun, keep_rest, summarized};
+use super::checkpointed::{keep_begun, summarized};
 use super::keep::Keeper;
 use super::opening::{ledger, ledger_text};
 use super::{Ground, Strategy};
@@ -13,6 +13,8 @@ use crate::context::units::{PathItem, split};
 
 /// Percent of the target for the state.
 const STATE_PERCENT: u64 = 40;
+/// Most tokens of the state, however large the window: it is lines, and the turns say more.
+const STATE_TOKENS: u64 = 400;
 /// Records at the end that are looked at for status and blockers.
 const RECENT_RECORDS: usize = 64;
 /// Characters of the last answer, and of a blocker.
@@ -58,16 +60,16 @@ impl Strategy for MinimalState {
                 return Ok(None);
             }
         }
-        let room = keeper.left * RECENT_PERCENT / 100;
+        let for_state = (target * STATE_PERCENT / 100).min(STATE_TOKENS);
+        let room = keeper.left.saturating_sub(for_state);
         let units = split(path);
         keeper.keep_newest(&units, room)?;
         keep_begun(&mut keeper, target)?;
         keeper.keep_task(reserved)?;
-        let share = keeper.left.min(target * STATE_PERCENT / 100);
+        let share = keeper.left.min(for_state);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
         keeper.keep_pins()?;
-        keep_rest(&mut keeper, &units)?;
         Ok(Some(keeper.into_head(false)))
     }
 }
