@@ -29,6 +29,8 @@ pub(crate) struct OllamaConfig {
     pub first_token_timeout: Duration,
     /// The longest wait between two tokens.
     pub idle_timeout: Duration,
+    /// The longest wait for the results of tools that a client runs.
+    pub tool_timeout: Duration,
 }
 
 /// A key that no log and no error shows.
@@ -250,6 +252,7 @@ impl Reader<'_> {
             connect_timeout: self.time("ollama", "connectTimeout"),
             first_token_timeout: self.time("ollama", "firstTokenTimeout"),
             idle_timeout: self.time("ollama", "idleTimeout"),
+            tool_timeout: self.time("ollama", "toolTimeout"),
         }
     }
 
