@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Counts, Known, MAX_TEMPLATES, Variant};
+use super::{Counts, Known, MAX_TEMPLATES, Variant, weights};
 use crate::model::{ChatRequest, ModelError, ModelInfo, Phase, Sampling, Think, canonical};
 use crate::tokens::{Counter, Engine, Template, Tokenizer, Vocabulary, learn, probes};
 use crate::turn::{Core, TurnError, blocking};
@@ -99,6 +99,9 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, purpose: &Purpose)
     if !core.counts.may_try(model) {
         return None;
     }
+    if learn_from_file(core, info, model).await {
+        return Some(());
+    }
     let asked = async { core.models.backend()?.vocabulary(model).await };
     let json = match asked.await {
         Ok(json) => json,
@@ -119,6 +122,20 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, purpose: &Purpose)
         Ok(Err(error)) => core.counts.failed(model, &error),
         Err(error) => core.counts.failed(model, &error),
     }
+}
+
+/// Takes a vocabulary from the file of the model's weights, where that is on this machine: it is read in a moment, and
+/// alone has the model's name, by which one engine's rules are told apart.
+async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
+    let Some(named) = info.weights.clone() else { return false };
+    let (name, digest) = (model.to_owned(), info.digest.clone());
+    let learned = blocking(core, move |core| {
+        let found = weights::vocabulary(&named, &core.config().ollama.models_dirs);
+        let Some((vocabulary, tokenizer)) = found else { return Ok(false) };
+        core.counts.take_vocabulary(&name, digest, &vocabulary, tokenizer);
+        Ok(true)
+    });
+    learned.await.unwrap_or(false)
 }
 
 /// Learns a template with some tools unless it is known.
