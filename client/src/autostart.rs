@@ -46,6 +46,8 @@ pub(crate) struct Program {
     config: Option<PathBuf>,
     /// Variables of this process that the daemon is not to see.
     hidden: Vec<OsString>,
+    /// The model server, where the daemon's settings are not to say.
+    model_server: Option<String>,
     /// Where a service manager may have it; `None` where none is to be asked.
     managed: Option<service::Places>,
 }
@@ -59,12 +61,15 @@ impl Program {
             search_path: environment.search_path.clone(),
             config: environment.config.as_ref().map(absolute),
             hidden: Vec::new(),
+            model_server: None,
             managed: service::Places::new(environment),
         }
     }
 
-    /// A daemon whose settings are the defaults, whatever this user has set: for a scratch home.
-    pub(crate) fn with_default_settings(mut self) -> Self {
+    /// A daemon whose settings are the defaults, whatever this user has set, but for the model server: for a scratch
+    /// home.
+    pub(crate) fn with_default_settings(mut self, model_server: Option<String>) -> Self {
+        self.model_server = model_server;
         let names = std::env::vars_os().map(|(name, _)| name);
         self.hidden = names.filter(|name| name.as_encoded_bytes().starts_with(b"OLLM_")).collect();
         self.config = None;
@@ -102,6 +107,9 @@ impl Program {
         }
         for name in &self.hidden {
             command.env_remove(name);
+        }
+        if let Some(host) = &self.model_server {
+            command.env("OLLAMA_HOST", host);
         }
         Ok(command)
     }

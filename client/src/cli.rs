@@ -63,7 +63,8 @@ Examples:
   ollmctl sessions search 'reverse list' --since 7d
   ollmctl context build last --size 4096
 
-Exit codes: 0 done, 1 internal, 2 usage, 3 not found, 4 busy, 5 configuration, 6 no daemon."
+Exit codes: 0 done, 1 internal, 2 usage, 3 not found, 4 busy, 5 configuration, 6 no daemon,
+130 interrupted; `exec` has those of its command, and 124 after a timeout."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -233,7 +234,7 @@ Examples:
     /// Look at the daemon's configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Print what makes a shell complete commands, flags and sessions.
+    /// Print what makes a shell complete commands, flags, sessions and models.
     #[command(after_help = "\
 For ~/.bashrc, ~/.zshrc and fish's config.fish; a copy in a file may not fit the next version.
 
@@ -379,6 +380,11 @@ pub(crate) enum ShellArg {
 /// Lets a shell ask for sessions.
 fn by_session() -> ArgValueCompleter {
     ArgValueCompleter::new(candidates::sessions)
+}
+
+/// Offers the models that the server has.
+fn by_model() -> ArgValueCompleter {
+    ArgValueCompleter::new(candidates::models)
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {

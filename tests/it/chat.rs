@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Daemon, FakeOllama, Fault, Sandbox, Wire, until};
+use crate::harness::{Answer, Daemon, FakeOllama, Fault, RENDER, Sandbox, Wire, until};
 
 /// A daemon that talks to the fake server, and a session.
 struct Chat {
@@ -107,7 +107,7 @@ fn a_turn_is_told_step_by_step_and_recorded() {
     assert_eq!(events[0]["kind"], "accepted");
     assert_eq!((&events[0]["seq"], &events[0]["model"]), (&json!(1), &json!("tiny")));
     let phases: Vec<_> = events.iter().filter_map(|event| event["name"].as_str()).collect();
-    assert_eq!(phases, ["loading", "reading"]);
+    assert_eq!(phases, ["loading", "reading", "answering"]);
     assert_eq!(text_of(&events), "hello to you");
     let thinking: String = events.iter().filter_map(|event| event["thinking"].as_str()).collect();
     assert_eq!(thinking, "who is it");
@@ -461,4 +461,36 @@ fn a_killed_daemon_loses_at_most_a_second_of_an_answer() {
     });
     assert_eq!(done["finishReason"], "stop");
     assert!(daemon.terminate().success());
+}
+
+#[test]
+fn a_server_that_hangs_is_waited_for_once() {
+    let fake = FakeOllama::start("0.33.0");
+    let host = fake.host();
+    let mut chat = Chat::configured(&format!(
+        "ollama: {{ host: '{host}', model: tiny, firstTokenTimeout: 200ms }}\n"
+    ));
+    fake.next(RENDER, &[Fault::Hang]);
+    let error = chat.failing("anybody there?", "modelFailed");
+    assert_eq!(error["data"]["reason"], "firstTokenTimeout", "{error}");
+    assert_eq!(fake.requests("/api/chat").len(), 0, "it was not asked to be silent again");
+    assert_eq!(text_of(&chat.turn("and now?")), "ok");
+}
+
+#[test]
+fn results_of_tools_are_waited_for_as_long_as_configured() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.answer(Answer::text("").call("read", json!({ "path": "a" })));
+    let host = fake.host();
+    let mut chat = Chat::configured(&format!(
+        "ollama: {{ host: '{host}', model: tiny, toolTimeout: 150ms }}\n"
+    ));
+    let mut params = chat.params("what is in a?");
+    params["tools"] = json!([tool("read")]);
+    chat.begin(params);
+    let asked = chat.until("toolCalls").pop().unwrap();
+    assert_eq!(asked["timeoutMs"], 150);
+    let error = chat.until("error").pop().unwrap();
+    assert!(error["message"].as_str().unwrap().contains("no results"), "{error}");
+    assert_eq!(text_of(&chat.turn("never mind")), "ok");
 }

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Daemon, FakeOllama, Fault, RENDER, Sandbox, VOCABULARY, Wire, count, render, until,
+    Answer, Daemon, FakeOllama, Fault, RENDER, Sandbox, VOCABULARY, Wire, count, gguf, render,
+    until,
 };
 
 /// A daemon that talks to the fake server, and a session with a system prompt.
@@ -319,4 +320,68 @@ fn a_server_that_counts_what_it_reads_anew_teaches_nothing() {
     let told = counted.wire.ok("model.countTokens", json!({ "messages": messages }));
     let tokens = told["tokens"].as_u64().unwrap();
     assert_eq!(told["margin"], tokens.div_ceil(10), "{told}");
+}
+
+/// Counts a text and returns how often the server was asked for its vocabulary.
+fn vocabulary_requests(fake: &FakeOllama, wire: &mut Wire, kind: &str) -> usize {
+    let told = wire.ok("model.countTokens", json!({ "model": "tiny", "text": "in the inning" }));
+    assert_eq!(told["kind"], kind, "{told}");
+    assert!(kind != "exact" || told["tokens"] == count("in the inning"), "{told}");
+    fake.requests(VOCABULARY).len()
+}
+
+#[test]
+fn a_vocabulary_is_read_from_the_file_of_the_weights_where_that_is_here() {
+    let fake = FakeOllama::start("0.33.0");
+    let blob = format!("sha256-{}", "0123456789abcdef".repeat(4));
+    let failing = [Fault::Error { status: 500, text: "no".to_owned() }];
+    let config = format!("ollama:\n  host: {}\n", fake.host());
+    let sandbox = || {
+        let sandbox = Sandbox::new();
+        sandbox.write_config(&config);
+        sandbox
+    };
+    // Where the server says.
+    let here = sandbox();
+    std::fs::write(here.path(&blob), gguf()).unwrap();
+    fake.set_weights(&here.path(&blob));
+    let (_daemon, mut wire) = here.served();
+    assert_eq!(vocabulary_requests(&fake, &mut wire, "exact"), 0);
+    // Where its models usually lie, and where a variable says, as for a server in a container.
+    fake.set_weights(&std::path::Path::new("/nowhere/models/blobs").join(&blob));
+    let usual = sandbox();
+    let blobs = usual.home().parent().unwrap().join(".ollama/models/blobs");
+    std::fs::create_dir_all(&blobs).unwrap();
+    std::fs::write(blobs.join(&blob), gguf()).unwrap();
+    let (_daemon, mut wire) = usual.served();
+    assert_eq!(vocabulary_requests(&fake, &mut wire, "exact"), 0);
+    let elsewhere = sandbox();
+    std::fs::create_dir_all(elsewhere.path("models/blobs")).unwrap();
+    std::fs::write(elsewhere.path("models/blobs").join(&blob), gguf()).unwrap();
+    let models = elsewhere.path("models");
+    let daemon = Daemon::start_with(&elsewhere, &[("OLLAMA_MODELS", models.to_str().unwrap())]);
+    assert_eq!(vocabulary_requests(&fake, &mut daemon.wire(), "exact"), 0);
+    // What is no such file is not waited for and not believed.
+    for (at, make) in [
+        (|path: &std::path::Path| std::fs::create_dir(path).unwrap()) as fn(&std::path::Path),
+        |path| {
+            let status = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+            assert!(status.success());
+        },
+        |path| std::fs::write(path, b"GGUF\x03\0\0\0 and then nothing").unwrap(),
+        |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let odd = sandbox();
+        make(&odd.path(&blob));
+        fake.set_weights(&odd.path(&blob));
+        let (_daemon, mut wire) = odd.served();
+        assert_eq!(vocabulary_requests(&fake, &mut wire, "exact"), at + 1);
+    }
+    fake.next(VOCABULARY, &failing);
+    let neither = sandbox();
+    let (_daemon, mut wire) = neither.served();
+    assert_eq!(vocabulary_requests(&fake, &mut wire, "estimated"), 5);
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Waits as _, fixture, program};
+use crate::harness::{FakeOllama, Sandbox, Waits as _, fixture, program, until};
 
 /// Two short sessions; the ids, oldest first.
 fn two_sessions(sandbox: &Sandbox) -> [String; 2] {
@@ -460,6 +460,24 @@ fn the_configuration_can_be_looked_at() {
     assert_eq!(data_dir["value"], home.to_str().unwrap(), "what holds, not what was said");
     assert_eq!(data_dir["source"], "computed");
     let _said = sandbox.ctl(["config", "check"]).ok();
+}
+
+#[test]
+fn models_are_offered_where_one_is_named() {
+    let fake = FakeOllama::start("0.33.0");
+    let sandbox = Sandbox::new();
+    sandbox.write_config(&format!("ollama:\n  host: {}\n", fake.host()));
+    assert!(offered(&sandbox, &["chat", "-m", "t"]).is_empty(), "nobody is started for it");
+    let _daemon = sandbox.daemon();
+    let names = |words: &[&str]| -> Vec<String> {
+        offered(&sandbox, words).into_iter().map(|(name, _)| name).collect()
+    };
+    until("the names that fit are offered", || {
+        (names(&["chat", "-m", "t"]) == ["tiny:latest", "thinker:latest"]).then_some(())
+    });
+    until("a name is offered as an argument", || {
+        (names(&["models", "show", "pl"]) == ["plain:latest"]).then_some(())
+    });
 }
 
 #[test]

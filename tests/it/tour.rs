@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{Follower, Sandbox, program, run, until};
+use crate::harness::{FakeOllama, Follower, Sandbox, program, run, until};
 
 /// A tour whose scratch home lies in a directory of the test's own.
 fn tour(sandbox: &Sandbox) -> (Command, PathBuf) {
@@ -36,6 +36,18 @@ fn every_claim_of_the_tour_holds() {
     let (command, place) = tour(&sandbox);
     let said = run(command, "").ok();
     assert!(said.contains("All of it held"), "{said}");
+    check_nothing_is_left(&place);
+}
+
+#[test]
+fn the_tour_asks_the_model_server_that_is_configured() {
+    let fake = FakeOllama::start("0.33.0");
+    let sandbox = Sandbox::new();
+    sandbox.write_config(&format!("ollama:\n  host: {}\n", fake.host()));
+    let (command, place) = tour(&sandbox);
+    let said = run(command, "").ok();
+    assert!(said.contains("on being asked for the capital of France: \"ok\""), "{said}");
+    assert_eq!(fake.requests("/api/chat").len(), 1);
     check_nothing_is_left(&place);
 }
 

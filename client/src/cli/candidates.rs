@@ -1,4 +1,5 @@
-//! What a shell is offered for SESSION: `last` and the ids that go on from what was typed, with their titles.
+//! What a shell is offered: for SESSION `last` and the ids that go on from what was typed, with their titles; for
+//! MODEL the names of the models that the server has.
 //!
 //! Asks the daemon that runs, starts none, and rather offers less than to keep a person waiting.
 
@@ -8,7 +9,9 @@ use std::time::Duration;
 
 use clap::builder::StyledStr;
 use clap_complete::CompletionCandidate;
-use ollm_protocol::method::SessionList;
+use ollm_protocol::method::{ModelList, SessionList};
+use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::{Session, SessionListParams, SessionStatus};
 
 use crate::address::{Address, Environment};
@@ -32,21 +35,50 @@ pub(crate) fn sessions(current: &OsStr) -> Vec<CompletionCandidate> {
     if !typed.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
         return offered;
     }
+    offered.extend(in_time(move || listed(&typed)).iter().map(|session| {
+        let title: String = clean::one_line(&session.title).chars().take(MAX_TITLE_CHARS).collect();
+        candidate(&session.session_id.to_string(), &title)
+    }));
+    offered
+}
+
+/// What `current` can become where a model is named.
+pub(crate) fn models(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = current.to_str().map(str::to_owned) else { return Vec::new() };
+    let found = in_time(|| {
+        let models = daemon()?.call::<ModelList>(&NoParams {}).ok()?;
+        Some(models.data)
+    });
+    let fits = |model: &&ModelSummary| {
+        // A name with control characters is nothing to be put on a command line.
+        model.model.starts_with(&typed) && !model.model.chars().any(char::is_control)
+    };
+    let offered = found.iter().filter(fits).take(MAX_OFFERED as usize);
+    offered
+        .map(|model| {
+            let size = model.parameter_size.as_deref().unwrap_or_default();
+            candidate(&model.model, &clean::one_line(size))
+        })
+        .collect()
+}
+
+/// What somebody who is asked behind a TAB answers in time; nothing where that is not to be had.
+fn in_time<T: Send + 'static>(ask: impl FnOnce() -> Option<Vec<T>> + Send + 'static) -> Vec<T> {
     let (send, found) = mpsc::sync_channel(1);
     let asking = std::thread::Builder::new().name("ollmctl-candidates".to_owned());
-    let asked = asking.spawn(move || {
-        // Nobody may be left to hear it.
-        send.send(listed(&typed)).ok()
-    });
-    if asked.is_ok() {
-        let found = found.recv_timeout(PATIENCE).ok().flatten().unwrap_or_default();
-        offered.extend(found.iter().map(|session| {
-            let title: String =
-                clean::one_line(&session.title).chars().take(MAX_TITLE_CHARS).collect();
-            candidate(&session.session_id.to_string(), &title)
-        }));
+    // Nobody may be left to hear it.
+    match asking.spawn(move || send.send(ask()).ok()) {
+        Ok(_) => found.recv_timeout(PATIENCE).ok().flatten().unwrap_or_default(),
+        Err(_) => Vec::new(),
     }
-    offered
+}
+
+/// The daemon that runs.
+fn daemon() -> Option<BlockingClient> {
+    let environment = Environment::read();
+    let address = Address::new(None, None, &environment).ok()?;
+    let connector = Connector::new(address, &environment).without_spawn().with_timeout(PATIENCE);
+    BlockingClient::connect(&connector).ok()
 }
 
 fn candidate(value: &str, help: &str) -> CompletionCandidate {
@@ -56,10 +88,7 @@ fn candidate(value: &str, help: &str) -> CompletionCandidate {
 /// The sessions whose id begins so; `None` where nobody can be asked. An archived one is offered only where
 /// somebody types its id.
 fn listed(typed: &str) -> Option<Vec<Session>> {
-    let environment = Environment::read();
-    let address = Address::new(None, None, &environment).ok()?;
-    let connector = Connector::new(address, &environment).without_spawn().with_timeout(PATIENCE);
-    let mut client = BlockingClient::connect(&connector).ok()?;
+    let mut client = daemon()?;
     let mut found = Vec::new();
     let archived = (!typed.is_empty()).then_some(Some(SessionStatus::Archived));
     for status in std::iter::once(None).chain(archived) {

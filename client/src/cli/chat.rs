@@ -4,7 +4,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
 use ollm_protocol::methods::chat::{Think, ThinkLevel};
 
-use super::by_session;
+use super::{by_model, by_session};
 
 /// How much a model can be told to think; without a word it just thinks.
 const THINK: [&str; 5] = ["on", "low", "medium", "high", "max"];
@@ -30,7 +30,7 @@ pub(crate) struct ChatArgs {
     #[arg(short, long)]
     pub(crate) new: bool,
     /// The model, from now on also the session's [default: the session's, else the configured one].
-    #[arg(short, long)]
+    #[arg(short, long, add = by_model())]
     pub(crate) model: Option<String>,
     /// Instructions to the model that hold for the whole session; an empty text removes them.
     #[arg(long, value_name = "TEXT")]

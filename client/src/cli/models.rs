@@ -2,6 +2,8 @@
 
 use clap::{Args, Subcommand};
 
+use super::by_model;
+
 /// Arguments of `models`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -48,7 +50,7 @@ pub(crate) struct CountArgs {
     #[arg(value_name = "TEXT")]
     pub(crate) text: Option<String>,
     /// The model [default: the configured one].
-    #[arg(short, long, value_name = "MODEL")]
+    #[arg(short, long, value_name = "MODEL", add = by_model())]
     pub(crate) model: Option<String>,
 }
 
@@ -56,7 +58,7 @@ pub(crate) struct CountArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ModelArg {
     /// The model [default: the configured one].
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", add = by_model())]
     pub(crate) model: Option<String>,
 }
 
@@ -64,7 +66,7 @@ pub(crate) struct ModelArg {
 #[derive(Debug, Args)]
 pub(crate) struct WarmArgs {
     /// The model [default: the configured one].
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", add = by_model())]
     pub(crate) model: Option<String>,
     /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
     #[arg(long, value_name = "TOKENS")]

@@ -69,7 +69,7 @@ impl Steps<'_, '_> {
 
 pub(super) fn run(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let began = Instant::now();
-    let mut scratch = Scratch::new(cx.environment)?;
+    let mut scratch = Scratch::new(cx.environment, chat::configured_host(cx))?;
     let interrupt = Interrupt::watch(scratch.daemon())?;
     let mut steps = Steps { cx, began, told: Vec::new() };
     if let Err(error) = take(&mut scratch, &mut steps) {

@@ -80,9 +80,9 @@ impl Connector {
         self
     }
 
-    /// Starts a daemon with default settings, whatever this user has set: for a scratch home.
-    pub(crate) fn with_default_settings(mut self) -> Self {
-        self.program = self.program.with_default_settings();
+    /// Starts a daemon with default settings, whatever this user has set, but for the model server: for a scratch home.
+    pub(crate) fn with_default_settings(mut self, model_server: Option<String>) -> Self {
+        self.program = self.program.with_default_settings(model_server);
         self.with_spawn()
     }
 

@@ -97,6 +97,8 @@ pub(super) const KEYS: &[Key] = &[
     key("ollama", "connectTimeout", Kind::Time(DAY), "5s"),
     key("ollama", "firstTokenTimeout", Kind::Time(DAY), "10m"),
     key("ollama", "idleTimeout", Kind::Time(DAY), "2m"),
+    // A build or a test run takes minutes, and a person may be asked before.
+    key("ollama", "toolTimeout", Kind::Time(DAY), "30m"),
     // Logs lie there and are locked from the start on.
     key("sessions", "dataDir", Kind::Path, "").at_start(),
     key("sessions", "maxSessions", Kind::Count(0, MANY), "100"),

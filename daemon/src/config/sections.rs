@@ -21,6 +21,8 @@ pub(crate) struct OllamaConfig {
     pub api_key: Option<ApiKey>,
     /// The model where a session names none.
     pub model: Option<String>,
+    /// Where its models lie, if on this machine: `OLLAMA_MODELS`, then the usual directory.
+    pub models_dirs: Vec<PathBuf>,
     /// How long it keeps a model loaded.
     pub keep_alive: Duration,
     /// The longest wait for a connection.
@@ -29,6 +31,8 @@ pub(crate) struct OllamaConfig {
     pub first_token_timeout: Duration,
     /// The longest wait between two tokens.
     pub idle_timeout: Duration,
+    /// The longest wait for the results of tools that a client runs.
+    pub tool_timeout: Duration,
 }
 
 /// A key that no log and no error shows.
@@ -48,6 +52,10 @@ pub(super) struct ClientVariables {
     pub host: Option<String>,
     /// `OLLAMA_API_KEY`.
     pub api_key: Option<ApiKey>,
+    /// `OLLAMA_MODELS`.
+    pub models: Option<PathBuf>,
+    /// The user's own directory, in which models lie where nothing else is said.
+    pub user_home: Option<PathBuf>,
 }
 
 impl ClientVariables {
@@ -59,8 +67,16 @@ impl ClientVariables {
         match name {
             "OLLAMA_HOST" => self.host = Some(value.to_owned()),
             "OLLAMA_API_KEY" => self.api_key = Some(ApiKey(value.trim().to_owned())),
+            "OLLAMA_MODELS" => self.models = Some(value.into()),
+            "HOME" => self.user_home = Some(value.into()),
             _ => {}
         }
+    }
+
+    /// Where models lie on this machine, the likelier first.
+    fn models_dirs(&self) -> Vec<PathBuf> {
+        let usual = self.user_home.as_ref().map(|home| home.join(".ollama").join("models"));
+        self.models.iter().cloned().chain(usual).filter(|dir| dir.is_absolute()).collect()
     }
 }
 
@@ -243,6 +259,7 @@ struct Reader<'a>(&'a Settings);
 impl Reader<'_> {
     fn ollama(&self, variables: ClientVariables) -> OllamaConfig {
         OllamaConfig {
+            models_dirs: variables.models_dirs(),
             host: self.text("ollama", "host").or(variables.host).unwrap_or_default(),
             api_key: variables.api_key,
             model: self.text("ollama", "model"),
@@ -250,6 +267,7 @@ impl Reader<'_> {
             connect_timeout: self.time("ollama", "connectTimeout"),
             first_token_timeout: self.time("ollama", "firstTokenTimeout"),
             idle_timeout: self.time("ollama", "idleTimeout"),
+            tool_timeout: self.time("ollama", "toolTimeout"),
         }
     }
 

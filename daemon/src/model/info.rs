@@ -58,6 +58,8 @@ pub(crate) struct ModelInfo {
     pub messages: Vec<HiddenMessage>,
     /// What its memory of a conversation costs, where the server says enough.
     pub geometry: Option<KvGeometry>,
+    /// The file of its weights, as the server names it; that may lie on another machine.
+    pub weights: Option<String>,
     /// The machine that really answers, for models that are elsewhere.
     pub remote_host: Option<String>,
 }

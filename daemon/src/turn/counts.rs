@@ -7,6 +7,7 @@
 mod feedback;
 mod files;
 mod learning;
+mod weights;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

@@ -173,7 +173,8 @@ async fn counter_for(
         let loaded = core.models.in_memory(model).await.and_then(|running| running.effective);
         purpose.num_ctx = Some(core.models.loads().agree(model, wanted, loaded).num_ctx);
     }
-    Ok(prepare(core, &info, &purpose).await)
+    // Counting goes on by what there is.
+    Ok(prepare(core, &info, &purpose).await.unwrap_or(known))
 }
 
 /// The model that a call is about: the one it names, else the configured one.

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 pub(crate) use models::render;
-pub(crate) use vocabulary::count;
+pub(crate) use vocabulary::{count, gguf};
 
 /// Requests that only render a prompt, as [`FakeOllama::next`] and [`FakeOllama::requests`] name them.
 pub(crate) const RENDER: &str = "/api/chat (render)";
@@ -163,6 +163,8 @@ struct Server {
     faults: BTreeMap<String, VecDeque<Fault>>,
     seen: Vec<Seen>,
     hanging: usize,
+    /// The file of all models' weights.
+    weights: String,
 }
 
 impl Server {
@@ -242,6 +244,7 @@ impl FakeOllama {
             faults: BTreeMap::new(),
             seen: Vec::new(),
             hanging: 0,
+            weights: "/nowhere/blobs/sha256-0".to_owned(),
         };
         let shared =
             Shared { server: Arc::new(Mutex::new(server)), resume: Arc::new(Notify::new()) };
@@ -319,6 +322,11 @@ impl FakeOllama {
     /// Lets models be loaded with a smaller window than asked for, as when memory is short.
     pub(crate) fn set_largest_window(&self, num_ctx: u64) {
         self.shared.server().largest_window = num_ctx;
+    }
+
+    /// Names a file as that of all models' weights.
+    pub(crate) fn set_weights(&self, path: &std::path::Path) {
+        self.shared.server().weights = path.to_str().unwrap().to_owned();
     }
 
     /// How many clients wait for nothing.
@@ -478,9 +486,11 @@ fn route(shared: &Shared, method: &Method, path: &str, is_empty: bool, request: 
             match models::find(asked) {
                 None if asked.contains(' ') => Reply::error(400, "invalid model name"),
                 None => Reply::error(404, &format!("model '{asked}' not found")),
-                Some(model) => {
-                    Reply::whole(&model.show(request["verbose"] == true, server.has((0, 6, 4))))
-                }
+                Some(model) => Reply::whole(&model.show(
+                    request["verbose"] == true,
+                    server.has((0, 6, 4)),
+                    &server.weights,
+                )),
             }
         }
         _ => chat::chat(&mut server, request),

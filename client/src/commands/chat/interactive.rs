@@ -205,14 +205,14 @@ impl Chat<'_, '_> {
         match outcome {
             Ok(Outcome::Done) => Ok(Next::Line),
             Ok(Outcome::Canceled) => {
-                self.say("canceled; what was answered is kept");
+                self.say("canceled; what was answered is kept, /retry asks anew");
                 Ok(Next::Line)
             }
             Ok(Outcome::Left) => {
                 Err(CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) })
             }
             Err(error) => {
-                let is_kept = self.talk.session().is_some();
+                let is_kept = message.is_some() && self.talk.session().is_some();
                 self.tell(&error);
                 if is_kept {
                     self.say("your message is kept: /retry asks for an answer to it");

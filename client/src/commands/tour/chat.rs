@@ -1,5 +1,6 @@
 //! The tour's turn with a model: streamed, recorded, and compared, where a model server is reachable.
 
+use std::process::Stdio;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::{
     BranchFilter, MessageInput, SessionCreateParams, SessionGetParams,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::super::CommandError;
+use super::super::{CommandError, Cx};
 use super::scratch::Scratch;
 use super::{Steps, broken};
 use crate::connection::{BlockingClient, Connector};
@@ -41,6 +42,18 @@ struct Told {
     pieces: u64,
     usage: Option<ChatUsage>,
     first: Option<Duration>,
+}
+
+/// The model server that this user has configured; `None` where that is left to the environment, or cannot be told.
+///
+/// The daemon reads its configuration, so its program is asked to show it; that starts no daemon.
+pub(super) fn configured_host(cx: &Cx<'_>) -> Option<String> {
+    let connector = cx.connector();
+    let mut command = connector.program().command(connector.address()).ok()?;
+    let shown = command.args(["--show-config", "--json"]).stdin(Stdio::null()).output().ok()?;
+    let config: Value = serde_json::from_slice(&shown.stdout).ok()?;
+    let host = config["ollama"]["host"]["value"].as_str().filter(|host| !host.is_empty())?;
+    Some(host.to_owned())
 }
 
 /// Has the smallest model answer; says what it would need where there is none.
@@ -97,7 +110,9 @@ fn tell(name: &str, told: &Told, steps: &mut Steps<'_, '_>) -> Result<(), Comman
 }
 
 fn skip(why: &str, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    let text = format!("left out: {why}\nwith Ollama and a model this step has it answer");
+    let text = format!(
+        "left out: {why}\nwith Ollama and a model this step has it answer; `ollama.host` or OLLAMA_HOST says where it is"
+    );
     steps.tell("chat", &text, json!({ "skipped": why }))
 }
 

@@ -77,14 +77,18 @@ impl Daemon {
 }
 
 impl Scratch {
-    pub(super) fn new(environment: &Environment) -> Result<Self, CommandError> {
+    /// `model_server`: where that is, if not where the environment says.
+    pub(super) fn new(
+        environment: &Environment,
+        model_server: Option<String>,
+    ) -> Result<Self, CommandError> {
         let dir = tempfile::Builder::new()
             .prefix("ollm-tour-")
             .tempdir()
             .map_err(|source| failed("make a scratch home in", &std::env::temp_dir(), source))?;
         let socket = dir.path().join("tour.sock");
         let address = Address::new(Some(dir.path().to_owned()), Some(socket), environment)?;
-        let connector = Connector::new(address, environment).with_default_settings();
+        let connector = Connector::new(address, environment).with_default_settings(model_server);
         Ok(Self { dir, connector, daemon: Arc::default() })
     }
 

@@ -226,6 +226,7 @@ impl PsBody {
 /// `POST /api/show`, without the arrays.
 #[derive(Deserialize)]
 pub(super) struct ShowBody {
+    modelfile: Option<String>,
     template: Option<String>,
     system: Option<String>,
     renderer: Option<String>,
@@ -273,9 +274,16 @@ impl ShowBody {
                 .into_iter()
                 .map(|message| HiddenMessage { role: message.role, content: message.content })
                 .collect(),
+            weights: self.modelfile.as_deref().and_then(weights),
             remote_host: unless_empty(self.remote_host),
         }
     }
+}
+
+/// The file that a description of a model is from: the first one that it names, as an absolute path.
+fn weights(modelfile: &str) -> Option<String> {
+    let mut from = modelfile.lines().filter_map(|line| line.trim().strip_prefix("FROM "));
+    from.next().map(str::trim).filter(|from| from.starts_with('/')).map(str::to_owned)
 }
 
 /// The numbers of a model's architecture.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
-use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall};
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall};
 use ollm_protocol::{Seq, SessionId};
 use tokio_util::sync::CancellationToken;
 
@@ -73,6 +73,12 @@ pub(super) async fn collect(
         };
         match item {
             Ok(ChatItem::Delta(delta)) => {
+                if answer.is_silent() {
+                    let name = ChatPhase::Answering;
+                    let phase =
+                        ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None };
+                    teller.tell(phase, cancel).await;
+                }
                 if let Some(event) = answer.add(core, delta) {
                     teller.tell(event, cancel).await;
                 }
@@ -106,6 +112,11 @@ impl Answer {
                 None
             }
         }
+    }
+
+    /// Whether nothing came yet.
+    fn is_silent(&self) -> bool {
+        self.thinking.is_empty() && self.text.is_empty() && self.calls.is_empty()
     }
 
     /// Whether the model said neither text nor called a tool.

@@ -90,7 +90,7 @@ impl Turn {
             self.tell(phase(ChatPhase::Loading, None, None, None)).await;
         }
         let purpose = self.plan.purpose(agreed.num_ctx);
-        let counter = async { Ok(counts::prepare(core, info, &purpose).await) };
+        let counter = async { Ok(counts::prepare(core, info, &purpose).await?) };
         let counter = self.unless_ended(tasks, counter).await?;
         let params = ContextBuildParams {
             session_id: self.plan.id,

@@ -76,15 +76,10 @@ fn end_of(live: &Live) -> End {
     End { leaf: state.leaf(), said, behind }
 }
 
-/// Whether a model is told of a record by itself.
+/// Whether a record is something that is answered.
 fn is_said(entry: Entry) -> bool {
     match entry.kind() {
-        Some(
-            RecordKind::Message
-            | RecordKind::ToolCall
-            | RecordKind::Delta
-            | RecordKind::BranchSummary,
-        ) => true,
+        Some(RecordKind::Message | RecordKind::ToolCall | RecordKind::BranchSummary) => true,
         Some(RecordKind::Custom) => entry.has(Entry::IN_CONTEXT),
         _ => false,
     }

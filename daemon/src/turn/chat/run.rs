@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Answer, Stop};
 use super::ask::Asked;
 use super::plan::Plan;
-use super::tools::TOOL_TIMEOUT;
 use super::{Accepted, ChatError, Slot};
 use crate::events::EventDraft;
 use crate::model::{Capability, ChatEnd, ModelError, ModelInfo, PromptCount, Target};
@@ -263,14 +262,15 @@ impl Turn {
         }
         let awaited = &self.slot.turn.awaited;
         awaited.begin(seq, answer.calls.clone());
-        let timeout_ms = as_ms(TOOL_TIMEOUT);
+        let after = self.core().config().ollama.tool_timeout;
+        let timeout_ms = as_ms(after);
         self.tell(ChatEvent::ToolCalls { seq, calls: answer.calls, timeout_ms }).await;
-        let complete = async { Ok(tokio::time::timeout(TOOL_TIMEOUT, awaited.complete()).await) };
+        let complete = async { Ok(tokio::time::timeout(after, awaited.complete()).await) };
         let waited = self.unless_ended(tasks, complete).await;
         let missing = awaited.end();
         match waited? {
             Ok(()) => Ok(()),
-            Err(_) => Err(ChatError::ToolTimeout { missing, after: TOOL_TIMEOUT }.into()),
+            Err(_) => Err(ChatError::ToolTimeout { missing, after }.into()),
         }
     }
 

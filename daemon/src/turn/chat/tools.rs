@@ -1,7 +1,6 @@
 //! The tools that a turn waits for, and the results that clients bring.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use ollm_protocol::content::{RecordBody, ToolCall};
 use ollm_protocol::methods::chat::{
@@ -12,10 +11,6 @@ use tokio::sync::Notify;
 
 use super::{ChatError, Running};
 use crate::turn::{Core, TurnError, append, counted};
-
-/// How long a turn waits for the results of tools: a build or a test run takes minutes, and a person may be asked
-/// before.
-pub(super) const TOOL_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 
 /// The calls of one message whose results are missing.
 #[derive(Default)]

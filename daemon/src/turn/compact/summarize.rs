@@ -88,7 +88,7 @@ impl<'a> Summarizer<'a> {
         // Without a window only the vocabulary is learned, for which no place at the model is needed.
         let model = model.to_owned();
         let purpose = Purpose { model, think: None, tools: Vec::new(), num_ctx: None };
-        let counter = prepare(core, &info, &purpose).await;
+        let counter = prepare(core, &info, &purpose).await.map_err(CompactError::Model)?;
         Ok(Self { core, seat, info, model: purpose.model, num_ctx, counter, longest })
     }
 

@@ -3,12 +3,12 @@
 //! Nothing here is an error of its caller: who cannot learn counts by what there is.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{Counts, Known, MAX_TEMPLATES, Variant};
-use crate::model::{ChatRequest, ModelError, ModelInfo, Sampling, Think, canonical};
+use super::{Counts, Known, MAX_TEMPLATES, Variant, weights};
+use crate::model::{ChatRequest, ModelError, ModelInfo, Phase, Sampling, Think, canonical};
 use crate::tokens::{Counter, Engine, Template, Tokenizer, Vocabulary, learn, probes};
 use crate::turn::{Core, TurnError, blocking};
 
@@ -26,27 +26,33 @@ pub(in crate::turn) struct Purpose {
     pub num_ctx: Option<u32>,
 }
 
+/// How long a model that has rendered one conversation may take for the next one, which is a matter of milliseconds.
+const RENDER_LIMIT: Duration = Duration::from_secs(10);
+
 /// The counter for a purpose; asks the model server for what is not known yet.
+///
+/// **Errors**: only where the server was silent for as long as may be waited for an answer: asking it for one would
+/// wait as long again.
 ///
 /// **Cancel safety**: what was learned so far stays.
 pub(in crate::turn) async fn prepare(
     core: &Arc<Core>,
     info: &ModelInfo,
     purpose: &Purpose,
-) -> Counter {
+) -> Result<Counter, ModelError> {
     let before = known(core, purpose).await;
     if info.remote_host.is_some() {
-        return before;
+        return Ok(before);
     }
     let has_vocabulary = core.counts.has_vocabulary(info, &purpose.model);
     if !has_vocabulary && learn_vocabulary(core, info, purpose).await.is_none() {
-        return before;
+        return Ok(before);
     }
     if let Some(num_ctx) = purpose.num_ctx {
         let variant = Variant::new(purpose.think, &purpose.tools);
-        learn_template(core, info, purpose, num_ctx, &variant.without_tools(), &[]).await;
+        learn_template(core, info, purpose, num_ctx, &variant.without_tools(), &[]).await?;
         if !purpose.tools.is_empty() {
-            learn_template(core, info, purpose, num_ctx, &variant, &purpose.tools).await;
+            learn_template(core, info, purpose, num_ctx, &variant, &purpose.tools).await?;
         }
         let model = purpose.model.clone();
         let noted = blocking(core, move |core| {
@@ -55,7 +61,7 @@ pub(in crate::turn) async fn prepare(
         });
         drop(noted.await);
     }
-    known(core, purpose).await
+    Ok(known(core, purpose).await)
 }
 
 /// What is known already.
@@ -93,6 +99,9 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, purpose: &Purpose)
     if !core.counts.may_try(model) {
         return None;
     }
+    if learn_from_file(core, info, model).await {
+        return Some(());
+    }
     let asked = async { core.models.backend()?.vocabulary(model).await };
     let json = match asked.await {
         Ok(json) => json,
@@ -115,6 +124,20 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, purpose: &Purpose)
     }
 }
 
+/// Takes a vocabulary from the file of the model's weights, where that is on this machine: it is read in a moment, and
+/// alone has the model's name, by which one engine's rules are told apart.
+async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
+    let Some(named) = info.weights.clone() else { return false };
+    let (name, digest) = (model.to_owned(), info.digest.clone());
+    let learned = blocking(core, move |core| {
+        let found = weights::vocabulary(&named, &core.config().ollama.models_dirs);
+        let Some((vocabulary, tokenizer)) = found else { return Ok(false) };
+        core.counts.take_vocabulary(&name, digest, &vocabulary, tokenizer);
+        Ok(true)
+    });
+    learned.await.unwrap_or(false)
+}
+
 /// Learns a template with some tools unless it is known.
 async fn learn_template(
     core: &Arc<Core>,
@@ -123,11 +146,11 @@ async fn learn_template(
     num_ctx: u32,
     variant: &Variant,
     tools: &[Value],
-) {
-    let Some(engine) = core.counts.engine_without(&purpose.model, variant) else { return };
+) -> Result<(), ModelError> {
+    let Some(engine) = core.counts.engine_without(&purpose.model, variant) else { return Ok(()) };
     let tried = format!("{} {}", purpose.model, variant.key());
     if !core.counts.may_try(&tried) {
-        return;
+        return Ok(());
     }
     let with_calls = info.can("tools") != Some(false);
     let mut prompts = Vec::new();
@@ -143,18 +166,25 @@ async fn learn_template(
             format: None,
             keep_alive: core.config().ollama.keep_alive,
         };
+        // The first one may load the model.
+        let limit = if prompts.is_empty() { Duration::MAX } else { RENDER_LIMIT };
         let rendered = async { core.models.backend()?.render(&request).await };
-        match rendered.await {
+        let Ok(rendered) = tokio::time::timeout(limit, rendered).await else {
+            core.counts.failed(&tried, &"the model server takes too long to render");
+            return Ok(());
+        };
+        match rendered {
             Ok(Some(prompt)) => prompts.push(Some(prompt)),
             Ok(None) => {
                 core.counts.failed(&tried, &"the model server does not render");
-                return;
+                return Ok(());
             }
             // A template may refuse one conversation and take the next.
             Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => prompts.push(None),
             Err(error) => {
                 core.counts.failed(&tried, &error);
-                return;
+                let is_hung = matches!(error, ModelError::Timeout { phase: Phase::FirstToken, .. });
+                return if is_hung { Err(error) } else { Ok(()) };
             }
         }
     }
@@ -168,6 +198,7 @@ async fn learn_template(
         Ok(())
     });
     drop(kept.await);
+    Ok(())
 }
 
 impl Counts {

@@ -116,3 +116,39 @@ fn letter_of(byte: u8) -> char {
     let before = (0..byte).filter(|byte| !seen(*byte)).count();
     char::from_u32(0x100 + before as u32).unwrap()
 }
+
+/// The vocabulary as the header of a file with weights.
+pub(crate) fn gguf() -> Vec<u8> {
+    let text = |text: &str, out: &mut Vec<u8>| {
+        out.extend((text.len() as u64).to_le_bytes());
+        out.extend(text.as_bytes());
+    };
+    let keys = metadata(true);
+    let mut out = b"GGUF".to_vec();
+    out.extend(3_u32.to_le_bytes());
+    out.extend(0_u64.to_le_bytes());
+    out.extend((keys.len() as u64).to_le_bytes());
+    let kind = |value: &Value| match value {
+        Value::String(_) => 8_u32,
+        Value::Bool(_) => 7,
+        _ => 4,
+    };
+    let plain = |value: &Value, out: &mut Vec<u8>| match value {
+        Value::String(string) => text(string, out),
+        Value::Bool(flag) => out.push(u8::from(*flag)),
+        number => out.extend((number.as_u64().unwrap() as u32).to_le_bytes()),
+    };
+    for (name, value) in keys {
+        text(name, &mut out);
+        if let Some(values) = value.as_array() {
+            out.extend(9_u32.to_le_bytes());
+            out.extend(kind(&values[0]).to_le_bytes());
+            out.extend((values.len() as u64).to_le_bytes());
+            values.iter().for_each(|value| plain(value, &mut out));
+        } else {
+            out.extend(kind(&value).to_le_bytes());
+            plain(&value, &mut out);
+        }
+    }
+    out
+}
