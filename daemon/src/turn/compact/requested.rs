@@ -13,7 +13,7 @@ use ollm_protocol::methods::context::{ContextBuildParams, CountKind};
 use super::commit::{Done, preview};
 use super::make::{Range, as_they_are};
 use super::plan::{Ground, Order, Way, survey, way};
-use super::slots::{Cause, Slot};
+use super::slots::Cause;
 use super::summarize::Seat;
 use super::{CompactError, Outcome, Task, as_last_built, configured};
 use crate::context::compact::checkpoint::tier;
@@ -93,7 +93,6 @@ pub(crate) async fn checkpoints(
 /// What would be done; a summary without a model stands for the one that a model would write.
 async fn tried(core: &Arc<Core>, order: Order) -> Result<ContextCompactResult, TurnError> {
     let (id, strategy) = (order.params.session_id, order.strategy);
-    Slot::free(core, id).await;
     let (order_too, order_last) = (order.clone(), order.clone());
     let (ground, way) = blocking(core, move |core| {
         let ground = survey(core, &order_too)?;
