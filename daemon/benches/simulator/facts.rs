@@ -141,7 +141,9 @@ impl Facts {
 
     fn check_files(&self, found: &mut Found, text: &str) {
         if let Some(newest) = self.changed.last() {
-            found.expect(text.contains(newest.as_str()), || format!("the changed file {newest}"));
+            found.expect(text.contains(newest.as_str()), || {
+                format!("the newest changed file, {newest}")
+            });
         }
         let missing = self.changed.iter().filter(|path| !text.contains(path.as_str())).count();
         let named = more(text, "more changed");

@@ -11,8 +11,8 @@ use crate::harness::report::{Row, Samples, rounded};
 
 /// The share of a prompt that the next one begins with, outside new heads.
 const REUSED_PERCENT: f64 = 95.0;
-/// Most findings that are kept in words.
-const MAX_WORDS: usize = 8;
+/// Most kinds of findings that are kept in words.
+const MAX_WORDS: usize = 12;
 
 /// The numbers of one run.
 #[derive(Default)]
@@ -51,7 +51,8 @@ pub(crate) struct Tally {
     mark_ms: Option<u64>,
     n_checked: usize,
     n_lost: usize,
-    words: Vec<String>,
+    /// By their words without numbers: how often, and the first one.
+    words: BTreeMap<String, (u64, String)>,
 }
 
 /// What is kept by a compaction record, in its order.
@@ -189,8 +190,10 @@ impl Tally {
 
     /// Notes something in words.
     pub(crate) fn finding(&mut self, turn: usize, what: &str) {
-        if self.words.len() < MAX_WORDS {
-            self.words.push(format!("turn {turn}: {what}"));
+        let kind: String = what.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+        if self.words.len() < MAX_WORDS || self.words.contains_key(&kind) {
+            let first = || (0, format!("turn {turn}: {what}"));
+            self.words.entry(kind).or_insert_with(first).0 += 1;
         }
     }
 
@@ -247,7 +250,7 @@ impl Tally {
             .with("retainedPercent", Value::Object(retained))
             .with("rssKib", self.rss_kib)
             .with("seconds", rounded(self.took.as_secs_f64()))
-            .with("findings", json!(self.words))
+            .with("findings", json!(self.words()))
             .with("missed", json!(missed))
             .with("bar", "the musts")
             .with("met", missed.is_empty())
@@ -320,8 +323,8 @@ impl Tally {
     }
 
     /// What was found, in words.
-    pub(crate) fn words(&self) -> &[String] {
-        &self.words
+    pub(crate) fn words(&self) -> Vec<String> {
+        self.words.values().map(|(n, first)| format!("{n} x {first}")).collect()
     }
 }
 
