@@ -46,13 +46,13 @@ impl Strategy for Checkpointed {
         let all = split(path);
         let units = &all[all.partition_point(|unit| unit.start < start)..];
         let mut keeper = Keeper::new(ground, target);
-        let reserved = keeper.reserve_task()?;
+        let reserve = keeper.reserve(start)?;
         let room = keeper.left * RECENT_PERCENT / 100;
         keeper.keep_newest(units, room)?;
         keep_begun(&mut keeper, target)?;
-        keeper.keep_task(reserved)?;
-        keeper.keep_files(start)?;
-        keeper.keep_pins()?;
+        keeper.keep_task(reserve)?;
+        keeper.keep_pins(reserve)?;
+        keeper.keep_files(start, reserve)?;
         keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()))?;
         keep_rest(&mut keeper, units)?;
         Ok(Some(keeper.into_head(true)))

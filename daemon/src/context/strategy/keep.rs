@@ -87,8 +87,8 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
         }
     }
 
-    /// Keeps a record as a turn in a form that was decided elsewhere, whatever it costs.
-    pub(super) fn put(&mut self, at: usize, form: Form) {
+    /// Keeps a record as a turn in a form that was decided elsewhere; false when it does not fit.
+    pub(super) fn put(&mut self, at: usize, form: Form) -> bool {
         let item = &self.ground.path[at];
         let cost = match (&form, self.ground.bodies.get(item.seq)) {
             (Form::Cut(cut), Some(body)) => {
@@ -97,8 +97,10 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
             (Form::Stub { .. }, _) => HANDLE_TOKENS,
             _ => self.cost(item),
         };
-        self.left = self.left.saturating_sub(cost);
+        let Some(left) = self.left.checked_sub(cost) else { return false };
+        self.left = left;
         self.kept.insert(at, form);
+        true
     }
 
     /// Keeps one user message as a turn within `share`; false when not even its ends fit.
@@ -291,9 +293,11 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
     fn handles(&self) -> Vec<HeadItem> {
         let path = self.ground.path;
         let n_handles = (self.block.saturating_sub(BLOCK_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
+        let is_pinned = |at: usize| self.ground.pins.contains(&path[at].seq);
+        let is_missed = |at: usize| path[at].is_user_message() || is_pinned(at);
         let mut handles: Vec<HeadItem> = (0..path.len())
             .rev()
-            .filter(|at| path[*at].is_user_message() && !self.kept.contains_key(at))
+            .filter(|at| is_missed(*at) && !self.kept.contains_key(at))
             .take(usize::try_from(n_handles).unwrap_or_default())
             .map(|at| HeadItem::Handle { seq: path[at].seq })
             .collect();

@@ -1,12 +1,12 @@
 //! What the session is about and how it stands, and the newest turns: for when nothing else fits.
 //!
-//! The state is extracted from the records: project, original task, files, status, decisions, blockers.
+//! The state is extracted from the records: project, status, decisions, blockers; task, files and pins stand beside it.
 
 use ollm_protocol::content::{HeadItem, RecordBody, Role};
 
 use super::checkpointed::{keep_begun, summarized};
 use super::keep::Keeper;
-use super::opening::{ledger, ledger_text};
+use super::opening::Reserve;
 use super::{Ground, Strategy};
 use crate::context::contents::ContentsError;
 use crate::context::units::{PathItem, split};
@@ -53,7 +53,8 @@ impl Strategy for MinimalState {
         let task = path.iter().position(PathItem::is_user_message);
         let newest = path.iter().rposition(PathItem::is_user_message);
         let is_last = |at: usize| path[at + 1..].iter().all(|item| !item.enters());
-        let reserved = if newest == task { 0 } else { keeper.reserve_task()? };
+        let start = summarized(keeper.ground).unwrap_or(0);
+        let reserve = if newest == task { Reserve::default() } else { keeper.reserve(start)? };
         if let Some(at) = newest.filter(|at| is_last(*at)) {
             let share = if newest == task { keeper.left } else { keeper.left * 3 / 4 };
             if !keeper.keep_user(at, share)? {
@@ -65,11 +66,12 @@ impl Strategy for MinimalState {
         let units = split(path);
         keeper.keep_newest(&units, room)?;
         keep_begun(&mut keeper, target)?;
-        keeper.keep_task(reserved)?;
+        keeper.keep_task(reserve)?;
+        keeper.keep_pins(reserve)?;
+        keeper.keep_files(start, reserve)?;
         let share = keeper.left.min(for_state);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
-        keeper.keep_pins()?;
         Ok(Some(keeper.into_head(false)))
     }
 }
@@ -78,8 +80,6 @@ impl Strategy for MinimalState {
 fn state(keeper: &mut Keeper<'_, '_, '_>, tokens: u64) -> Result<String, ContentsError> {
     let (status, blockers) = recent(keeper)?;
     let ground = &mut *keeper.ground;
-    let start = summarized(ground).unwrap_or(0);
-    let ledger = ledger(ground, start)?;
     let mut lines = Vec::new();
     lines.extend(ground.project.map(|project| format!("Project: {project}")));
     let known = ground.checkpoints.iter().flat_map(|checkpoint| &checkpoint.key_decisions);
@@ -87,8 +87,6 @@ fn state(keeper: &mut Keeper<'_, '_, '_>, tokens: u64) -> Result<String, Content
     lines.extend(decisions.take(MAX_DECISIONS).map(|decision| format!("Decision: {decision}")));
     lines.extend(status.map(|status| format!("Last status: {status}")));
     lines.extend(blockers.into_iter().map(|blocker| format!("Blocker: {blocker}")));
-    let files = ledger_text(ground.counter, &ledger, tokens / 3);
-    lines.extend(files.lines().map(|line| format!("File {line}")));
     let mut text = String::new();
     for line in lines {
         let longer = if text.is_empty() { line } else { format!("{text}\n{line}") };

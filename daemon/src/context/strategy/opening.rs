@@ -1,5 +1,7 @@
 //! What stands before the recent turns: the file ledger, pins, and what the user said earlier, each in its share.
 
+use ollm_protocol::Seq;
+
 use super::Ground;
 use super::keep::{Keeper, MIN_SHARE, QUOTE_TOKENS};
 use crate::context::contents::{ContentsError, batch};
@@ -11,6 +13,10 @@ use crate::tokens::Counter;
 pub(crate) const PIN_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
 const FILE_PERCENT: u64 = 5;
+/// Tokens of `+12 more changed (session.get)`.
+const MORE_TOKENS: u64 = 12;
+/// Tokens with which the ledger can say at least how much it leaves out, of both kinds.
+const MIN_FILES_TOKENS: u64 = 32;
 /// Most records after the last checkpoint that are looked at for files.
 const MAX_LEDGER_RECORDS: usize = 2000;
 /// An earlier user message may have this part of what is left before it is cut.
@@ -40,8 +46,9 @@ pub(super) fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> St
         let mut shown = 0;
         for path in paths.iter().rev() {
             let line = format!("{verb}: {path}\n");
-            if u64::from(counter.count_text(&text)) + u64::from(counter.count_text(&line)) > tokens
-            {
+            let cost = u64::from(counter.count_text(&text) + counter.count_text(&line));
+            let more = if shown + 1 == paths.len() { 0 } else { MORE_TOKENS };
+            if cost + more > tokens {
                 break;
             }
             text.push_str(&line);
@@ -55,22 +62,84 @@ pub(super) fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> St
     text
 }
 
+/// Tokens put aside, so that the newest turns do not take what must be there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserve {
+    task: u64,
+    pins: u64,
+    files: u64,
+}
+
 impl Keeper<'_, '_, '_> {
-    /// Puts the file ledger before the conversation.
-    pub(super) fn keep_files(&mut self, start: usize) -> Result<(), ContentsError> {
+    /// Puts tokens aside for the original task, for pins, and for the files of the records behind `start`.
+    pub(super) fn reserve(&mut self, start: usize) -> Result<Reserve, ContentsError> {
+        let task = self.for_task()?;
+        self.left -= task;
+        self.users -= task;
+        let pins = self.for_pins()?;
+        self.left -= pins;
+        let files = self.for_files(start)?;
+        self.left -= files;
+        Ok(Reserve { task, pins, files })
+    }
+
+    fn for_task(&mut self) -> Result<u64, ContentsError> {
+        let Some(item) = self.ground.path.iter().find(|item| item.is_user_message()).copied()
+        else {
+            return Ok(0);
+        };
+        self.ground.bodies.load(&[item])?;
+        let most = (self.left / QUOTE_PART).max(MIN_SHARE);
+        Ok((self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users))
+    }
+
+    fn for_pins(&mut self) -> Result<u64, ContentsError> {
+        let pinned: Vec<PathItem> = self.pinned().map(|at| self.ground.path[at]).collect();
+        self.ground.bodies.load(&pinned)?;
+        let cost: u64 = pinned.iter().map(|item| self.cost(item) + QUOTE_TOKENS).sum();
+        Ok(cost.min(self.pin_share()).min(self.left / 2))
+    }
+
+    fn for_files(&mut self, start: usize) -> Result<u64, ContentsError> {
         let ledger = ledger(self.ground, start)?;
-        let share = (self.ground.prompt_limit * FILE_PERCENT / 100).min(self.left / 4);
+        let share = self.file_share();
         let text = ledger_text(self.ground.counter, &ledger, share);
-        self.block("files", text);
+        let cost = u64::from(self.ground.counter.count_text(&text));
+        Ok(if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) })
+    }
+
+    fn pin_share(&self) -> u64 {
+        let n_pins = self.ground.pins.len() as u64;
+        self.ground.prompt_limit * PIN_PERCENT / 100 + n_pins * QUOTE_TOKENS
+    }
+
+    fn file_share(&self) -> u64 {
+        (self.ground.prompt_limit * FILE_PERCENT / 100).min(self.left / 4).max(MIN_FILES_TOKENS)
+    }
+
+    /// Where the pinned records lie, the newest pin first.
+    fn pinned(&self) -> impl Iterator<Item = usize> {
+        let path = self.ground.path;
+        let at = |seq: &Seq| path.binary_search_by_key(seq, |item| item.seq).ok();
+        self.ground.pins.iter().rev().filter_map(at)
+    }
+
+    /// Quotes the original task within what was put aside for it, where it is no turn of its own.
+    pub(super) fn keep_task(&mut self, reserve: Reserve) -> Result<(), ContentsError> {
+        self.left += reserve.task;
+        self.users += reserve.task;
+        let task = self.ground.path.iter().position(PathItem::is_user_message);
+        if let Some(at) = task.filter(|at| !self.has(*at)) {
+            self.quote_user(at, reserve.task.saturating_sub(QUOTE_TOKENS))?;
+        }
         Ok(())
     }
 
     /// Quotes pinned records that are no turns of their own, the newest pin first.
-    pub(super) fn keep_pins(&mut self) -> Result<(), ContentsError> {
-        let path = self.ground.path;
-        let mut share = self.ground.prompt_limit * PIN_PERCENT / 100;
-        for seq in self.ground.pins.iter().rev() {
-            let Ok(at) = path.binary_search_by_key(seq, |item| item.seq) else { continue };
+    pub(super) fn keep_pins(&mut self, reserve: Reserve) -> Result<(), ContentsError> {
+        self.left += reserve.pins;
+        let mut share = self.pin_share();
+        for at in self.pinned().collect::<Vec<_>>() {
             if !self.has(at)
                 && let Some(cost) = self.quote_pin(at, share)?
             {
@@ -80,27 +149,18 @@ impl Keeper<'_, '_, '_> {
         Ok(())
     }
 
-    /// Puts tokens aside for the original task, so that nothing else takes them; gives back how many.
-    pub(super) fn reserve_task(&mut self) -> Result<u64, ContentsError> {
-        let Some(item) = self.ground.path.iter().find(|item| item.is_user_message()).copied()
-        else {
-            return Ok(0);
-        };
-        self.ground.bodies.load(&[item])?;
-        let most = (self.left / QUOTE_PART).max(MIN_SHARE);
-        let reserved = (self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users);
-        self.left -= reserved;
-        self.users -= reserved;
-        Ok(reserved)
-    }
-
-    /// Quotes the original task within what was put aside for it, where it is no turn of its own.
-    pub(super) fn keep_task(&mut self, reserved: u64) -> Result<(), ContentsError> {
-        self.left += reserved;
-        self.users += reserved;
-        let task = self.ground.path.iter().position(PathItem::is_user_message);
-        if let Some(at) = task.filter(|at| !self.has(*at)) {
-            self.quote_user(at, reserved.saturating_sub(QUOTE_TOKENS))?;
+    /// Puts the file ledger before the conversation.
+    pub(super) fn keep_files(
+        &mut self,
+        start: usize,
+        reserve: Reserve,
+    ) -> Result<(), ContentsError> {
+        self.left += reserve.files;
+        if reserve.files > 0 {
+            let ledger = ledger(self.ground, start)?;
+            let tokens = reserve.files.saturating_sub(2 * QUOTE_TOKENS);
+            let text = ledger_text(self.ground.counter, &ledger, tokens.max(MIN_FILES_TOKENS));
+            self.block("files", text);
         }
         Ok(())
     }

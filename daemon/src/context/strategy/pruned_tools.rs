@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::checkpointed::summarized;
 use super::keep::{Form, Keeper};
+use super::opening::Reserve;
 use super::{Ground, Strategy};
 use crate::context::contents::ContentsError;
 use crate::context::cut::Cut;
@@ -71,16 +72,21 @@ impl Strategy for PrunedTools {
         if pruned.is_empty() {
             return Ok(None);
         }
+        // Nothing is left out, so what says so needs no room, and nothing is cut that could turn out longer.
         let mut keeper = Keeper::new(ground, target);
+        keeper.left = target + target / 10;
+        let reserve = if start > 0 { keeper.reserve(start)? } else { Reserve::default() };
         for at in start..path.len() {
             let form = pruned.get(&at).cloned().unwrap_or(Form::Whole);
-            keeper.put(at, form);
+            // What leaves no room for what must be there is no plan.
+            if !keeper.put(at, form) {
+                return Ok(None);
+            }
         }
         if start > 0 {
-            let reserved = keeper.reserve_task()?;
-            keeper.keep_task(reserved)?;
-            keeper.keep_files(start)?;
-            keeper.keep_pins()?;
+            keeper.keep_task(reserve)?;
+            keeper.keep_pins(reserve)?;
+            keeper.keep_files(start, reserve)?;
             keeper.keep_earlier(start)?;
         }
         Ok(Some(keeper.into_head(true)))
@@ -106,7 +112,7 @@ fn prune(ground: &Ground<'_, '_>, start: usize) -> HashMap<usize, Form> {
         let read = file.filter(|(used, _)| *used == FileUse::Read).map(|(_, file)| file);
         let later = read.and_then(|file| first(&mut reads, file, item.seq));
         let equal = first(&mut texts, blake3::hash(text.as_bytes()), item.seq);
-        if at >= recent {
+        if at >= recent || ground.pins.contains(&item.seq) {
             continue;
         }
         // What is shorter than a line that says where it stands stays.
