@@ -215,7 +215,7 @@ mod tests {
             lines[2],
             "[###!!++++++++++++++++++uuuuuuuu===================.................~~~~~~~~~~~]"
         );
-        assert!(text.contains("+  checkpoints           1,834   22.4 %"), "{text}");
+        assert!(text.contains("+  checkpoints           1,834  22.4 %"), "{text}");
         assert!(!text.contains("tool definitions"), "{text}");
         assert!(text.contains("at 3,570 tokens of conversation, in 670 tokens"), "{text}");
         assert!(text.contains("checkpointed, since #412 (overflow)"), "{text}");

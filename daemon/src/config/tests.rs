@@ -48,7 +48,7 @@ fn without_a_file_the_defaults_hold() {
 
 #[test]
 fn what_holds_is_shown_with_where_it_comes_from() {
-    let file = "sessions:\n  maxSessions: 77\n  dataDir: ~\ngoals: { markers: true }\n";
+    let file = "sessions:\n  maxSessions: 77\n  dataDir: ~\nfiles: { maxDepth: 3 }\n";
     let env = [("OLLM_LOG__KEEP_DAYS", "8")];
     let (config, _) = load(file, &env, &[("log.level", "debug")]).expect("loads");
     let yaml = config.to_yaml();
@@ -64,7 +64,7 @@ fn what_holds_is_shown_with_where_it_comes_from() {
     check("answerReserve", "~", "computed: 15 % of each window");
     check("keepDays", "8", "OLLM_LOG__KEEP_DAYS");
     check("level", "\"debug\"", "--log-level or OLLM_LOG");
-    check("markers", "true", "/config.yaml:4; no effect yet");
+    check("maxDepth", "3", "/config.yaml:4; no effect yet");
     check("keepAlive", "\"5m\"", "default");
     check("idleTimeout", "\"2m\"", "default");
     check("host", "~", "computed: OLLAMA_HOST, else this machine");
@@ -79,7 +79,7 @@ fn what_holds_is_shown_with_where_it_comes_from() {
         json["context"]["size"],
         json!({ "value": 8192, "source": "computed", "how": "for sessions that do not say" })
     );
-    assert_eq!(json["goals"]["markers"]["noEffectYet"], true);
+    assert_eq!(json["files"]["maxDepth"]["noEffectYet"], true);
 }
 
 #[test]
