@@ -210,6 +210,7 @@ fn named_users(text: &str) -> u64 {
 /// The number in the last line `+k <words>`.
 fn more(text: &str, words: &str) -> u64 {
     let lines = text.lines().filter_map(|line| line.split_once(words));
-    let numbers = lines.filter_map(|(before, _)| before.rsplit('+').next()?.trim().parse().ok());
-    numbers.last().unwrap_or_default()
+    let mut numbers =
+        lines.filter_map(|(before, _)| before.rsplit('+').next()?.trim().parse().ok());
+    numbers.next_back().unwrap_or_default()
 }

@@ -66,7 +66,7 @@ impl Run {
         tally.asked(at, &asked, n_heads);
         let before = ended.prompts.last().map(|(tokens, _)| *tokens).filter(|_| n_heads == 0);
         tally.build(at, took, &build, before);
-        if n_heads > 0 || at % CHECK_EVERY == 0 {
+        if n_heads > 0 || at.is_multiple_of(CHECK_EVERY) {
             tally.facts(at, &build, facts.check(&build));
         }
         Ok(())
@@ -78,7 +78,7 @@ impl Run {
             let goal = json!({ "description": "Port the parser to the new lexer" });
             self.stage.chat.call("goal.create", goal)?;
         }
-        let is_due = FIRST_DECISIONS.contains(&at) || (at > 0 && at % DECISION_EVERY == 0);
+        let is_due = FIRST_DECISIONS.contains(&at) || (at > 0 && at.is_multiple_of(DECISION_EVERY));
         if is_due && self.n_decisions < MAX_DECISIONS {
             self.n_decisions += 1;
             let words = format!("dec-{at}-kappa keeps the lexer at level {}", at % 97);

@@ -18,9 +18,9 @@ use crate::harness::text::Text;
 const RECORDS: usize = 100_000;
 const BUILDS: usize = 300;
 const BAR_BUILD_US: f64 = 2000.0;
-/// Records of each kind of daemon, in turns; after so many the next context is built, as in a chat.
-const ROUNDS: usize = 40;
-const RECORDS_A_ROUND: usize = 25;
+/// Records of each kind of daemon, and after how many a context is built, as in a chat.
+const RECORDS_EACH: usize = 2000;
+const BUILD_EVERY: usize = 25;
 const BAR_CHECK_US: f64 = 50.0;
 /// How long the catalog may take.
 const INDEXED: Duration = Duration::from_secs(120);
@@ -28,7 +28,7 @@ const INDEXED: Duration = Duration::from_secs(120);
 /// Prints the rows; false when one misses its bar.
 pub(crate) fn run(report: &Report) -> Result<bool> {
     let builds = long_session(report)?;
-    let built = record(report, "record, a context built every 25", RECORDS_A_ROUND)?;
+    let built = record(report, "record, a context built every 25", BUILD_EVERY)?;
     let never_built = record(report, "record, no context ever built", usize::MAX)?;
     Ok(builds && built && never_built)
 }
@@ -86,22 +86,18 @@ fn growing(client: &mut Client, session: &str) -> Result<Samples> {
     Ok(samples)
 }
 
-/// Records with and without the look whether a compaction is due, in turns.
+/// Records with and without the look whether a compaction is due, in turns, so that both meet the same machine.
 fn record(report: &Report, name: &str, build_every: usize) -> Result<bool> {
     let server = Server::start(Summarizer::Good)?;
-    let with = Recorder::new(&server, "")?;
-    let without = Recorder::new(&server, "compression: { enabled: false }\n")?;
+    let mut with = Recorder::new(&server, "")?;
+    let mut without = Recorder::new(&server, "compression: { enabled: false }\n")?;
     let (mut checked, mut unchecked) = (Samples::default(), Samples::default());
-    let mut recorders = [(with, &mut checked), (without, &mut unchecked)];
-    for round in 0..ROUNDS {
-        for (recorder, samples) in &mut recorders {
-            let round = recorder.round(round * RECORDS_A_ROUND, build_every)?;
-            samples.extend(round);
-        }
+    for at in 0..RECORDS_EACH {
+        unchecked.push(without.record(at, build_every)?);
+        checked.push(with.record(at, build_every)?);
     }
-    for (recorder, _) in recorders {
-        recorder.daemon.stop()?;
-    }
+    with.daemon.stop()?;
+    without.daemon.stop()?;
     let added = checked.percentile_us(50.0) - unchecked.percentile_us(50.0);
     report.row(Row::latency(&format!("{name}, compression off"), &unchecked))?;
     let row = Row::latency(name, &checked).with("value", rounded(added));
@@ -127,18 +123,15 @@ impl Recorder {
         Ok(Self { daemon, client, session, _scratch: scratch })
     }
 
-    fn round(&mut self, first: usize, build_every: usize) -> Result<Samples> {
-        let mut samples = Samples::default();
-        for at in first..first + RECORDS_A_ROUND {
-            let role = if at % 2 == 0 { "user" } else { "assistant" };
-            let words = format!("{} a message of a few words and no more", needle(at));
-            let params = message(&self.session, role, &words);
-            samples.push(timed(&mut self.client, "session.record", &params)?);
-            if at % build_every == 0 && build_every < usize::MAX {
-                self.client.call("context.build", &json!({ "sessionId": self.session }))?;
-            }
+    fn record(&mut self, at: usize, build_every: usize) -> Result<Duration> {
+        let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
+        let words = format!("{} a message of a few words and no more", needle(at));
+        let params = message(&self.session, role, &words);
+        let took = timed(&mut self.client, "session.record", &params)?;
+        if at.is_multiple_of(build_every) && at > 0 {
+            self.client.call("context.build", &json!({ "sessionId": self.session }))?;
         }
-        Ok(samples)
+        Ok(took)
     }
 }
 
