@@ -30,8 +30,8 @@ use crate::server::{Limits, OpenConnections};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 use crate::turn::{
-    Builds, Chats, Compactions, Core, Counts, Documents, Loops, Recalled, Retention, Uploads,
-    model_settings,
+    Builds, Chats, Compactions, Core, Counts, Documents, Loops, Paths, Recalled, Retention,
+    Uploads, model_settings,
 };
 
 use self::control::Control;
@@ -248,6 +248,7 @@ fn core(
         chats: Chats::default(),
         compactions: Compactions::new(tasks.clone()),
         counts: Counts::new(dir.join("vocab")),
+        paths: Paths::default(),
         builds: Builds::default(),
         recalled: Recalled::default(),
         loops: Loops::default(),

@@ -4,8 +4,9 @@ use ollm_protocol::methods::chat::ChatUsage;
 use ollm_protocol::methods::context::CountKind;
 
 use super::clean;
-use super::number::grouped;
+use super::number::{counted, grouped};
 use super::style::Style;
+use super::window::level;
 
 /// `Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s`, the latter part faint.
 pub(crate) fn line(usage: &ChatUsage, model: &str) -> String {
@@ -26,7 +27,11 @@ pub(crate) fn line(usage: &ChatUsage, model: &str) -> String {
         ));
     }
     let facts = Style::Faint.paint(&format!(" · {}", facts.join(" · ")));
-    format!("Context: {used}/{limit} ({percent} %){facts}")
+    let compactions = match usage.compression_count {
+        0 => String::new(),
+        count => format!(" {}{}", counted(count, "compaction"), level(usage.reliability.as_ref())),
+    };
+    format!("Context: {used}/{limit} ({percent} %){compactions}{facts}")
 }
 
 #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
@@ -57,6 +62,9 @@ mod tests {
             assert_eq!(strip_str(&line(usage, "qwen3:8b")).to_string(), expect);
         };
         check(&usage, "Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s");
+        usage.compression_count = 2;
+        check(&usage, "Context: 5,234/6,963 (75 %) 2 compactions · qwen3:8b · 41.2 tokens/s");
+        usage.compression_count = 0;
         usage.count_kind = Some(CountKind::Estimated);
         usage.effective_context = Some(4096);
         check(

@@ -1,6 +1,7 @@
 //! A context window as a bar and a table, and what is in it piece by piece.
 
 use ollm_protocol::content::RecordKind;
+use ollm_protocol::methods::compaction::Reliability;
 use ollm_protocol::methods::inspect::{
     ContextInspectResult, ContextItem, ContextPart, ContextStatusResult,
 };
@@ -90,7 +91,14 @@ fn headline(status: &ContextStatusResult) -> String {
         grouped(status.tokens_used),
         grouped(status.prompt_limit),
         status.used_percent,
-    )
+    ) + &level(status.reliability.as_ref())
+}
+
+/// The sign of the level with its score, once there is something to judge.
+pub(crate) fn level(reliability: Option<&Reliability>) -> String {
+    reliability.map_or_else(String::new, |one| {
+        format!(" {} {:.0} %", clean::one_line(&one.icon), one.score)
+    })
 }
 
 /// A part with the sign that it has in the bar; one that this version does not know is not drawn.
@@ -121,6 +129,14 @@ fn facts(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
         format!("at {trigger} tokens of conversation, in {}", counted(left, "token"))
     };
     let mut facts = vec![("compaction", compaction)];
+    let reliability = status.reliability.as_ref();
+    if let Some(percent) = reliability.and_then(|one| one.retained_percent) {
+        let what = "of task, pins, decisions, files and names survived the last compaction";
+        facts.push(("retained", format!("{percent} % {what}")));
+    }
+    if let Some(warning) = reliability.and_then(|one| one.warning.as_deref()) {
+        facts.push(("warning", Style::Bad.paint(&clean::one_line(warning))));
+    }
     if status.checkpoint_count > 0 {
         facts.push(("checkpoints", grouped(status.checkpoint_count)));
     }

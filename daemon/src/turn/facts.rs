@@ -30,7 +30,7 @@ pub(crate) struct Facts {
 }
 
 /// Where the records lie that facts are folded from, oldest first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
     pub(super) goals: Vec<Seq>,
     pub(super) entries: Vec<Seq>,
@@ -40,15 +40,10 @@ pub(crate) struct Places {
 
 /// Finds them on the active path of an open session: one walk, without the disk.
 pub(crate) fn places(live: &Live) -> Places {
-    places_to(live, live.state().leaf())
-}
-
-/// Finds them on the path to a record.
-pub(crate) fn places_to(live: &Live, leaf: Option<Seq>) -> Places {
     let state = live.state();
     let project = live.project_path().map(str::to_owned);
     let mut places = Places { project, ..Places::default() };
-    let mut next = leaf;
+    let mut next = state.leaf();
     while let Some(seq) = next {
         let Some(entry) = state.entry(seq) else { break };
         match entry.kind() {
@@ -66,11 +61,18 @@ pub(crate) fn places_to(live: &Live, leaf: Option<Seq>) -> Places {
 }
 
 /// Folds them. Blocks on the disk for what is new since the last time, and for the entries of the project and the home.
-pub(crate) fn facts(core: &Core, id: SessionId, places: &Places) -> Result<Facts, TurnError> {
+pub(crate) fn facts(
+    core: &Core,
+    id: SessionId,
+    places: &Places,
+    on_path: impl Fn(Seq) -> bool,
+) -> Result<Facts, TurnError> {
+    let mut pins = every_pin(core, id, places)?;
+    pins.retain(|seq| on_path(*seq));
     Ok(Facts {
         goal: goals(core, id, places)?,
         entries: entries::in_force(core, id, places)?,
-        pins: pins(core, id, places)?,
+        pins,
     })
 }
 
@@ -94,12 +96,16 @@ pub(super) fn own_entries(
 
 /// The pins alone; one of a record that is not on the active path says nothing.
 pub(super) fn pins(core: &Core, id: SessionId, places: &Places) -> Result<Vec<Seq>, TurnError> {
-    let mut pins = fold::<Vec<Seq>>(core, id, &places.pins, |kept| &mut kept.pins)?.to_vec();
+    let mut pins = every_pin(core, id, places)?;
     if !pins.is_empty() {
         let path = core.sessions.with(id, |live| live.state().path())?;
         pins.retain(|seq| path.binary_search(seq).is_ok());
     }
     Ok(pins)
+}
+
+fn every_pin(core: &Core, id: SessionId, places: &Places) -> Result<Vec<Seq>, TurnError> {
+    Ok(fold::<Vec<Seq>>(core, id, &places.pins, |kept| &mut kept.pins)?.to_vec())
 }
 
 /// The changes of the goals behind a record of the path, oldest first. Blocks on the disk.
@@ -308,7 +314,7 @@ mod tests {
 
         fn facts(&self) -> Facts {
             let places = self.core.sessions.with(self.id, places).expect("open");
-            facts(&self.core, self.id, &places).expect("folded")
+            facts(&self.core, self.id, &places, |_| true).expect("folded")
         }
 
         /// The goal, the entries' keys, and the pins in force.

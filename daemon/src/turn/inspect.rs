@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::Role;
+use ollm_protocol::content::{Retention, Role};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, OmittedItem};
 use ollm_protocol::methods::inspect::{
     ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
@@ -10,19 +10,32 @@ use ollm_protocol::methods::inspect::{
 };
 
 use super::builds::digest;
+use super::compact::judged;
 use super::prepared::{Prepared, Records, plain_params, prepare, prepare_at};
 use super::update::check_context_size;
-use super::{Core, TurnError};
+use super::{Core, TurnError, blocking};
 use crate::context::{self, Built, Piece, What, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
-/// Tells how full the context of a session is. Blocks on the disk.
-pub(crate) fn context_status(
+/// Tells how full the context of a session is, and how far it can be trusted.
+pub(crate) async fn context_status(
     core: &Arc<Core>,
-    params: &ContextStatusParams,
+    params: ContextStatusParams,
 ) -> Result<ContextStatusResult, TurnError> {
     check_context_size(params.context_size)?;
+    let (mut status, retention) = blocking(core, move |core| fill(core, &params)).await?;
+    let evidence = (status.compression_count, status.count_kind);
+    let reliability = judged(core, status.model.as_deref(), evidence, retention).await;
+    status.reliability = Some(reliability);
+    Ok(status)
+}
+
+/// How full it is, and what survived the last compaction. Blocks on the disk.
+fn fill(
+    core: &Arc<Core>,
+    params: &ContextStatusParams,
+) -> Result<(ContextStatusResult, Option<Retention>), TurnError> {
     let id = params.session_id;
     // With the tools of the last build, which the next one will have too.
     let last = core.builds.recipe(id, None);
@@ -33,7 +46,7 @@ pub(crate) fn context_status(
     let built = built(core, &prepared, &params)?;
     let result = &built.result;
     let budget = &result.budget;
-    Ok(ContextStatusResult {
+    let status = ContextStatusResult {
         model: prepared.model.clone(),
         num_ctx: result.num_ctx,
         prompt_limit: result.token_budget,
@@ -48,7 +61,9 @@ pub(crate) fn context_status(
         epoch: epoch(&prepared),
         compression_count: core.summary(id)?.compression_count,
         checkpoint_count: prepared.checkpoints.len() as u64,
-    })
+        reliability: None,
+    };
+    Ok((status, prepared.retention(core)?))
 }
 
 /// Tells what is in a context and what is not. Blocks on the disk.

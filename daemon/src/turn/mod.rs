@@ -18,6 +18,7 @@ mod inspect;
 mod list;
 mod loops;
 mod models;
+mod paths;
 mod pins;
 mod prepared;
 mod read;
@@ -56,6 +57,7 @@ pub(crate) use models::{
     count_tokens, model_server, model_settings, models_list, models_running, models_show,
     models_warm,
 };
+pub(crate) use paths::Paths;
 pub(crate) use pins::{pin, unpin};
 pub(crate) use read::{get, resume};
 pub(crate) use record::{record, record_custom, record_tool_call};
@@ -95,6 +97,8 @@ pub(crate) struct Core {
     pub compactions: Compactions,
     /// Token counting.
     pub counts: Counts,
+    /// The paths of the sessions that are worked on.
+    pub paths: Paths,
     /// The last build of each session, for the share that a model server can reuse.
     pub builds: Builds,
     /// What was folded of sessions beside what was said.

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, RecordKind, Retention};
+use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, Retention};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 use ollm_protocol::{Seq, SessionId};
 
-use super::facts::{Facts, Places, facts, places_to};
+use super::facts::{Facts, Places, facts};
+use super::paths::{Path, path_to};
 use super::volatile::{self, Additions, Told};
 use super::{Core, TurnError, settle};
 use crate::config::{Config, DEFAULT_CONTEXT_SIZE};
-use crate::context::{BuildInput, Contents, ContentsError, PathItem, PreviousBuild};
-use crate::session::index::Entry;
+use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
 use crate::session::{Live, SessionError, Sessions};
 use crate::tokens::Counter;
 
@@ -31,8 +31,6 @@ pub(super) struct Prepared {
     pub(super) model: Option<String>,
     /// Goals, entries and pins.
     pub(super) facts: Facts,
-    /// Where their records lie.
-    pub(super) places: Places,
     /// What the system message would end with now.
     pub(super) additions: Additions,
     /// What was told since the epoch in force was opened.
@@ -49,15 +47,12 @@ pub(super) struct Prepared {
 
 /// What a build takes from the session's fold.
 struct View {
-    path: Vec<PathItem>,
-    leaf: Option<Seq>,
+    path: Arc<Path>,
     system_prompt: Option<String>,
     context_size: Option<u32>,
     model: Option<String>,
     project_path: Option<String>,
     mode: Option<String>,
-    epoch_at: Option<Seq>,
-    compaction_at: Option<Seq>,
 }
 
 /// Takes what a build depends on. Blocks on the disk.
@@ -79,11 +74,11 @@ pub(super) fn prepare_at(
     leaf: Option<Seq>,
 ) -> Result<Prepared, TurnError> {
     let id = params.session_id;
-    let (view, places) =
-        core.sessions.with(id, |live| (view(live, leaf), places_to(live, leaf)))?;
-    let facts = facts(core, id, &places)?;
-    let epoch = view.epoch_at.map(|seq| epoch_of(core, id, seq)).transpose()?;
-    let checkpoints = match view.compaction_at {
+    let view = core.sessions.with(id, |live| view(core, live, leaf))?;
+    let path = &view.path;
+    let facts = facts(core, id, &path.places, |seq| path.has(seq))?;
+    let epoch = path.epoch_at.map(|seq| epoch_of(core, id, seq)).transpose()?;
+    let checkpoints = match path.compaction_at {
         Some(seq) => compaction_of(core, id, seq)?.checkpoints,
         None => Vec::new(),
     };
@@ -94,12 +89,12 @@ pub(super) fn prepare_at(
         counter.unwrap_or_else(|| core.counts.load(model.map(String::as_str), None, &params.tools));
     let context_size = wanted.unwrap_or(DEFAULT_CONTEXT_SIZE);
     let additions = volatile::additions(&facts, &counter, &config, context_size);
-    let epoch = view.epoch_at.zip(epoch);
-    let told = volatile::told(core, id, &view.path, epoch.as_ref())?;
+    let epoch = path.epoch_at.zip(epoch);
+    let told = volatile::told(core, id, &path.items, epoch.as_ref())?;
     let mode_text = view.mode.as_ref().and_then(|mode| config.modes.text(mode)).map(str::to_owned);
     Ok(Prepared {
         id,
-        leaf: view.leaf,
+        leaf,
         checkpoints,
         counter,
         mode_text,
@@ -107,7 +102,6 @@ pub(super) fn prepare_at(
         epoch,
         context_size,
         decisions: locked(&facts),
-        places,
         facts,
         additions,
         told,
@@ -120,18 +114,23 @@ pub(super) fn prepare_at(
 
 impl Prepared {
     /// The newest compaction on the active path.
-    pub(super) const fn compaction_at(&self) -> Option<Seq> {
-        self.view.compaction_at
+    pub(super) fn compaction_at(&self) -> Option<Seq> {
+        self.view.path.compaction_at
+    }
+
+    /// Where the records of goals, entries and pins lie.
+    pub(super) fn places(&self) -> &Places {
+        &self.view.path.places
     }
 
     /// Whether a record is on the active path.
     pub(super) fn has(&self, seq: Seq) -> bool {
-        self.view.path.binary_search_by_key(&seq, |item| item.seq).is_ok()
+        self.view.path.has(seq)
     }
 
     /// What survived the newest compaction. Blocks on the disk.
     pub(super) fn retention(&self, core: &Core) -> Result<Option<Retention>, TurnError> {
-        let newest = self.view.compaction_at.map(|seq| compaction_of(core, self.id, seq));
+        let newest = self.view.path.compaction_at.map(|seq| compaction_of(core, self.id, seq));
         Ok(newest.transpose()?.and_then(|compaction| compaction.retention))
     }
 
@@ -147,7 +146,7 @@ impl Prepared {
         checkpoints: &'a [Checkpoint],
     ) -> BuildInput<'a> {
         BuildInput {
-            path: &self.view.path,
+            path: &self.view.path.items,
             system_prompt: self.view.system_prompt.as_deref(),
             mode_text: self.mode_text.as_deref(),
             additions: &self.additions.text,
@@ -194,36 +193,16 @@ pub(super) fn plain_params(id: SessionId) -> ContextBuildParams {
     }
 }
 
-fn view(live: &Live, leaf: Option<Seq>) -> View {
-    let state = live.state();
-    let path = state.path_to(leaf);
-    let items = path.iter().filter_map(|seq| item(*seq, state.entry(*seq)?));
-    let opens = |entry: &Entry| entry.has(Entry::OPENS_EPOCH);
+fn view(core: &Core, live: &Live, leaf: Option<Seq>) -> View {
+    let path = path_to(core, live.state().id(), live, leaf);
     View {
-        path: items.collect(),
-        leaf,
         system_prompt: live.system_prompt().map(str::to_owned),
         context_size: live.context_size(),
         model: live.model().map(str::to_owned),
         project_path: live.project_path().map(str::to_owned),
-        mode: state.mode(),
-        epoch_at: state.newest_where(leaf, opens),
-        compaction_at: state.newest_where(leaf, |entry| {
-            opens(entry) && entry.kind() == Some(RecordKind::Compaction)
-        }),
+        mode: live.state().mode_on(|seq| path.has(seq)),
+        path,
     }
-}
-
-fn item(seq: Seq, entry: Entry) -> Option<PathItem> {
-    Some(PathItem {
-        seq,
-        kind: entry.kind()?,
-        role: entry.role(),
-        tokens: entry.tokens,
-        calls_tools: entry.has(Entry::CALLS_TOOLS),
-        has_thinking: entry.has(Entry::HAS_THINKING),
-        in_context: entry.has(Entry::IN_CONTEXT),
-    })
 }
 
 fn epoch_of(core: &Core, id: SessionId, seq: Seq) -> Result<Epoch, TurnError> {

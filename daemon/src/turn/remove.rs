@@ -43,6 +43,7 @@ pub(super) fn delete_because(
 /// Removes what was said, before anything that needs space on the disk: a full one is what people delete for.
 fn strip(core: &Core, id: SessionId) -> Result<(), TurnError> {
     core.builds.forget(id);
+    core.paths.forget(id);
     core.compactions.forget(id);
     core.loops.forget(id);
     core.recalled.forget(id);

@@ -52,6 +52,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         chats: Chats::default(),
         compactions: Compactions::new(Tasks::new()),
         counts: Counts::new(dir.join("vocab")),
+        paths: super::Paths::default(),
         builds: Builds::default(),
         recalled: Recalled::default(),
         loops: Loops::default(),

@@ -98,7 +98,7 @@ pub(super) fn untold(core: &Core, prepared: &Prepared) -> Result<Vec<Delta>, Tur
             deltas.push(Delta { topic, text: rendered(entry) });
         }
     }
-    let changes = goal_changes(core, prepared.id, &prepared.places, prepared.told.goal_until)?;
+    let changes = goal_changes(core, prepared.id, prepared.places(), prepared.told.goal_until)?;
     let text = goal_delta(&prepared.facts.goal, &changes);
     if !text.is_empty() {
         deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text });

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::compaction::Reliability;
 use super::context::CountKind;
 use super::session::MessageInput;
 use crate::content::ToolResult;
@@ -203,6 +204,12 @@ pub struct ChatUsage {
     /// Tokens of the answer, thinking included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_tokens: Option<u64>,
+    /// Compactions on the active path.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub compression_count: u64,
+    /// How far the conversation can be trusted, once it was compacted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<Reliability>,
     /// Tokens of the context that was sent, as the daemon counted.
     pub context_tokens: u64,
     /// The most that may be sent.
@@ -267,4 +274,9 @@ pub struct ChatSubmitToolResultsResult {
 pub struct ChatCancelResult {
     /// False when no turn was going on.
     pub canceled: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::compaction::Reliability;
 use super::context::{ContextBuildResult, CountKind};
 use crate::content::{RecordKind, Role};
 use crate::{CheckpointId, Seq, SessionId};
@@ -140,6 +141,9 @@ pub struct ContextStatusResult {
     pub compression_count: u64,
     /// Checkpoints in force.
     pub checkpoint_count: u64,
+    /// How far the conversation can be trusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<Reliability>,
 }
 
 /// A part of a window.

@@ -11,6 +11,8 @@ use crate::context::contents::{Contents, ContentsError};
 use crate::context::ledger::Ledger;
 use crate::tokens::Counter;
 
+/// Files whose names are looked for in a new context: those that were changed last.
+const MEASURED_FILES: usize = 10;
 /// Records that are read at once.
 const BATCH: usize = 64;
 
@@ -99,5 +101,7 @@ pub(crate) fn to_keep(
     let on_path = |seq: &&Seq| input.path.binary_search_by_key(*seq, |item| item.seq).is_ok();
     let pins: Vec<Seq> = input.pins.iter().filter(on_path).copied().collect();
     let pins = texts(contents, &pins)?;
+    // What was worked on long ago may be no more than a number in the ledger.
+    let files = files[files.len().saturating_sub(MEASURED_FILES)..].to_vec();
     Ok(Kept { task, pins, decisions: input.decisions.to_vec(), files, identifiers })
 }

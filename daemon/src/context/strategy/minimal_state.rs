@@ -4,7 +4,7 @@
 
 use ollm_protocol::content::{HeadItem, RecordBody, Role};
 
-use super::checkpointed::{keep_begun, summarized};
+use super::checkpointed::{RECENT_PERCENT, keep_begun, summarized};
 use super::keep::Keeper;
 use super::opening::Reserve;
 use super::{Ground, Strategy};
@@ -62,7 +62,7 @@ impl Strategy for MinimalState {
             }
         }
         let for_state = (target * STATE_PERCENT / 100).min(STATE_TOKENS);
-        let room = keeper.left.saturating_sub(for_state);
+        let room = keeper.left.saturating_sub(for_state) * RECENT_PERCENT / 100;
         let units = split(path);
         keeper.keep_newest(&units, room)?;
         keep_begun(&mut keeper, target)?;
@@ -72,6 +72,7 @@ impl Strategy for MinimalState {
         let share = keeper.left.min(for_state);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
+        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()))?;
         Ok(Some(keeper.into_head(false)))
     }
 }

@@ -76,6 +76,9 @@ impl Strategy for PrunedTools {
         let mut keeper = Keeper::new(ground, target);
         keeper.left = target + target / 10;
         let reserve = if start > 0 { keeper.reserve(start)? } else { Reserve::default() };
+        if start > 0 && !keep_split(&mut keeper, start)? {
+            return Ok(None);
+        }
         for at in start..path.len() {
             let form = pruned.get(&at).cloned().unwrap_or(Form::Whole);
             // What leaves no room for what must be there is no plan.
@@ -90,6 +93,22 @@ impl Strategy for PrunedTools {
             keeper.keep_earlier(start)?;
         }
         Ok(Some(keeper.into_head(true)))
+    }
+}
+
+/// Keeps the user message that is being answered, where the records behind `start` begin within its turn; false when
+/// it does not fit.
+fn keep_split(keeper: &mut Keeper<'_, '_, '_>, start: usize) -> Result<bool, ContentsError> {
+    let path = keeper.ground.path;
+    let is_split =
+        path[start..].iter().find(|item| item.enters()).is_some_and(|item| !item.is_user_message());
+    let began = path[..start].iter().rposition(PathItem::is_user_message);
+    match began.filter(|_| is_split) {
+        Some(at) => {
+            let share = keeper.left / 2;
+            keeper.keep_user(at, share)
+        }
+        None => Ok(true),
     }
 }
 

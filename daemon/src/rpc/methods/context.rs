@@ -28,7 +28,7 @@ async fn status(
     handles: Arc<Handles>,
     params: ContextStatusParams,
 ) -> Result<ContextStatusResult, RpcError> {
-    Ok(turn::blocking(&handles.core, move |core| turn::context_status(core, &params)).await?)
+    Ok(turn::context_status(&handles.core, params).await?)
 }
 
 async fn inspect(

@@ -22,6 +22,14 @@ impl SessionState {
         changes.filter(|(seq, _)| on_path(seq)).map(|(_, change)| change.clone()).collect()
     }
 
+    /// The mode that the records of a path left in force.
+    pub(crate) fn mode_on(&self, on_path: impl Fn(ollm_protocol::Seq) -> bool) -> Option<String> {
+        let header = self.carry.header.as_ref();
+        let mut changes = self.carry.mode_changes.iter().rev();
+        let changed = changes.find(|(seq, _)| on_path(*seq)).map(|(_, change)| change.to.clone());
+        changed.or_else(|| header.and_then(|header| header.mode.clone()))
+    }
+
     /// The mode in force.
     pub(crate) fn mode(&self) -> Option<String> {
         let header = self.carry.header.as_ref();
@@ -90,7 +98,8 @@ impl SessionState {
         metadata
     }
 
-    fn compression_count(&self) -> u64 {
+    /// Compactions on the active path.
+    pub(crate) fn compression_count(&self) -> u64 {
         let mut count = 0;
         if self.carry.compaction_records == 0 {
             return 0;

@@ -16,6 +16,7 @@ use super::answer::{Answer, Stop};
 use super::ask::Asked;
 use super::plan::Plan;
 use super::{Accepted, ChatError, Slot};
+use crate::context::reliability::{Evidence, judge};
 use crate::events::EventDraft;
 use crate::model::{Capability, ChatEnd, ModelError, ModelInfo, PromptCount, Target};
 use crate::shutdown::Tasks;
@@ -185,7 +186,8 @@ impl Turn {
                 return Err(ChatError::Model { source: error.clone(), partial }.into());
             }
         };
-        let usage = usage(info, asked, end, effective);
+        let compactions = core.sessions.peek(self.plan.id, |live| live.state().compression_count());
+        let usage = usage(info, asked, end, (effective, compactions.unwrap_or_default()));
         self.tell(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(asked, end, partial).await?;
         match partial {
@@ -301,11 +303,24 @@ fn prompt_tokens(end: &ChatEnd) -> Option<u64> {
     }
 }
 
-fn usage(info: &ModelInfo, asked: &Asked, end: &ChatEnd, effective: Option<u32>) -> ChatUsage {
+fn usage(
+    info: &ModelInfo,
+    asked: &Asked,
+    end: &ChatEnd,
+    (effective, compression_count): (Option<u32>, u64),
+) -> ChatUsage {
+    let evidence = Evidence {
+        parameters: info.parameter_count,
+        n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
+        count_kind: asked.built.count_kind,
+        retention: None,
+    };
     ChatUsage {
         prompt_tokens: prompt_tokens(end),
         cached_tokens: end.cached_tokens,
         answer_tokens: end.answer_tokens,
+        compression_count,
+        reliability: (compression_count > 0).then(|| judge(&evidence)),
         context_tokens: asked.built.tokens_used,
         prompt_limit: asked.built.token_budget,
         count_kind: Some(asked.built.count_kind),

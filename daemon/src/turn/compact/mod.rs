@@ -24,6 +24,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use serde_json::json;
 
 pub(crate) use error::CompactError;
+pub(super) use requested::judged;
 pub(crate) use requested::{checkpoints, compact};
 pub(crate) use slots::Compactions;
 

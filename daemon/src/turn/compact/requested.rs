@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::Retention;
 use ollm_protocol::methods::compaction::{
     CompactStrategy, ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
     Reliability,
@@ -184,13 +185,20 @@ async fn untouched(
 async fn reliability(
     core: &Core,
     ground: &Ground,
-    (compression_count, count_kind): (u64, CountKind),
-    retention: Option<ollm_protocol::content::Retention>,
+    evidence: (u64, CountKind),
+    retention: Option<Retention>,
 ) -> Reliability {
-    let info = async {
-        let model = ground.prepared.model.as_deref()?;
-        core.models.info(model).await.ok()
-    };
+    judged(core, ground.prepared.model.as_deref(), evidence, retention).await
+}
+
+/// How far a conversation with a model can be trusted, by its compactions and the kind of counting.
+pub(in crate::turn) async fn judged(
+    core: &Core,
+    model: Option<&str>,
+    (compression_count, count_kind): (u64, CountKind),
+    retention: Option<Retention>,
+) -> Reliability {
+    let info = async { core.models.info(model?).await.ok() };
     let info = tokio::time::timeout(SIZE_WAIT, info).await.ok().flatten();
     judge(&Evidence {
         parameters: info.and_then(|info| info.parameter_count),
