@@ -26,6 +26,12 @@ pub(crate) enum Rejected {
         /// The section.
         section: Section,
     },
+    /// It reached its longest before a section.
+    #[error("the summary was too long and broke off before the section {}", section.title())]
+    BrokeOff {
+        /// The section.
+        section: Section,
+    },
     /// It would not save anything.
     #[error("the summary has {tokens} tokens in place of {replaced}")]
     Longer {
@@ -64,7 +70,8 @@ pub(crate) fn verify(
     let summary = Summary::parse(whole);
     for section in NEEDED {
         if summary.lines(section).is_empty() {
-            return Err(Rejected::Missing { section });
+            let (cut, missing) = (Rejected::BrokeOff { section }, Rejected::Missing { section });
+            return Err(if is_cut { cut } else { missing });
         }
     }
     let Limits { replaced, target } = limits;
@@ -92,6 +99,13 @@ mod tests {
     fn check(answer: &str, limits: (u64, u64)) -> Result<String, Rejected> {
         let limits = Limits { replaced: limits.0, target: limits.1 };
         verify(answer, false, &Counter::ESTIMATE, limits).map(|summary| summary.render())
+    }
+
+    #[test]
+    fn an_answer_that_broke_off_is_told_that_it_was_too_long() {
+        let limits = Limits { replaced: 2000, target: 200 };
+        let cut = verify("## Goal\nBuild it.\n## Prog", true, &Counter::ESTIMATE, limits);
+        assert_eq!(cut, Err(Rejected::BrokeOff { section: Section::Progress }));
     }
 
     #[test]
