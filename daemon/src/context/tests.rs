@@ -45,7 +45,11 @@ impl Session {
             tokens: Counter::ESTIMATE.count_record(&body),
             calls_tools: has(|part| matches!(part, Part::ToolCall { .. })),
             has_thinking: has(|part| matches!(part, Part::Thinking { .. })),
-            in_context: matches!(&body, RecordBody::Custom(custom) if custom.context_text.is_some()),
+            in_context: match &body {
+                RecordBody::Custom(custom) => custom.context_text.is_some(),
+                RecordBody::Compaction(compaction) => compaction.epoch.is_none(),
+                _ => false,
+            },
         });
         self.bodies.insert(seq, body);
         seq

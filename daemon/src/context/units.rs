@@ -20,7 +20,8 @@ pub(crate) struct PathItem {
     pub calls_tools: bool,
     /// For a message: it has thinking parts.
     pub has_thinking: bool,
-    /// For a custom record: it has a text for the context.
+    /// For a custom record: it has a text for the context. For a compaction: another program made it, so it is no more
+    /// than a note.
     pub in_context: bool,
 }
 
@@ -46,10 +47,10 @@ impl PathItem {
             (RecordKind::Message, Some(Role::User)) => Place::User,
             (RecordKind::Message, Some(Role::Assistant)) => Place::Assistant,
             (RecordKind::Message, Some(Role::Tool)) | (RecordKind::ToolCall, _) => Place::Result,
-            (RecordKind::Message, _)
-            | (RecordKind::Delta | RecordKind::BranchSummary | RecordKind::Compaction, _) => {
+            (RecordKind::Message, _) | (RecordKind::Delta | RecordKind::BranchSummary, _) => {
                 Place::Note
             }
+            (RecordKind::Compaction, _) if self.in_context => Place::Note,
             (RecordKind::Custom, _) if self.in_context => Place::User,
             _ => Place::Outside,
         }

@@ -121,7 +121,10 @@ impl Path {
             tokens: entry.tokens,
             calls_tools: entry.has(Entry::CALLS_TOOLS),
             has_thinking: entry.has(Entry::HAS_THINKING),
-            in_context: entry.has(Entry::IN_CONTEXT),
+            in_context: match kind {
+                RecordKind::Compaction => !entry.has(Entry::OPENS_EPOCH),
+                _ => entry.has(Entry::IN_CONTEXT),
+            },
         });
     }
 
