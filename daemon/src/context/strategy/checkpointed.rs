@@ -53,7 +53,7 @@ impl Strategy for Checkpointed {
         keeper.keep_task(reserve)?;
         keeper.keep_pins(reserve)?;
         keeper.keep_files(start, reserve)?;
-        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()))?;
+        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()), reserve)?;
         keep_rest(&mut keeper, units)?;
         Ok(Some(keeper.into_head(true)))
     }

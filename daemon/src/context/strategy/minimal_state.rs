@@ -72,7 +72,7 @@ impl Strategy for MinimalState {
         let share = keeper.left.min(for_state);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
-        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()))?;
+        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()), reserve)?;
         Ok(Some(keeper.into_head(false)))
     }
 }

@@ -17,6 +17,8 @@ const FILE_PERCENT: u64 = 5;
 const MORE_TOKENS: u64 = 12;
 /// Tokens with which the ledger can say at least how much it leaves out, of both kinds.
 const MIN_FILES_TOKENS: u64 = 32;
+/// Of what user messages may have, a part is put aside for earlier ones.
+const EARLIER_PART: u64 = 8;
 /// Most records after the last checkpoint that are looked at for files.
 const MAX_LEDGER_RECORDS: usize = 2000;
 /// An earlier user message may have this part of what is left before it is cut.
@@ -68,10 +70,12 @@ pub(super) struct Reserve {
     task: u64,
     pins: u64,
     files: u64,
+    earlier: u64,
 }
 
 impl Keeper<'_, '_, '_> {
-    /// Puts tokens aside for the original task, for pins, and for the files of the records behind `start`.
+    /// Puts tokens aside for the original task, for pins, for the files of the records behind `start`, and for
+    /// what the user said before the newest turns.
     pub(super) fn reserve(&mut self, start: usize) -> Result<Reserve, ContentsError> {
         let task = self.for_task()?;
         self.left -= task;
@@ -80,7 +84,9 @@ impl Keeper<'_, '_, '_> {
         self.left -= pins;
         let files = self.for_files(start)?;
         self.left -= files;
-        Ok(Reserve { task, pins, files })
+        let earlier = (self.ground.user_tokens / EARLIER_PART).min(self.left / QUOTE_PART);
+        self.left -= earlier;
+        Ok(Reserve { task, pins, files, earlier })
     }
 
     fn for_task(&mut self) -> Result<u64, ContentsError> {
@@ -166,7 +172,12 @@ impl Keeper<'_, '_, '_> {
     }
 
     /// Quotes what the user said before record `end`, the newest first; a long one keeps its ends.
-    pub(super) fn keep_earlier(&mut self, end: usize) -> Result<(), ContentsError> {
+    pub(super) fn keep_earlier(
+        &mut self,
+        end: usize,
+        reserve: Reserve,
+    ) -> Result<(), ContentsError> {
+        self.left += reserve.earlier;
         let path = self.ground.path;
         let mut loaded = end;
         for at in (0..end).rev() {

@@ -90,7 +90,7 @@ impl Strategy for PrunedTools {
             keeper.keep_task(reserve)?;
             keeper.keep_pins(reserve)?;
             keeper.keep_files(start, reserve)?;
-            keeper.keep_earlier(start)?;
+            keeper.keep_earlier(start, reserve)?;
         }
         Ok(Some(keeper.into_head(true)))
     }
