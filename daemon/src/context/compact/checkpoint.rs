@@ -8,6 +8,7 @@ use ollm_protocol::{CheckpointId, Timestamp};
 
 use super::fit::fit;
 use super::sections::{Section, Summary};
+use crate::context::ledger::Ledger;
 use crate::tokens::Counter;
 
 /// The level of a new checkpoint.
@@ -153,6 +154,12 @@ pub(crate) fn merge(
         sources.extend(one.sources.iter().copied());
         sources.push(one.id);
     }
+    let of = |one: &Checkpoint| Ledger {
+        modified: one.files_modified.clone(),
+        read: one.files_read.clone(),
+    };
+    let mut files = of(older);
+    files.join(&of(newer));
     Checkpoint {
         id,
         level: MERGED,
@@ -165,8 +172,8 @@ pub(crate) fn merge(
         original_tokens: older.original_tokens + newer.original_tokens,
         compression_count: older.compression_count.max(newer.compression_count) + 1,
         key_decisions: listed(&older.key_decisions, &newer.key_decisions),
-        files_modified: listed(&older.files_modified, &newer.files_modified),
-        files_read: listed(&older.files_read, &newer.files_read),
+        files_modified: files.modified,
+        files_read: files.read,
         next_steps: newer.next_steps.clone(),
         sources,
         provisional: older.provisional || newer.provisional,

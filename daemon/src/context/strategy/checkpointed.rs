@@ -50,9 +50,9 @@ impl Strategy for Checkpointed {
         let room = keeper.left * RECENT_PERCENT / 100;
         keeper.keep_newest(units, room)?;
         keep_begun(&mut keeper, target)?;
+        keeper.keep_files(start, reserve)?;
         keeper.keep_task(reserve)?;
         keeper.keep_pins(reserve)?;
-        keeper.keep_files(start, reserve)?;
         keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()), reserve)?;
         keep_rest(&mut keeper, units)?;
         Ok(Some(keeper.into_head(true)))

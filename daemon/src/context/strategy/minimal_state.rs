@@ -66,9 +66,9 @@ impl Strategy for MinimalState {
         let units = split(path);
         keeper.keep_newest(&units, room)?;
         keep_begun(&mut keeper, target)?;
+        keeper.keep_files(start, reserve)?;
         keeper.keep_task(reserve)?;
         keeper.keep_pins(reserve)?;
-        keeper.keep_files(start, reserve)?;
         let share = keeper.left.min(for_state);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);

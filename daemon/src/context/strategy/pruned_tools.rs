@@ -87,9 +87,9 @@ impl Strategy for PrunedTools {
             }
         }
         if start > 0 {
+            keeper.keep_files(start, reserve)?;
             keeper.keep_task(reserve)?;
             keeper.keep_pins(reserve)?;
-            keeper.keep_files(start, reserve)?;
             keeper.keep_earlier(start, reserve)?;
         }
         Ok(Some(keeper.into_head(true)))
