@@ -135,12 +135,20 @@ pub(super) fn after_record(core: &Arc<Core>, id: SessionId, total_tokens: u64) {
     let core_too = Arc::clone(core);
     drop(core.compactions.tasks.spawn(async move {
         let core = core_too;
+        let work = async {
+            // What was recorded while it looked may be what makes it due.
+            loop {
+                in_background(&core, id).await;
+                if core.compactions.unwatch(id) {
+                    break;
+                }
+            }
+        };
         tokio::select! {
             biased;
             () = core.compactions.tasks.stopping() => {}
-            () = in_background(&core, id) => {}
+            () = work => {}
         }
-        core.compactions.unwatch(id);
     }));
 }
 

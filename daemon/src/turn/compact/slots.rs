@@ -57,6 +57,8 @@ struct Remembered {
     running: Option<Running>,
     /// A task of the background looks after the session.
     is_watched: bool,
+    /// Something was recorded since that task looked.
+    looks_again: bool,
     /// Failures in a row, and until when nothing is tried.
     pause: Option<(u32, Instant)>,
     /// What was told last of a compaction that was left out, and for which newest compaction.
@@ -135,14 +137,20 @@ impl Compactions {
         self.with(id, |one| one.skipped.replace((reason, at)) != Some((reason, at)))
     }
 
-    /// Takes the place of the one task that looks after a session; false when there is one.
+    /// Takes the place of the one task that looks after a session; false when there is one, which then looks again.
     pub(super) fn watch(&self, id: SessionId) -> bool {
-        self.with(id, |one| !std::mem::replace(&mut one.is_watched, true))
+        self.with(id, |one| {
+            one.looks_again = one.is_watched;
+            !std::mem::replace(&mut one.is_watched, true)
+        })
     }
 
-    /// Gives that place up.
-    pub(super) fn unwatch(&self, id: SessionId) {
-        self.with(id, |one| one.is_watched = false);
+    /// Gives that place up; false where something came meanwhile, so that it has to look again.
+    pub(super) fn unwatch(&self, id: SessionId) -> bool {
+        self.with(id, |one| {
+            one.is_watched = std::mem::take(&mut one.looks_again);
+            !one.is_watched
+        })
     }
 
     /// The thresholds between what was told and what is reached now; each is told once on the way up.
