@@ -12,7 +12,8 @@ use super::summarizer::Summarizer;
 use super::tally::Tally;
 use crate::harness::process::rss_kib;
 
-/// Facts are looked for after each new head, and every so many turns besides.
+/// A context is built, and facts are looked for, after each new head, and every so many turns besides.
+const BUILD_EVERY: usize = 5;
 const CHECK_EVERY: usize = 25;
 /// Locked decisions: the first ones soon, the others at long intervals.
 const FIRST_DECISIONS: [usize; 3] = [3, 20, 60];
@@ -27,6 +28,8 @@ struct Run {
     tools: Value,
     n_decisions: usize,
     n_pins: usize,
+    /// Heads that were recorded after the requests of a turn were looked at; they count for the next ones.
+    n_later: usize,
 }
 
 /// Runs one.
@@ -35,7 +38,8 @@ pub(crate) fn run(summarizer: Summarizer, window: u32, n_turns: usize) -> Result
     let tally = Tally::new(summarizer.name().to_owned(), window, n_turns);
     let stage = Stage::new(summarizer, window)?;
     let facts = Facts::default();
-    let mut run = Run { stage, facts, tally, tools: tools(), n_decisions: 0, n_pins: 0 };
+    let mut run =
+        Run { stage, facts, tally, tools: tools(), n_decisions: 0, n_pins: 0, n_later: 0 };
     let mut script = Script::new(u64::from(window) + summarizer as u64, n_turns);
     for at in 0..n_turns {
         let turn = script.turn(at);
@@ -49,7 +53,7 @@ pub(crate) fn run(summarizer: Summarizer, window: u32, n_turns: usize) -> Result
 
 impl Run {
     fn turn(&mut self, at: usize, turn: Turn, script: &mut Script) -> Result<()> {
-        let Self { stage, facts, tally, tools, .. } = self;
+        let Self { stage, facts, tally, tools, n_later, .. } = self;
         stage.server.script(turn.answers);
         let ended =
             stage.chat.turn(&turn.message, tools, |name, args| script.result(name, args))?;
@@ -57,17 +61,33 @@ impl Run {
         if let Some(error) = &ended.error {
             tally.failed(at, error);
         }
+        let (records, asked) = (stage.new_records()?, stage.server.drain());
+        let later = std::mem::take(n_later);
+        let n_heads = later + tally.records(at, &records, &asked);
+        records.iter().for_each(|record| facts.note(record));
+        tally.asked(at, &asked, n_heads);
+        if n_heads > 0 || at.is_multiple_of(BUILD_EVERY) {
+            let before = ended.prompts.last().map(|(tokens, _)| *tokens);
+            self.build(at, before.filter(|_| n_heads == 0), n_heads)?;
+        }
+        Ok(())
+    }
+
+    /// A build as a client asks for it, beside those of the turns.
+    fn build(&mut self, at: usize, before: Option<u64>, n_heads: usize) -> Result<()> {
+        let Self { stage, facts, tally, tools, .. } = self;
         let started = Instant::now();
         let build = stage.chat.call("context.build", json!({ "tools": tools }))?;
         let took = started.elapsed();
-        let (records, asked) = (stage.new_records()?, stage.server.drain());
-        let n_heads = tally.records(at, &records, &asked);
+        // What the daemon compacts by itself, it compacts at any time.
+        let records = stage.new_records()?;
+        let n_later = tally.records(at, &records, &[]);
         records.iter().for_each(|record| facts.note(record));
-        tally.asked(at, &asked, n_heads);
-        let before = ended.prompts.last().map(|(tokens, _)| *tokens).filter(|_| n_heads == 0);
-        tally.build(at, took, &build, before);
-        if n_heads > 0 || at.is_multiple_of(CHECK_EVERY) {
-            tally.facts(at, &build, facts.check(&build));
+        self.n_later += n_later;
+        let tally = &mut self.tally;
+        tally.build(at, took, &build, before.filter(|_| n_later == 0));
+        if n_heads + n_later > 0 || at.is_multiple_of(CHECK_EVERY) {
+            tally.facts(at, &build, self.facts.check(&build));
         }
         Ok(())
     }
