@@ -11,6 +11,8 @@ const SURE_USER_PERCENT: u64 = 5;
 const SURE_DECISION_PERCENT: u64 = 7;
 /// Characters by which a message is known that does not begin with a mark.
 const NEEDLE_CHARS: usize = 24;
+/// Characters that the beginning of a message has that is cut, as few as there may be.
+const CUT_CHARS: usize = 8;
 
 /// A message of the user.
 struct Said {
@@ -98,9 +100,17 @@ impl Facts {
     }
 
     fn check_users(&self, found: &mut Found, build: &Value, text: &str, sure: u64) {
-        let left_out = left_out(build);
+        let left_out = omitted(build, &["budget", "summarized"]);
+        let cut = omitted(build, &["cut"]);
         let is_out = |said: &Said| left_out.iter().any(|(a, b)| (*a..=*b).contains(&said.seq));
-        let shows = |said: &Said| !is_out(said) && text.contains(&said.needle);
+        let says = |said: &Said| {
+            let is_cut = cut.iter().any(|(seq, _)| *seq == said.seq);
+            let end = said.needle.char_indices().nth(CUT_CHARS).map(|(at, _)| at);
+            text.contains(
+                end.filter(|_| is_cut).map_or(said.needle.as_str(), |end| &said.needle[..end]),
+            )
+        };
+        let shows = |said: &Said| !is_out(said) && says(said);
         if let Some(task) = self.users.first() {
             found.expect(shows(task), || "the original task".to_owned());
             let is_ours = task.needle.starts_with("{u:") && task.tokens <= sure;
@@ -114,7 +124,7 @@ impl Facts {
             tokens += said.tokens;
             if !is_out(said) {
                 let what = || format!("message {}, said to be there", said.needle);
-                found.expect(text.contains(&said.needle), what);
+                found.expect(says(said), what);
                 continue;
             }
             n_out += 1;
@@ -145,10 +155,14 @@ impl Facts {
                 format!("the newest changed file, {newest}")
             });
         }
-        let missing = self.changed.iter().filter(|path| !text.contains(path.as_str())).count();
-        let named = more(text, "more changed");
-        let what = || format!("the names of {missing} changed files, {named} are counted");
-        found.expect(missing as u64 <= named, what);
+        let missing = self.changed.iter().filter(|path| !text.contains(path.as_str()));
+        let missing: Vec<&String> = missing.collect();
+        let (n_missing, named) = (missing.len() as u64, more(text, "more changed"));
+        let what = || {
+            let newest = missing.last().map_or("", |path| path.as_str());
+            format!("the names of {n_missing} changed files, {named} are counted: {newest}")
+        };
+        found.expect(n_missing <= named, what);
     }
 }
 
@@ -188,10 +202,10 @@ fn text_of(build: &Value) -> String {
     text
 }
 
-/// The runs of records that are not there at all, by what the build says.
-fn left_out(build: &Value) -> Vec<(u64, u64)> {
+/// The runs of records that a build says to leave out for one of some reasons.
+fn omitted(build: &Value, reasons: &[&str]) -> Vec<(u64, u64)> {
     let items = build["omitted"].as_array().into_iter().flatten();
-    let gone = items.filter(|item| item["reason"] == "budget" || item["reason"] == "summarized");
+    let gone = items.filter(|item| reasons.iter().any(|reason| item["reason"] == *reason));
     gone.filter_map(|item| {
         let first = item["seq"].as_u64()?;
         Some((first, item["throughSeq"].as_u64().unwrap_or(first)))

@@ -62,10 +62,11 @@ impl Run {
             tally.failed(at, error);
         }
         let (records, asked) = (stage.new_records()?, stage.server.drain());
-        let later = std::mem::take(n_later);
-        let n_heads = later + tally.records(at, &records, &asked);
+        let heads = tally.records(at, &records, &asked);
         records.iter().for_each(|record| facts.note(record));
-        tally.asked(at, &asked, n_heads);
+        tally.asked(at, &asked, std::mem::take(n_later) + heads.in_turn);
+        *n_later = heads.after;
+        let n_heads = heads.all();
         if n_heads > 0 || at.is_multiple_of(BUILD_EVERY) {
             let before = ended.prompts.last().map(|(tokens, _)| *tokens);
             self.build(at, before.filter(|_| n_heads == 0), n_heads)?;
@@ -81,7 +82,7 @@ impl Run {
         let took = started.elapsed();
         // What the daemon compacts by itself, it compacts at any time.
         let records = stage.new_records()?;
-        let n_later = tally.records(at, &records, &[]);
+        let n_later = tally.records(at, &records, &[]).all();
         records.iter().for_each(|record| facts.note(record));
         self.n_later += n_later;
         let tally = &mut self.tally;

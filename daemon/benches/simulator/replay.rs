@@ -83,29 +83,38 @@ pub(crate) fn run(session: &Session, summarizer: Summarizer, window: u32) -> Res
     for said in &session.0 {
         if matches!(said, Said::Assistant(_)) {
             compact_if_due(&mut stage, &mut tally, turn)?;
+            n_heads += news(&mut stage, &mut facts, &mut tally, turn)?;
             let build_started = Instant::now();
             let build = stage.chat.call("context.build", json!({ "compact": "auto" }))?;
             let took = build_started.elapsed();
-            let (records, asked) = (stage.new_records()?, stage.server.drain());
-            n_heads += tally.records(turn, &records, &asked);
-            tally.asked(turn, &asked, n_heads);
-            records.iter().for_each(|record| facts.note(record));
+            // One that comes now may be the build's own, or break the next one off from it.
+            let n_later = news(&mut stage, &mut facts, &mut tally, turn)?;
             let tokens = |name: &str| build[name].as_u64().unwrap_or_default();
             let (used, limit) = (tokens("tokensUsed"), tokens("tokenBudget"));
-            tally.build(turn, took, &build, before.filter(|_| n_heads == 0));
+            tally.build(turn, took, &build, before.filter(|_| n_heads + n_later == 0));
             tally.prompts(&[(used, limit)]);
             tally.facts(turn, &build, facts.check(&build));
-            (before, n_heads) = (Some(used), 0);
+            (before, n_heads) = (Some(used), n_later);
         }
         record(&mut stage, said)?;
         if matches!(said, Said::User(_)) {
             turn += 1;
-            n_heads += plant(&mut stage, &mut facts, &mut tally, turn)?;
+            n_heads += news(&mut stage, &mut facts, &mut tally, turn)?;
+            plant(&mut stage, &mut facts, turn)?;
         }
     }
     tally.took = started.elapsed();
     tally.rss_kib = rss_kib(stage.daemon.pid())?;
     Ok(tally)
+}
+
+/// Takes in what was recorded; returns how many new heads are among it.
+fn news(stage: &mut Stage, facts: &mut Facts, tally: &mut Tally, turn: usize) -> Result<usize> {
+    let (records, asked) = (stage.new_records()?, stage.server.drain());
+    records.iter().for_each(|record| facts.note(record));
+    let heads = tally.records(turn, &records, &asked);
+    tally.asked(turn, &asked, 0);
+    Ok(heads.all())
 }
 
 /// As a client does that looks after its context.
@@ -135,10 +144,7 @@ fn record(stage: &mut Stage, said: &Said) -> Result<()> {
 }
 
 /// Sets a goal, decides and pins at known turns.
-fn plant(stage: &mut Stage, facts: &mut Facts, tally: &mut Tally, turn: usize) -> Result<usize> {
-    let records = stage.new_records()?;
-    let n_heads = tally.records(turn, &records, &[]);
-    records.iter().for_each(|record| facts.note(record));
+fn plant(stage: &mut Stage, facts: &mut Facts, turn: usize) -> Result<()> {
     if turn == 1 {
         let goal = json!({ "description": "Untangle the run modes" });
         stage.chat.call("goal.create", goal)?;
@@ -154,5 +160,5 @@ fn plant(stage: &mut Stage, facts: &mut Facts, tally: &mut Tally, turn: usize) -
     {
         facts.pinned(seq);
     }
-    Ok(n_heads)
+    Ok(())
 }

@@ -55,6 +55,22 @@ pub(crate) struct Tally {
     words: BTreeMap<String, (u64, String)>,
 }
 
+/// How many new heads there were.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Heads {
+    /// Before the last answer, so for one of the prompts up to it.
+    pub(crate) in_turn: usize,
+    /// After it, so for the next prompt.
+    pub(crate) after: usize,
+}
+
+impl Heads {
+    /// All of them.
+    pub(crate) const fn all(self) -> usize {
+        self.in_turn + self.after
+    }
+}
+
 /// What is kept by a compaction record, in its order.
 const KEPT: [&str; 5] = ["task", "pins", "decisions", "files", "identifiers"];
 
@@ -84,23 +100,26 @@ impl Tally {
     }
 
     /// Notes records, and what the model was asked meanwhile; returns how many of the records begin a new head.
-    pub(crate) fn records(&mut self, turn: usize, records: &[Value], asked: &[Asked]) -> usize {
-        let (mut n_heads, mut longest) = (0, 0);
+    pub(crate) fn records(&mut self, turn: usize, records: &[Value], asked: &[Asked]) -> Heads {
+        let (mut heads, mut longest) = (Heads::default(), 0);
         for record in records {
             let kind = record["type"].as_str().unwrap_or_default();
             match kind {
                 "message" | "toolCall" => {
+                    if record["message"]["role"] == "assistant" {
+                        heads = Heads { in_turn: heads.all(), after: 0 };
+                    }
                     self.history += record["tokens"].as_u64().unwrap_or_default();
                 }
                 "snapshot" => self.mark_ms = ms_of_day(record),
                 "compaction" => {
-                    n_heads += 1;
+                    heads.after += 1;
                     self.compaction(turn, record);
                     let ended = ms_of_day(record).zip(self.mark_ms.take());
                     longest = ended.map_or(0, |(end, mark)| end.saturating_sub(mark)).max(longest);
                 }
                 "epoch" => {
-                    n_heads += 1;
+                    heads.after += 1;
                     let cause = record["epoch"]["cause"].as_str().unwrap_or("?");
                     *self.epochs.entry(cause.to_owned()).or_default() += 1;
                 }
@@ -112,7 +131,7 @@ impl Tally {
         let by_model = u64::try_from(by_model.as_millis()).unwrap_or_default();
         let longest = longest.saturating_sub(by_model);
         self.longest_compaction_ms = self.longest_compaction_ms.max(longest);
-        n_heads
+        heads
     }
 
     fn compaction(&mut self, turn: usize, record: &Value) {
