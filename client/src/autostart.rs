@@ -230,11 +230,14 @@ fn run(
     let path = PathBuf::from(command.get_program());
     rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty())
         .map_err(|error| failed("preparing", &path)(error.into()))?;
-    let child = command.spawn().map_err(failed("running", &path))?;
-    // The daemon must hold the only writing end, so that its death ends the pipe.
+    let mut child = command.spawn().map_err(failed("running", &path))?;
+    // The daemon should hold the only writing end, so that its death ends the pipe at once; who was started in the
+    // same instant by another thread may hold one too, so its end is looked for besides.
     drop(writer);
     let wait = READY.min(deadline.saturating_duration_since(Instant::now()));
-    let said = last_words(&mut reader, Instant::now() + wait).map_err(failed("hearing", &path))?;
+    let mut has_failed = || matches!(child.try_wait(), Ok(Some(status)) if !status.success());
+    let said = last_words(&mut reader, Instant::now() + wait, &mut has_failed)
+        .map_err(failed("hearing", &path))?;
     match said {
         None => {
             reap(child);
@@ -248,16 +251,25 @@ fn run(
     }
 }
 
+/// How often it is looked whether a daemon that says nothing has ended.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// What the daemon says on the pipe up to the first line end or its death; `None` when it says nothing in time.
-fn last_words(reader: &mut PipeReader, deadline: Instant) -> io::Result<Option<Vec<u8>>> {
+fn last_words(
+    reader: &mut PipeReader,
+    deadline: Instant,
+    has_failed: &mut dyn FnMut() -> bool,
+) -> io::Result<Option<Vec<u8>>> {
     let mut said = Vec::new();
     let mut chunk = [0_u8; 4096];
     while !said.contains(&b'\n') && said.len() < MAX_READY_BYTES {
-        let wait = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(wait).map_err(io::Error::other)?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left.min(LOOK)).map_err(io::Error::other)?;
         let mut watched = [PollFd::new(&*reader, PollFlags::IN)];
         match poll(&mut watched, Some(&timeout)) {
-            Ok(0) => return Ok(None),
+            Ok(0) if has_failed() => break,
+            Ok(0) if left <= LOOK => return Ok(None),
+            Ok(0) => continue,
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,
             Err(error) => return Err(error.into()),

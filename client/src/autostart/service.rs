@@ -133,7 +133,7 @@ impl Service {
         if status.success() {
             return Ok(());
         }
-        let words = last_words(&mut reader, Instant::now() + WORDS).ok().flatten();
+        let words = last_words(&mut reader, Instant::now() + WORDS, &mut || false).ok().flatten();
         let words = String::from_utf8_lossy(&words.unwrap_or_default()).into_owned();
         let first = words.lines().next().unwrap_or_default().trim().to_owned();
         let said = if first.is_empty() { first } else { format!(": {first}") };

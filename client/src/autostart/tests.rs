@@ -153,7 +153,7 @@ fn the_pipe_is_read_up_to_a_line_an_end_or_the_deadline() {
         writer.write_all(written).unwrap();
         let held = (!hang_up).then_some(writer);
         let deadline = Instant::now() + Duration::from_millis(30);
-        assert_eq!(last_words(&mut reader, deadline).unwrap().as_deref(), expect);
+        assert_eq!(last_words(&mut reader, deadline, &mut || false).unwrap().as_deref(), expect);
         drop(held);
     };
     check(b"ok\n", false, Some(b"ok\n"));
