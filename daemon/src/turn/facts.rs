@@ -314,7 +314,12 @@ mod tests {
 
         fn facts(&self) -> Facts {
             let places = self.core.sessions.with(self.id, places).expect("open");
-            facts(&self.core, self.id, &places, |_| true).expect("folded")
+            {
+                let path = self.core.sessions.with(self.id, |live| live.state().path());
+                let path = path.expect("open");
+                facts(&self.core, self.id, &places, |seq| path.binary_search(&seq).is_ok())
+                    .expect("folded")
+            }
         }
 
         /// The goal, the entries' keys, and the pins in force.
