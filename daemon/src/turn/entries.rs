@@ -9,7 +9,8 @@ use ollm_protocol::methods::context_entries::{
     ContextListEntriesResult, ContextRemoveEntryParams, ContextRemoveEntryResult, ContextSource,
 };
 
-use super::facts::{Places, merged, own_entries, places};
+use super::facts::{Places, merged, own_entries};
+use super::paths::active;
 use super::shares::{Share, share};
 use super::{Core, TurnError, append, blocking};
 use crate::context::ContextError;
@@ -140,10 +141,7 @@ impl Place {
     /// What holds there, in order, and how much may.
     fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, Share), TurnError> {
         let entries = match self {
-            Self::Session(id) => {
-                let places = core.sessions.with(*id, places)?;
-                in_force(core, *id, &places)?
-            }
+            Self::Session(id) => in_force(core, *id, &active(core, *id)?.places)?,
             Self::Project(path) => merged(shared(core, Some(path))),
             Self::Global => merged(shared(core, None)),
         };
@@ -155,8 +153,7 @@ impl Place {
     fn own(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>, TurnError> {
         Ok(match (self, self.owner()) {
             (Self::Session(id), _) => {
-                let places = core.sessions.with(*id, places)?;
-                own_entries(core, *id, &places)?.get(key).cloned()
+                own_entries(core, *id, &active(core, *id)?.places)?.get(key).cloned()
             }
             (_, Some(owner)) => core.projects.entries(owner).remove(key),
             (_, None) => None,

@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ollm_protocol::content::{ContextEntry, GoalChange, Record, RecordBody, RecordKind};
+use ollm_protocol::content::{ContextEntry, GoalChange, Record, RecordBody};
 use ollm_protocol::{Seq, SessionId};
 
+use super::paths::Path;
 use super::{Core, TurnError, entries};
 use crate::goal::GoalState;
 use crate::projects::{StoredEntries, StoredEntry};
-use crate::session::Live;
 
 /// Most sessions whose folds are kept; each costs what its goals, entries and pins do, some kilobytes as a rule.
 const MAX_KEPT: usize = 256;
@@ -38,41 +38,12 @@ pub(crate) struct Places {
     pub(super) project: Option<String>,
 }
 
-/// Finds them on the active path of an open session: one walk, without the disk.
-pub(crate) fn places(live: &Live) -> Places {
-    let state = live.state();
-    let project = live.project_path().map(str::to_owned);
-    let mut places = Places { project, ..Places::default() };
-    let mut next = state.leaf();
-    while let Some(seq) = next {
-        let Some(entry) = state.entry(seq) else { break };
-        match entry.kind() {
-            Some(RecordKind::Goal) => places.goals.push(seq),
-            Some(RecordKind::ContextEntry) => places.entries.push(seq),
-            Some(RecordKind::Pin) => places.pins.push(seq),
-            _ => {}
-        }
-        next = entry.parent().filter(|parent| *parent < seq);
-    }
-    for seqs in [&mut places.goals, &mut places.entries, &mut places.pins] {
-        seqs.reverse();
-    }
-    places
-}
-
 /// Folds them. Blocks on the disk for what is new since the last time, and for the entries of the project and the home.
-pub(crate) fn facts(
-    core: &Core,
-    id: SessionId,
-    places: &Places,
-    on_path: impl Fn(Seq) -> bool,
-) -> Result<Facts, TurnError> {
-    let mut pins = every_pin(core, id, places)?;
-    pins.retain(|seq| on_path(*seq));
+pub(super) fn facts(core: &Core, id: SessionId, path: &Path) -> Result<Facts, TurnError> {
     Ok(Facts {
-        goal: goals(core, id, places)?,
-        entries: entries::in_force(core, id, places)?,
-        pins,
+        goal: goals(core, id, &path.places)?,
+        entries: entries::in_force(core, id, &path.places)?,
+        pins: pins(core, id, path)?,
     })
 }
 
@@ -94,18 +65,11 @@ pub(super) fn own_entries(
     fold(core, id, &places.entries, |kept| &mut kept.entries)
 }
 
-/// The pins alone; one of a record that is not on the active path says nothing.
-pub(super) fn pins(core: &Core, id: SessionId, places: &Places) -> Result<Vec<Seq>, TurnError> {
-    let mut pins = every_pin(core, id, places)?;
-    if !pins.is_empty() {
-        let path = core.sessions.with(id, |live| live.state().path())?;
-        pins.retain(|seq| path.binary_search(seq).is_ok());
-    }
+/// The pins alone; one of a record that is not on the path says nothing.
+pub(super) fn pins(core: &Core, id: SessionId, path: &Path) -> Result<Vec<Seq>, TurnError> {
+    let mut pins = fold::<Vec<Seq>>(core, id, &path.places.pins, |kept| &mut kept.pins)?.to_vec();
+    pins.retain(|seq| path.has(*seq));
     Ok(pins)
-}
-
-fn every_pin(core: &Core, id: SessionId, places: &Places) -> Result<Vec<Seq>, TurnError> {
-    Ok(fold::<Vec<Seq>>(core, id, &places.pins, |kept| &mut kept.pins)?.to_vec())
 }
 
 /// The changes of the goals behind a record of the path, oldest first. Blocks on the disk.
@@ -277,6 +241,7 @@ mod tests {
     use super::*;
     use crate::projects::Owner;
     use crate::session::{Birth, Draft};
+    use crate::turn::paths::active;
     use crate::turn::scratch;
 
     fn goal(core: &Core, description: &str) -> RecordBody {
@@ -313,13 +278,8 @@ mod tests {
         }
 
         fn facts(&self) -> Facts {
-            let places = self.core.sessions.with(self.id, places).expect("open");
-            {
-                let path = self.core.sessions.with(self.id, |live| live.state().path());
-                let path = path.expect("open");
-                facts(&self.core, self.id, &places, |seq| path.binary_search(&seq).is_ok())
-                    .expect("folded")
-            }
+            let path = active(&self.core, self.id).expect("open");
+            facts(&self.core, self.id, &path).expect("folded")
         }
 
         /// The goal, the entries' keys, and the pins in force.
@@ -365,8 +325,8 @@ mod tests {
         scratch.write(entry("b", None, 0));
         assert_eq!(scratch.told().1, Vec::<String>::new());
 
-        let places = scratch.core.sessions.with(id, places).expect("open");
-        let changes = |after| goal_changes(&scratch.core, id, &places, after).expect("reads").len();
+        let places = &active(&scratch.core, id).expect("open").places;
+        let changes = |after| goal_changes(&scratch.core, id, places, after).expect("reads").len();
         assert_eq!((changes(None), changes(Some(first))), (1, 0));
         scratch.core.recalled.forget(id);
         assert_eq!(scratch.told().0, one.0, "what is not kept is read");

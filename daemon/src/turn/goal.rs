@@ -9,7 +9,8 @@ use ollm_protocol::methods::goal as g;
 use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Method, Seq, SessionId, method};
 use serde::Serialize;
 
-use super::facts::{goals, places};
+use super::facts::goals;
+use super::paths::{active, path_to};
 use super::record::key_use;
 use super::{Core, TurnError, blocking};
 use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
@@ -176,8 +177,8 @@ pub(crate) fn goal_list(
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(TurnError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
     }
-    let places = core.sessions.with(params.session_id, places)?;
-    let state = goals(core, params.session_id, &places)?;
+    let path = active(core, params.session_id)?;
+    let state = goals(core, params.session_id, &path.places)?;
     let all = state.goals();
     let before = params.cursor.map(|cursor| {
         let at = all.iter().position(|goal| goal.id == cursor);
@@ -415,15 +416,15 @@ fn plan(
     key: Option<&KeyUse>,
     make: impl Fn(&GoalState) -> Result<GoalChange, TurnError>,
 ) -> Result<Plan, TurnError> {
-    let (places, leaf, known) = core.sessions.with(id, |live| {
+    let (path, leaf, known) = core.sessions.with(id, |live| {
         let state = live.state();
         let known = key.and_then(|key| state.key(&key.digest.key));
-        (places(live), state.leaf(), known.is_some())
+        (path_to(core, id, live, state.leaf()), state.leaf(), known.is_some())
     })?;
     if known {
         return Ok(Plan::Known);
     }
-    let state = goals(core, id, &places)?;
+    let state = goals(core, id, &path.places)?;
     let change = make(&state)?;
     let n_changed = GoalState::clone(&state).apply(core.clock.now(), &change)?;
     if n_changed == 0 {
@@ -438,8 +439,7 @@ fn written(
     appended: &Appended,
     n_changed: u64,
 ) -> Result<Written, TurnError> {
-    let places = core.sessions.with(id, places)?;
-    let state = goals(core, id, &places)?;
+    let state = goals(core, id, &active(core, id)?.places)?;
     let seq = appended.seq;
     let Some(RecordBody::Goal(change)) = core.sessions.bodies(id, &[seq])?.pop().flatten() else {
         return Err(SessionError::Damaged { id, seq }.into());

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ollm_protocol::content::RecordKind;
 use ollm_protocol::{Seq, SessionId};
 
-use super::Core;
 use super::facts::Places;
+use super::{Core, TurnError};
 use crate::context::PathItem;
 use crate::session::index::Entry;
 use crate::session::{Live, SessionState};
@@ -64,6 +64,11 @@ impl Paths {
         }
         kept.push_back((id, Arc::clone(path)));
     }
+}
+
+/// The active path of a session. Blocks on the disk where the session is not open.
+pub(super) fn active(core: &Core, id: SessionId) -> Result<Arc<Path>, TurnError> {
+    Ok(core.sessions.with(id, |live| path_to(core, id, live, live.state().leaf()))?)
 }
 
 /// The path to a record of an open session; without the disk.

@@ -6,7 +6,8 @@ use ollm_protocol::content::{Pin, RecordBody, RecordKind};
 use ollm_protocol::methods::context_entries::{ContextPinParams, ContextPinResult, PinnedRecord};
 use ollm_protocol::{Seq, SessionId};
 
-use super::facts::{pins, places};
+use super::facts::pins;
+use super::paths::active;
 use super::shares::{Share, share};
 use super::{Core, TurnError, append, blocking};
 use crate::context::ContextError;
@@ -77,21 +78,17 @@ async fn write(
 }
 
 fn in_force(core: &Core, id: SessionId) -> Result<Vec<Seq>, TurnError> {
-    let places = core.sessions.with(id, places)?;
-    pins(core, id, &places)
+    pins(core, id, &*active(core, id)?)
 }
 
 /// Refuses what cannot be quoted.
 fn check(core: &Core, id: SessionId, seq: Seq) -> Result<(), TurnError> {
-    let (entry, on_path) = core.sessions.with(id, |live| {
-        let state = live.state();
-        (state.entry(seq), state.is_on_path(seq, &state.path()))
-    })?;
+    let entry = core.sessions.with(id, |live| live.state().entry(seq))?;
     let kind = entry.ok_or(SessionError::RecordNotFound { id, seq })?.kind();
     if !matches!(kind, Some(RecordKind::Message | RecordKind::ToolCall)) {
         return Err(TurnError::invalid("seq", "only messages and tool calls can be pinned"));
     }
-    if !on_path {
+    if !active(core, id)?.has(seq) {
         return Err(TurnError::invalid("seq", "the record is not on the active path"));
     }
     Ok(())

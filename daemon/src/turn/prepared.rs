@@ -76,7 +76,7 @@ pub(super) fn prepare_at(
     let id = params.session_id;
     let view = core.sessions.with(id, |live| view(core, live, leaf))?;
     let path = &view.path;
-    let facts = facts(core, id, &path.places, |seq| path.has(seq))?;
+    let facts = facts(core, id, path)?;
     let epoch = path.epoch_at.map(|seq| epoch_of(core, id, seq)).transpose()?;
     let checkpoints = match path.compaction_at {
         Some(seq) => compaction_of(core, id, seq)?.checkpoints,
