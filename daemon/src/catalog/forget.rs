@@ -14,7 +14,8 @@
 //!
 //! A crash anywhere leaves either the session's row, whose log is gone, so that the check at the start comes
 //! back here; or its number among the forgotten, and the cleaning begins again, of which every step can be done
-//! twice.
+//! twice. A transaction that a crash cut off, or an error, leaves pages in the WAL though no row tells of them:
+//! then it is emptied too.
 
 use std::sync::Arc;
 
@@ -99,7 +100,7 @@ pub(super) fn clean(writer: &mut Writer) -> Result<(), CatalogError> {
     let conn = writer.conn()?;
     let mut cleaning = match cleaning {
         Some(cleaning) => cleaning,
-        None => match Cleaning::begin(conn).map_err(fail)? {
+        None => match Cleaning::begin(conn, writer.has_stale_journal).map_err(fail)? {
             Some(cleaning) => cleaning,
             None => return writer.note_unclean(),
         },
@@ -109,6 +110,7 @@ pub(super) fn clean(writer: &mut Writer) -> Result<(), CatalogError> {
             return Err(CatalogError::JournalInUse { path: shared.path.clone() });
         }
         strike_off(conn, &cleaning.nums).map_err(fail)?;
+        writer.has_stale_journal = false;
         return writer.note_unclean();
     }
     cleaning.stage = cleaning.step(conn).map_err(fail)?;
@@ -118,9 +120,9 @@ pub(super) fn clean(writer: &mut Writer) -> Result<(), CatalogError> {
 
 impl Cleaning {
     /// `None` when there is nothing to clean up.
-    fn begin(conn: &Connection) -> rusqlite::Result<Option<Self>> {
+    fn begin(conn: &Connection, has_stale_journal: bool) -> rusqlite::Result<Option<Self>> {
         let (nums, shards) = (query::forgotten(conn)?, shards::unmerged(conn)?);
-        let is_idle = nums.is_empty() && shards.is_empty();
+        let is_idle = nums.is_empty() && shards.is_empty() && !has_stale_journal;
         Ok((!is_idle).then_some(Self { nums, shards, stage: Stage::Documents { at: 0 } }))
     }
 

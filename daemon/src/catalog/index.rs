@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use super::docids::DocIds;
 use super::forget::Cleaning;
 use super::query::{self, shards};
-use super::queue::{Forget, Job};
+use super::queue::{Forget, Job, Unclean};
 use super::{CatalogError, Shared, State, forget, rebuild, schema};
 use batch::Indexing;
 
@@ -54,15 +54,27 @@ pub(super) struct Writer {
     pub(super) conn: Option<Connection>,
     /// How far the cleaning up after removals has come.
     pub(super) cleaning: Option<Cleaning>,
+    /// The journal may hold pages that no transaction committed: of a batch that was given up, or that a crash cut
+    /// off. SQLite passes over them, and overwrites them some day.
+    pub(super) has_stale_journal: bool,
     docids: DocIds,
 }
 
 /// Starts the writer thread.
-pub(super) fn spawn(shared: Arc<Shared>, conn: Connection) -> io::Result<JoinHandle<()>> {
+pub(super) fn spawn(
+    shared: Arc<Shared>,
+    conn: Connection,
+    has_stale_journal: bool,
+) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("catalog".into()).spawn(move || {
         step_back();
-        let mut writer =
-            Writer { shared, conn: Some(conn), cleaning: None, docids: DocIds::default() };
+        let mut writer = Writer {
+            shared,
+            conn: Some(conn),
+            cleaning: None,
+            has_stale_journal,
+            docids: DocIds::default(),
+        };
         writer.run();
     })
 }
@@ -125,9 +137,11 @@ impl Writer {
     pub(super) fn note_unclean(&self) -> Result<(), CatalogError> {
         let conn = self.conn()?;
         let fail = |error| self.shared.database_error("read", error);
-        let forgotten = query::forgotten(conn).map_err(fail)?.len();
-        let unmerged = !shards::unmerged(conn).map_err(fail)?.is_empty();
-        self.shared.queue.set_unclean(forgotten, unmerged);
+        self.shared.queue.set_unclean(Unclean {
+            sessions: query::forgotten(conn).map_err(fail)?.len(),
+            shards: !shards::unmerged(conn).map_err(fail)?.is_empty(),
+            journal: self.has_stale_journal,
+        });
         Ok(())
     }
 
@@ -162,6 +176,8 @@ impl Writer {
         if let Some(conn) = &self.conn {
             query::rollback(conn);
         }
+        self.has_stale_journal = true;
+        self.shared.queue.note_stale_journal();
         self.rows_replaced();
         self.shared.set_state(State::Unavailable);
         self.shared.queue.batch_failed();

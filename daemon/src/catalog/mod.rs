@@ -108,15 +108,16 @@ impl Catalog {
             state: AtomicU8::new(State::Ready as u8),
         });
         // What a removal left to clean up is gone on with, unless the first calls want something else.
-        shared.queue.set_unclean(connections.forgotten, connections.unmerged);
+        shared.queue.set_unclean(connections.unclean);
         if connections.fresh {
             shared.set_state(State::Rebuilding);
             shared.queue.ask_check(Duration::ZERO);
         } else if options.check_at_open {
             shared.queue.ask_check(CHECK_AFTER);
         }
-        let thread =
-            index::spawn(Arc::clone(&shared), connections.writer).map_err(CatalogError::Thread)?;
+        let (conn, has_stale_journal) = (connections.writer, connections.unclean.journal);
+        let thread = index::spawn(Arc::clone(&shared), conn, has_stale_journal)
+            .map_err(CatalogError::Thread)?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 

@@ -15,6 +15,17 @@ use ollm_protocol::SessionId;
 use super::CatalogError;
 use pending::{Choice, Pending};
 
+/// What is to be cleaned up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unclean {
+    /// Sessions whose rows are gone and whose words may still be in the files.
+    pub sessions: usize,
+    /// Shards of the index are to be merged.
+    pub shards: bool,
+    /// The journal holds what no transaction brought to its end, which may be of a session that is gone.
+    pub journal: bool,
+}
+
 /// The shortest time from one batch to the next, so that a conversation is indexed in transactions of several
 /// records. The first change after a pause does not wait.
 const PACE: Duration = Duration::from_millis(500);
@@ -152,18 +163,21 @@ impl Queue {
         !self.lock().forgets.is_empty()
     }
 
-    /// How many sessions are to be cleaned up behind, and whether shards are to be merged.
-    pub(super) fn set_unclean(&self, sessions: usize, unmerged: bool) {
-        let mut pending = self.lock();
-        pending.unclean = sessions;
-        pending.unmerged = unmerged;
+    /// Says what is to be cleaned up.
+    pub(super) fn set_unclean(&self, unclean: Unclean) {
+        self.lock().unclean = unclean;
+    }
+
+    /// A transaction was given up.
+    pub(super) fn note_stale_journal(&self) {
+        self.lock().unclean.journal = true;
     }
 
     /// Sessions that were removed and of which something may still be in the files.
     pub(super) fn unclean(&self) -> usize {
         let pending = self.lock();
         let asked: usize = pending.forgets.iter().map(|forget| forget.ids.len()).sum();
-        pending.unclean + pending.stuck.len() + asked
+        pending.unclean.sessions + pending.stuck.len() + asked
     }
 
     /// Waits until nothing of removed sessions is in the files; false when `deadline` came first.

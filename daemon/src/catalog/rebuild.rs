@@ -47,6 +47,8 @@ pub(super) fn recover(writer: &mut Writer) -> Result<(), CatalogError> {
         Ok(connections) => {
             shared.set_reader(Some(connections.reader));
             writer.conn = Some(connections.writer);
+            writer.has_stale_journal = connections.unclean.journal;
+            shared.queue.set_unclean(connections.unclean);
             shared.queue.recovered();
             shared.queue.ask_check(std::time::Duration::ZERO);
             Ok(())

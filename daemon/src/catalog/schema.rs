@@ -8,6 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::error::{CatalogError, is_damage};
 use super::query::{self, shards};
+use super::queue::Unclean;
 use crate::fsutil;
 
 /// The version of tables and tokens. Another one in a file means that it is moved aside and made anew.
@@ -107,10 +108,8 @@ pub(super) struct Connections {
     pub reader: Connection,
     /// The file was made just now, so it holds nothing yet.
     pub fresh: bool,
-    /// Sessions that are gone and whose words may still be in the file.
-    pub forgotten: usize,
-    /// Shards of the index are to be merged.
-    pub unmerged: bool,
+    /// What the daemon before left to clean up.
+    pub unclean: Unclean,
 }
 
 /// Opens the file, or moves one that cannot be used aside and makes a new one.
@@ -161,6 +160,8 @@ pub(super) fn wal_bytes(path: &Path) -> u64 {
 }
 
 fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
+    // A connection that is closed takes its journal with it, so one that is there was left by a crash.
+    let journal = wal_bytes(path) > 0;
     // SQLite would make the file with the rights of the umask.
     drop(fsutil::open_private(path)?);
     let fail = |source| CatalogError::Database { attempt: "open", path: path.to_owned(), source };
@@ -176,9 +177,12 @@ fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     let reader = connect(path).map_err(fail)?;
     reader.pragma_update(None, "query_only", true).map_err(fail)?;
     probe(&reader).map_err(fail)?;
-    let forgotten = query::forgotten(&writer).map_err(fail)?.len();
-    let unmerged = !shards::unmerged(&writer).map_err(fail)?.is_empty();
-    Ok(Some(Connections { writer, reader, fresh, forgotten, unmerged }))
+    let unclean = Unclean {
+        sessions: query::forgotten(&writer).map_err(fail)?.len(),
+        shards: !shards::unmerged(&writer).map_err(fail)?.is_empty(),
+        journal,
+    };
+    Ok(Some(Connections { writer, reader, fresh, unclean }))
 }
 
 /// One more connection to a file that was opened before.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ollm_protocol::SessionId;
 
-use super::{EAGER_MARKS, Forget, Job, Need, PACE, REST};
+use super::{EAGER_MARKS, Forget, Job, Need, PACE, REST, Unclean};
 
 /// What waits.
 #[derive(Default)]
@@ -23,10 +23,7 @@ pub(super) struct Pending {
     pub(super) stuck: Vec<SessionId>,
     /// Their removal was asked for and their rows are still there, so that they must not be shown.
     pub(super) hidden: HashSet<SessionId>,
-    /// Sessions whose rows are gone and whose words may still be in the files.
-    pub(super) unclean: usize,
-    /// Shards of the index are to be merged.
-    pub(super) unmerged: bool,
+    pub(super) unclean: Unclean,
     /// The last job was a slice of the cleaning up.
     pub(super) cleaned: bool,
     /// When to compare with the logs.
@@ -78,7 +75,8 @@ impl Pending {
 
     /// Whether nothing of removed sessions is in the files.
     pub(super) fn is_clean(&self) -> bool {
-        self.unclean == 0 && self.stuck.is_empty() && self.forgets.is_empty()
+        let Unclean { sessions, journal, shards: _ } = self.unclean;
+        sessions == 0 && !journal && self.stuck.is_empty() && self.forgets.is_empty()
     }
 
     /// Whether the catalog holds all that was marked.
@@ -109,7 +107,8 @@ impl Pending {
             return Choice::Do(Job::Forget(Forget { ids, reply: None }));
         }
         // By turns with everything else, so that neither keeps the other waiting for long.
-        let can_clean = (self.unclean > 0 || self.unmerged) && !self.recover;
+        let Unclean { sessions, shards, journal } = self.unclean;
+        let can_clean = (sessions > 0 || shards || journal) && !self.recover;
         if can_clean && !std::mem::take(&mut self.cleaned) {
             self.cleaned = true;
             return Choice::Do(Job::Clean);

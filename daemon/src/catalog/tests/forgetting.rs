@@ -4,6 +4,7 @@ use ollm_protocol::content::Role;
 
 use super::fake::{Bench, at, id};
 use crate::catalog::query::{self, shards};
+use crate::fsutil;
 use crate::session::index::KeyEntry;
 
 /// Begins many words of one session, so that the prefixes by which FTS5 finds its pages are longer than it.
@@ -182,6 +183,32 @@ fn sessions_whose_rows_cannot_be_removed_are_hidden_until_they_can() {
     assert!(bench.holds(b"going"));
     bench.clean();
     assert!(!bench.holds(b"going"));
+    assert_eq!(bench.find("words"), "1:0");
+}
+
+#[test]
+fn a_journal_that_a_crash_left_is_emptied() {
+    let mut bench = Bench::new();
+    bench.say(id(1), Role::User, at(0), "staying words");
+    bench.settle();
+    bench.catalog.shutdown();
+    let journal = bench.path().with_extension("sqlite3-wal");
+    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+    // Without room for its pages the transaction writes them to the journal before its end.
+    conn.pragma_update(None, "cache_size", 1).expect("sets");
+    conn.execute_batch("BEGIN; CREATE TABLE cut_off (text)").expect("writes");
+    for _ in 0..100 {
+        let text = "wordofacrash".repeat(1_000);
+        conn.execute("INSERT INTO cut_off VALUES (?1)", [text]).expect("writes");
+    }
+    let crashed = std::fs::read(&journal).expect("reads");
+    conn.execute_batch("ROLLBACK").expect("gives up");
+    drop(conn);
+    fsutil::replace_unsynced(&journal, &crashed).expect("writes");
+    assert!(bench.holds(b"wordofacrash"));
+    bench.reopen();
+    bench.clean();
+    assert!(!bench.holds(b"wordofacrash"));
     assert_eq!(bench.find("words"), "1:0");
 }
 
