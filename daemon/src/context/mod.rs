@@ -37,6 +37,7 @@ pub(crate) use self::compact::{
 };
 pub(crate) use self::contents::{Contents, ContentsError};
 pub(crate) use self::previous::PreviousBuild;
+pub(crate) use self::strategy::PIN_PERCENT;
 pub(crate) use self::units::PathItem;
 use crate::tokens::Counter;
 

@@ -10,11 +10,8 @@ use super::facts::pins;
 use super::paths::active;
 use super::shares::{Share, share};
 use super::{Core, TurnError, append, blocking};
-use crate::context::ContextError;
+use crate::context::{ContextError, PIN_PERCENT};
 use crate::session::{Draft, SessionError};
-
-/// The most of a prompt that all pinned texts together may have, in percent.
-pub(crate) const PINS_PERCENT: u64 = 10;
 
 /// Pins a record.
 ///
@@ -100,7 +97,7 @@ fn counted(
     id: SessionId,
     seqs: &[Seq],
 ) -> Result<(Share, Vec<PinnedRecord>), TurnError> {
-    let share = share(core, Some(id), PINS_PERCENT)?;
+    let share = share(core, Some(id), PIN_PERCENT)?;
     let bodies = core.sessions.bodies(id, seqs)?;
     let tokens = bodies.into_iter().map(|body| match body {
         Some(RecordBody::Message(message)) => share.count(&message.plain_text()),

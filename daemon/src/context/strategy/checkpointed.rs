@@ -9,7 +9,7 @@ use ollm_protocol::content::HeadItem;
 use super::keep::Keeper;
 use super::{Ground, Strategy};
 use crate::context::contents::ContentsError;
-use crate::context::units::{PathItem, Unit, split};
+use crate::context::units::{Unit, split};
 
 /// Its name.
 pub(super) const NAME: &str = "checkpointed";
@@ -49,11 +49,10 @@ impl Strategy for Checkpointed {
         let reserve = keeper.reserve(start)?;
         let room = keeper.left * RECENT_PERCENT / 100;
         keeper.keep_newest(units, room)?;
-        keep_begun(&mut keeper, target)?;
-        keeper.keep_files(start, reserve)?;
-        keeper.keep_task(reserve)?;
-        keeper.keep_pins(reserve)?;
-        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()), reserve)?;
+        let (first, share) = (keeper.first_turn(), keeper.left.min(target / 2));
+        keeper.keep_begun(first, share)?;
+        keeper.keep_opening(&reserve)?;
+        keeper.keep_earlier(keeper.first_turn(), &reserve)?;
         keep_rest(&mut keeper, units)?;
         Ok(Some(keeper.into_head(true)))
     }
@@ -63,22 +62,6 @@ impl Strategy for Checkpointed {
 pub(super) fn summarized(ground: &Ground<'_, '_>) -> Option<usize> {
     let last = ground.checkpoints.last()?;
     Some(ground.path.partition_point(|item| item.seq <= last.to))
-}
-
-/// Keeps the user message that is being answered, where its turn is kept only in part.
-pub(super) fn keep_begun(
-    keeper: &mut Keeper<'_, '_, '_>,
-    target: u64,
-) -> Result<(), ContentsError> {
-    let path = keeper.ground.path;
-    let first = keeper.first_turn().unwrap_or(path.len());
-    let is_begun = path.get(first).is_none_or(|item| !item.is_user_message());
-    let began = path[..first].iter().rposition(PathItem::is_user_message);
-    if let Some(at) = began.filter(|_| is_begun) {
-        let share = keeper.left.min(target / 2);
-        keeper.keep_user(at, share)?;
-    }
-    Ok(())
 }
 
 /// Gives what is left to turns that did not fit before, as long as they join those that are kept.

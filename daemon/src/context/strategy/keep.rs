@@ -72,10 +72,11 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
         self.kept.contains_key(&at)
     }
 
-    /// The first record that is kept as a turn of its own.
-    pub(super) fn first_turn(&self) -> Option<usize> {
+    /// Where the first record lies that is kept as a turn of its own; the path's end without one.
+    pub(super) fn first_turn(&self) -> usize {
         let quoted = |form: &Form| matches!(form, Form::Earlier(_) | Form::Pinned(_));
-        self.kept.iter().find(|(_, form)| !quoted(form)).map(|(at, _)| *at)
+        let turn = self.kept.iter().find(|(_, form)| !quoted(form));
+        turn.map_or(self.ground.path.len(), |(at, _)| *at)
     }
 
     /// Puts a block before the conversation; nothing where it does not fit.
@@ -110,6 +111,19 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
         self.kept.insert(at, cut.map_or(Form::Whole, Form::Cut));
         self.spend_on_user(cost);
         Ok(true)
+    }
+
+    /// Keeps the user message that is being answered within `share`, where the records from `first` on begin in the
+    /// middle of its turn; false when it does not fit.
+    pub(super) fn keep_begun(&mut self, first: usize, share: u64) -> Result<bool, ContentsError> {
+        let path = self.ground.path;
+        let next = path[first..].iter().find(|item| item.enters());
+        let is_begun = next.is_none_or(|item| !item.is_user_message());
+        let began = path[..first].iter().rposition(PathItem::is_user_message);
+        match began.filter(|_| is_begun) {
+            Some(at) => self.keep_user(at, share),
+            None => Ok(true),
+        }
     }
 
     /// Quotes one user message within `share`; false when not even its ends fit.

@@ -4,7 +4,7 @@
 
 use ollm_protocol::content::{HeadItem, RecordBody, Role};
 
-use super::checkpointed::{RECENT_PERCENT, keep_begun, summarized};
+use super::checkpointed::{RECENT_PERCENT, summarized};
 use super::keep::Keeper;
 use super::opening::Reserve;
 use super::{Ground, Strategy};
@@ -65,14 +65,13 @@ impl Strategy for MinimalState {
         let room = keeper.left.saturating_sub(for_state) * RECENT_PERCENT / 100;
         let units = split(path);
         keeper.keep_newest(&units, room)?;
-        keep_begun(&mut keeper, target)?;
-        keeper.keep_files(start, reserve)?;
-        keeper.keep_task(reserve)?;
-        keeper.keep_pins(reserve)?;
+        let (first, share) = (keeper.first_turn(), keeper.left.min(target / 2));
+        keeper.keep_begun(first, share)?;
+        keeper.keep_opening(&reserve)?;
         let share = keeper.left.min(for_state);
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
-        keeper.keep_earlier(keeper.first_turn().unwrap_or(path.len()), reserve)?;
+        keeper.keep_earlier(keeper.first_turn(), &reserve)?;
         Ok(Some(keeper.into_head(false)))
     }
 }

@@ -13,6 +13,7 @@ mod pruned_tools;
 pub(super) use checkpointed::RECENT_PERCENT;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, HeadItem};
+pub(crate) use opening::PIN_PERCENT;
 
 use super::ContextError;
 use super::contents::{Bodies, ContentsError};

@@ -9,7 +9,7 @@ use crate::context::ledger::{FileUse, Ledger};
 use crate::context::units::PathItem;
 use crate::tokens::Counter;
 
-/// Percent of the prompt limit for pins.
+/// Percent of the prompt limit that all pinned texts together may have.
 pub(crate) const PIN_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
 const FILE_PERCENT: u64 = 5;
@@ -65,12 +65,14 @@ pub(super) fn ledger_text(counter: &Counter, ledger: &Ledger, tokens: u64) -> St
 }
 
 /// Tokens put aside, so that the newest turns do not take what must be there.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Reserve {
     task: u64,
     pins: u64,
     files: u64,
     earlier: u64,
+    /// The files for which they are.
+    ledger: Ledger,
 }
 
 impl Keeper<'_, '_, '_> {
@@ -82,11 +84,12 @@ impl Keeper<'_, '_, '_> {
         self.users -= task;
         let pins = self.for_pins()?;
         self.left -= pins;
-        let files = self.for_files(start)?;
+        let ledger = ledger(self.ground, start)?;
+        let files = self.for_files(&ledger);
         self.left -= files;
         let earlier = (self.ground.user_tokens / EARLIER_PART).min(self.left / QUOTE_PART);
         self.left -= earlier;
-        Ok(Reserve { task, pins, files, earlier })
+        Ok(Reserve { task, pins, files, earlier, ledger })
     }
 
     fn for_task(&mut self) -> Result<u64, ContentsError> {
@@ -106,12 +109,10 @@ impl Keeper<'_, '_, '_> {
         Ok(cost.min(self.pin_share()).min(self.left / 2))
     }
 
-    fn for_files(&mut self, start: usize) -> Result<u64, ContentsError> {
-        let ledger = ledger(self.ground, start)?;
-        let share = self.file_share();
-        let text = ledger_text(self.ground.counter, &ledger, share);
+    fn for_files(&self, ledger: &Ledger) -> u64 {
+        let text = ledger_text(self.ground.counter, ledger, self.file_share());
         let cost = u64::from(self.ground.counter.count_text(&text));
-        Ok(if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) })
+        if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) }
     }
 
     fn pin_share(&self) -> u64 {
@@ -130,8 +131,24 @@ impl Keeper<'_, '_, '_> {
         self.ground.pins.iter().rev().filter_map(at)
     }
 
-    /// Quotes the original task within what was put aside for it, where it is no turn of its own.
-    pub(super) fn keep_task(&mut self, reserve: Reserve) -> Result<(), ContentsError> {
+    /// Puts the files, the original task and the pins before the conversation, within what was put aside for them.
+    pub(super) fn keep_opening(&mut self, reserve: &Reserve) -> Result<(), ContentsError> {
+        self.keep_files(reserve);
+        self.keep_task(reserve)?;
+        self.keep_pins(reserve)
+    }
+
+    fn keep_files(&mut self, reserve: &Reserve) {
+        self.left += reserve.files;
+        if reserve.files > 0 {
+            let tokens = reserve.files.saturating_sub(2 * QUOTE_TOKENS).max(MIN_FILES_TOKENS);
+            let text = ledger_text(self.ground.counter, &reserve.ledger, tokens);
+            self.block("files", text);
+        }
+    }
+
+    /// Quotes the original task where it is no turn of its own.
+    fn keep_task(&mut self, reserve: &Reserve) -> Result<(), ContentsError> {
         self.left += reserve.task;
         self.users += reserve.task;
         let task = self.ground.path.iter().position(PathItem::is_user_message);
@@ -142,7 +159,7 @@ impl Keeper<'_, '_, '_> {
     }
 
     /// Quotes pinned records that are no turns of their own, the newest pin first.
-    pub(super) fn keep_pins(&mut self, reserve: Reserve) -> Result<(), ContentsError> {
+    fn keep_pins(&mut self, reserve: &Reserve) -> Result<(), ContentsError> {
         self.left += reserve.pins;
         let mut share = self.pin_share();
         for at in self.pinned().collect::<Vec<_>>() {
@@ -155,50 +172,27 @@ impl Keeper<'_, '_, '_> {
         Ok(())
     }
 
-    /// Puts the file ledger before the conversation.
-    pub(super) fn keep_files(
-        &mut self,
-        start: usize,
-        reserve: Reserve,
-    ) -> Result<(), ContentsError> {
-        self.left += reserve.files;
-        if reserve.files > 0 {
-            let ledger = ledger(self.ground, start)?;
-            let tokens = reserve.files.saturating_sub(2 * QUOTE_TOKENS);
-            let text = ledger_text(self.ground.counter, &ledger, tokens.max(MIN_FILES_TOKENS));
-            self.block("files", text);
-        }
-        Ok(())
-    }
-
     /// Quotes what the user said before record `end`, the newest first; a long one keeps its ends.
     pub(super) fn keep_earlier(
         &mut self,
         end: usize,
-        reserve: Reserve,
+        reserve: &Reserve,
     ) -> Result<(), ContentsError> {
         self.left += reserve.earlier;
         let path = self.ground.path;
-        let mut loaded = end;
-        for at in (0..end).rev() {
+        let is_missed = |at: &usize| path[*at].is_user_message() && !self.has(*at);
+        let users: Vec<usize> = (0..end).rev().filter(is_missed).collect();
+        let mut n_loaded = 0;
+        for (n, &at) in users.iter().enumerate() {
             if self.left < MIN_SHARE {
                 break;
             }
-            if !path[at].is_user_message() || self.has(at) {
-                continue;
-            }
-            if at < loaded {
-                let users: Vec<PathItem> = path[..=at]
-                    .iter()
-                    .rev()
-                    .filter(|item| item.is_user_message())
-                    .copied()
-                    .collect();
-                let n_users = batch(users.iter(), self.left);
-                self.ground.bodies.load(&users[..n_users])?;
-                loaded = users[..n_users]
-                    .last()
-                    .map_or(at, |item| path.partition_point(|other| other.seq < item.seq));
+            if n == n_loaded {
+                let waiting = || users[n..].iter().map(|at| &path[*at]);
+                let n_items = batch(waiting(), self.left);
+                let items: Vec<PathItem> = waiting().take(n_items).copied().collect();
+                self.ground.bodies.load(&items)?;
+                n_loaded += n_items;
             }
             let share = (self.left / QUOTE_PART).max(MIN_SHARE);
             if !self.quote_user(at, share)? {

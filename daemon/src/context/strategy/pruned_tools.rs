@@ -76,7 +76,8 @@ impl Strategy for PrunedTools {
         let mut keeper = Keeper::new(ground, target);
         keeper.left = target + target / 10;
         let reserve = if start > 0 { keeper.reserve(start)? } else { Reserve::default() };
-        if start > 0 && !keep_split(&mut keeper, start)? {
+        let share = keeper.left / 2;
+        if start > 0 && !keeper.keep_begun(start, share)? {
             return Ok(None);
         }
         for at in start..path.len() {
@@ -87,28 +88,10 @@ impl Strategy for PrunedTools {
             }
         }
         if start > 0 {
-            keeper.keep_files(start, reserve)?;
-            keeper.keep_task(reserve)?;
-            keeper.keep_pins(reserve)?;
-            keeper.keep_earlier(start, reserve)?;
+            keeper.keep_opening(&reserve)?;
+            keeper.keep_earlier(start, &reserve)?;
         }
         Ok(Some(keeper.into_head(true)))
-    }
-}
-
-/// Keeps the user message that is being answered, where the records behind `start` begin within its turn; false when
-/// it does not fit.
-fn keep_split(keeper: &mut Keeper<'_, '_, '_>, start: usize) -> Result<bool, ContentsError> {
-    let path = keeper.ground.path;
-    let is_split =
-        path[start..].iter().find(|item| item.enters()).is_some_and(|item| !item.is_user_message());
-    let began = path[..start].iter().rposition(PathItem::is_user_message);
-    match began.filter(|_| is_split) {
-        Some(at) => {
-            let share = keeper.left / 2;
-            keeper.keep_user(at, share)
-        }
-        None => Ok(true),
     }
 }
 
