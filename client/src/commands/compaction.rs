@@ -28,8 +28,12 @@ pub(super) fn compact(args: ContextCompactArgs, cx: &mut Cx<'_>) -> Result<(), C
         StrategyArg::Hybrid => CompactStrategy::Hybrid,
     });
     let (dry_run, instructions) = (args.dry_run, args.instructions);
-    let params =
-        ContextCompactParams { session_id, dry_run, strategy, instructions, tools: Vec::new() };
+    let params = ContextCompactParams {
+        dry_run,
+        strategy,
+        instructions,
+        ..ContextCompactParams::new(session_id)
+    };
     run(&params, cx)
 }
 
@@ -39,13 +43,7 @@ pub(super) fn in_chat(
     apply: bool,
     cx: &mut Cx<'_>,
 ) -> Result<(), CommandError> {
-    let params = ContextCompactParams {
-        session_id,
-        dry_run: !apply,
-        strategy: None,
-        instructions: None,
-        tools: Vec::new(),
-    };
+    let params = ContextCompactParams { dry_run: !apply, ..ContextCompactParams::new(session_id) };
     run(&params, cx)
 }
 

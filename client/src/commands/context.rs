@@ -27,13 +27,11 @@ pub(super) fn run(command: ContextCommand, cx: &mut Cx<'_>) -> Result<(), Comman
 
 fn build(args: ContextBuildArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let params = ContextBuildParams {
-        session_id: cx.session(&args.id)?,
         context_size: args.size,
-        model: None,
         strategy: args.strategy,
-        tools: Vec::new(),
         pending: args.pending,
         compact: if args.auto { CompactMode::Auto } else { CompactMode::Never },
+        ..ContextBuildParams::new(cx.session(&args.id)?)
     };
     let reply = cx.call_patiently::<ContextBuild>(&params, PATIENCE)?;
     cx.print(&reply, |built, cx| {

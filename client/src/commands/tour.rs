@@ -16,7 +16,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::method::{
     ContextBuild, DaemonStatus, SessionExport, SessionImport, SessionSearch,
 };
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
     ExportFormat, SearchSort, SessionExportParams, SessionImportParams, SessionSearchParams,
@@ -150,13 +150,8 @@ fn build(
     steps: &mut Steps<'_, '_>,
 ) -> Result<(), CommandError> {
     let built = client.call::<ContextBuild>(&ContextBuildParams {
-        session_id: id,
         context_size: Some(WINDOW),
-        model: None,
-        strategy: None,
-        tools: Vec::new(),
-        pending: None,
-        compact: CompactMode::Never,
+        ..ContextBuildParams::new(id)
     })?;
     let whole = client.call::<ollm_protocol::method::SessionGet>(&scratch::first_page(id))?;
     let (used, limit) = (built.tokens_used, built.token_budget);

@@ -160,6 +160,13 @@ pub(crate) struct ContextConfig {
     pub user_share: f64,
 }
 
+impl ContextConfig {
+    /// The window of a session in tokens; `own` is what it names itself.
+    pub(crate) fn size_for(&self, own: Option<u32>) -> u32 {
+        own.or(self.size).unwrap_or(DEFAULT_CONTEXT_SIZE)
+    }
+}
+
 /// Goals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GoalsConfig {

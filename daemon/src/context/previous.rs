@@ -35,6 +35,15 @@ impl PreviousBuild {
         }
     }
 
+    /// Over the messages.
+    pub(crate) fn digest(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for (hash, _) in &self.marks {
+            hasher.update(hash.as_bytes());
+        }
+        hasher.finalize()
+    }
+
     /// Tokens of this build that `next`, whose messages are given, begins with.
     pub(super) fn prefix_tokens(
         &self,

@@ -2,21 +2,21 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Epoch, RecordBody};
+use ollm_protocol::content::RecordBody;
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
-use super::prepared::{Records, prepare};
+use super::prepared::{Prepared, Records, prepare};
 use super::update::check_context_size;
 use super::volatile::untold;
 use super::{Core, TurnError, blocking};
-use crate::config::DEFAULT_CONTEXT_SIZE;
 use crate::context::{self, Built};
 use crate::session::{Draft, SessionError};
 use crate::tokens::Counter;
 
-/// How often a plan is made anew because something was recorded meanwhile, before it is given back unrecorded.
-const MAX_TRIES: usize = 3;
+/// How often a build begins anew, because it had something to tell first or because something was recorded meanwhile,
+/// before what it plans is given back unrecorded.
+const MAX_TRIES: usize = 4;
 
 /// Builds a context; with `compact: auto` a new plan is recorded before it is returned.
 pub(crate) async fn build(
@@ -33,27 +33,64 @@ pub(super) async fn build_with(
     counter: Option<Counter>,
 ) -> Result<ContextBuildResult, TurnError> {
     check_context_size(params.context_size)?;
-    let id = params.session_id;
     let params = Arc::new(params);
-    if params.compact == CompactMode::Auto {
-        tell(core, &params, counter.clone()).await?;
-    }
+    let may_write = params.compact == CompactMode::Auto;
     for _ in 0..MAX_TRIES {
         let (request, counter) = (Arc::clone(&params), counter.clone());
-        let (built, leaf) = blocking(core, move |core| plan(core, &request, counter)).await?;
-        let Some(epoch) = built.new_epoch.clone().filter(|_| params.compact == CompactMode::Auto)
-        else {
-            return Ok(given(core, &params, leaf, built));
-        };
-        match record_epoch(core, id, epoch, leaf).await {
-            Ok(at) => return Ok(given(core, &params, Some(at), built)),
-            Err(TurnError::Session(SessionError::LeafMoved { .. })) => {}
-            Err(error) => return Err(error),
+        match blocking(core, move |core| step(core, &request, counter)).await? {
+            Step::Tell { deltas, leaf } => {
+                record_after(core, &params, leaf, deltas).await?;
+            }
+            Step::Give { built, leaf } => {
+                let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
+                    return Ok(given(core, &params, leaf, *built));
+                };
+                // A head that was planned before another record would leave that one out.
+                let draft = Draft::new(RecordBody::Epoch(epoch), None);
+                if let Some(at) = record_after(core, &params, leaf, vec![draft]).await? {
+                    return Ok(given(core, &params, Some(at), *built));
+                }
+            }
         }
     }
     let request = ContextBuildParams { compact: CompactMode::Never, ..(*params).clone() };
-    let (built, leaf) = blocking(core, move |core| plan(core, &request, counter)).await?;
+    let (built, leaf) = blocking(core, move |core| {
+        let prepared = prepare(core, &request, counter)?;
+        Ok((plan(core, &request, &prepared)?, prepared.leaf))
+    })
+    .await?;
     Ok(given(core, &params, leaf, built))
+}
+
+/// What a build does next.
+enum Step {
+    /// Records what changed beside the conversation and was not told yet, so that this build and all later ones tell
+    /// it at the same place.
+    Tell { deltas: Vec<Draft>, leaf: Option<Seq> },
+    /// Gives what was built.
+    Give { built: Box<Built>, leaf: Option<Seq> },
+}
+
+/// Blocks on the disk.
+fn step(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    counter: Option<Counter>,
+) -> Result<Step, TurnError> {
+    let prepared = prepare(core, params, counter)?;
+    let leaf = prepared.leaf;
+    if params.compact == CompactMode::Auto {
+        let counted = |delta| {
+            let body = RecordBody::Delta(delta);
+            let tokens = prepared.counter.count_record(&body);
+            Draft::new(body, Some((tokens, prepared.counter.identity())))
+        };
+        let deltas: Vec<Draft> = untold(core, &prepared)?.into_iter().map(counted).collect();
+        if !deltas.is_empty() {
+            return Ok(Step::Tell { deltas, leaf });
+        }
+    }
+    Ok(Step::Give { built: Box::new(plan(core, params, &prepared)?), leaf })
 }
 
 fn given(
@@ -66,61 +103,33 @@ fn given(
     built.result
 }
 
-/// Records what changed beside the conversation and was not told yet, so that this build and all later ones tell it at
-/// the same place.
-async fn tell(
-    core: &Arc<Core>,
-    params: &Arc<ContextBuildParams>,
-    counter: Option<Counter>,
-) -> Result<(), TurnError> {
-    let (id, request) = (params.session_id, Arc::clone(params));
-    let find = move |core: &Arc<Core>| {
-        let prepared = prepare(core, &request, counter)?;
-        let counted = |delta| {
-            let body = RecordBody::Delta(delta);
-            let tokens = prepared.counter.count_record(&body);
-            Draft::new(body, Some((tokens, prepared.counter.identity())))
-        };
-        let deltas = untold(core, &prepared)?;
-        Ok((deltas.into_iter().map(counted).collect::<Vec<_>>(), prepared.leaf))
-    };
-    let (drafts, leaf) = blocking(core, find).await?;
-    if drafts.is_empty() {
-        return Ok(());
-    }
-    let answer = core.sessions.append_after(id, leaf, drafts)?;
+/// Records what was made for a leaf; `None` where something else was recorded since.
+async fn record_after(
+    core: &Core,
+    params: &ContextBuildParams,
+    leaf: Option<Seq>,
+    drafts: Vec<Draft>,
+) -> Result<Option<Seq>, TurnError> {
+    let answer = core.sessions.append_after(params.session_id, leaf, drafts)?;
     match answer.await.map_err(|_| SessionError::Stopping)? {
-        // What was recorded meanwhile is told of by the next build.
-        Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
+        Ok(appended) => Ok(Some(appended.seq)),
+        Err(SessionError::LeafMoved { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Records an epoch, unless something was recorded since it was planned: its head would leave that out.
-async fn record_epoch(
-    core: &Core,
-    id: SessionId,
-    epoch: Epoch,
-    leaf: Option<Seq>,
-) -> Result<Seq, TurnError> {
-    let draft = Draft::new(RecordBody::Epoch(epoch), None);
-    let answer = core.sessions.append_after(id, leaf, vec![draft])?;
-    Ok(answer.await.map_err(|_| SessionError::Stopping)??.seq)
 }
 
 /// The window that a session wants, in tokens.
 pub(super) fn context_size(core: &Core, id: SessionId) -> Result<u32, TurnError> {
     let own = core.sessions.with(id, |live| live.context_size())?;
-    Ok(own.or(core.config().context.size).unwrap_or(DEFAULT_CONTEXT_SIZE))
+    Ok(core.config().context.size_for(own))
 }
 
-fn plan(
-    core: &Arc<Core>,
+/// The context of what was prepared. Blocks on the disk.
+pub(super) fn plan(
+    core: &Core,
     params: &ContextBuildParams,
-    counter: Option<Counter>,
-) -> Result<(Built, Option<Seq>), TurnError> {
-    let prepared = prepare(core, params, counter)?;
+    prepared: &Prepared,
+) -> Result<Built, TurnError> {
     let contents = Records { sessions: &core.sessions, id: prepared.id };
-    let input = prepared.input(params, &prepared.checkpoints);
-    Ok((context::build(&input, &contents)?, prepared.leaf))
+    Ok(context::build(&prepared.input(params, &prepared.checkpoints), &contents)?)
 }

@@ -21,7 +21,7 @@ const MAX_RECIPES: usize = 16;
 pub(crate) struct Builds(Mutex<HashMap<SessionId, Remembered>>);
 
 struct Remembered {
-    build: PreviousBuild,
+    build: Arc<PreviousBuild>,
     gauge: Gauge,
     /// The last builds, the newest last.
     recipes: VecDeque<Recipe>,
@@ -85,8 +85,8 @@ impl Builds {
         self.lock().remove(&id);
     }
 
-    pub(super) fn last(&self, id: SessionId) -> Option<PreviousBuild> {
-        self.lock().get(&id).map(|remembered| remembered.build.clone())
+    pub(super) fn last(&self, id: SessionId) -> Option<Arc<PreviousBuild>> {
+        self.lock().get(&id).map(|remembered| Arc::clone(&remembered.build))
     }
 
     /// How one of the last builds of a session came about; the newest without a name.
@@ -94,6 +94,12 @@ impl Builds {
         let builds = self.lock();
         let mut recipes = builds.get(&id)?.recipes.iter().rev();
         recipes.find(|recipe| build_id.is_none_or(|wanted| recipe.build_id == wanted)).cloned()
+    }
+
+    /// Params of a build with the tools of the last one, which the next one will have too.
+    pub(super) fn like_last(&self, id: SessionId) -> ContextBuildParams {
+        let tools = self.recipe(id, None).map(|recipe| recipe.params.tools.clone());
+        ContextBuildParams { tools: tools.unwrap_or_default(), ..ContextBuildParams::new(id) }
     }
 
     /// Notes how full the next context will be, which was planned and not built for anybody.
@@ -123,18 +129,10 @@ impl Builds {
         if recipes.len() == MAX_RECIPES {
             recipes.pop_front();
         }
-        let (build_id, digest) = (result.build_id.clone(), digest(result));
+        let (build_id, digest) = (result.build_id.clone(), build.digest());
         recipes.push_back(Recipe { build_id, params: Arc::clone(params), leaf, digest });
-        builds.insert(id, Remembered { build, gauge, recipes });
+        builds.insert(id, Remembered { build: Arc::new(build), gauge, recipes });
     }
-}
-
-/// A digest of the messages of a build.
-pub(super) fn digest(result: &ContextBuildResult) -> blake3::Hash {
-    let mut hasher = blake3::Hasher::new();
-    // A hasher takes everything, and messages have string keys.
-    drop(serde_json::to_writer(&mut hasher, &result.messages));
-    hasher.finalize()
 }
 
 /// How full the next context of a session will be; `None` where none was built, or the leaf went elsewhere since.

@@ -9,12 +9,12 @@ use ollm_protocol::methods::inspect::{
     ContextStatusResult, EpochSummary,
 };
 
-use super::builds::digest;
+use super::build::plan;
 use super::compact::judged;
-use super::prepared::{Prepared, Records, plain_params, prepare, prepare_at};
+use super::prepared::{Prepared, prepare, prepare_at};
 use super::update::check_context_size;
 use super::{Core, TurnError, blocking};
-use crate::context::{self, Built, Piece, What, trigger};
+use crate::context::{Built, Piece, What, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
@@ -37,13 +37,10 @@ fn fill(
     params: &ContextStatusParams,
 ) -> Result<(ContextStatusResult, Option<Retention>), TurnError> {
     let id = params.session_id;
-    // With the tools of the last build, which the next one will have too.
-    let last = core.builds.recipe(id, None);
-    let tools = last.map(|recipe| recipe.params.tools.clone()).unwrap_or_default();
     let context_size = params.context_size;
-    let params = ContextBuildParams { tools, context_size, ..plain_params(id) };
+    let params = ContextBuildParams { context_size, ..core.builds.like_last(id) };
     let prepared = prepare(core, &params, None)?;
-    let built = built(core, &prepared, &params)?;
+    let built = plan(core, &params, &prepared)?;
     let result = &built.result;
     let budget = &result.budget;
     let status = ContextStatusResult {
@@ -72,9 +69,8 @@ pub(crate) fn context_inspect(
     params: ContextInspectParams,
 ) -> Result<ContextInspectResult, TurnError> {
     let ContextInspectParams { session_id: id, build_id, model, tools } = params;
-    let recipe = core.builds.recipe(id, build_id.as_deref());
     if let Some(build_id) = build_id {
-        let Some(recipe) = recipe else {
+        let Some(recipe) = core.builds.recipe(id, Some(&build_id)) else {
             // Whoever names a session that there is not is told that first.
             core.summary(id)?;
             let problem = format!("no recent build of the session is {build_id}");
@@ -83,25 +79,16 @@ pub(crate) fn context_inspect(
         let params = ContextBuildParams { compact: CompactMode::Never, ..(*recipe.params).clone() };
         let mut prepared = prepare_at(core, &params, None, recipe.leaf)?;
         prepared.build_id = build_id;
-        let built = built(core, &prepared, &params)?;
-        let changed = digest(&built.result) != recipe.digest;
+        let built = plan(core, &params, &prepared)?;
+        let changed = built.build.digest() != recipe.digest;
         return Ok(told(&prepared, built, changed));
     }
-    let last = recipe.map(|recipe| recipe.params.tools.clone());
-    let tools = tools.or(last).unwrap_or_default();
-    let params = ContextBuildParams { tools, model, ..plain_params(id) };
+    let last = core.builds.like_last(id);
+    let tools = tools.unwrap_or_else(|| last.tools.clone());
+    let params = ContextBuildParams { tools, model, ..last };
     let prepared = prepare(core, &params, None)?;
-    let built = built(core, &prepared, &params)?;
+    let built = plan(core, &params, &prepared)?;
     Ok(told(&prepared, built, false))
-}
-
-fn built(
-    core: &Core,
-    prepared: &Prepared,
-    params: &ContextBuildParams,
-) -> Result<Built, TurnError> {
-    let contents = Records { sessions: &core.sessions, id: prepared.id };
-    Ok(context::build(&prepared.input(params, &prepared.checkpoints), &contents)?)
 }
 
 fn epoch(prepared: &Prepared) -> Option<EpochSummary> {

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::counts::{Purpose, known, prepare};
 use super::{Core, TurnError, blocking};
-use crate::config::{DEFAULT_CONTEXT_SIZE, OllamaConfig};
+use crate::config::OllamaConfig;
 use crate::model::{
     KvGeometry, ListedModel, ModelError, ModelInfo, ModelSettings, Priority, RunningModel, Secret,
     ServerStatus, Timeouts, advise, clamp_window,
@@ -87,7 +87,7 @@ pub(crate) async fn models_warm(
         return Err(TurnError::invalid("contextSize", format!("must be at least {MIN_WINDOW}")));
     }
     let config = core.config();
-    let wanted = params.context_size.or(config.context.size).unwrap_or(DEFAULT_CONTEXT_SIZE);
+    let wanted = config.context.size_for(params.context_size);
     let started = Instant::now();
     let report = core.models.warm(&model, wanted, config.ollama.keep_alive).await?;
     let info = core.models.info(&model).await?;
@@ -168,7 +168,7 @@ async fn counter_for(
     let ticket = core.models.queues().enter(model, Priority::Side, "model.countTokens");
     ticket.admitted().await;
     if needs_template {
-        let wanted = core.config().context.size.unwrap_or(DEFAULT_CONTEXT_SIZE);
+        let wanted = core.config().context.size_for(None);
         let wanted = clamp_window(wanted, info.trained, info.can("vision").unwrap_or(false));
         let loaded = core.models.in_memory(model).await.and_then(|running| running.effective);
         purpose.num_ctx = Some(core.models.loads().agree(model, wanted, loaded).num_ctx);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, Retention};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::facts::{Facts, Places, facts};
 use super::paths::{Path, path_to};
 use super::volatile::{self, Additions, Told};
 use super::{Core, TurnError, settle};
-use crate::config::{Config, DEFAULT_CONTEXT_SIZE};
+use crate::config::Config;
 use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
 use crate::session::{Live, SessionError, Sessions};
 use crate::tokens::Counter;
@@ -39,7 +39,7 @@ pub(super) struct Prepared {
     view: View,
     mode_text: Option<String>,
     context_size: u32,
-    previous: Option<PreviousBuild>,
+    previous: Option<Arc<PreviousBuild>>,
     config: Arc<Config>,
     /// Names the build.
     pub(super) build_id: String,
@@ -83,11 +83,10 @@ pub(super) fn prepare_at(
         None => Vec::new(),
     };
     let config = core.config();
-    let wanted = params.context_size.or(view.context_size).or(config.context.size);
     let model = params.model.as_ref().or(view.model.as_ref()).or(config.ollama.model.as_ref());
     let counter =
         counter.unwrap_or_else(|| core.counts.load(model.map(String::as_str), None, &params.tools));
-    let context_size = wanted.unwrap_or(DEFAULT_CONTEXT_SIZE);
+    let context_size = config.context.size_for(params.context_size.or(view.context_size));
     let additions = volatile::additions(&facts, &counter, &config, context_size);
     let epoch = path.epoch_at.zip(epoch);
     let told = volatile::told(core, id, &path.items, epoch.as_ref())?;
@@ -165,7 +164,7 @@ impl Prepared {
             compact: params.compact,
             checkpoints,
             epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, epoch)),
-            previous: self.previous.as_ref(),
+            previous: self.previous.as_deref(),
             counter: self.counter.clone(),
             build_id: self.build_id.clone(),
         }
@@ -178,19 +177,6 @@ fn locked(facts: &Facts) -> Vec<String> {
     let decisions = goal.into_iter().flat_map(|goal| &goal.decisions);
     let locked = decisions.filter(|decision| decision.locked && decision.superseded_by.is_none());
     locked.map(|decision| decision.description.clone()).collect()
-}
-
-/// Params of a build that writes nothing and asks for nothing in particular.
-pub(super) fn plain_params(id: SessionId) -> ContextBuildParams {
-    ContextBuildParams {
-        session_id: id,
-        context_size: None,
-        model: None,
-        strategy: None,
-        tools: Vec::new(),
-        pending: None,
-        compact: CompactMode::Never,
-    }
 }
 
 fn view(core: &Core, live: &Live, leaf: Option<Seq>) -> View {

@@ -5,7 +5,6 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::ContextMessage;
 
 use super::{Core, TurnError};
-use crate::config::DEFAULT_CONTEXT_SIZE;
 use crate::context::{ContextError, prompt_limit};
 use crate::tokens::Counter;
 
@@ -37,7 +36,7 @@ pub(super) fn share(
     });
     let (size, model) = own.transpose()?.unwrap_or_default();
     let config = core.config();
-    let size = size.or(config.context.size).unwrap_or(DEFAULT_CONTEXT_SIZE);
+    let size = config.context.size_for(size);
     let model = model.or_else(|| config.ollama.model.clone());
     let limit = prompt_limit(size, config.context.answer_reserve) * percent / 100;
     Ok(Share { limit, counter: core.counts.load(model.as_deref(), None, &[]) })

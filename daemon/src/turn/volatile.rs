@@ -84,7 +84,7 @@ pub(super) fn told(
 
 /// What a model has still to be told. Blocks on the disk.
 ///
-/// Nothing where no epoch was opened yet, or where the one in force will be replaced: the next says it all.
+/// Nothing where no epoch was opened yet: its system message will say it all.
 pub(super) fn untold(core: &Core, prepared: &Prepared) -> Result<Vec<Delta>, TurnError> {
     let has_basis = prepared.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
     if !has_basis {

@@ -28,6 +28,13 @@ pub struct ContextCompactParams {
     pub tools: Vec<Value>,
 }
 
+impl ContextCompactParams {
+    /// A compaction in the configured way.
+    pub const fn new(session_id: SessionId) -> Self {
+        Self { session_id, dry_run: false, strategy: None, instructions: None, tools: Vec::new() }
+    }
+}
+
 /// How a compaction makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

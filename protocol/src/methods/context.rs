@@ -33,6 +33,21 @@ pub struct ContextBuildParams {
     pub compact: CompactMode,
 }
 
+impl ContextBuildParams {
+    /// A build that writes nothing and asks for nothing in particular.
+    pub const fn new(session_id: SessionId) -> Self {
+        Self {
+            session_id,
+            context_size: None,
+            model: None,
+            strategy: None,
+            tools: Vec::new(),
+            pending: None,
+            compact: CompactMode::Never,
+        }
+    }
+}
+
 /// Whether a build may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -3,7 +3,7 @@
 use ollm_protocol::SessionId;
 use ollm_protocol::method::{ContextBuild, ContextCompact, SessionGet, SessionUpdate};
 use ollm_protocol::methods::compaction::{CompactStrategy, ContextCompactParams};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::session::SessionUpdateParams;
 use serde_json::json;
 
@@ -23,21 +23,10 @@ pub(super) fn run(
         ..SessionUpdateParams::new(id)
     })?;
     let done = client.call::<ContextCompact>(&ContextCompactParams {
-        session_id: id,
-        dry_run: false,
         strategy: Some(CompactStrategy::Truncate),
-        instructions: None,
-        tools: Vec::new(),
+        ..ContextCompactParams::new(id)
     })?;
-    let built = client.call::<ContextBuild>(&ContextBuildParams {
-        session_id: id,
-        context_size: None,
-        model: None,
-        strategy: None,
-        tools: Vec::new(),
-        pending: None,
-        compact: CompactMode::Never,
-    })?;
+    let built = client.call::<ContextBuild>(&ContextBuildParams::new(id))?;
     let session = client.call::<SessionGet>(&scratch::first_page(id))?.session;
     if !done.compacted || done.tokens_after >= done.tokens_before {
         return Err(broken("the context is not shorter after a compaction"));

@@ -1,7 +1,7 @@
 //! The fold as others see it: the session of lists and replies.
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Meta, ModeChange, RecordKind, SessionHeader};
+use ollm_protocol::content::{Meta, RecordKind, SessionHeader};
 use ollm_protocol::methods::session::{Session, SessionStatus};
 
 use super::SessionState;
@@ -11,17 +11,6 @@ use crate::session::project;
 pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
 
 impl SessionState {
-    /// The changes of mode on the active path, oldest first.
-    pub(crate) fn mode_history(&self) -> Vec<ModeChange> {
-        if self.carry.mode_changes.is_empty() {
-            return Vec::new();
-        }
-        let path = self.path();
-        let on_path = |seq: &ollm_protocol::Seq| path.binary_search(seq).is_ok();
-        let changes = self.carry.mode_changes.iter();
-        changes.filter(|(seq, _)| on_path(seq)).map(|(_, change)| change.clone()).collect()
-    }
-
     /// The mode that the records of a path left in force.
     pub(crate) fn mode_on(&self, on_path: impl Fn(ollm_protocol::Seq) -> bool) -> Option<String> {
         let header = self.carry.header.as_ref();
@@ -32,9 +21,8 @@ impl SessionState {
 
     /// The mode in force.
     pub(crate) fn mode(&self) -> Option<String> {
-        let header = self.carry.header.as_ref();
-        let changed = self.mode_history().pop().map(|change| change.to);
-        changed.or_else(|| header.and_then(|header| header.mode.clone()))
+        let path = if self.carry.mode_changes.is_empty() { Vec::new() } else { self.path() };
+        self.mode_on(|seq| path.binary_search(&seq).is_ok())
     }
 
     /// The directory of its project, as a canonical path.

@@ -93,13 +93,11 @@ impl Turn {
         let counter = async { Ok(counts::prepare(core, info, &purpose).await?) };
         let counter = self.unless_ended(tasks, counter).await?;
         let params = ContextBuildParams {
-            session_id: self.plan.id,
             context_size: Some(window),
             model: Some(self.plan.model.clone()),
-            strategy: None,
             tools: self.plan.tools.clone(),
-            pending: None,
             compact: CompactMode::Auto,
+            ..ContextBuildParams::new(self.plan.id)
         };
         Ok(Place { ticket, num_ctx: agreed.num_ctx, is_loaded: loaded.is_some(), counter, params })
     }

@@ -33,7 +33,6 @@ use self::make::{Range, as_they_are};
 use self::plan::{Ground, Order, Way, survey, way};
 use self::slots::{Cause, Slot};
 use self::summarize::Seat;
-use super::prepared::plain_params;
 use super::{Core, TurnError, blocking};
 use crate::config::CompressionStrategy;
 use crate::context;
@@ -160,7 +159,7 @@ fn has_model(core: &Core, id: SessionId) -> bool {
 }
 
 async fn in_background(core: &Arc<Core>, id: SessionId) {
-    let order = configured(core, as_last_built(core, id), None);
+    let order = configured(core, core.builds.like_last(id), None);
     let seat = Seat::Own(Priority::Side);
     let task = Task { core, order, cause: Cause::Background, seat, must: false };
     match task.run(id).await {
@@ -170,13 +169,6 @@ async fn in_background(core: &Arc<Core>, id: SessionId) {
             tracing::info!(session = %id, "not compacted: {error}");
         }
     }
-}
-
-/// Params with the tools of the last build, which the next one will have too.
-fn as_last_built(core: &Core, id: SessionId) -> ContextBuildParams {
-    let last = core.builds.recipe(id, None);
-    let tools = last.map(|recipe| recipe.params.tools.clone()).unwrap_or_default();
-    ContextBuildParams { tools, ..plain_params(id) }
 }
 
 /// An order as the configuration has it.

@@ -16,7 +16,7 @@ use super::make::{Range, as_they_are};
 use super::plan::{Ground, Order, Way, survey, way};
 use super::slots::Cause;
 use super::summarize::Seat;
-use super::{CompactError, Outcome, Task, as_last_built, configured};
+use super::{CompactError, Outcome, Task, configured};
 use crate::context::compact::checkpoint::tier;
 use crate::context::reliability::{Evidence, judge};
 use crate::model::Priority;
@@ -38,7 +38,7 @@ pub(crate) async fn compact(
         return Err(TurnError::invalid("instructions", problem));
     }
     let instructions = instructions.filter(|text| !text.trim().is_empty());
-    let build = as_last_built(core, id);
+    let build = core.builds.like_last(id);
     let tools = if tools.is_empty() { build.tools.clone() } else { tools };
     let default = configured(core, ContextBuildParams { tools, ..build }, None);
     let strategy = strategy.unwrap_or(default.strategy);
@@ -70,7 +70,7 @@ pub(crate) async fn checkpoints(
     id: SessionId,
 ) -> Result<ContextCheckpointsResult, TurnError> {
     let (ground, retention) = blocking(core, move |core| {
-        let order = configured(core, as_last_built(core, id), None);
+        let order = configured(core, core.builds.like_last(id), None);
         let ground = survey(core, &order)?;
         let retention = ground.prepared.retention(core)?;
         Ok((ground, retention))
