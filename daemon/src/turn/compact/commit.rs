@@ -42,6 +42,14 @@ pub(super) struct Made {
     pub(super) identifiers: Vec<String>,
 }
 
+/// What writing a compaction down came to.
+pub(super) enum Committed {
+    /// It is durable.
+    Done(Box<Done>),
+    /// Another compaction was recorded first: the session as it is now.
+    Overtaken(Arc<Ground>),
+}
+
 /// A compaction that is durable, or that would be.
 pub(super) struct Done {
     /// Its record; `None` where it was only tried out.
@@ -90,15 +98,14 @@ pub(super) async fn preview(
 
 /// Plans the head and records the compaction.
 ///
-/// **Errors**: `Moved` when the session went to another branch or was compacted by somebody else; `NoGain` when the
-/// context would not be smaller.
+/// **Errors**: `Moved` when the session went to another branch; `NoGain` when the context would not be smaller.
 /// **Cancel safety**: what was queued is written; nothing else was changed.
 pub(super) async fn commit(
     core: &Arc<Core>,
     order: Order,
     ground: Arc<Ground>,
     made: Made,
-) -> Result<Done, TurnError> {
+) -> Result<Committed, TurnError> {
     let id = ground.prepared.id;
     let mut at = ground;
     for _ in 0..MAX_TRIES {
@@ -113,26 +120,25 @@ pub(super) async fn commit(
                 core.builds.gauge(id, Some(appended.seq), &built.result);
                 core.documents.note(id);
                 let (seq, before, after) = (Some(appended.seq), at.before, built.result);
-                return Ok(Done { seq, made, before, after, retention, ground: at });
+                let done = Done { seq, made, before, after, retention, ground: at };
+                return Ok(Committed::Done(Box::new(done)));
             }
             Err(SessionError::LeafMoved { .. }) => {
                 let order = order.clone();
                 let now = blocking(core, move |core| survey(core, &order)).await?;
-                if !goes_on(&at, &now) {
+                if at.prepared.leaf.is_some_and(|leaf| !now.prepared.has(leaf)) {
                     return Err(CompactError::Moved { id }.into());
                 }
+                let is_overtaken = at.prepared.compaction_at() != now.prepared.compaction_at();
                 at = Arc::new(now);
+                if is_overtaken {
+                    return Ok(Committed::Overtaken(at));
+                }
             }
             Err(error) => return Err(error.into()),
         }
     }
     Err(CompactError::Moved { id }.into())
-}
-
-/// Whether the session only grew since.
-fn goes_on(then: &Ground, now: &Ground) -> bool {
-    then.prepared.leaf.is_none_or(|leaf| now.prepared.has(leaf))
-        && then.prepared.compaction_at() == now.prepared.compaction_at()
 }
 
 /// The head for the records that there are now. Blocks on the disk.
