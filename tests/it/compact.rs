@@ -4,6 +4,7 @@
 mod asked;
 mod automatic;
 mod failing;
+mod marks;
 
 use serde_json::{Value, json};
 

@@ -6,6 +6,7 @@ use ollm_protocol::content::{Epoch, RecordBody};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
+use super::mark::{Before, mark};
 use super::prepared::{Records, prepare};
 use super::update::check_context_size;
 use super::volatile::untold;
@@ -96,16 +97,23 @@ async fn tell(
     }
 }
 
-/// Records an epoch, unless something was recorded since it was planned: its head would leave that out.
+/// Records an epoch, unless something was recorded since it was planned: its head would leave that out. One that shows
+/// less than the one before is marked.
 async fn record_epoch(
     core: &Core,
     id: SessionId,
     epoch: Epoch,
     leaf: Option<Seq>,
 ) -> Result<Seq, TurnError> {
-    let draft = Draft::new(RecordBody::Epoch(epoch), None);
-    let answer = core.sessions.append_after(id, leaf, vec![draft])?;
-    Ok(answer.await.map_err(|_| SessionError::Stopping)??.seq)
+    let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
+    let mut drafts = vec![Draft::new(RecordBody::Epoch(epoch), None)];
+    if shows_less {
+        drafts.insert(0, mark(core, leaf, Before::Epoch));
+    }
+    let n_before = drafts.len() as u64 - 1;
+    let answer = core.sessions.append_after(id, leaf, drafts)?;
+    let first = answer.await.map_err(|_| SessionError::Stopping)??.seq;
+    Ok(Seq(first.0 + n_before))
 }
 
 /// The window that a session wants, in tokens.

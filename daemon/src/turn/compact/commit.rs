@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{
-    Checkpoint, Compaction, CompactionMethod, RecordBody, Retention, SnapshotMark,
-};
+use ollm_protocol::content::{Checkpoint, Compaction, CompactionMethod, RecordBody, Retention};
 use ollm_protocol::methods::context::ContextBuildResult;
-use ollm_protocol::{CheckpointId, Seq, SessionId, SnapshotId};
+use ollm_protocol::{CheckpointId, Seq, SessionId};
 
 use super::error::CompactError;
 use super::plan::{Before, Ground, Order, survey};
@@ -17,6 +15,7 @@ use crate::context::compact::gather::to_keep;
 use crate::context::compact::retention::measure;
 use crate::context::{self, Built, CutPlan};
 use crate::session::{Draft, SessionError};
+use crate::turn::mark::{Before as Moment, mark as state_mark};
 use crate::turn::prepared::Records;
 use crate::turn::{Core, TurnError, append, blocking};
 
@@ -74,10 +73,7 @@ struct Composed {
 
 /// Marks the state before a compaction, so that it can be gone back to.
 pub(super) async fn mark(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<(), TurnError> {
-    let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
-    let mark = SnapshotMark { snapshot_id, leaf, reason: "compaction".to_owned() };
-    let draft = Draft::new(RecordBody::Snapshot(mark), None);
-    append(core, id, vec![draft], None).await?;
+    append(core, id, vec![state_mark(core, leaf, Moment::Compaction)], None).await?;
     Ok(())
 }
 
