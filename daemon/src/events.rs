@@ -4,8 +4,10 @@
 //! is slower than the ring is told how many events it missed and goes on. A subscription is a place in the
 //! ring and nothing else, so replaying from `since` and following live are the same thing.
 //!
-//! **Invariants**: event numbers count from 1 without a gap within an epoch; for a subscriber without filter,
-//! events received plus events reported as missed are the events published.
+//! **Invariants**: event numbers count from 1 without a gap within an epoch; for a subscriber without filter, events
+//! received plus events reported as missed are the events published, but for those of thresholds that others named.
+
+mod thresholds;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,6 +18,7 @@ use ollm_protocol::{Event, EventKind, Seq, SessionId, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use self::thresholds::{DEFAULT_THRESHOLD, Thresholds};
 use crate::clock::Clock;
 
 /// Events kept for replay. A client that reconnects after a restart of its editor finds several minutes of
@@ -44,12 +47,20 @@ pub(crate) struct EventFilter {
     pub session_id: Option<SessionId>,
     /// Only these kinds; empty means all.
     pub kinds: Vec<EventKind>,
+    /// Shares of the prompt limit at which a context is told of, beside the default.
+    pub thresholds: Vec<f64>,
 }
 
 impl EventFilter {
     fn admits(&self, event: &Event) -> bool {
         (self.session_id.is_none() || event.session_id == self.session_id)
             && (self.kinds.is_empty() || self.kinds.contains(&event.kind))
+            && (event.kind != EventKind::ContextThreshold || self.has_threshold(event))
+    }
+
+    fn has_threshold(&self, event: &Event) -> bool {
+        let share = event.data["threshold"].as_f64();
+        share.is_none_or(|share| share == DEFAULT_THRESHOLD || self.thresholds.contains(&share))
     }
 }
 
@@ -72,6 +83,8 @@ struct Ring {
     events: VecDeque<Arc<Event>>,
     /// The number of the event that comes next.
     next: u64,
+    /// What subscriptions want to be told of.
+    thresholds: Thresholds,
 }
 
 impl Ring {
@@ -92,7 +105,11 @@ impl Events {
             epoch: clock.uuid().to_string(),
             clock,
             capacity,
-            ring: Mutex::new(Ring { events: VecDeque::new(), next: 1 }),
+            ring: Mutex::new(Ring {
+                events: VecDeque::new(),
+                next: 1,
+                thresholds: Thresholds::default(),
+            }),
             newest: watch::Sender::new(0),
             subscriptions: AtomicUsize::new(0),
         }))
@@ -106,6 +123,13 @@ impl Events {
     /// Live subscriptions.
     pub(crate) fn subscriptions(&self) -> usize {
         self.0.subscriptions.load(Ordering::Relaxed)
+    }
+
+    /// The shares of a prompt limit at which `ContextThreshold` is to be published, in rising order.
+    pub(crate) fn thresholds(&self) -> Vec<f64> {
+        let mut ring = self.0.ring();
+        let oldest = ring.oldest();
+        ring.thresholds.in_force(oldest)
     }
 
     /// Appends an event and returns its number; never waits, from any thread.
@@ -136,7 +160,8 @@ impl Events {
         filter: EventFilter,
         since: Option<&EventCursor>,
     ) -> EventSubscription {
-        let ring = self.0.ring();
+        let mut ring = self.0.ring();
+        ring.thresholds.name(&filter.thresholds);
         let place = since.map(|since| {
             let next = since.event_seq.saturating_add(1);
             let known = since.epoch == self.0.epoch && (ring.oldest()..=ring.next).contains(&next);
@@ -221,6 +246,9 @@ impl EventSubscription {
 impl Drop for EventSubscription {
     fn drop(&mut self) {
         self.shared.subscriptions.fetch_sub(1, Ordering::Relaxed);
+        let mut ring = self.shared.ring();
+        let next = ring.next;
+        ring.thresholds.leave(&self.filter.thresholds, next);
     }
 }
 

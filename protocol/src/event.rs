@@ -73,7 +73,8 @@ pub enum EventKind {
     Tier4Compressed,
     /// The same in a larger one.
     Tier5Compressed,
-    /// A context passed 85 % of its prompt limit. Data: `usedTokens`, `promptLimit`, `threshold`.
+    /// A context passed 85 % of its prompt limit, or a threshold that the subscriber names. Data: `usedTokens`,
+    /// `promptLimit`, `threshold`.
     ContextThreshold,
     /// A context passed 95 % of its prompt limit. Data: as of `context-threshold`.
     BeforeOverflow,

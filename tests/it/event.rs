@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, text_message, until};
+use crate::harness::{Sandbox, Wire, text_message, until};
 
 fn cursor(event: &Value) -> Value {
     json!({ "epoch": event["epoch"], "eventSeq": event["eventSeq"] })
@@ -186,4 +186,86 @@ fn a_subscription_ends_with_its_connection_or_by_a_call() {
     assert_eq!(count(&mut wire), 1);
     drop(follower);
     until("the subscription went with its connection", || (count(&mut wire) == 0).then_some(()));
+}
+
+/// The thresholds of which a follower was told, up to the next word of the mode.
+fn thresholds_told(follower: &mut Wire) -> Vec<f64> {
+    let events = follower.events_until("mode-changed");
+    let told = events.iter().filter(|event| event["kind"] == "context-threshold");
+    told.map(|event| event["data"]["threshold"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn each_subscriber_is_told_of_its_own_thresholds_once_on_the_way_up() {
+    let sandbox = Sandbox::new();
+    sandbox.write_config("compression:\n  enabled: false\n");
+    let (daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({ "contextSize": 4096 }));
+    let kinds = json!(["context-threshold", "mode-changed"]);
+    let follow = |thresholds: Value| {
+        let mut follower = daemon.wire();
+        let params = json!({ "sessionId": session, "kinds": kinds, "thresholds": thresholds });
+        let _subscription = follower.subscribe(params);
+        follower
+    };
+    let mut plain = follow(json!([]));
+    let mut early = follow(json!([0.6, 0.4, 0.4]));
+    let mut late = follow(json!([1]));
+    let id = json!({ "sessionId": session });
+    let text = "some words that a user says ".repeat(12);
+    let fill = |wire: &mut Wire, n: usize| {
+        (0..n).for_each(|at| {
+            let role = if at % 2 == 0 { "user" } else { "assistant" };
+            let _seq = wire.record(&session, role, &text);
+        });
+        let _ok = wire.ok("session.setMode", json!({ "sessionId": session, "mode": "planning" }));
+    };
+    let _built = wire.ok("context.build", id.clone());
+    fill(&mut wire, 60);
+    let used = wire.ok("context.status", id.clone());
+    assert_eq!(thresholds_told(&mut plain), [0.85], "{used}");
+    assert_eq!(thresholds_told(&mut early), [0.4, 0.6, 0.85]);
+    assert_eq!(thresholds_told(&mut late), [0.85, 1.0]);
+    // Nothing is passed again while it is full.
+    fill(&mut wire, 2);
+    for follower in [&mut plain, &mut early, &mut late] {
+        assert_eq!(thresholds_told(follower), Vec::<f64>::new());
+    }
+    let compact = json!({ "sessionId": session, "strategy": "truncate" });
+    let done = wire.ok("context.compact", compact);
+    assert_eq!(done["compacted"], true, "{done}");
+    fill(&mut wire, 60);
+    assert_eq!(thresholds_told(&mut plain), [0.85], "it fell below and rose again");
+    assert_eq!(thresholds_told(&mut late), [0.85, 1.0]);
+}
+
+#[test]
+fn who_comes_back_finds_the_thresholds_that_were_passed_meanwhile() {
+    let sandbox = Sandbox::new();
+    sandbox.write_config("compression:\n  enabled: false\n");
+    let (daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({ "contextSize": 4096 }));
+    let mode = |mode: &str| json!({ "sessionId": session, "mode": mode });
+    let params = |thresholds: Value, since: Option<Value>| {
+        let kinds = json!(["context-threshold", "mode-changed"]);
+        let mut params = json!({ "kinds": kinds, "thresholds": thresholds });
+        since.into_iter().for_each(|since| params["since"] = since);
+        params
+    };
+    let mut follower = daemon.wire();
+    let _subscription = follower.subscribe(params(json!([0.5]), None));
+    let _ok = wire.ok("session.setMode", mode("planning"));
+    let seen = follower.event();
+    drop(follower);
+    let status = |wire: &mut Wire| wire.ok("daemon.status", json!({}))["subscriptions"].clone();
+    until("the subscription is gone", || (status(&mut wire) == 0).then_some(()));
+    let _built = wire.ok("context.build", json!({ "sessionId": session }));
+    let text = "some words that a user says ".repeat(300);
+    let _seq = wire.record(&session, "user", &text);
+    let _ok = wire.ok("session.setMode", mode("developer"));
+    for (thresholds, told) in [(json!([0.5]), vec![0.5]), (json!([]), vec![])] {
+        let mut back = daemon.wire();
+        let _subscription = back.subscribe(params(thresholds, Some(cursor(&seen))));
+        assert_eq!(thresholds_told(&mut back), told);
+    }
 }

@@ -130,7 +130,16 @@ fn what_was_recorded_is_read_back_as_it_was_said() {
             records.iter().map(|record| record["type"].as_str().unwrap()).collect();
         assert_eq!(
             kinds,
-            ["session", "message", "message", "toolCall", "custom", "modeChange", "message"]
+            [
+                "session",
+                "message",
+                "message",
+                "toolCall",
+                "custom",
+                "snapshot",
+                "modeChange",
+                "message"
+            ]
         );
         for (at, record) in records.iter().enumerate() {
             assert_eq!(record["seq"], at);
@@ -145,9 +154,9 @@ fn what_was_recorded_is_read_back_as_it_was_said() {
         assert_eq!(answer["finishReason"], "tool_calls");
         assert_eq!(records[3]["toolCall"]["result"]["displayContent"], "1 line");
         assert_eq!(records[4]["custom"]["data"], json!({ "from": 1, "to": [2, 3] }));
-        assert_eq!(records[5]["modeChange"]["from"], "developer");
-        assert_eq!(records[5]["modeChange"]["to"], "planning");
-        assert_eq!(records[5]["modeChange"]["confidence"], 0.75);
+        let changed = &records[6]["modeChange"];
+        assert_eq!((&changed["from"], &changed["to"]), (&json!("developer"), &json!("planning")));
+        assert_eq!(changed["confidence"], 0.75);
         let about = wire.ok("session.get", json!({ "sessionId": session }))["session"].clone();
         assert_eq!(about["messageCount"], 3);
         assert_eq!(about["toolCallCount"], 1);

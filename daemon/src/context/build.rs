@@ -20,6 +20,8 @@ const DEPTH_PERCENT: u64 = 55;
 const TARGET_PERCENT: u64 = 50;
 /// Why an epoch is opened that leaves out what the one before it showed.
 pub(crate) const OVERFLOW: &str = "overflow";
+/// Why an epoch is opened whose strategy somebody named.
+pub(crate) const REQUESTED: &str = "requested";
 /// How often a planner may try with less before it is given up; each time a quarter less.
 const MAX_TRIES: usize = 12;
 
@@ -162,7 +164,7 @@ pub(super) fn plan(
             && conversation.recorded_tokens - conversation.checkpoint_tokens <= deepest
         {
             let strategy = strategy.name();
-            let cause = if input.strategy.is_some() { "requested" } else { OVERFLOW };
+            let cause = if input.strategy.is_some() { REQUESTED } else { OVERFLOW };
             return Ok(Some(Choice { strategy, conversation, new_head: Some((head, cause)) }));
         }
         if !strategy.shrinks() {

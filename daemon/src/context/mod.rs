@@ -31,7 +31,7 @@ use serde_json::Value;
 pub(crate) use self::assemble::{Piece, What};
 pub(crate) use self::basis::digest;
 pub(crate) use self::budget::{MIN_CONTEXT_SIZE, prompt_limit, trigger};
-pub(crate) use self::build::{OVERFLOW, build};
+pub(crate) use self::build::{OVERFLOW, REQUESTED, build};
 pub(crate) use self::compact::{
     CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
 };

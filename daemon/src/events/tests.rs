@@ -70,7 +70,8 @@ fn filters_admit_what_they_say_and_always_the_loss() {
     let events = ring(4);
     let clock = Clock::system();
     let (mine, other) = (clock.session_id(), clock.session_id());
-    let filter = EventFilter { session_id: Some(mine), kinds: vec![EventKind::SessionSaved] };
+    let kinds = vec![EventKind::SessionSaved];
+    let filter = EventFilter { session_id: Some(mine), kinds, ..EventFilter::default() };
     let mut subscription = events.subscribe(filter, None);
     events.publish(draft(EventKind::SessionSaved, Some(other)));
     events.publish(draft(EventKind::SessionClosed, Some(mine)));
@@ -79,6 +80,48 @@ fn filters_admit_what_they_say_and_always_the_loss() {
     publish(&events, 5);
     assert_eq!(seen(&mut subscription), [(EventKind::Lagged, 4)]);
     assert_eq!(subscription.next, 9, "goes on after what was missed");
+}
+
+fn naming(thresholds: &[f64]) -> EventFilter {
+    EventFilter { thresholds: thresholds.to_vec(), ..EventFilter::default() }
+}
+
+/// A context passes every share in force on its way up.
+fn fill_up(events: &Events) {
+    for share in events.thresholds() {
+        let data = json!({ "threshold": share });
+        events.publish(EventDraft { data, ..draft(EventKind::ContextThreshold, None) });
+    }
+}
+
+fn shares(subscription: &mut EventSubscription) -> Vec<f64> {
+    let events = std::iter::from_fn(|| subscription.take());
+    events.map(|event| event.data["threshold"].as_f64().expect("a share")).collect()
+}
+
+#[test]
+fn each_subscription_sees_its_own_thresholds_and_the_default() {
+    let events = ring(16);
+    let mut plain = events.subscribe(naming(&[]), None);
+    let mut half = events.subscribe(naming(&[0.5, 1.0]), None);
+    let mut other = events.subscribe(naming(&[0.6]), None);
+    fill_up(&events);
+    assert_eq!(shares(&mut plain), [0.85]);
+    assert_eq!(shares(&mut half), [0.5, 0.85, 1.0]);
+    assert_eq!(shares(&mut other), [0.6, 0.85]);
+}
+
+#[test]
+fn who_comes_back_finds_what_its_thresholds_were_passed_by_meanwhile() {
+    let events = ring(4);
+    publish(&events, 1);
+    drop(events.subscribe(naming(&[0.5]), None));
+    fill_up(&events);
+    let since = cursor(&events, 1);
+    assert_eq!(shares(&mut events.subscribe(naming(&[0.5]), Some(&since))), [0.5, 0.85]);
+    assert_eq!(shares(&mut events.subscribe(naming(&[]), Some(&since))), [0.85]);
+    publish(&events, 5);
+    assert_eq!(events.thresholds(), [0.85], "nobody can replay from there any more");
 }
 
 #[test]

@@ -96,8 +96,11 @@ async fn params_that_do_not_fit_name_the_field() {
     let error = &call(&methods, "daemon.status", json!({ "verbose": true })).await["error"];
     assert_eq!(error["code"], -32602);
     assert_eq!(error["data"]["field"], "verbose");
-    let error = &call(&methods, "event.subscribe", json!({ "thresholds": [2] })).await["error"];
-    assert_eq!(error["data"]["field"], "thresholds");
+    for thresholds in [json!([2]), json!([-0.1]), json!(vec![0.5; 17])] {
+        let params = json!({ "thresholds": thresholds });
+        let error = &call(&methods, "event.subscribe", params).await["error"];
+        assert_eq!(error["data"]["field"], "thresholds");
+    }
 }
 
 #[tokio::test]

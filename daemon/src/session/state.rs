@@ -102,8 +102,8 @@ impl SessionState {
         let carry = &mut self.carry;
         carry.first_at.get_or_insert(at);
         carry.last_at = carry.last_at.max(Some(at));
-        // A context that was built is nothing that happened in the conversation.
-        if kind != RecordKind::Epoch {
+        // A context that was built, or the mark before it, is nothing that happened in the conversation.
+        if !matches!(kind, RecordKind::Epoch | RecordKind::Snapshot) {
             carry.last_activity = carry.last_activity.max(Some(at));
             carry.closed = false;
         }

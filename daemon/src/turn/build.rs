@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::RecordBody;
+use ollm_protocol::content::{Epoch, RecordBody};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
+use super::mark::{Before, mark};
 use super::prepared::{Prepared, Records, prepare};
 use super::update::check_context_size;
 use super::volatile::untold;
@@ -45,9 +46,9 @@ pub(super) async fn build_with(
                 let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
                     return Ok(given(core, &params, leaf, *built));
                 };
+                let drafts = opening(core, epoch, leaf);
                 // A head that was planned before another record would leave that one out.
-                let draft = Draft::new(RecordBody::Epoch(epoch), None);
-                if let Some(at) = record_after(core, &params, leaf, vec![draft]).await? {
+                if let Some(at) = record_after(core, &params, leaf, drafts).await? {
                     return Ok(given(core, &params, Some(at), *built));
                 }
             }
@@ -103,16 +104,24 @@ fn given(
     built.result
 }
 
-/// Records what was made for a leaf; `None` where something else was recorded since.
+/// What opens an epoch. One that shows less than the one before it is marked.
+fn opening(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<Draft> {
+    let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
+    let mark = shows_less.then(|| mark(core, leaf, Before::Epoch));
+    mark.into_iter().chain([Draft::new(RecordBody::Epoch(epoch), None)]).collect()
+}
+
+/// Records what was made for a leaf; where its last record lies, `None` where something else was recorded since.
 async fn record_after(
     core: &Core,
     params: &ContextBuildParams,
     leaf: Option<Seq>,
     drafts: Vec<Draft>,
 ) -> Result<Option<Seq>, TurnError> {
+    let n_before_last = drafts.len() as u64 - 1;
     let answer = core.sessions.append_after(params.session_id, leaf, drafts)?;
     match answer.await.map_err(|_| SessionError::Stopping)? {
-        Ok(appended) => Ok(Some(appended.seq)),
+        Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
         Err(SessionError::LeafMoved { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -17,6 +17,7 @@ mod goal;
 mod inspect;
 mod list;
 mod loops;
+mod mark;
 mod models;
 mod paths;
 mod pins;

@@ -8,6 +8,7 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{EventKind, SessionId};
 
+use super::mark::{Before, mark};
 use super::shares::check_system_prompt;
 use super::{Core, TurnError, append, blocking};
 use crate::context::MIN_CONTEXT_SIZE;
@@ -185,14 +186,20 @@ pub(crate) async fn set_mode(
     if confidence.is_some_and(|confidence| !(0.0..=1.0).contains(&confidence)) {
         return Err(TurnError::invalid("confidence", "must lie between 0 and 1"));
     }
+    let (from, leaf) = blocking(core, move |core| {
+        let leaf = core.sessions.with(session_id, |live| live.state().leaf())?;
+        Ok((core.summary(session_id)?.mode, leaf))
+    })
+    .await?;
     let change = ModeChange {
-        from: summary(core, session_id).await?.mode,
+        from,
         to: mode,
         timestamp: core.clock.now(),
         trigger: trigger.unwrap_or_else(|| "manual".to_owned()),
         confidence,
     };
-    append(core, session_id, vec![Draft::new(RecordBody::ModeChange(change), None)], None).await?;
+    let change = Draft::new(RecordBody::ModeChange(change), None);
+    append(core, session_id, vec![mark(core, leaf, Before::ModeChange), change], None).await?;
     summary(core, session_id).await
 }
 

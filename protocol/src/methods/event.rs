@@ -15,8 +15,8 @@ pub struct EventSubscribeParams {
     /// Only these kinds; absent or empty means all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<EventKind>,
-    /// Accepted for a later version and without effect in this one: shares of the prompt limit at which
-    /// `context-threshold` will be sent, each between 0 and 1.
+    /// Shares of the prompt limit at which `context-threshold` is sent to this subscriber beside 0.85, each between 0
+    /// and 1; at most 16.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<f64>,
     /// Continue after an event already seen; what cannot be replayed is announced by one `resync`.

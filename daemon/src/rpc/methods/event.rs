@@ -16,6 +16,9 @@ use crate::rpc::decode::decode;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry, call_span};
 
+/// Most thresholds of a subscription: each is an event for everybody who follows the session.
+const MAX_THRESHOLDS: usize = 16;
+
 pub(super) fn register(registry: &mut Registry) {
     registry
         .module()
@@ -32,8 +35,8 @@ async fn start(
     let span = call_span(EventSubscribe::NAME, &extensions);
     let subscribed = decode(EventSubscribe::NAME, &params).and_then(check);
     let (filter, since) = match subscribed {
-        Ok(EventSubscribeParams { session_id, kinds, since, .. }) => {
-            (EventFilter { session_id, kinds }, since)
+        Ok(EventSubscribeParams { session_id, kinds, thresholds, since }) => {
+            (EventFilter { session_id, kinds, thresholds }, since)
         }
         Err(error) => {
             pending.reject(error).await;
@@ -49,10 +52,14 @@ async fn start(
 }
 
 fn check(params: EventSubscribeParams) -> Result<EventSubscribeParams, RpcError> {
-    if params.thresholds.iter().all(|share| (0.0..=1.0).contains(share)) {
+    let problem = if params.thresholds.len() > MAX_THRESHOLDS {
+        format!("at most {MAX_THRESHOLDS} thresholds are taken")
+    } else if params.thresholds.iter().all(|share| (0.0..=1.0).contains(share)) {
         return Ok(params);
-    }
-    let message = "the params of event.subscribe do not fit at `thresholds`: a threshold lies between 0 and 1";
+    } else {
+        "a threshold lies between 0 and 1".to_owned()
+    };
+    let message = format!("the params of event.subscribe do not fit at `thresholds`: {problem}");
     Err(RpcError::new(ErrorKind::InvalidParams, message).with_field("field", "thresholds"))
 }
 

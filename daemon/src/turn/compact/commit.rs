@@ -5,11 +5,9 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{
-    Checkpoint, Compaction, CompactionMethod, RecordBody, Retention, SnapshotMark,
-};
+use ollm_protocol::content::{Checkpoint, Compaction, CompactionMethod, RecordBody, Retention};
 use ollm_protocol::methods::context::ContextBuildResult;
-use ollm_protocol::{CheckpointId, Seq, SessionId, SnapshotId};
+use ollm_protocol::{CheckpointId, Seq, SessionId};
 
 use super::error::CompactError;
 use super::plan::{Before, Ground, Order, survey};
@@ -17,6 +15,7 @@ use crate::context::compact::gather::to_keep;
 use crate::context::compact::retention::measure;
 use crate::context::{self, Built, CutPlan};
 use crate::session::{Draft, SessionError};
+use crate::turn::mark::{Before as Moment, mark as state_mark};
 use crate::turn::prepared::Records;
 use crate::turn::{Core, TurnError, append, blocking};
 
@@ -40,6 +39,14 @@ pub(super) struct Made {
     pub(super) model: Option<String>,
     /// Identifiers of the range.
     pub(super) identifiers: Vec<String>,
+}
+
+/// What writing a compaction down came to.
+pub(super) enum Committed {
+    /// It is durable.
+    Done(Box<Done>),
+    /// Another compaction was recorded first: the session as it is now.
+    Overtaken(Arc<Ground>),
 }
 
 /// A compaction that is durable, or that would be.
@@ -66,10 +73,7 @@ struct Composed {
 
 /// Marks the state before a compaction, so that it can be gone back to.
 pub(super) async fn mark(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<(), TurnError> {
-    let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
-    let mark = SnapshotMark { snapshot_id, leaf, reason: "compaction".to_owned() };
-    let draft = Draft::new(RecordBody::Snapshot(mark), None);
-    append(core, id, vec![draft], None).await?;
+    append(core, id, vec![state_mark(core, leaf, Moment::Compaction)], None).await?;
     Ok(())
 }
 
@@ -90,15 +94,14 @@ pub(super) async fn preview(
 
 /// Plans the head and records the compaction.
 ///
-/// **Errors**: `Moved` when the session went to another branch or was compacted by somebody else; `NoGain` when the
-/// context would not be smaller.
+/// **Errors**: `Moved` when the session went to another branch; `NoGain` when the context would not be smaller.
 /// **Cancel safety**: what was queued is written; nothing else was changed.
 pub(super) async fn commit(
     core: &Arc<Core>,
     order: Order,
     ground: Arc<Ground>,
     made: Made,
-) -> Result<Done, TurnError> {
+) -> Result<Committed, TurnError> {
     let id = ground.prepared.id;
     let mut at = ground;
     for _ in 0..MAX_TRIES {
@@ -113,26 +116,25 @@ pub(super) async fn commit(
                 core.builds.gauge(id, Some(appended.seq), &built.result);
                 core.documents.note(id);
                 let (seq, before, after) = (Some(appended.seq), at.before, built.result);
-                return Ok(Done { seq, made, before, after, retention, ground: at });
+                let done = Done { seq, made, before, after, retention, ground: at };
+                return Ok(Committed::Done(Box::new(done)));
             }
             Err(SessionError::LeafMoved { .. }) => {
                 let order = order.clone();
                 let now = blocking(core, move |core| survey(core, &order)).await?;
-                if !goes_on(&at, &now) {
+                if at.prepared.leaf.is_some_and(|leaf| !now.prepared.has(leaf)) {
                     return Err(CompactError::Moved { id }.into());
                 }
+                let is_overtaken = at.prepared.compaction_at() != now.prepared.compaction_at();
                 at = Arc::new(now);
+                if is_overtaken {
+                    return Ok(Committed::Overtaken(at));
+                }
             }
             Err(error) => return Err(error.into()),
         }
     }
     Err(CompactError::Moved { id }.into())
-}
-
-/// Whether the session only grew since.
-fn goes_on(then: &Ground, now: &Ground) -> bool {
-    then.prepared.leaf.is_none_or(|leaf| now.prepared.has(leaf))
-        && then.prepared.compaction_at() == now.prepared.compaction_at()
 }
 
 /// The head for the records that there are now. Blocks on the disk.

@@ -16,19 +16,21 @@ mod slots;
 mod summarize;
 mod told;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::methods::compaction::CompactStrategy;
 use ollm_protocol::methods::context::ContextBuildParams;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::CompactError;
 pub(super) use requested::judged;
 pub(crate) use requested::{checkpoints, compact};
 pub(crate) use slots::Compactions;
 
-use self::commit::{Done, Made, commit, mark};
+use self::commit::{Committed, Done, Made, commit, mark};
 use self::make::{Range, as_they_are};
 use self::plan::{Ground, Order, Way, survey, way};
 use self::slots::{Cause, Slot};
@@ -38,6 +40,9 @@ use crate::config::CompressionStrategy;
 use crate::context;
 use crate::model::{Priority, Ticket, canonical};
 use crate::tokens::Counter;
+
+/// How often a compaction is planned anew because another one came first.
+const MAX_ROUNDS: usize = 3;
 
 /// What became of a compaction.
 enum Outcome {
@@ -187,12 +192,9 @@ impl Task<'_> {
     /// **Cancel safety**: dropped before its record is queued, it leaves no more than a mark in the log.
     async fn run(self, id: SessionId) -> Result<Outcome, TurnError> {
         let slot = Slot::take(self.core, id, self.cause).await?;
-        let canceled = slot.cancel.clone();
-        let outcome = tokio::select! {
-            biased;
-            () = canceled.cancelled() => return Ok(Outcome::Failed),
-            outcome = self.carry_out(id) => outcome?,
-        };
+        let order = self.order.clone();
+        let ground = blocking(self.core, move |core| survey(core, &order)).await?;
+        let outcome = self.carry_out(id, Arc::new(ground), &slot.cancel).await?;
         if let Outcome::Done(done) = &outcome {
             self.core.compactions.succeeded(id);
             told::compacted(self.core, id, self.cause, done);
@@ -201,45 +203,79 @@ impl Task<'_> {
         Ok(outcome)
     }
 
-    async fn carry_out(&self, id: SessionId) -> Result<Outcome, TurnError> {
-        let order = self.order.clone();
-        let ground = Arc::new(blocking(self.core, move |core| survey(core, &order)).await?);
-        if let Some(reason) = self.objection(id, &ground) {
-            return Ok(self.skip(id, reason, ground));
+    /// Goes from what was found to a record; anew where the record of another compaction, whose owner was gone before it
+    /// was written, came first.
+    async fn carry_out(
+        &self,
+        id: SessionId,
+        found: Arc<Ground>,
+        canceled: &CancellationToken,
+    ) -> Result<Outcome, TurnError> {
+        let mut ground = found;
+        for _ in 0..MAX_ROUNDS {
+            let made = tokio::select! {
+                biased;
+                () = canceled.cancelled() => return Ok(Outcome::Failed),
+                made = self.make(id, &ground) => made?,
+            };
+            // From here on it takes no longer than its sync, and who wants the place does better to find it done.
+            let written = match made {
+                ControlFlow::Continue(made) => self.write_down(id, ground, made).await?,
+                ControlFlow::Break(outcome) => return Ok(outcome),
+            };
+            match written {
+                ControlFlow::Continue(now) => ground = now,
+                ControlFlow::Break(outcome) => return Ok(outcome),
+            }
+        }
+        Ok(Outcome::Failed)
+    }
+
+    /// What takes the place of the context, or why nothing does.
+    async fn make(
+        &self,
+        id: SessionId,
+        ground: &Arc<Ground>,
+    ) -> Result<ControlFlow<Outcome, Made>, TurnError> {
+        let skip = |reason| Ok(ControlFlow::Break(self.skip(id, reason, Arc::clone(ground))));
+        if let Some(reason) = self.objection(id, ground) {
+            return skip(reason);
         }
         told::step(self.core, id, json!({ "step": "planning" }));
-        let (order, ground_too) = (self.order.clone(), Arc::clone(&ground));
+        let (order, ground_too) = (self.order.clone(), Arc::clone(ground));
         let way = blocking(self.core, move |core| way(core, &order, &ground_too)).await?;
         let made = match way {
-            Way::Nothing => return Ok(self.skip(id, "nothing", ground)),
+            Way::Nothing => return skip("nothing"),
             Way::Head(method) => {
                 mark(self.core, id, ground.prepared.leaf).await?;
                 as_they_are(method, &ground.prepared.checkpoints)
             }
             Way::Summary(cut) => {
-                let range = Range::new(self.core, &self.order, &ground, &cut);
+                let range = Range::new(self.core, &self.order, ground, &cut);
                 match self.summarized(&range).await? {
                     Some(made) => made,
-                    None => return Ok(Outcome::Failed),
+                    None => return Ok(ControlFlow::Break(Outcome::Failed)),
                 }
             }
         };
-        self.write_down(id, ground, made).await
+        Ok(ControlFlow::Continue(made))
     }
 
+    /// Writes it down, or tells how the session is where another compaction came first.
     async fn write_down(
         &self,
         id: SessionId,
         ground: Arc<Ground>,
         made: Made,
-    ) -> Result<Outcome, TurnError> {
+    ) -> Result<ControlFlow<Outcome, Arc<Ground>>, TurnError> {
         told::step(self.core, id, json!({ "step": "writing" }));
         match commit(self.core, self.order.clone(), ground, made).await {
-            Ok(done) => Ok(Outcome::Done(Box::new(done))),
+            Ok(Committed::Done(done)) => Ok(ControlFlow::Break(Outcome::Done(done))),
+            Ok(Committed::Overtaken(now)) => Ok(ControlFlow::Continue(now)),
             Err(TurnError::Compact(error)) if self.cause.is_automatic() => {
                 self.core.compactions.failed(id);
                 told::failed(self.core, id, &error, false);
-                Ok(Outcome::Failed)
+                Ok(ControlFlow::Break(Outcome::Failed))
             }
             Err(error) => Err(error),
         }
@@ -297,3 +333,6 @@ impl Task<'_> {
 
 /// The reason for a compaction left out that nobody needs to hear of.
 const NOT_DUE: &str = "notDue";
+
+#[cfg(test)]
+mod tests;

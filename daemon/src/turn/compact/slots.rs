@@ -63,8 +63,8 @@ struct Remembered {
     pause: Option<(u32, Instant)>,
     /// What was told last of a compaction that was left out, and for which newest compaction.
     skipped: Option<(&'static str, Option<Seq>)>,
-    /// The highest share of the prompt that was told, in percent.
-    told_percent: u8,
+    /// The share of the prompt limit that was measured last.
+    share: Option<f64>,
 }
 
 #[derive(Clone)]
@@ -153,13 +153,9 @@ impl Compactions {
         })
     }
 
-    /// The thresholds between what was told and what is reached now; each is told once on the way up.
-    pub(super) fn crossed(&self, id: SessionId, percent: u8, thresholds: &[u8]) -> Vec<u8> {
-        self.with(id, |one| {
-            let before = std::mem::replace(&mut one.told_percent, percent);
-            let new = thresholds.iter().filter(|at| before < **at && percent >= **at);
-            new.copied().collect()
-        })
+    /// Notes the share of its prompt limit that a context has; gives the one before, below all where there was none.
+    pub(super) fn measured(&self, id: SessionId, share: f64) -> f64 {
+        self.with(id, |one| one.share.replace(share)).unwrap_or(f64::NEG_INFINITY)
     }
 }
 

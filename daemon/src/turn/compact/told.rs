@@ -12,9 +12,8 @@ use crate::events::EventDraft;
 use crate::turn::Core;
 use crate::turn::builds::{Fill, fill};
 
-/// Percent of the prompt limit from which on a context counts as nearly full, and as about to overflow.
-const NEARLY_FULL: u8 = 85;
-const ABOUT_TO_OVERFLOW: u8 = 95;
+/// The share of the prompt limit from which on a context counts as about to overflow.
+const ABOUT_TO_OVERFLOW: f64 = 0.95;
 
 /// A compaction is durable.
 pub(super) fn compacted(core: &Core, id: SessionId, cause: Cause, done: &Done) {
@@ -58,6 +57,8 @@ pub(super) fn compacted(core: &Core, id: SessionId, cause: Cause, done: &Done) {
     if tier.number == 1 {
         publish(EventKind::RolloverComplete, json!({ "tokensAfter": after.tokens_used }));
     }
+    // What was passed can be passed again.
+    gauge(core, id);
 }
 
 /// A compaction is at another step.
@@ -78,23 +79,32 @@ pub(super) fn failed(core: &Core, id: SessionId, error: &CompactError, provision
     publish(core, id, None, EventKind::CompressionError, data);
 }
 
-/// How full the next context of a session is, once for each threshold on the way up.
+/// How full the next context of a session is; tells each threshold that it passed on the way up since the last look.
 pub(in crate::turn) fn gauge(core: &Core, id: SessionId) -> Option<Fill> {
     let fill = fill(core, id)?;
     let used = fill.used + fill.prompt_limit.saturating_sub(fill.available);
-    let share = used.saturating_mul(100) / fill.prompt_limit.max(1);
-    let percent = u8::try_from(share).unwrap_or(u8::MAX);
-    for at in core.compactions.crossed(id, percent, &[NEARLY_FULL, ABOUT_TO_OVERFLOW]) {
-        let kind = match at {
-            ABOUT_TO_OVERFLOW => EventKind::BeforeOverflow,
-            _ => EventKind::ContextThreshold,
-        };
-        let data = json!({
-            "usedTokens": used, "promptLimit": fill.prompt_limit, "threshold": f64::from(at) / 100.0,
-        });
+    let share = share_of(used, fill.prompt_limit);
+    let before = core.compactions.measured(id, share);
+    if share <= before {
+        return Some(fill);
+    }
+    let is_passed = |at: f64| before < at && share >= at;
+    let tell = |kind, at: f64| {
+        let limit = fill.prompt_limit;
+        let data = json!({ "usedTokens": used, "promptLimit": limit, "threshold": at });
         publish(core, id, None, kind, data);
+    };
+    let thresholds = core.events.thresholds().into_iter();
+    thresholds.filter(|at| is_passed(*at)).for_each(|at| tell(EventKind::ContextThreshold, at));
+    if is_passed(ABOUT_TO_OVERFLOW) {
+        tell(EventKind::BeforeOverflow, ABOUT_TO_OVERFLOW);
     }
     Some(fill)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+fn share_of(used: u64, limit: u64) -> f64 {
+    used as f64 / limit.max(1) as f64
 }
 
 fn publish(core: &Core, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
