@@ -1,6 +1,7 @@
 //! `chat.*`: what the client is told, what the session holds, and that the next turn works, whatever happens.
 
 mod retry;
+mod silence;
 
 use std::time::Duration;
 

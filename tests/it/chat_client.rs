@@ -322,6 +322,34 @@ fn an_error_does_not_end_the_chat() {
 }
 
 #[test]
+fn a_model_that_only_thinks_is_told_to_think_less() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.answer(Answer { reason: "length", ..Answer::text("").thinking("let me see") });
+    let place = Place::with(&fake);
+    let mut person = place.person(&["-m", "thinker"]);
+    person.sees("> ");
+    person.types("what is it?\r");
+    person.sees("let me see");
+    person.sees("error: thinker spent ");
+    person.sees("try: /think off, and then /retry");
+    person.types("/think off\r");
+    person.sees("thinking is off from now on");
+    person.types("/retry\r");
+    person.sees("ok");
+    person.sees("Context: ");
+    person.types("/exit\r");
+    assert_eq!(person.left(), 0);
+    let asked = fake.requests("/api/chat");
+    assert_eq!((asked.len(), &asked[1].body["think"]), (2, &json!(false)));
+    fake.answer(Answer { reason: "length", ..Answer::text("").thinking("let me see") });
+    let said = place.chat(&["-m", "thinker", "and now?"], "").fails(1);
+    assert!(said.contains("--no-think  # then /retry"), "{said}");
+    let id = place.sessions()[0]["sessionId"].as_str().unwrap().to_owned();
+    let view = place.sandbox.ctl(["sessions", "view", &id]).ok();
+    assert!(view.contains("(length)"), "{view}");
+}
+
+#[test]
 fn a_person_chooses_a_session_to_go_on_with() {
     let fake = FakeOllama::start("0.33.0");
     let place = Place::with(&fake);

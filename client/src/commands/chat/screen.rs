@@ -116,6 +116,8 @@ impl Watch for Screen {
             _ => {}
         }
         if let Some(phase) = waiting::phase(event, &self.model) {
+            // What is thought in another try stands apart.
+            self.thinking.end(terminal);
             self.wait(phase, terminal);
         }
         Ok(())
