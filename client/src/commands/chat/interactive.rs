@@ -218,10 +218,11 @@ impl Chat<'_, '_> {
                 Err(CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) })
             }
             Err(error) => {
-                let is_kept = message.is_some() && self.talk.session().is_some();
                 self.tell(&error);
-                if is_kept {
-                    self.say("your message is kept: /retry asks for an answer to it");
+                if self.talk.session().is_some()
+                    && let Some(kept) = next::kept(&error, message.is_some())
+                {
+                    self.say(kept);
                 }
                 Ok(Next::Line)
             }

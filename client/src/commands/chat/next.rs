@@ -5,9 +5,30 @@ use ollm_protocol::ErrorKind;
 use super::super::CommandError;
 use crate::error::ClientError;
 
+/// What is left of a turn that failed, and how it is tried again; `None` where that was said already.
+pub(super) fn kept(error: &CommandError, was_said: bool) -> Option<&'static str> {
+    let partial = match error {
+        CommandError::Client(ClientError::Rpc(failure)) => failure.fields.contains_key("seq"),
+        _ => false,
+    };
+    match (was_said, partial) {
+        _ if hint(error).is_some_and(|hint| hint.contains("/retry")) => None,
+        (true, true) => Some("your message and what came of the answer are kept: /retry asks anew"),
+        (true, false) => Some("your message is kept: /retry asks for an answer to it"),
+        (false, true) => Some("what came of the answer is kept: /retry asks anew"),
+        (false, false) => None,
+    }
+}
+
 /// What helps within a chat; `None` where that is what helps elsewhere too.
 pub(super) fn hint(error: &CommandError) -> Option<String> {
-    let CommandError::Client(ClientError::Rpc(failure)) = error else { return None };
+    let failure = match error {
+        CommandError::Client(ClientError::Rpc(failure)) => failure,
+        CommandError::Client(ClientError::Closed { .. } | ClientError::Broken { .. }) => {
+            return Some("/retry, which starts ollmd where it does not run".to_owned());
+        }
+        _ => return None,
+    };
     let reason = failure.fields.get("reason").and_then(|reason| reason.as_str());
     match (failure.kind?, reason) {
         (ErrorKind::ModelFailed, Some("onlyThinking")) => {
@@ -41,5 +62,20 @@ mod tests {
             Some("say something new, which ends the loop, or ollmctl loop reset x in a shell"),
         );
         check(json!({ "kind": "modelFailed", "reason": "brokeOff" }), None);
+    }
+
+    #[test]
+    fn what_is_kept_is_said_once() {
+        let check = |data: serde_json::Value, was_said, expect: Option<&str>| {
+            let error = ClientError::of_turn(1, "m".to_owned(), data).into();
+            let kept = kept(&error, was_said);
+            assert_eq!(kept.map(|text| text.split(':').next().unwrap()), expect);
+        };
+        let broken = json!({ "kind": "modelFailed", "reason": "brokeOff", "seq": 4 });
+        check(broken.clone(), true, Some("your message and what came of the answer are kept"));
+        check(broken, false, Some("what came of the answer is kept"));
+        check(json!({ "kind": "modelUnavailable" }), true, Some("your message is kept"));
+        check(json!({ "kind": "modelUnavailable" }), false, None);
+        check(json!({ "kind": "modelFailed", "reason": "onlyThinking", "seq": 4 }), true, None);
     }
 }

@@ -40,8 +40,10 @@ pub(crate) enum ChatError {
         /// The record of what was answered until then.
         partial: Option<Seq>,
     },
-    /// The model answered nothing, twice.
-    #[error("{model} answered nothing to a prompt of {prompt_tokens} of {prompt_limit} tokens")]
+    /// The model answered nothing.
+    #[error(
+        "{model} answered nothing; the prompt has {prompt_tokens} tokens, and {prompt_limit} may be sent"
+    )]
     Empty {
         /// The model.
         model: String,
