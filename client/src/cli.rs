@@ -23,7 +23,7 @@ use clap_complete::ArgValueCompleter;
 use ollm_protocol::EventKind;
 use ollm_protocol::content::Role;
 
-pub(crate) use chat::ChatArgs;
+pub(crate) use chat::{ChatArgs, think, think_word};
 pub(crate) use context::{
     ContextBuildArgs, ContextCheckpointsArgs, ContextCommand, ContextCompactArgs,
     ContextInspectArgs, ContextStatusArgs, StrategyArg,

@@ -1,6 +1,7 @@
 //! `chat.*`: what the client is told, what the session holds, and that the next turn works, whatever happens.
 
 mod retry;
+mod silence;
 
 use std::time::Duration;
 
@@ -194,6 +195,10 @@ fn tools_are_called_by_the_client_until_none_is_left() {
         let sent = fake.requests("/api/chat")[1].body["messages"].clone();
         let roles: Vec<_> = sent.as_array().unwrap().iter().map(|m| m["role"].clone()).collect();
         assert_eq!(roles, ["user", "assistant", "tool", "tool", "tool"]);
+        let linked: Vec<_> = (2..5).map(|at| sent[at]["tool_call_id"].clone()).collect();
+        let ids: Vec<_> = (0..3).map(|at| sent[1]["tool_calls"][at]["id"].clone()).collect();
+        assert_eq!(linked, [ids[0].clone(), ids[2].clone(), ids[1].clone()]);
+        assert_eq!(ids[0].as_str().unwrap().len(), 9, "as every template takes it");
         let contents: Vec<_> = (2..5).map(|at| sent[at]["content"].as_str().unwrap()).collect();
         assert_eq!(contents, ["x", "c", "a b"]);
     }

@@ -263,6 +263,8 @@ fn ctrl_c_ends_the_answer_and_a_second_one_leaves() {
     person.types("hello\r");
     person.sees("half");
     person.types("\u{3}");
+    // On a line of its own, so that it is gone again.
+    person.sees("\n");
     person.sees("canceled; what was answered is kept");
     assert_eq!(place.said(), pairs(&[("user", "hello"), ("assistant", "half ")]));
     let view = place.sandbox.ctl(["sessions", "view", "last"]).ok();
@@ -319,6 +321,67 @@ fn an_error_does_not_end_the_chat() {
     person.types("\u{4}");
     assert_eq!(person.left(), 0);
     assert!(place.sessions().is_empty(), "it is put away");
+}
+
+#[test]
+fn an_answer_that_stops_early_says_why_and_how_it_goes_on() {
+    let fake = FakeOllama::start("0.33.0");
+    let place = Place::with(&fake);
+    let mut person = place.person(&[]);
+    person.sees("> ");
+    fake.answer(Answer { reason: "length", ..Answer::text("half an answer") });
+    person.types("one\r");
+    person.sees("the answer is cut after ");
+    person.sees(" tokens: the window of 8,192 is full; 'go on' continues it");
+    fake.answer(Answer::text("half an answer"));
+    let said = "CUDA error: out of memory";
+    fake.next("/api/chat", &[Fault::ErrorLine { after: 1, text: said.into() }]);
+    person.types("two\r");
+    person.sees("half \r\nerror: model tiny at ");
+    person.sees("does not run: CUDA error: out of memory");
+    person.sees("your message and what came of the answer are kept: /retry asks anew");
+    fake.answer(Answer::text("half an answer"));
+    fake.next("/api/chat", &[Fault::Break { after: 1 }]);
+    person.types("/retry\r");
+    person.sees("broke: ");
+    person.sees("what came of the answer is kept: /retry asks anew");
+    fake.answer(Answer::text("half an answer"));
+    fake.next("/api/chat", &[Fault::Stall { after: 1 }]);
+    person.types("/retry\r");
+    person.sees("half");
+    place.daemon.kill9();
+    person.sees("error: ollmd closed the connection");
+    person.sees("try: /retry, which starts ollmd where it does not run");
+    person.types("/exit\r");
+    assert_eq!(person.left(), 0);
+}
+
+#[test]
+fn a_model_that_only_thinks_is_told_to_think_less() {
+    let fake = FakeOllama::start("0.33.0");
+    fake.answer(Answer { reason: "length", ..Answer::text("").thinking("let me see") });
+    let place = Place::with(&fake);
+    let mut person = place.person(&["-m", "thinker"]);
+    person.sees("> ");
+    person.types("what is it?\r");
+    person.sees("let me see");
+    person.sees("error: thinker spent ");
+    person.sees("try: /think off, and then /retry");
+    person.types("/think off\r");
+    person.sees("thinking is off from now on");
+    person.types("/retry\r");
+    person.sees("ok");
+    person.sees("Context: ");
+    person.types("/exit\r");
+    assert_eq!(person.left(), 0);
+    let asked = fake.requests("/api/chat");
+    assert_eq!((asked.len(), &asked[1].body["think"]), (2, &json!(false)));
+    fake.answer(Answer { reason: "length", ..Answer::text("").thinking("let me see") });
+    let said = place.chat(&["-m", "thinker", "and now?"], "").fails(1);
+    assert!(said.contains("--no-think  # then /retry"), "{said}");
+    let id = place.sessions()[0]["sessionId"].as_str().unwrap().to_owned();
+    let view = place.sandbox.ctl(["sessions", "view", &id]).ok();
+    assert!(view.contains("(length)"), "{view}");
 }
 
 #[test]

@@ -89,7 +89,10 @@ fn check_shape(built: &Value, window: u64) {
             assert!(open.is_empty(), "calls without result: {open:?}");
         }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
-            assert!(open.insert(call["id"].as_str().unwrap().to_owned()), "{call}");
+            let id = call["id"].as_str().unwrap();
+            let is_taken = id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            assert!(is_taken, "some templates refuse it: {call}");
+            assert!(open.insert(id.to_owned()), "{call}");
         }
         before = role;
     }

@@ -7,7 +7,7 @@ use ollm_protocol::methods::chat::{Think, ThinkLevel};
 use super::{by_model, by_session};
 
 /// How much a model can be told to think; without a word it just thinks.
-const THINK: [&str; 5] = ["on", "low", "medium", "high", "max"];
+const THINK: [&str; 6] = ["on", "off", "low", "medium", "high", "max"];
 
 /// Arguments of `chat`.
 #[derive(Debug, Args)]
@@ -35,14 +35,14 @@ pub(crate) struct ChatArgs {
     /// Instructions to the model that hold for the whole session; an empty text removes them.
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Let the model think before it answers; low, medium, high and max are for models that know them.
+    /// Let the model think before it answers: on, off, or low, medium, high or max for models that know them.
     #[arg(
         long,
         value_name = "LEVEL",
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "on",
-        value_parser = PossibleValuesParser::new(THINK).map(|word| think(&word)),
+        value_parser = PossibleValuesParser::new(THINK).map(|word| think(&word).unwrap_or(Think::Flag(true))),
         hide_possible_values = true
     )]
     pub(crate) think: Option<Think>,
@@ -64,12 +64,27 @@ impl ChatArgs {
     }
 }
 
-fn think(word: &str) -> Think {
-    match word {
+/// How much a model is to think, by the word for it; `None` where it is none of them.
+pub(crate) fn think(word: &str) -> Option<Think> {
+    Some(match word {
+        "off" => Think::Flag(false),
+        "on" => Think::Flag(true),
         "low" => Think::Level(ThinkLevel::Low),
         "medium" => Think::Level(ThinkLevel::Medium),
         "high" => Think::Level(ThinkLevel::High),
         "max" => Think::Level(ThinkLevel::Max),
-        _ => Think::Flag(true),
+        _ => return None,
+    })
+}
+
+/// The word for how much a model is to think.
+pub(crate) const fn think_word(think: Think) -> &'static str {
+    match think {
+        Think::Flag(false) => "off",
+        Think::Flag(true) => "on",
+        Think::Level(ThinkLevel::Low) => "low",
+        Think::Level(ThinkLevel::Medium) => "medium",
+        Think::Level(ThinkLevel::High) => "high",
+        Think::Level(ThinkLevel::Max) => "max",
     }
 }

@@ -212,6 +212,11 @@ impl CommandError {
 
     /// For people: the message, what belongs to it line by line, and the next command.
     pub(crate) fn to_text(&self) -> String {
+        self.to_text_with(self.hint())
+    }
+
+    /// The same with something else to type next.
+    pub(crate) fn to_text_with(&self, hint: Option<String>) -> String {
         let tried = self.attempts();
         let message =
             if tried.is_empty() { self.message() } else { "cannot connect to ollmd".to_owned() };
@@ -224,7 +229,7 @@ impl CommandError {
             let title = clean::one_line(&session.title);
             text.push_str(&format!("\n  {}  {title}", session.session_id));
         }
-        if let Some(hint) = self.hint() {
+        if let Some(hint) = hint {
             text.push_str(&format!("\n  {} {}", Style::Strong.paint("try:"), clean::text(&hint)));
         }
         if self.kind() == ErrorKind::ModelUnavailable.as_str() {

@@ -34,6 +34,15 @@ pub(crate) fn line(usage: &ChatUsage, model: &str) -> String {
     format!("Context: {used}/{limit} ({percent} %){compactions}{facts}")
 }
 
+/// Why an answer that came to an end of its own is not whole.
+pub(crate) fn cut(usage: &ChatUsage) -> String {
+    let window = usage.effective_context.unwrap_or(usage.requested_context);
+    let after = usage
+        .answer_tokens
+        .map_or_else(String::new, |tokens| format!(" after {}", counted(tokens, "token")));
+    format!("the answer is cut{after}: the window of {} is full", grouped(window.into()))
+}
+
 #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
 fn speed(usage: &ChatUsage) -> Option<String> {
     let (tokens, ms) = (usage.answer_tokens?, usage.answering_ms.filter(|ms| *ms > 0)?);
@@ -71,6 +80,7 @@ mod tests {
             &usage,
             "Context: 5,234/6,963 (75 %) · estimated · qwen3:8b · 41.2 tokens/s · the server's window has only 4,096 of 8,192 tokens",
         );
+        assert_eq!(cut(&usage), "the answer is cut after 412 tokens: the window of 4,096 is full");
         check(&ChatUsage::default(), "Context: 0/0 (0 %) · qwen3:8b");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! - [`build()`]: the one entry. It keeps the head in force while it fits, else plans a new one.
 //! - `budget`: arithmetic; `units`: what no cut separates; `strategy`: planners of heads.
-//! - `steps`, `assemble`, `render`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
+//! - `steps`, `assemble`, `render`, `link`: references to messages; `cut`, `omitted`: what is not shown, and saying so.
 
 mod assemble;
 mod basis;
@@ -15,6 +15,7 @@ pub(crate) mod compact;
 mod contents;
 mod cut;
 mod ledger;
+mod link;
 mod omitted;
 mod previous;
 pub(crate) mod reliability;

@@ -12,6 +12,7 @@ use ollm_protocol::content::{Message, Part, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::context::{ContextFunction, ContextMessage, ContextToolCall};
 use serde_json::Value;
 
+use super::link::linked;
 use super::omitted::{Omitted, Reason};
 use super::units::PathItem;
 use crate::tokens::Counter;
@@ -250,7 +251,8 @@ impl<'c> Renderer<'c> {
         if !id.is_empty() {
             self.ended.insert(id.to_owned(), ended);
         }
-        let attributes = [("tool", name.unwrap_or_default()), ("id", id)];
+        let id = if id.is_empty() { String::new() } else { linked(id) };
+        let attributes = [("tool", name.unwrap_or_default()), ("id", &*id)];
         self.note(item, note("tool-result", &attributes, text))
     }
 
@@ -266,7 +268,7 @@ impl<'c> Renderer<'c> {
     fn call(&mut self, id: &str, name: &str, args: &Value) {
         if let Some(last) = self.messages.last_mut() {
             let function = ContextFunction { name: name.to_owned(), arguments: args.clone() };
-            last.tool_calls.push(ContextToolCall { id: id.to_owned(), function });
+            last.tool_calls.push(ContextToolCall { id: linked(id), function });
         }
         self.ended.remove(id);
         self.open.push(OpenCall { id: id.to_owned(), name: name.to_owned() });
@@ -278,7 +280,7 @@ impl<'c> Renderer<'c> {
         let mut message = blank(Role::Tool);
         text.clone_into(&mut message.content);
         message.tool_name = Some(call.name);
-        message.tool_call_id = Some(call.id);
+        message.tool_call_id = Some(linked(&call.id));
         self.push(message);
         if self.open.is_empty() {
             self.flush();

@@ -134,13 +134,20 @@ fn at() -> Timestamp {
     Timestamp::from_unix_ms(0)
 }
 
+/// The id by which a call was recorded here: one digit.
+fn recorded(id: &str) -> String {
+    let mut digits = (0..10).map(|digit: u8| digit.to_string());
+    digits.find(|digit| super::link::linked(digit) == id).unwrap_or_else(|| id.to_owned())
+}
+
 /// The messages as a person reads them; `\n` as `|`.
 fn lines(messages: &[ContextMessage]) -> Vec<String> {
     let line = |message: &ContextMessage| {
-        let calls: Vec<_> = message.tool_calls.iter().map(|call| call.id.as_str()).collect();
+        let calls: Vec<_> = message.tool_calls.iter().map(|call| recorded(&call.id)).collect();
         let calls =
             if calls.is_empty() { String::new() } else { format!(" -> {}", calls.join(",")) };
-        let id = message.tool_call_id.as_ref().map_or(String::new(), |id| format!(" {id}"));
+        let id =
+            message.tool_call_id.as_ref().map_or(String::new(), |id| format!(" {}", recorded(id)));
         format!("{}{id}: {}{calls}", message.role.as_str(), message.content.replace('\n', "|"))
     };
     messages.iter().map(line).collect()
@@ -200,7 +207,7 @@ fn conversations_are_rendered_as_models_take_them() {
             "user: go",
             "assistant:  -> 1",
             "tool 1: [interrupted]",
-            "user: stop||<tool-result tool=\"read\" id=\"1\">|late|</tool-result>",
+            "user: stop||<tool-result tool=\"read\" id=\"yn1o2v1d2\">|late|</tool-result>",
         ],
     );
     // Recorded alone, twice with the same id, then once more in its other form.

@@ -104,7 +104,7 @@ pub(crate) enum ModelError {
     #[error("{to} is busy: {said}")]
     Busy { to: Target, said: String },
     /// The model cannot be loaded, or its process died.
-    #[error("{to} cannot be loaded: {said}")]
+    #[error("{to} does not run: {said}")]
     LoadFailed { to: Target, said: String },
     /// The prompt is longer than the window; numbers where the server gives them.
     #[error("the prompt is longer than the window of {to}{}", Numbers(*.needed, *.window))]

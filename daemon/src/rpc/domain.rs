@@ -208,12 +208,22 @@ impl From<ChatError> for RpcError {
             ChatError::NothingAwaited { .. } => Self::new(ErrorKind::Conflict, message),
             ChatError::Canceled { .. } => Self::new(ErrorKind::Cancelled, message),
             ChatError::Model { source, .. } => source.into(),
-            ChatError::Empty { model, prompt_tokens, prompt_limit } => {
+            ChatError::Empty { model, prompt_tokens, prompt_limit, .. } => {
                 Self::new(ErrorKind::ModelFailed, message)
                     .with_field("reason", "emptyAnswer")
                     .with_field("model", model)
                     .with_field("promptTokens", prompt_tokens)
                     .with_field("promptLimit", prompt_limit)
+            }
+            ChatError::OnlyThought { id, model, spent, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_hint(format!("ollmctl chat --resume {id} --no-think  # then /retry"))
+                    .with_field("reason", "onlyThinking")
+                    .with_field("model", model)
+                    .with_field("thinkingTokens", spent.thinking_tokens)
+                    .with_field("promptTokens", spent.prompt_tokens)
+                    .with_field("promptLimit", spent.prompt_limit)
+                    .with_field("contextSize", spent.window)
             }
             ChatError::Truncated { model, sent, read, .. } => {
                 Self::new(ErrorKind::ModelFailed, message)

@@ -2,6 +2,7 @@
 
 use ollm_protocol::content::RecordKind;
 use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
+use ollm_protocol::methods::chat::Think;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
 
@@ -12,8 +13,8 @@ use super::screen::Screen;
 use super::slash::{COMMANDS, Typed};
 use super::talk::{self, Talk};
 use super::turns::{Outcome, Turns};
-use super::{Manner, ask};
-use crate::cli::{ChatArgs, ExportArgs, ListArgs, SessionArg, SessionsCommand};
+use super::{Manner, ask, next};
+use crate::cli::{ChatArgs, ExportArgs, ListArgs, SessionArg, SessionsCommand, think_word};
 use crate::error::ClientError;
 use crate::render::style::Style;
 use crate::render::transcript::{self, Transcript};
@@ -103,7 +104,11 @@ impl Chat<'_, '_> {
 
     /// Tells what went wrong; the chat goes on.
     fn tell(&mut self, error: &CommandError) {
-        self.note(&error.to_text());
+        let text = match next::hint(error) {
+            Some(hint) => error.to_text_with(Some(hint)),
+            None => error.to_text(),
+        };
+        self.note(&text);
         if let CommandError::Client(error) = error
             && !matches!(error, ClientError::Rpc(_))
         {
@@ -145,6 +150,7 @@ impl Chat<'_, '_> {
                 let model = self.talk.model().map(clean::one_line).unwrap_or_default();
                 self.say(&format!("{model} answers from now on"));
             }
+            Typed::Think(how) => self.think(how),
             Typed::Sessions => {
                 let args = ListArgs { project: None, all: false, status: None, limit: LISTED };
                 sessions::run(SessionsCommand::List(args), self.cx)?;
@@ -212,14 +218,25 @@ impl Chat<'_, '_> {
                 Err(CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) })
             }
             Err(error) => {
-                let is_kept = message.is_some() && self.talk.session().is_some();
                 self.tell(&error);
-                if is_kept {
-                    self.say("your message is kept: /retry asks for an answer to it");
+                if self.talk.session().is_some()
+                    && let Some(kept) = next::kept(&error, message.is_some())
+                {
+                    self.say(kept);
                 }
                 Ok(Next::Line)
             }
         }
+    }
+
+    /// Says whether the model thinks, or has it do so from now on.
+    fn think(&mut self, how: Option<Think>) {
+        self.manner.think = how.or(self.manner.think);
+        let word = self.manner.think.map(think_word);
+        let known = word.map_or("the model thinks as it does by itself".to_owned(), |word| {
+            format!("thinking is {word}")
+        });
+        self.say(&format!("{known}{}", if how.is_some() { " from now on" } else { "" }));
     }
 
     fn help(&mut self) -> Result<(), CommandError> {

@@ -8,6 +8,7 @@ mod echo;
 mod input;
 mod interactive;
 mod interrupts;
+mod next;
 mod oneshot;
 mod screen;
 mod slash;

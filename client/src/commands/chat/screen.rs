@@ -53,10 +53,11 @@ impl Thinking {
 impl Screen {
     /// What it cost, on one line; nothing where the model was not asked.
     pub(super) fn cost(&self) -> Option<String> {
-        let line = usage::line(self.usage.as_ref()?, &self.model);
+        let usage = self.usage.as_ref()?;
+        let line = usage::line(usage, &self.model);
         if self.finish_reason == "length" {
-            let cut = Style::Bad.paint("the answer is cut: the window is full");
-            return Some(format!("{cut}\n{line}"));
+            let cut = Style::Bad.paint(&usage::cut(usage));
+            return Some(format!("{cut}; 'go on' continues it\n{line}"));
         }
         Some(line)
     }
@@ -116,6 +117,8 @@ impl Watch for Screen {
             _ => {}
         }
         if let Some(phase) = waiting::phase(event, &self.model) {
+            // What is thought in another try stands apart.
+            self.thinking.end(terminal);
             self.wait(phase, terminal);
         }
         Ok(())
@@ -127,8 +130,16 @@ impl Watch for Screen {
         }
     }
 
-    fn canceling(&mut self, terminal: &Terminal) {
+    fn canceling(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+        self.thinking.end(terminal);
+        // Behind half a line it could not be read, nor be gone again.
+        if terminal.is_interactive() {
+            let rest = self.answer.finish();
+            let shown = terminal.print(&rest).and_then(|()| terminal.flush());
+            shown.map_err(CommandError::Output)?;
+        }
         self.wait("canceling; Ctrl-C once more leaves".to_owned(), terminal);
+        Ok(())
     }
 
     fn end(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
@@ -155,7 +166,9 @@ impl Watch for Lines {
 
     fn tick(&mut self) {}
 
-    fn canceling(&mut self, _: &Terminal) {}
+    fn canceling(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+        Ok(())
+    }
 
     fn end(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
         Ok(())

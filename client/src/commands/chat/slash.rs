@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::path::PathBuf;
 
-use crate::cli::distance;
+use ollm_protocol::methods::chat::Think;
+
+use crate::cli::{distance, think};
 
 /// Letters that may be wrong in a command that is offered instead.
 const MAX_WRONG: usize = 3;
@@ -14,6 +16,7 @@ const SHOWN: u32 = 10;
 pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/help", "what can be typed here"),
     ("/model [NAME]", "which model answers; with a name, that one from now on"),
+    ("/think [HOW]", "how the model thinks; on, off, low, medium, high or max, from now on"),
     ("/retry", "ask again for an answer to what was said last"),
     ("/history [N]", "the last messages of this session"),
     ("/goal [TEXT]", "what this session works towards; with a text, that from now on"),
@@ -41,6 +44,8 @@ pub(super) enum Typed {
     Help,
     /// `/model [NAME]`
     Model(Option<String>),
+    /// `/think [HOW]`
+    Think(Option<Think>),
     /// `/retry`
     Retry,
     /// `/history [N]`
@@ -104,6 +109,11 @@ impl Typed {
         match words.as_slice() {
             ["/help" | "/?"] => Self::Help,
             ["/model"] | ["/model", _] => Self::Model(rest(1)),
+            ["/think"] => Self::Think(None),
+            ["/think", how] => match think(how) {
+                Some(how) => Self::Think(Some(how)),
+                None => Self::unknown(text),
+            },
             ["/retry"] => Self::Retry,
             ["/history"] => Self::History(SHOWN),
             ["/history", number] => match number.parse() {
@@ -174,6 +184,8 @@ mod tests {
         check("/help", Typed::Help);
         check("/model", Typed::Model(None));
         check("/model qwen3:8b", Typed::Model(Some("qwen3:8b".into())));
+        check("/think", Typed::Think(None));
+        check("/think off", Typed::Think(Some(Think::Flag(false))));
         check("/history 3", Typed::History(3));
         check("/session export a file.md", Typed::Export(Some("a file.md".into())));
         check("/session  export", Typed::Export(None));
@@ -199,6 +211,7 @@ mod tests {
         check("/sesion inf", Some("/session info"));
         check("/session", Some("/session info"));
         check("/debug", Some("/debug context"));
+        check("/think hard", Some("/think"));
         check("/history many", Some("/history"));
         check("/frobnicate", None);
     }

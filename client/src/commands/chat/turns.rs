@@ -47,7 +47,7 @@ pub(super) trait Watch {
     /// Time passed.
     fn tick(&mut self);
     /// The turn was asked to end, and has not yet.
-    fn canceling(&mut self, terminal: &Terminal);
+    fn canceling(&mut self, terminal: &mut Terminal) -> Result<(), CommandError>;
     /// Nothing more comes.
     fn end(&mut self, terminal: &mut Terminal) -> Result<(), CommandError>;
 }
@@ -111,7 +111,7 @@ impl Turns {
             }
             if interrupts == 1 && !is_unwanted {
                 is_unwanted = true;
-                watch.canceling(cx.terminal);
+                watch.canceling(cx.terminal)?;
             }
             // Before it has begun nobody knows of it.
             if is_unwanted && has_begun && !is_canceled {

@@ -261,7 +261,11 @@ pub(super) async fn piece(
 ) -> Result<Option<impl AsRef<[u8]> + std::ops::Deref<Target = [u8]> + use<>>, ModelError> {
     let broken = |error: reqwest::Error| ModelError::Disconnected {
         to: to.clone(),
-        reason: innermost(&error),
+        reason: match innermost(&error) {
+            // The HTTP library's word for a connection that was closed within an answer.
+            reason if reason.starts_with("unexpected eof") => "the server closed it".to_owned(),
+            reason => reason,
+        },
     };
     response.chunk().await.map_err(broken)
 }

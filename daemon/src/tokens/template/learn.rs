@@ -68,8 +68,8 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
     single[6] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
     // A template that writes ids, or the names of tools beside their results, is one that is not understood.
     for message in check.iter_mut().chain(&mut texts).chain(&mut single) {
-        message.tool_calls.iter_mut().for_each(|call| call.id.insert_str(0, "other_"));
-        message.tool_call_id.iter_mut().for_each(|id| id.insert_str(0, "other_"));
+        message.tool_calls.iter_mut().for_each(|call| call.id.make_ascii_uppercase());
+        message.tool_call_id.iter_mut().for_each(|id| id.make_ascii_uppercase());
         message.tool_name.iter_mut().for_each(|name| NAMES[1].clone_into(name));
     }
     all.extend([one, two, last, check, texts, single]);
@@ -278,7 +278,7 @@ fn arguments() -> Value {
 
 fn calling(text: &str, arguments: &[Value]) -> ContextMessage {
     let call = |(at, arguments): (usize, &Value)| ContextToolCall {
-        id: format!("call_{at}"),
+        id: call_id(at),
         function: ContextFunction {
             name: NAMES[at % NAMES.len()].to_owned(),
             arguments: arguments.clone(),
@@ -288,6 +288,11 @@ fn calling(text: &str, arguments: &[Value]) -> ContextMessage {
     ContextMessage { tool_calls, ..message(Role::Assistant, text) }
 }
 
+/// Nine letters and digits: templates of the Mistral family refuse a conversation with any other id.
+fn call_id(at: usize) -> String {
+    format!("callno{at:03}")
+}
+
 fn message(role: Role, content: &str) -> ContextMessage {
     let is_tool = role == Role::Tool;
     ContextMessage {
@@ -295,7 +300,7 @@ fn message(role: Role, content: &str) -> ContextMessage {
         content: content.to_owned(),
         tool_calls: Vec::new(),
         tool_name: is_tool.then(|| NAMES[0].to_owned()),
-        tool_call_id: is_tool.then(|| "call_0".to_owned()),
+        tool_call_id: is_tool.then(|| call_id(0)),
         images: Vec::new(),
     }
 }

@@ -27,6 +27,16 @@ pub(super) fn is_whole(finish_reason: &str) -> bool {
     ![CANCELED, TIMEOUT, INTERRUPTED].contains(&finish_reason)
 }
 
+/// Whether a recorded message of a model answers something: it came to its end, and is more than thinking.
+pub(super) fn is_an_answer(message: &Message) -> bool {
+    let says = |part: &Part| match part {
+        Part::Text { text } => !text.trim().is_empty(),
+        Part::Thinking { .. } => false,
+        Part::ToolCall { .. } | Part::Image { .. } => true,
+    };
+    is_whole(message.finish_reason.as_deref().unwrap_or_default()) && message.parts.iter().any(says)
+}
+
 /// What a model said, and how it ended.
 pub(super) struct Answer {
     pub(super) thinking: String,
@@ -122,6 +132,11 @@ impl Answer {
     /// Whether the model said neither text nor called a tool.
     pub(super) fn is_empty(&self) -> bool {
         self.text.trim().is_empty() && self.calls.is_empty()
+    }
+
+    /// Whether the model thought aloud.
+    pub(super) fn has_thought(&self) -> bool {
+        !self.thinking.trim().is_empty()
     }
 
     /// Why it ended, in one word.

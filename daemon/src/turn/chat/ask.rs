@@ -3,12 +3,10 @@
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
 
-use super::answer::{Answer, Stop, collect};
+use super::answer::{Answer, collect};
 use super::partial::Pieces;
 use super::run::{Turn, as_ms};
-use crate::model::{
-    ChatRequest, DoneReason, LengthCause, ModelError, ModelInfo, Priority, Ticket, cap_num_predict,
-};
+use crate::model::{ChatRequest, ModelInfo, Priority, Ticket, cap_num_predict};
 use crate::shutdown::Tasks;
 use crate::tokens::Counter;
 use crate::turn::build::build_with;
@@ -33,36 +31,40 @@ struct Place {
     params: ContextBuildParams,
 }
 
-impl Asked {
-    /// The server found the prompt longer than the window, although it was counted to fit.
-    pub(super) fn was_refused(&self) -> bool {
-        matches!(self.answer.end, Err(Stop::Failed(ModelError::Overflow { .. })))
-            && self.answer.is_empty()
-    }
+/// A context that must become smaller before the model is asked again, because it left no room for an answer.
+pub(super) struct Smaller {
+    /// Tokens that it has to be under.
+    than: u64,
+    /// Why the turn ends where it does not become smaller.
+    otherwise: TurnError,
+}
 
-    /// The window had no room for an answer, so a smaller context may get one.
-    pub(super) fn had_no_room(&self, max_tokens: Option<std::num::NonZeroU32>) -> bool {
-        let Ok(end) = &self.answer.end else { return false };
-        end.reason == DoneReason::Length
-            && self.answer.is_empty()
-            && end.length_cause(max_tokens) == Some(LengthCause::Window)
+impl Asked {
+    /// Asks for a smaller context than this answer had.
+    pub(super) const fn smaller(&self, otherwise: TurnError) -> Smaller {
+        Smaller { than: self.built.tokens_used, otherwise }
     }
 }
 
 impl Turn {
-    /// Asks the model once; `must` where the context before had no room, so that it must become smaller.
+    /// Asks the model once, with a context that became `smaller` where that is wanted.
     pub(super) async fn ask(
         &self,
         info: &ModelInfo,
         tasks: &Tasks,
-        must: bool,
+        smaller: Option<Smaller>,
     ) -> Result<Asked, TurnError> {
         let core = self.core();
         let place = self.place(info, tasks).await?;
-        let place = self.compacted(place, info, tasks, must).await?;
+        let place = self.compacted(place, info, tasks, smaller.is_some()).await?;
         let Place { ticket, num_ctx, is_loaded, counter, params } = place;
         let built = build_with(core, params, Some(counter.clone()));
         let mut built = self.unless_ended(tasks, built).await?;
+        if let Some(Smaller { than, otherwise }) = smaller
+            && built.tokens_used >= than
+        {
+            return Err(otherwise);
+        }
         self.tell_reading(&built, is_loaded).await;
         let request = self.request(&mut built, num_ctx, &counter);
         let backend = core.models.backend()?;

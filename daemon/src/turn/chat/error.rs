@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
+use super::Spent;
 use crate::model::ModelError;
 
 /// A turn failed.
@@ -39,8 +40,10 @@ pub(crate) enum ChatError {
         /// The record of what was answered until then.
         partial: Option<Seq>,
     },
-    /// The model answered nothing, twice.
-    #[error("{model} answered nothing to a prompt of {prompt_tokens} of {prompt_limit} tokens")]
+    /// The model answered nothing.
+    #[error(
+        "{model} answered nothing; the prompt has {prompt_tokens} tokens, and {prompt_limit} may be sent"
+    )]
     Empty {
         /// The model.
         model: String,
@@ -48,6 +51,20 @@ pub(crate) enum ChatError {
         prompt_tokens: u64,
         /// The most that may be sent.
         prompt_limit: u64,
+        /// The record of what it thought.
+        partial: Option<Seq>,
+    },
+    /// The model thought until a limit was met.
+    #[error("{model} {spent}")]
+    OnlyThought {
+        /// The session.
+        id: SessionId,
+        /// The model.
+        model: String,
+        /// On what its tokens went, and what would leave some.
+        spent: Spent,
+        /// The record of what it thought.
+        partial: Option<Seq>,
     },
     /// The server read less than was sent.
     #[error("{model} read {read} of the {sent} tokens that were sent: the server cut the prompt")]
@@ -87,6 +104,8 @@ impl ChatError {
         match self {
             Self::Canceled { partial }
             | Self::Model { partial, .. }
+            | Self::Empty { partial, .. }
+            | Self::OnlyThought { partial, .. }
             | Self::Truncated { partial, .. } => *partial,
             Self::UnexpectedCall { partial, .. } => Some(*partial),
             _ => None,

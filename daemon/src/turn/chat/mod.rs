@@ -13,6 +13,7 @@ mod partial;
 mod plan;
 mod retry;
 mod run;
+mod silence;
 mod tools;
 
 use std::collections::HashMap;
@@ -27,9 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use error::ChatError;
 pub(crate) use partial::settle;
+pub(crate) use silence::Spent;
 pub(crate) use tools::submit_tool_results;
 
-use self::answer::is_whole;
+use self::answer::is_an_answer;
 use self::plan::{Learned, Plan};
 use self::retry::{Wish, step_back};
 use self::tools::Awaited;
@@ -233,8 +235,9 @@ fn answer_after(
     else {
         return Ok(None);
     };
+    let is_answer = is_an_answer(&answer);
     let reason = answer.finish_reason.unwrap_or_else(|| "stop".to_owned());
-    Ok(is_whole(&reason).then_some((seq, reason)))
+    Ok(is_answer.then_some((seq, reason)))
 }
 
 /// Settles what a crash left, away from the threads that serve connections.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{LeafMove, RecordBody, RecordKind, Role};
 use ollm_protocol::{Seq, SessionId};
 
-use super::answer::is_whole;
+use super::answer::is_an_answer;
 use super::partial::n_pieces;
 use crate::session::index::Entry;
 use crate::session::{Draft, Live, SessionError};
@@ -106,7 +106,7 @@ fn open_answer(
         return Ok(None);
     };
     let reason = answer.finish_reason.as_deref().unwrap_or_default();
-    if !is_whole(reason) || (wish == Wish::Answer && reason == CUT) {
+    if !is_an_answer(&answer) || (wish == Wish::Answer && reason == CUT) {
         return Ok(Some((seq, entry.parent())));
     }
     // Results that are missing are told as such.

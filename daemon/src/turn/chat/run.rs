@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Answer, Stop};
 use super::ask::Asked;
 use super::plan::Plan;
+use super::silence::{Next, Tries};
 use super::{Accepted, ChatError, Slot};
 use crate::context::reliability::{Evidence, judge};
 use crate::events::EventDraft;
@@ -109,31 +110,19 @@ impl Turn {
         let info = async { Ok(core.models.info(&self.plan.model).await?) };
         let info = self.unless_ended(tasks, info).await?;
         self.check(&info)?;
-        let mut empty_answers = 0;
-        // A context that had no room is made smaller once, and never twice in a turn.
-        let (mut must, mut was_made_smaller) = (false, false);
+        let (mut tries, mut smaller) = (Tries::default(), None);
         loop {
             may_call_model(core, self.plan.id).await?;
-            let asked = self.ask(&info, tasks, std::mem::take(&mut must)).await?;
+            let asked = self.ask(&info, tasks, smaller.take()).await?;
             let effective = self.learn(&asked).await;
-            if asked.was_refused() && !was_made_smaller {
-                (must, was_made_smaller) = (true, true);
-                continue;
-            }
-            if let Ok(end) = &asked.answer.end
-                && asked.answer.is_empty()
+            if let Next::Again(if_smaller) =
+                self.after(&info, &asked, effective, &mut tries).await?
             {
-                // A prompt that was cut to the whole window leaves no room for an answer.
-                self.check_count(&asked, end, None).await?;
-                empty_answers += 1;
-                if empty_answers > 1 {
-                    return Err(self.empty(&asked).into());
-                }
-                must = !was_made_smaller && asked.had_no_room(self.plan.max_tokens);
-                was_made_smaller |= must;
+                smaller = if_smaller;
                 continue;
             }
             let (seq, usage) = self.keep(&info, &asked, effective).await?;
+            let seq = seq.expect("an answer that is not empty has parts");
             if asked.answer.calls.is_empty() {
                 let finish_reason = asked.answer.finish_reason().to_owned();
                 return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
@@ -155,21 +144,14 @@ impl Turn {
         Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
     }
 
-    fn empty(&self, asked: &Asked) -> ChatError {
-        ChatError::Empty {
-            model: self.plan.model.clone(),
-            prompt_tokens: asked.built.tokens_used,
-            prompt_limit: asked.built.token_budget,
-        }
-    }
-
-    /// Records an answer, tells what it cost, and turns an early end into an error.
-    async fn keep(
+    /// Records an answer, tells what it cost, and turns an early end into an error. There is no record of one in
+    /// which the model neither spoke nor thought.
+    pub(super) async fn keep(
         &self,
         info: &ModelInfo,
         asked: &Asked,
         effective: Option<u32>,
-    ) -> Result<(Seq, ChatUsage), TurnError> {
+    ) -> Result<(Option<Seq>, ChatUsage), TurnError> {
         let Asked { answer, built, .. } = asked;
         let core = self.core();
         let counted = answer.end.as_ref().ok().map(|end| Usage {
@@ -190,11 +172,7 @@ impl Turn {
         let usage = usage(info, asked, end, (effective, compactions.unwrap_or_default()));
         self.tell(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(asked, end, partial).await?;
-        match partial {
-            Some(seq) => Ok((seq, usage)),
-            // An answer that is not empty has parts.
-            None => Err(self.empty(asked).into()),
-        }
+        Ok((partial, usage))
     }
 
     /// Learns from an answer how fast the model reads, and the window that it really has.
