@@ -6,7 +6,9 @@
 //! Must not know how prompts are rendered or where templates are kept. **Invariant**: the texts of the chunks of a
 //! conversation, one after the other, are the prompt that the server renders.
 
+mod arguments;
 mod call;
+mod json;
 mod learn;
 mod seam;
 #[cfg(test)]
@@ -19,7 +21,8 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::ContextMessage;
 use serde::{Deserialize, Serialize};
 
-use self::call::{CallForm, JsonStyle};
+use self::call::CallForm;
+use self::json::JsonStyle;
 pub(super) use self::learn::whole;
 pub(crate) use self::learn::{learn, probes};
 use self::seam::Seam;

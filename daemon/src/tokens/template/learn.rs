@@ -7,7 +7,9 @@ use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::{ContextFunction, ContextMessage, ContextToolCall};
 use serde_json::{Value, json};
 
-use super::call::{CallForm, JsonStyle, styles};
+use super::arguments::ArgumentForm;
+use super::call::CallForm;
+use super::json::JsonStyle;
 use super::seam::Seam;
 use super::trim::{Trim, Trims};
 use super::{Place, Template};
@@ -118,16 +120,26 @@ fn with_calls(
     probes: &[Vec<ContextMessage>],
     prompts: &[Option<String>],
 ) -> Option<Template> {
-    let (style, args) = styles().find_map(|style| {
-        let args = style.write(&arguments())?;
-        prompts.get(N_PLAIN)?.as_deref()?.contains(&args).then_some((style, args))
-    })?;
+    let prompt = prompts.get(N_PLAIN)?.as_deref()?;
+    let forms = ArgumentForm::shown(prompt, NAMES[0], &arguments());
+    forms.iter().find_map(|shown| with_arguments(tokenizer, plain, probes, prompts, shown))
+}
+
+/// The same where the arguments of calls have a given form, beside which stands how a prompt shows them.
+fn with_arguments(
+    tokenizer: &Tokenizer,
+    plain: &Template,
+    probes: &[Vec<ContextMessage>],
+    prompts: &[Option<String>],
+    shown: &(ArgumentForm, String),
+) -> Option<Template> {
+    let style = shown.0.style();
     let holds = |template: &Template, at: usize| {
         let prompt = prompts.get(N_PLAIN + at).and_then(Option::as_deref);
         prompt.is_some_and(|prompt| gives(template, tokenizer, &probes[N_PLAIN + at], prompt))
     };
-    let several = calling_form(tokenizer, plain, probes, prompts, (style, &args), true);
-    let single = || calling_form(tokenizer, plain, probes, prompts, (style, &args), false);
+    let several = calling_form(tokenizer, plain, probes, prompts, shown, true);
+    let single = || calling_form(tokenizer, plain, probes, prompts, shown, false);
     // A model that makes one call at a time refuses conversations with two.
     let mut found = several
         .and_then(|template| result_forms(&template, style).find(|template| holds(template, 3)))
@@ -158,15 +170,20 @@ fn calling_form(
     plain: &Template,
     probes: &[Vec<ContextMessage>],
     prompts: &[Option<String>],
-    (style, args): (JsonStyle, &str),
+    (arguments, args): &(ArgumentForm, String),
     with_several: bool,
 ) -> Option<Template> {
     let prompt = |at: usize| prompts.get(N_PLAIN + at)?.as_deref();
     let pieces = cut(prompt(0)?, &[MARKS[1], NAMES[0], args, MARKS[3]])?;
     let to_assistant = plain.seam(Place::User, Place::Assistant)?.text();
     let open = pieces[1].strip_prefix(&to_assistant)?.to_owned();
-    let mut form =
-        CallForm { open, open_behind_text: None, middle: pieces[2].clone(), between: None, style };
+    let mut form = CallForm {
+        open,
+        open_behind_text: None,
+        middle: pieces[2].clone(),
+        between: None,
+        arguments: arguments.clone(),
+    };
     if with_several {
         let two = [MARKS[1], NAMES[0], args, NAMES[1], args, MARKS[3]];
         let behind = [MARKS[1], MARKS[2], NAMES[0], args, NAMES[1], args, MARKS[3]];
@@ -271,9 +288,9 @@ fn cut(text: &str, marks: &[&str]) -> Option<Vec<String>> {
     Some(pieces)
 }
 
-/// Arguments by which a style shows itself.
+/// Arguments by which a form shows itself.
 fn arguments() -> Value {
-    json!({ "zqkey": "a<b>&c é", "ab": [1, { "d": null, "c": true }] })
+    json!({ "zqkey": "a<b>&c é", "aqkey": [1, { "d": null, "c": true }] })
 }
 
 fn calling(text: &str, arguments: &[Value]) -> ContextMessage {

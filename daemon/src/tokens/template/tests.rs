@@ -131,6 +131,36 @@ fn one_call(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&messages)
 }
 
+/// Tells arguments one after the other, as tags.
+fn as_tags(messages: &[ContextMessage], flag: fn(bool) -> &'static str) -> Option<String> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        for (at, call) in std::mem::take(&mut message.tool_calls).into_iter().enumerate() {
+            let gap = if at == 0 && message.content.is_empty() { "" } else { "\n" };
+            message.content.push_str(&format!("{gap}<call>\n<tool={}>\n", call.function.name));
+            for (name, value) in call.function.arguments.as_object()? {
+                let value = match value {
+                    serde_json::Value::String(text) => text.clone(),
+                    serde_json::Value::Bool(value) => flag(*value).to_owned(),
+                    other => other.to_string(),
+                };
+                let line = format!("<parameter={name}>\n{value}\n</parameter>\n");
+                message.content.push_str(&line);
+            }
+            message.content.push_str("</tool>\n</call>");
+        }
+    }
+    chat_ml(&messages)
+}
+
+fn with_tags(messages: &[ContextMessage]) -> Option<String> {
+    as_tags(messages, |flag| if flag { "true" } else { "false" })
+}
+
+fn with_python_tags(messages: &[ContextMessage]) -> Option<String> {
+    as_tags(messages, |flag| if flag { "True" } else { "False" })
+}
+
 fn learned(tokenizer: &Tokenizer, render: Render) -> Option<Template> {
     let prompts: Vec<_> = probes(true).iter().map(|probe| render(probe)).collect();
     learn(tokenizer, &prompts)
@@ -229,6 +259,32 @@ fn calls_one_at_a_time_and_results_as_json_are_understood() {
     assert_eq!(chunks.iter().map(|chunk| chunk.text.as_str()).collect::<String>(), prompt);
     messages[1].tool_calls.push(call("list"));
     assert!(!template.covers(&messages));
+}
+
+#[test]
+fn arguments_one_after_the_other_are_understood() {
+    for render in [with_tags as Render, with_python_tags] {
+        let template = learned(&GPT2, render).unwrap();
+        let call = |name: &str, arguments| ContextToolCall {
+            id: "c".to_owned(),
+            function: ContextFunction { name: name.to_owned(), arguments },
+        };
+        let check = |text: &str, calls: &[ContextToolCall], is_covered: bool| {
+            let mut asks = message(Role::Assistant, text);
+            asks.tool_calls.extend_from_slice(calls);
+            let messages =
+                [message(Role::User, "Look."), asks, message(Role::Tool, "a </parameter> b")];
+            let chunks = template.chunks(&messages);
+            assert_eq!(chunks.is_some(), is_covered, "{calls:?}");
+            let text = chunks.map(|chunks| chunks.into_iter().map(|chunk| chunk.text).collect());
+            assert!(text.is_none_or(|text: String| Some(text) == render(&messages)));
+        };
+        let read = call("read", json!({ "path": "<a> &\n\"b\"", "lines": [1, 2], "all": false }));
+        let list = call("list", json!({}));
+        check("", &[read.clone(), list.clone()], true);
+        check("Let me see.", &[list, read], true);
+        check("", &[call("stop", json!({ "at": null }))], false);
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::fsutil::{FsError, create_private_dir, replace_atomically};
 use crate::tokens::{Calibration, Engine, Template, Tokenizer, Vocabulary};
 
 /// The version of `models.json`; another one is not read.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Bytes of a file that are read at most; the largest vocabularies have 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
