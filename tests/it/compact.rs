@@ -7,6 +7,7 @@ mod failing;
 mod marks;
 mod merging;
 mod models;
+mod refused;
 mod slow;
 
 use serde_json::{Value, json};
