@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{Compact, SUMMARY, asked_for};
 use crate::harness::{Answer, FakeOllama, Fault, until};
 
-const IMPATIENT: &str = "  firstTokenTimeout: 300ms\n  idleTimeout: 300ms\n";
+const IMPATIENT: &str = "  firstTokenTimeout: 2s\n  idleTimeout: 2s\n";
 const OFF: &str = "compression:\n  enabled: false\n";
 
 #[test]
