@@ -5,10 +5,14 @@ mod asked;
 mod automatic;
 mod failing;
 mod marks;
+mod merging;
+mod models;
+mod refused;
+mod slow;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, FakeOllama, Sandbox, Wire};
+use crate::harness::{Daemon, FakeOllama, Sandbox, Seen, Wire};
 
 const SUMMARY: &str = "## Goal\n- port the parser to the new lexer\n\n## Constraints\n- keep the public API\n\n\
     ## Progress\n- token_stream is done in src/lex.rs\n\n## Key decisions\n- spans are byte offsets\n\n\
@@ -22,23 +26,71 @@ struct Compact {
     session: String,
 }
 
+fn config(fake: &FakeOllama, more: &str) -> String {
+    format!("ollama:\n  host: {}\n  model: tiny\n{more}", fake.host())
+}
+
+/// Whether a request to a model was one for a summary.
+fn wants_summary(seen: &Seen) -> bool {
+    let last = seen.body["messages"].as_array().unwrap().last().unwrap();
+    last["content"].as_str().unwrap().contains("Use exactly these headings")
+}
+
+/// What the model was asked for, in order: `S`ummaries and `A`nswers.
+fn asked_for(fake: &FakeOllama) -> String {
+    let all = fake.requests("/api/chat");
+    all.iter().map(|seen| if wants_summary(seen) { 'S' } else { 'A' }).collect()
+}
+
 impl Compact {
     /// Compaction only when it is asked for.
     fn asked(fake: &FakeOllama) -> Self {
         Self::configured(fake, "compression:\n  enabled: false\n")
     }
 
+    /// `more` may begin with further settings of the model server.
     fn configured(fake: &FakeOllama, more: &str) -> Self {
+        Self::sized(fake, 8192, more)
+    }
+
+    fn sized(fake: &FakeOllama, context_size: u32, more: &str) -> Self {
         let sandbox = Sandbox::new();
-        sandbox.write_config(&format!("ollama:\n  host: {}\n  model: tiny\n{more}", fake.host()));
+        sandbox.write_config(&config(fake, more));
         let (daemon, mut wire) = sandbox.served();
         // With the vocabulary, counts do not change any more.
         let _counted = wire.ok("model.countTokens", json!({ "text": "x" }));
-        let session = wire.create(json!({ "contextSize": 8192 }));
+        let session = wire.create(json!({ "contextSize": context_size }));
         Self { sandbox, daemon: Some(daemon), wire, session }
     }
 
-    /// A user message, a call and an answer.
+    /// Takes other settings into force.
+    fn reconfigure(&mut self, fake: &FakeOllama, more: &str) {
+        self.sandbox.write_config(&config(fake, more));
+        let _reloaded = self.wire.ok("daemon.reload", json!({}));
+    }
+
+    /// A turn in a chat, up to its last event.
+    fn turn(&mut self, text: &str) -> Vec<Value> {
+        let session = self.session.clone();
+        self.turn_in(&session, text)
+    }
+
+    fn turn_in(&mut self, session: &str, text: &str) -> Vec<Value> {
+        let message = json!({ "role": "user", "content": text });
+        let params = json!({ "sessionId": session, "message": message });
+        let _subscription = self.wire.ok("chat.send", params);
+        let mut events = Vec::new();
+        loop {
+            let event = self.wire.told("chat.event");
+            let is_last = ["done", "error"].contains(&event["kind"].as_str().unwrap());
+            events.push(event);
+            if is_last {
+                return events;
+            }
+        }
+    }
+
+    /// A user message and an answer.
     fn exchange(&mut self, n: usize) {
         let session = self.session.clone();
         let words = "and some words about it that nobody needs later on ".repeat(3);

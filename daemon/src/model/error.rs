@@ -178,6 +178,18 @@ impl ModelError {
         }
     }
 
+    /// With what was counted and the window, where the server gave no numbers of its own to an overflow.
+    #[must_use]
+    pub(crate) fn with_numbers(self, counted: u64, num_ctx: u32) -> Self {
+        match self {
+            Self::Overflow { to, needed, window } => {
+                let window = window.or(Some(u64::from(num_ctx)));
+                Self::Overflow { to, needed: needed.or(Some(counted)), window }
+            }
+            other => other,
+        }
+    }
+
     /// Whom the call went to.
     pub(crate) const fn target(&self) -> Option<&Target> {
         match self {
@@ -221,6 +233,10 @@ struct Numbers(Option<u64>, Option<u64>);
 impl fmt::Display for Numbers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
+            // The server counts otherwise, and does not say how many.
+            (Some(counted), Some(window)) if counted <= window => {
+                write!(out, ": {counted} of {window} tokens as they were counted here")
+            }
             (Some(needed), Some(window)) => write!(out, ": {needed} of {window} tokens"),
             (Some(needed), None) => write!(out, ": {needed} tokens"),
             (None, Some(window)) => write!(out, " of {window} tokens"),
@@ -261,6 +277,11 @@ mod tests {
         check(
             ModelError::Overflow { to: to.clone(), needed: Some(309), window: Some(256) },
             "the prompt is longer than the window of model m:7b at http://h:1: 309 of 256 tokens",
+        );
+        let silent = ModelError::Overflow { to: to.clone(), needed: None, window: None };
+        check(
+            silent.with_numbers(200, 256),
+            "the prompt is longer than the window of model m:7b at http://h:1: 200 of 256 tokens as they were counted here",
         );
         check(
             ModelError::Overflow { to: to.clone(), needed: None, window: None },

@@ -168,6 +168,35 @@ fn a_verbose_summary_is_cut_and_markers_inside_do_nothing() {
 }
 
 #[test]
+fn a_summary_that_never_ends_keeps_its_words_in_the_smallest_window() {
+    let fake = FakeOllama::start("0.33.0");
+    // No answer reaches the section Progress within what the window leaves for it.
+    let goal: String = (0..200).map(|n| format!("- port parser part {n} to the lexer\n")).collect();
+    fake.summarize(Answer::text(&format!("## Goal\n{goal}## Progress\n- done\n")));
+    let mut chat = Compact::sized(&fake, 2048, "compression:\n  enabled: false\n");
+    chat.exchanges(12);
+    let done = chat.compact(json!({}));
+    assert_eq!((&done["compacted"], &done["method"]), (&json!(true), &json!("summarized")));
+    let one = &done["checkpoints"][0];
+    assert!(
+        one.get("provisional").is_none() && one["currentTokens"].as_u64() <= Some(435),
+        "{one}"
+    );
+    let summary = one["summary"].as_str().unwrap();
+    assert!(summary.contains("port parser part 0 to the lexer"), "the model's words: {summary}");
+    assert!(summary.contains("## Progress\n- [#"), "lines of the records: {summary}");
+    let asked = fake.summaries();
+    let words = |at: usize| {
+        let text = asked[at].body["messages"][1]["content"].as_str().unwrap().to_owned();
+        let (before, _) = text.split_once(" words in all").unwrap();
+        before.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    assert!(words(1) < words(0), "the second try is told to say less");
+    let second = asked[1].body["messages"][1]["content"].as_str().unwrap();
+    assert!(second.contains("broke off before the section Progress"), "{second}");
+}
+
+#[test]
 fn the_command_tells_before_and_after() {
     let fake = FakeOllama::start("0.33.0");
     fake.summarize(Answer::text(SUMMARY));

@@ -153,6 +153,8 @@ struct Server {
     loaded: Vec<Loaded>,
     n_loads: usize,
     vram_percent: u64,
+    /// The window that all models were trained for.
+    trained: u64,
     /// The largest window for which there is memory.
     largest_window: u64,
     /// The last prompt of each model.
@@ -237,6 +239,7 @@ impl FakeOllama {
             loaded: Vec::new(),
             n_loads: 0,
             vram_percent: 100,
+            trained: models::TRAINED,
             largest_window: models::TRAINED,
             cached: BTreeMap::new(),
             answers: VecDeque::new(),
@@ -322,6 +325,12 @@ impl FakeOllama {
     /// Lets models be loaded with a smaller window than asked for, as when memory is short.
     pub(crate) fn set_largest_window(&self, num_ctx: u64) {
         self.shared.server().largest_window = num_ctx;
+    }
+
+    /// Lets all models be trained for another window, for which there is memory.
+    pub(crate) fn set_trained(&self, num_ctx: u64) {
+        let mut server = self.shared.server();
+        (server.trained, server.largest_window) = (num_ctx, num_ctx);
     }
 
     /// Names a file as that of all models' weights.
@@ -452,7 +461,7 @@ fn route(shared: &Shared, method: &Method, path: &str, is_empty: bool, request: 
                 let mut tag = json!({
                     "name": name(model.name), "model": name(model.name), "size": model.size(0),
                     "digest": model.digest(), "modified_at": "2026-01-27T10:00:00.5+01:00",
-                    "details": model.details(server.has((0, 30, 0))),
+                    "details": model.details(server.has((0, 30, 0)), server.trained),
                 });
                 if server.has((0, 9, 1)) {
                     tag["capabilities"] = json!(model.capabilities);
@@ -467,7 +476,7 @@ fn route(shared: &Shared, method: &Method, path: &str, is_empty: bool, request: 
                 let size = model.size(loaded.num_ctx);
                 let mut running = json!({
                     "name": name(model.name), "model": name(model.name), "size": size,
-                    "digest": model.digest(), "details": model.details(false),
+                    "digest": model.digest(), "details": model.details(false, server.trained),
                     "expires_at": "2026-01-27T10:05:00.5+01:00",
                     "size_vram": size * server.vram_percent / 100,
                 });
@@ -489,7 +498,7 @@ fn route(shared: &Shared, method: &Method, path: &str, is_empty: bool, request: 
                 Some(model) => Reply::whole(&model.show(
                     request["verbose"] == true,
                     server.has((0, 6, 4)),
-                    &server.weights,
+                    (&server.weights, server.trained),
                 )),
             }
         }

@@ -12,7 +12,9 @@ mod wire;
 
 pub(crate) use ctl::{Follower, Output, run};
 pub(crate) use daemon::Daemon;
-pub(crate) use fake_ollama::{Answer, FakeOllama, Fault, RENDER, VOCABULARY, count, gguf, render};
+pub(crate) use fake_ollama::{
+    Answer, FakeOllama, Fault, RENDER, Seen, VOCABULARY, count, gguf, render,
+};
 pub(crate) use person::Person;
 pub(crate) use sandbox::{Sandbox, every_file, fixture};
 pub(crate) use wait::{DEADLINE, Random, Waits, until};

@@ -74,9 +74,42 @@ pub(crate) fn verify(
             return Err(if is_cut { cut } else { missing });
         }
     }
+    taken(&summary, counter, limits)
+}
+
+/// What an answer holds that reached its longest: whole lines, up to the section in which it broke off.
+pub(crate) fn begun(answer: &str) -> Option<Summary> {
+    let summary = Summary::parse(without_last_line(answer));
+    (obeyed(answer).is_none() && !summary.is_empty()).then_some(summary)
+}
+
+/// A summary that broke off, with what it did not come to taken from others, of which the first that has it counts.
+///
+/// A section before the one in which it broke off, and that it left out, stays left out, but for the needed ones.
+pub(crate) fn completed(
+    begun: &Summary,
+    others: &[&Summary],
+    counter: &Counter,
+    limits: Limits,
+) -> Result<Summary, Rejected> {
+    let mut summary = begun.clone();
+    let is_there = |section: &Section| !begun.lines(*section).is_empty();
+    let reached = Section::ALL.iter().rposition(is_there).unwrap_or_default();
+    for (at, section) in Section::ALL.into_iter().enumerate() {
+        if is_there(&section) || (at < reached && !NEEDED.contains(&section)) {
+            continue;
+        }
+        let other = others.iter().map(|other| other.lines(section)).find(|it| !it.is_empty());
+        *summary.lines_mut(section) = other.unwrap_or_default().to_vec();
+    }
+    taken(&summary, counter, limits)
+}
+
+/// A summary cut to its target, unless nothing that is needed stays.
+fn taken(summary: &Summary, counter: &Counter, limits: Limits) -> Result<Summary, Rejected> {
     let Limits { replaced, target } = limits;
     let most = target.min(replaced.saturating_sub(1));
-    let summary = fit(&summary, counter, most);
+    let summary = fit(summary, counter, most);
     let missing = NEEDED.into_iter().find(|section| summary.lines(*section).is_empty());
     if missing.is_some() {
         let tokens = u64::from(counter.count_text(&summary.render()));
@@ -144,6 +177,47 @@ mod tests {
         let cut = format!("{GOOD}\n- half of a sent");
         let kept = verify(&cut, true, &Counter::ESTIMATE, limits).expect("taken").render();
         assert!(kept.ends_with("- tests"), "{kept}");
+    }
+
+    const OTHER: &str = "## Goal\nother goal\n## Constraints\n- a rule\n## Progress\n- other work\n\
+        ## Key decisions\n- a decision\n## Critical context\n- src/lex.rs";
+
+    fn complete(answer: &str, target: u64) -> Result<String, Rejected> {
+        let limits = Limits { replaced: 2000, target };
+        let begun = begun(answer).expect("has whole lines");
+        let older = Summary::parse("## Goal\nold\n## Progress\n- old\n## Next steps\n- old step");
+        let others = [&Summary::parse(OTHER), &older];
+        let whole = completed(&begun, &others, &Counter::ESTIMATE, limits);
+        whole.map(|summary| summary.render())
+    }
+
+    #[test]
+    fn what_a_model_did_not_come_to_is_taken_from_elsewhere() {
+        let kept = complete("## Goal\n- its words\n- more of them\n- half a l", 400).expect("is");
+        let expect = "## Goal\n- its words\n- more of them\n\n## Constraints\n- a rule\n\n## Progress\n\
+            - other work\n\n## Key decisions\n- a decision\n\n## Next steps\n- old step\n\n\
+            ## Critical context\n- src/lex.rs";
+        assert_eq!(kept, expect);
+        // What it left out before it broke off stays left out.
+        let kept = complete("## Goal\nx\n## Progress\n- its work\n- hal", 400).expect("is");
+        assert!(kept.starts_with("## Goal\nx\n\n## Progress\n- its work\n\n## Key dec"), "{kept}");
+        let kept = complete("## Constraints\n- its rule\n## Progress\n- its work\n- hal", 400);
+        assert!(kept.expect("is").starts_with("## Goal\nother goal\n\n## Constraints\n- its rule"));
+    }
+
+    #[test]
+    fn a_beginning_far_over_the_target_is_cut_and_leaves_room_for_the_rest() {
+        let verbose = format!("## Goal\n{}- and ha", "- its words about the goal\n".repeat(90));
+        let kept = complete(&verbose, 120).expect("is");
+        assert!(Counter::ESTIMATE.count_text(&kept) <= 120, "{kept}");
+        assert!(kept.contains("its words") && kept.contains("- other work"), "{kept}");
+    }
+
+    #[test]
+    fn what_began_with_no_section_is_no_beginning() {
+        assert_eq!(begun("I will now tell you at length what"), None);
+        assert_eq!(begun("## Goal\nno whole line"), None);
+        assert_eq!(begun("## Goal\nx\n<tool_call>{}</tool_call>\n## Pro"), None);
     }
 
     #[test]

@@ -107,6 +107,17 @@ pub(super) async fn collect(
 }
 
 impl Answer {
+    /// None, because the server refused the request.
+    pub(super) fn refused(error: ModelError) -> Self {
+        Self {
+            thinking: String::new(),
+            text: String::new(),
+            calls: Vec::new(),
+            end: Err(Stop::Failed(error)),
+            began: Instant::now(),
+        }
+    }
+
     fn add(&mut self, core: &Core, delta: ChatDelta) -> Option<ChatEvent> {
         match delta {
             ChatDelta::Text(text) => {

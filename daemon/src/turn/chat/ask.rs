@@ -68,10 +68,18 @@ impl Turn {
         self.tell_reading(&built, is_loaded).await;
         let request = self.request(&mut built, num_ctx, &counter);
         let backend = core.models.backend()?;
-        let stream = async { Ok(backend.stream(&request).await?) };
-        let stream = self.unless_ended(tasks, stream).await?;
-        let pieces = Pieces::new(self.plan.id, &self.plan.model);
-        let answer = collect(core, stream, pieces, &self.teller, (self.cancel(), tasks)).await;
+        let stream = async { Ok(backend.stream(&request).await) };
+        let answer = match self.unless_ended(tasks, stream).await? {
+            Ok(stream) => {
+                let pieces = Pieces::new(self.plan.id, &self.plan.model);
+                collect(core, stream, pieces, &self.teller, (self.cancel(), tasks)).await
+            }
+            // Most servers refuse a prompt before anything of an answer is there.
+            Err(error @ ModelError::Overflow { .. }) => {
+                Answer::refused(error.with_numbers(built.tokens_used, num_ctx))
+            }
+            Err(error) => return Err(error.into()),
+        };
         drop(ticket);
         Ok(Asked { answer, built, request })
     }

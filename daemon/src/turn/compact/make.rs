@@ -1,5 +1,6 @@
 //! From a range to the checkpoints that stand for it: by a model where one answers, else by the records' own lines.
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use ollm_protocol::content::{Checkpoint, CompactionMethod};
@@ -10,14 +11,15 @@ use tokio::sync::OnceCell;
 use super::commit::{Made, mark};
 use super::error::CompactError;
 use super::plan::{Ground, Order};
-use super::summarize::{Seat, Summarizer};
+use super::summarize::{Said, Seat, Summarizer};
 use super::told;
 use crate::context::compact::checkpoint::{Bounds, RECENT, tier};
 use crate::context::compact::gather::{Gathered, extracted, gather};
 use crate::context::compact::prompt::{Ask, Wish};
 use crate::context::compact::renew::{Fresh, Making, oldest_two, renew, updated};
 use crate::context::compact::sections::Summary;
-use crate::context::compact::verify::Limits;
+use crate::context::compact::transcript::Piece;
+use crate::context::compact::verify::{Limits, Rejected, completed};
 use crate::context::{ContextError, CutPlan};
 use crate::goal::block::goal_prompt;
 use crate::model::ModelError;
@@ -95,21 +97,53 @@ impl<'a> Range<'a> {
             let n_early = gathered.pieces.len().saturating_sub(MAX_PIECES);
             let (early, pieces) = gathered.pieces.split_at(n_early);
             let before = match early.last() {
-                Some(last) => Some(self.lines_up_to(last.to, before.clone(), target).await?),
+                Some(last) => Some(self.lines(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            let step = |data| told::step(core, prepared.id, data);
-            match summarizer.fold(before, pieces, wish, limits, step).await {
+            match self.folded(&summarizer, before, pieces, (wish, limits)).await {
                 Ok(summary) => break (summary, gathered),
                 // The count was wrong: where it is only an estimate, it may be by far.
-                Err(CompactError::Model(ModelError::Overflow { .. })) if room > LEAST_ROOM => {
+                Err(TurnError::Compact(CompactError::Model(ModelError::Overflow { .. })))
+                    if room > LEAST_ROOM =>
+                {
                     room /= 2;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         };
         let merged = self.merged(&summarizer, limit, wish).await;
         Ok(self.made(&summary, gathered, merged.as_ref(), Some(summarizer.model().to_owned())))
+    }
+
+    /// One summary of all pieces, going on from an earlier one where there is one.
+    async fn folded(
+        &self,
+        summarizer: &Summarizer<'_>,
+        before: Option<Summary>,
+        pieces: &[Piece],
+        (wish, limits): (Wish<'_>, Limits),
+    ) -> Result<Summary, TurnError> {
+        let id = self.ground.prepared.id;
+        let rejected =
+            |reason| CompactError::Rejected { model: summarizer.model().to_owned(), reason };
+        let mut summary = before;
+        for (at, piece) in pieces.iter().enumerate() {
+            let step = json!({ "step": "summarizing", "piece": at + 1, "pieces": pieces.len() });
+            told::step(self.core, id, step);
+            let ask = match &summary {
+                None => Ask::First(piece),
+                Some(summary) => Ask::Update(summary, piece),
+            };
+            let next = match summarizer.once(ask, wish, limits).await? {
+                Said::Whole(next) => next,
+                Said::Beginning(begun) => {
+                    let lines = self.lines(piece.from..=piece.to, summary, wish.target).await?;
+                    completed(&begun, &[&lines], summarizer.counter(), limits).map_err(rejected)?
+                }
+            };
+            summary = Some(next);
+        }
+        Ok(summary.ok_or_else(|| rejected(Rejected::Empty))?)
     }
 
     /// Summarizes the range without a model.
@@ -149,8 +183,16 @@ impl<'a> Range<'a> {
         let target = self.bounds().target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
         let wish = Wish { target, ..wish };
-        let merged =
-            summarizer.once(Ask::Merge(&older, &newer), wish, Limits { replaced, target }).await;
+        let limits = Limits { replaced, target };
+        let said = summarizer.once(Ask::Merge(&older, &newer), wish, limits).await;
+        let merged = said.and_then(|said| match said {
+            Said::Whole(merged) => Ok(merged),
+            Said::Beginning(begun) => {
+                let merged = completed(&begun, &[&newer, &older], summarizer.counter(), limits);
+                let model = summarizer.model().to_owned();
+                merged.map_err(|reason| CompactError::Rejected { model, reason })
+            }
+        });
         merged.inspect_err(|error| tracing::info!("checkpoints are joined: {error}")).ok()
     }
 
@@ -163,15 +205,15 @@ impl<'a> Range<'a> {
         .await
     }
 
-    /// What comes before the pieces that a model reads.
-    async fn lines_up_to(
+    /// A part of the range by its lines, going on from an earlier summary.
+    async fn lines(
         &self,
-        last: Seq,
+        part: impl RangeBounds<Seq>,
         before: Option<Summary>,
         target: u64,
     ) -> Result<Summary, TurnError> {
-        let n_records = self.cut.records.partition_point(|seq| *seq <= last);
-        let (id, records) = (self.ground.prepared.id, self.cut.records[..n_records].to_vec());
+        let records = self.cut.records.iter().filter(|seq| part.contains(seq));
+        let (id, records) = (self.ground.prepared.id, records.copied().collect::<Vec<_>>());
         let counter = self.ground.prepared.counter.clone();
         blocking(self.core, move |core| {
             let contents = Records { sessions: &core.sessions, id };

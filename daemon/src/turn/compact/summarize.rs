@@ -9,15 +9,14 @@ use std::time::Duration;
 
 use ollm_protocol::Seq;
 use ollm_protocol::methods::context::{ContextMessage, CountKind};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::error::CompactError;
-use crate::context::compact::fit::fit;
 use crate::context::compact::prompt::{Ask, Wish, messages};
 use crate::context::compact::sections::Summary;
 use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected, verify};
+use crate::context::compact::verify::{Limits, Rejected, begun, verify};
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, Think, Ticket,
     clamp_window,
@@ -57,6 +56,14 @@ pub(super) struct Summarizer<'a> {
     counter: Counter,
     /// The longest summary, in tokens.
     longest: u32,
+}
+
+/// What a model made of what it was asked for.
+pub(super) enum Said {
+    /// A summary.
+    Whole(Summary),
+    /// The beginning of one that it did not bring to its end within its room.
+    Beginning(Summary),
 }
 
 /// Why a call gave no answer.
@@ -128,51 +135,42 @@ impl<'a> Summarizer<'a> {
         Ok(room)
     }
 
-    /// One summary of all pieces, going on from an earlier one where there is one.
-    pub(super) async fn fold(
-        &self,
-        before: Option<Summary>,
-        pieces: &[Piece],
-        wish: Wish<'_>,
-        limits: Limits,
-        step: impl Fn(Value),
-    ) -> Result<Summary, CompactError> {
-        let mut summary = before;
-        for (at, piece) in pieces.iter().enumerate() {
-            step(json!({ "step": "summarizing", "piece": at + 1, "pieces": pieces.len() }));
-            let ask = match &summary {
-                None => Ask::First(piece),
-                Some(summary) => Ask::Update(summary, piece),
-            };
-            summary = Some(self.once(ask, wish, limits).await?);
-        }
-        let rejected =
-            || CompactError::Rejected { model: self.model.clone(), reason: Rejected::Empty };
-        summary.ok_or_else(rejected)
-    }
-
-    /// One verified answer; the second try says what was wrong with the first.
+    /// One verified answer; the second try says what was wrong with the first, and has more room where that was it.
     pub(super) async fn once(
         &self,
         ask: Ask<'_>,
         wish: Wish<'_>,
         limits: Limits,
-    ) -> Result<Summary, CompactError> {
+    ) -> Result<Said, CompactError> {
         let mut rejected: Option<Rejected> = None;
+        let mut beginning = None;
         for _ in 0..2 {
             let reason = rejected.as_ref().map(ToString::to_string);
-            let wish = Wish { rejected: reason.as_deref(), ..wish };
-            // A model that thinks whatever it is told needs room for that.
-            let is_empty = rejected == Some(Rejected::Empty);
-            let predict = self.num_predict(wish.target) * if is_empty { 4 } else { 1 };
-            let (answer, is_cut) = self.answer(messages(ask, &wish), predict).await?;
+            // A model that thinks whatever it is told needs room for that; one that says too much is told less.
+            let (share, times) = match rejected {
+                Some(Rejected::Empty) => (1, 4),
+                Some(Rejected::BrokeOff { .. }) => (2, 2),
+                _ => (1, 1),
+            };
+            let predict = self.num_predict(wish.target) * times;
+            let told = Wish { rejected: reason.as_deref(), target: wish.target / share, ..wish };
+            let (answer, is_cut) = self.answer(messages(ask, &told), predict).await?;
             match verify(&answer, is_cut, &self.counter, limits) {
-                Ok(summary) => return Ok(fit(&summary, &self.counter, wish.target)),
+                Ok(_) if is_cut && let Some(begun) = begun(&answer) => {
+                    return Ok(Said::Beginning(begun));
+                }
+                Ok(summary) => return Ok(Said::Whole(summary)),
                 Err(reason) => {
+                    if let Rejected::BrokeOff { .. } = reason {
+                        beginning = begun(&answer).or(beginning);
+                    }
                     tracing::info!(model = self.model, "a summary was not taken: {reason}");
                     rejected = Some(reason);
                 }
             }
+        }
+        if let Some(beginning) = beginning {
+            return Ok(Said::Beginning(beginning));
         }
         let reason = rejected.unwrap_or(Rejected::Empty);
         Err(CompactError::Rejected { model: self.model.clone(), reason })
