@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ollm_protocol::content::{Checkpoint, CompactionMethod};
 use ollm_protocol::{CheckpointId, Seq};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::commit::{Made, mark};
@@ -98,7 +98,10 @@ impl<'a> Range<'a> {
                 Some(last) => Some(self.lines_up_to(last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            let step = |data| told::step(core, prepared.id, data);
+            let step = |mut data: Value| {
+                (data["from"], data["to"]) = (json!(cut.from), json!(cut.to));
+                told::step(core, prepared.id, data);
+            };
             match summarizer.fold(before, pieces, wish, limits, step).await {
                 Ok(summary) => break (summary, gathered),
                 // The count was wrong: where it is only an estimate, it may be by far.
