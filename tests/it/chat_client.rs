@@ -385,6 +385,44 @@ fn a_model_that_only_thinks_is_told_to_think_less() {
 }
 
 #[test]
+fn a_compaction_says_its_step_and_ctrl_c_ends_it_and_not_the_chat() {
+    let fake = FakeOllama::start("0.33.0");
+    let place = Place::configured(&format!(
+        "ollama:\n  host: {}\n  model: tiny\ncompression:\n  enabled: false\n",
+        fake.host()
+    ));
+    let mut wire = place.daemon.wire();
+    // With the vocabulary, counts do not change any more.
+    let _counted = wire.ok("model.countTokens", json!({ "text": "x" }));
+    let session = wire.create(json!({ "contextSize": 8192 }));
+    let words = "and some words about it that nobody needs later on ".repeat(3);
+    for at in 0..14 {
+        let _seq = wire.record(&session, "user", &format!("request {at}: {words}"));
+        let _seq = wire.record(&session, "assistant", &format!("answer {at}: {words}"));
+    }
+    let mut person = place.person(&["-r", "last"]);
+    person.sees("> ");
+    fake.summarize(Answer::text("## Goal\n- never told"));
+    fake.next("/api/chat", &[Fault::Stall { after: 1 }]);
+    person.types("/compact --apply\r");
+    person.sees("summarizing #1 to #");
+    person.types("\u{3}");
+    person.sees("canceled; the context is as it was");
+    person.types("so what is it?\r");
+    person.sees("ok");
+    person.sees("Context: ");
+    person.types("/exit\r");
+    assert_eq!(person.left(), 0);
+    let records = wire.records(&session);
+    assert!(!records.iter().any(|record| record["type"] == "compaction"), "nothing was changed");
+    fake.next("/api/chat", &[Fault::Stall { after: 1 }]);
+    let mut person = Person::at(&place.sandbox, &["context", "compact"]);
+    person.sees("summarizing #1 to #");
+    person.types("\u{3}");
+    person.ends();
+}
+
+#[test]
 fn a_person_chooses_a_session_to_go_on_with() {
     let fake = FakeOllama::start("0.33.0");
     let place = Place::with(&fake);

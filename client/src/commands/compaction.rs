@@ -1,15 +1,17 @@
 //! `ollmctl context compact` and `ollmctl context checkpoints`, and `/compact` in a chat.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ollm_protocol::SessionId;
-use ollm_protocol::method::{ContextCheckpoints, ContextCompact};
+use ollm_protocol::method::{ContextCheckpoints, ContextCompact, Method as _};
 use ollm_protocol::methods::compaction::{CompactStrategy, ContextCompactParams};
+use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::SessionIdParams;
+use ollm_protocol::{Event, EventKind, SessionId};
 
+use super::cx::Reply;
 use super::{CommandError, Cx};
 use crate::cli::{ContextCheckpointsArgs, ContextCompactArgs, StrategyArg};
+use crate::connection::{BlockingClient, decode};
 use crate::render::compaction;
 use crate::render::waiting::Waiting;
 
@@ -17,8 +19,6 @@ use crate::render::waiting::Waiting;
 const SUMMARIZING: Duration = Duration::from_secs(3600);
 /// A long log that is not open yet is read first.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How often the line is drawn that says that something goes on.
-const BEAT: Duration = Duration::from_millis(200);
 
 pub(super) fn compact(args: ContextCompactArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     let session_id = cx.session(&args.id)?;
@@ -34,17 +34,18 @@ pub(super) fn compact(args: ContextCompactArgs, cx: &mut Cx<'_>) -> Result<(), C
         instructions,
         ..ContextCompactParams::new(session_id)
     };
-    run(&params, cx)
+    run(&params, &|| true, cx).map(drop)
 }
 
-/// Compacts the session of a chat, or tells what that would do.
+/// Compacts the session of a chat, or tells what that would do; false where it is not wanted any more.
 pub(super) fn in_chat(
     session_id: SessionId,
     apply: bool,
+    is_wanted: &dyn Fn() -> bool,
     cx: &mut Cx<'_>,
-) -> Result<(), CommandError> {
+) -> Result<bool, CommandError> {
     let params = ContextCompactParams { dry_run: !apply, ..ContextCompactParams::new(session_id) };
-    run(&params, cx)
+    run(&params, is_wanted, cx)
 }
 
 pub(super) fn checkpoints(
@@ -57,20 +58,32 @@ pub(super) fn checkpoints(
     cx.print(&reply, |found, _| compaction::checkpoints(found, summaries))
 }
 
-fn run(params: &ContextCompactParams, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let is_done = AtomicBool::new(false);
-    let reply = std::thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            let mut waiting = Waiting::new("making the context smaller");
-            while !is_done.load(Ordering::Relaxed) {
-                std::thread::park_timeout(BEAT);
-                waiting.tick();
-            }
-        });
-        let reply = cx.call_patiently::<ContextCompact>(params, SUMMARIZING);
-        is_done.store(true, Ordering::Relaxed);
-        watch.thread().unpark();
-        reply
-    })?;
-    cx.print(&reply, |done, _| compaction::done(done))
+/// Asks for a compaction, shows its steps and prints what became of it; false where it is not wanted any more.
+fn run(
+    params: &ContextCompactParams,
+    is_wanted: &dyn Fn() -> bool,
+    cx: &mut Cx<'_>,
+) -> Result<bool, CommandError> {
+    // A connection of its own: leaving it is what ends the compaction.
+    let client = BlockingClient::connect(cx.connector())?;
+    let events = EventSubscribeParams {
+        session_id: Some(params.session_id),
+        kinds: vec![EventKind::CompressionProgress],
+        ..EventSubscribeParams::default()
+    };
+    let wait = cx.given_timeout().unwrap_or(SUMMARIZING);
+    let mut waiting = Waiting::new("making the context smaller");
+    let mut told = |event: Option<&Event>| {
+        match event.and_then(|event| compaction::step(&event.data)) {
+            Some(step) => waiting.set(step),
+            None => waiting.tick(),
+        }
+        is_wanted()
+    };
+    let raw = client.call_told::<ContextCompact>(params, &events, wait, &mut told)?;
+    drop(waiting);
+    let Some(raw) = raw else { return Ok(false) };
+    let value = decode(ContextCompact::NAME, &raw)?;
+    cx.print(&Reply { raw, value }, |done, _| compaction::done(done))?;
+    Ok(true)
 }

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::told::Came;
 use super::{Connector, MAX_FRAME_BYTES};
 use crate::error::{ClientError, RpcFailure};
 
@@ -158,6 +159,18 @@ impl BlockingClient {
         self.ask(method, params)
     }
 
+    /// Sends a request and returns its id.
+    pub(super) fn begin<P: Serialize + ?Sized>(
+        &mut self,
+        method: &str,
+        params: &P,
+        deadline: Instant,
+    ) -> Result<u64, ClientError> {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.send(method, id, params, deadline).map(|()| id)
+    }
+
     fn ask<P: Serialize + ?Sized>(
         &mut self,
         method: &str,
@@ -237,23 +250,39 @@ impl BlockingClient {
         deadline: Instant,
     ) -> Result<Box<RawValue>, ClientError> {
         loop {
-            let line = self.line(method, Some(deadline))?;
-            let incoming: Incoming<'_> = serde_json::from_slice(line)
-                .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })?;
-            // An error without an id is about the connection, so it is the answer to whoever waits.
-            let ours = match &incoming.id {
-                Some(Value::Null) | None => incoming.error.is_some(),
-                Some(other) => *other == id,
-            };
-            if !ours {
-                continue;
+            if let Came::Reply(reply) = self.next(method, id, deadline)? {
+                return Ok(reply);
             }
-            if let Some(error) = incoming.error {
-                let failure = RpcFailure::new(error.code, error.message, error.data);
-                return Err(ClientError::Rpc(Box::new(failure)));
-            }
-            return Ok(incoming.result.unwrap_or(RawValue::NULL).to_owned());
         }
+    }
+
+    /// The next thing that comes while a call waits for its reply.
+    pub(super) fn next(
+        &mut self,
+        method: &str,
+        id: u64,
+        deadline: Instant,
+    ) -> Result<Came, ClientError> {
+        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
+        let line = self.line(method, Some(deadline))?;
+        let incoming: Incoming<'_> = serde_json::from_slice(line).map_err(bad)?;
+        // An error without an id is about the connection, so it is the answer to whoever waits.
+        let ours = match &incoming.id {
+            Some(Value::Null) | None => incoming.error.is_some(),
+            Some(other) => *other == id,
+        };
+        if !ours {
+            let (Some(_), Some(params)) = (incoming.method, incoming.params) else {
+                return Ok(Came::Other);
+            };
+            let told: Notification<'_> = serde_json::from_str(params.get()).map_err(bad)?;
+            return Ok(told.result.map_or(Came::Other, |event| Came::Event(event.to_owned())));
+        }
+        if let Some(error) = incoming.error {
+            let failure = RpcFailure::new(error.code, error.message, error.data);
+            return Err(ClientError::Rpc(Box::new(failure)));
+        }
+        Ok(Came::Reply(incoming.result.unwrap_or(RawValue::NULL).to_owned()))
     }
 
     /// The next line without its end; with no deadline it waits until the connection ends.

@@ -6,6 +6,7 @@ mod async_client;
 mod blocking;
 mod probe;
 mod subscription;
+mod told;
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

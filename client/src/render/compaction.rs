@@ -5,6 +5,8 @@ use ollm_protocol::methods::compaction::{
     ContextCheckpointsResult, ContextCompactResult, Reliability,
 };
 
+use serde_json::Value;
+
 use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
@@ -43,6 +45,24 @@ pub(crate) fn done(result: &ContextCompactResult) -> String {
         text.push_str(&Style::Faint.paint("nothing was changed\n"));
     }
     text
+}
+
+/// A step of a compaction in words; `None` for one that this version does not know.
+pub(crate) fn step(data: &Value) -> Option<String> {
+    let number = |name: &str| data[name].as_u64();
+    Some(match data["step"].as_str()? {
+        "planning" => "looking what can be made smaller".to_owned(),
+        "summarizing" => {
+            let range = number("from").zip(number("to"));
+            let range = range.map_or_else(String::new, |(from, to)| format!(" #{from} to #{to}"));
+            let part = number("piece").zip(number("pieces")).filter(|(_, all)| *all > 1);
+            let part = part.map_or_else(String::new, |(at, all)| format!(", part {at} of {all}"));
+            format!("summarizing{range}{part}")
+        }
+        "merging" => "merging the two oldest summaries".to_owned(),
+        "writing" => "writing it down".to_owned(),
+        _ => return None,
+    })
 }
 
 fn how(result: &ContextCompactResult) -> String {
@@ -126,7 +146,7 @@ fn line(checkpoint: &Checkpoint) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -176,6 +196,21 @@ mod tests {
             text(&value),
             "the context stays as it is, with 5,570 tokens: everything in it is recent\n"
         );
+    }
+
+    #[test]
+    fn a_step_says_what_goes_on() {
+        let check = |data: Value, expect: Option<&str>| {
+            assert_eq!(step(&data).as_deref(), expect, "{data}");
+        };
+        let mut data =
+            json!({ "step": "summarizing", "piece": 2, "pieces": 3, "from": 12, "to": 80 });
+        check(data.clone(), Some("summarizing #12 to #80, part 2 of 3"));
+        data["pieces"] = json!(1);
+        check(data, Some("summarizing #12 to #80"));
+        check(json!({ "step": "merging" }), Some("merging the two oldest summaries"));
+        check(json!({ "step": "pondering" }), None);
+        check(json!({}), None);
     }
 
     #[test]

@@ -101,6 +101,12 @@ impl Person {
         status.unwrap_or_else(|| panic!("it is still there: {:?}", self.screen)).code().unwrap()
     }
 
+    /// Waits until it ended, by itself or by a signal.
+    #[track_caller]
+    pub(crate) fn ends(&mut self) {
+        assert!(self.child.wait_for(DEADLINE).is_some(), "it is still there: {:?}", self.screen);
+    }
+
     /// Everything that was written, as it was.
     pub(crate) fn screen(&self) -> String {
         self.screen.clone()

@@ -1,5 +1,6 @@
 //! A chat on a terminal, line by line, until somebody leaves.
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::RecordKind;
 use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
 use ollm_protocol::methods::chat::Think;
@@ -171,7 +172,7 @@ impl Chat<'_, '_> {
             Typed::Pin(seq) => self.pin(seq, true)?,
             Typed::Unpin(seq) => self.pin(seq, false)?,
             Typed::Compact { apply } => match self.session_id() {
-                Some(id) => compaction::in_chat(id, apply, self.cx)?,
+                Some(id) => self.compact(id, apply)?,
                 None => self.say(NOTHING_SAID),
             },
             Typed::Info => self.info()?,
@@ -197,7 +198,7 @@ impl Chat<'_, '_> {
         Ok(Next::Line)
     }
 
-    fn session_id(&self) -> Option<ollm_protocol::SessionId> {
+    fn session_id(&self) -> Option<SessionId> {
         self.talk.session().map(|session| session.session_id)
     }
 
@@ -273,11 +274,7 @@ impl Chat<'_, '_> {
         self.cx.print_text(&text)
     }
 
-    fn last_messages(
-        &mut self,
-        id: ollm_protocol::SessionId,
-        number: u32,
-    ) -> Result<String, CommandError> {
+    fn last_messages(&mut self, id: SessionId, number: u32) -> Result<String, CommandError> {
         let limit = number.saturating_mul(RECORDS_A_MESSAGE).min(MAX_PAGE);
         let page = talk::page(id, limit, self.cx)?;
         let is_said = |kind| matches!(kind, RecordKind::Message | RecordKind::ToolCall);
@@ -316,6 +313,18 @@ impl Chat<'_, '_> {
         let messages = context::messages(&found.build.messages);
         let text = messages + "\n" + &window::items(&found, &self.cx.view());
         self.cx.print_text(&text)
+    }
+
+    /// Makes the context smaller, unless Ctrl-C ends it.
+    fn compact(&mut self, id: SessionId, apply: bool) -> Result<(), CommandError> {
+        let Self { turns, cx, .. } = self;
+        let done = turns.unless_interrupted(cx, |cx, is_wanted| {
+            compaction::in_chat(id, apply, is_wanted, cx)
+        })?;
+        if !done {
+            self.say("canceled; the context is as it was");
+        }
+        Ok(())
     }
 
     fn pin(&mut self, seq: Option<u64>, pinned: bool) -> Result<(), CommandError> {

@@ -94,6 +94,20 @@ impl Turns {
         ended.map(|()| outcome)
     }
 
+    /// Does something that is no turn, and that Ctrl-C ends: it asks whether it is still wanted.
+    pub(super) fn unless_interrupted<T>(
+        &self,
+        cx: &mut Cx<'_>,
+        work: impl FnOnce(&mut Cx<'_>, &dyn Fn() -> bool) -> T,
+    ) -> T {
+        self.interrupts.set_in_turn(true);
+        let quiet = if cx.terminal.is_interactive() { Quiet::new() } else { None };
+        let done = work(cx, &|| self.interrupts.count() == 0);
+        drop(quiet);
+        self.interrupts.set_in_turn(false);
+        done
+    }
+
     fn follow(
         &mut self,
         params: ChatSendParams,

@@ -6,7 +6,7 @@ use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBu
 use super::answer::{Answer, collect};
 use super::partial::Pieces;
 use super::run::{Turn, as_ms};
-use crate::model::{ChatRequest, ModelInfo, Priority, Ticket, cap_num_predict};
+use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
 use crate::shutdown::Tasks;
 use crate::tokens::Counter;
 use crate::turn::build::build_with;

@@ -128,7 +128,10 @@ impl<'a> Range<'a> {
             |reason| CompactError::Rejected { model: summarizer.model().to_owned(), reason };
         let mut summary = before;
         for (at, piece) in pieces.iter().enumerate() {
-            let step = json!({ "step": "summarizing", "piece": at + 1, "pieces": pieces.len() });
+            let step = json!({
+                "step": "summarizing", "piece": at + 1, "pieces": pieces.len(),
+                "from": self.cut.from, "to": self.cut.to,
+            });
             told::step(self.core, id, step);
             let ask = match &summary {
                 None => Ask::First(piece),
