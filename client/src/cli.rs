@@ -13,6 +13,7 @@ mod methods;
 mod models;
 mod services;
 mod sessions;
+mod which;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -37,6 +38,9 @@ pub(crate) use sessions::{
     BranchArg, CleanupArgs, ClearArgs, CurrentArgs, DeleteArgs, ExportArgs, ExportForm, ImportArgs,
     ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
 };
+
+use which::CURRENT_HELP;
+pub(crate) use which::WhichArgs;
 
 /// What stands for a session on the command line.
 const SESSION_HELP: &str = "An id, a unique beginning of one, or `last`: the most recently active session of all \
@@ -248,7 +252,8 @@ Examples:
 /// Arguments of `record`.
 #[derive(Debug, Args)]
 pub(crate) struct RecordArgs {
-    /// The session to record in; `last` is the most recently active one of all projects that is not archived.
+    /// The session to record in: an id, a unique beginning of one, or `last` [default: the current session of the
+    /// project, else a new one].
     #[arg(long, value_name = "SESSION", conflicts_with = "new", add = by_session())]
     pub(crate) session: Option<String>,
     /// Begin a new session and make it the project's current one.
@@ -308,7 +313,7 @@ pub(crate) struct CallArgs {
 /// Arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only those of one session; `last` is the most recently active one of all projects that is not archived.
+    /// Only those of one session: an id, a unique beginning of one, or `last`.
     #[arg(long, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// Only this kind; may be given several times.
