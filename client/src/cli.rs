@@ -57,7 +57,8 @@ const SESSION_HELP: &str = "An id, a unique beginning of one, or `last`: the mos
     disable_help_subcommand = true,
     after_help = "\
 SESSION stands for an id, any unique beginning of one with at least 4 characters, or `last`: the most recently \
-active session of all projects that is not archived.
+active session of all projects that is not archived. Where it may be left out, it is the current session of this \
+directory's project.
 
 Examples:
   ollmctl chat
@@ -93,7 +94,7 @@ pub(crate) struct GlobalArgs {
     /// Do not start the daemon when it is not running [also: OLLM_NO_SPAWN=1].
     #[arg(long, global = true)]
     pub(crate) no_spawn: bool,
-    /// The longest wait for a reply in seconds [default: 30].
+    /// The longest wait for a reply in seconds [default: 30, and more for what takes long].
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) timeout: Option<Duration>,
     /// When to use colors: always, never, or auto, which is on a terminal unless NO_COLOR is set.
@@ -154,7 +155,7 @@ Examples:
   ollmctl record --new --project . 'Another matter.'
   git diff | ollmctl record -")]
     Record(RecordArgs),
-    /// See what a model would be sent.
+    /// See what a model is sent, make it shorter, and say what is always in it.
     #[command(subcommand)]
     Context(ContextCommand),
     /// See and set what a session works towards.

@@ -63,7 +63,7 @@ Examples:
 pub(crate) struct EntryAddArgs {
     /// Names the entry.
     pub(crate) key: String,
-    /// The text; - or nothing reads it from stdin.
+    /// The text; `-`, or nothing behind a pipe, reads it from stdin.
     pub(crate) text: Option<String>,
     /// Lower comes first [default: 100].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
