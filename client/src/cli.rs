@@ -13,6 +13,7 @@ mod methods;
 mod models;
 mod services;
 mod sessions;
+mod which;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ pub(crate) use sessions::{
     ListArgs, RenameArgs, SearchArgs, SessionArg, SessionsCommand, ViewArgs,
 };
 
+use which::CURRENT_HELP;
+pub(crate) use which::WhichArgs;
+
 /// What stands for a session on the command line.
 const SESSION_HELP: &str = "An id, a unique beginning of one, or `last`: the most recently active session of all \
     projects that is not archived";
@@ -53,7 +57,8 @@ const SESSION_HELP: &str = "An id, a unique beginning of one, or `last`: the mos
     disable_help_subcommand = true,
     after_help = "\
 SESSION stands for an id, any unique beginning of one with at least 4 characters, or `last`: the most recently \
-active session of all projects that is not archived.
+active session of all projects that is not archived. Where it may be left out, it is the current session of this \
+directory's project.
 
 Examples:
   ollmctl chat
@@ -89,7 +94,7 @@ pub(crate) struct GlobalArgs {
     /// Do not start the daemon when it is not running [also: OLLM_NO_SPAWN=1].
     #[arg(long, global = true)]
     pub(crate) no_spawn: bool,
-    /// The longest wait for a reply in seconds [default: 30].
+    /// The longest wait for a reply in seconds [default: 30, and more for what takes long].
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) timeout: Option<Duration>,
     /// When to use colors: always, never, or auto, which is on a terminal unless NO_COLOR is set.
@@ -150,7 +155,7 @@ Examples:
   ollmctl record --new --project . 'Another matter.'
   git diff | ollmctl record -")]
     Record(RecordArgs),
-    /// See what a model would be sent.
+    /// See what a model is sent, make it shorter, and say what is always in it.
     #[command(subcommand)]
     Context(ContextCommand),
     /// See and set what a session works towards.
@@ -248,7 +253,8 @@ Examples:
 /// Arguments of `record`.
 #[derive(Debug, Args)]
 pub(crate) struct RecordArgs {
-    /// The session to record in; `last` is the most recently active one of all projects that is not archived.
+    /// The session to record in: an id, a unique beginning of one, or `last` [default: the current session of the
+    /// project, else a new one].
     #[arg(long, value_name = "SESSION", conflicts_with = "new", add = by_session())]
     pub(crate) session: Option<String>,
     /// Begin a new session and make it the project's current one.
@@ -308,7 +314,7 @@ pub(crate) struct CallArgs {
 /// Arguments of `events`.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only those of one session; `last` is the most recently active one of all projects that is not archived.
+    /// Only those of one session: an id, a unique beginning of one, or `last`.
     #[arg(long, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// Only this kind; may be given several times.

@@ -48,8 +48,8 @@ pub enum EventKind {
     /// A context was made shorter. Data: `method`, `from`, `to`, `tokensBefore`, `tokensAfter`, `freedTokens`,
     /// `automatic`, `tier`, `tierName`.
     Compressed,
-    /// A compaction is at another step. Data: `step`: `planning`, `summarizing` (`piece` of `pieces`, all of
-    /// them `from` and `to` which record), `merging` or `writing`.
+    /// A compaction is at another step. Data: `step`: `planning`, `summarizing` (`piece` of `pieces`, the
+    /// records `from` to `to`), `merging` or `writing`.
     CompressionProgress,
     /// A compaction was due and left out; told once. Data: `reason`: `recent`, `paused` or `nothing`.
     CompressionSkipped,

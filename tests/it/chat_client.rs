@@ -416,7 +416,7 @@ fn a_compaction_says_its_step_and_ctrl_c_ends_it_and_not_the_chat() {
     let records = wire.records(&session);
     assert!(!records.iter().any(|record| record["type"] == "compaction"), "nothing was changed");
     fake.next("/api/chat", &[Fault::Stall { after: 1 }]);
-    let mut person = Person::at(&place.sandbox, &["context", "compact"]);
+    let mut person = Person::at(&place.sandbox, &["context", "compact", "last"]);
     person.sees("summarizing #1 to #");
     person.types("\u{3}");
     person.ends();

@@ -88,7 +88,9 @@ fn a_person_sees_a_loop_and_resets_it() {
     }
     let status = sandbox.ctl(["loop", "status", &session]).ok();
     assert!(status.contains("loop: edit, test went round 2 times"), "{status}");
-    let reset = sandbox.ctl(["loop", "reset", "last"]).ok();
+    let nobody = sandbox.ctl(["loop", "reset"]).fails(3);
+    assert!(nobody.contains("try: ollmctl loop reset --session last"), "{nobody}");
+    let reset = sandbox.ctl(["loop", "reset", "--session", "last"]).ok();
     assert!(reset.starts_with("no loop\n"), "{reset}");
     assert_eq!(sandbox.ctl(["--json", "loop", "status", "last"]).json()["recent"], json!([]));
 }

@@ -26,7 +26,7 @@ pub(crate) struct ChatArgs {
         add = by_session()
     )]
     pub(crate) resume: Option<String>,
-    /// Begin a new session, which is what happens without a word too.
+    /// Begin a new session, as without -c and -r.
     #[arg(short, long)]
     pub(crate) new: bool,
     /// The model, from now on also the session's [default: the session's, else the configured one].

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{EntriesArgs, PinArgs, SESSION_HELP, by_session};
+use super::{EntriesArgs, PinArgs, WhichArgs};
 
 /// Subcommands of `context`.
 #[derive(Debug, Subcommand)]
@@ -71,8 +71,8 @@ Examples:
 /// Arguments of `context compact`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextCompactArgs {
-    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
-    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// Tell what would be done, and do nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -98,8 +98,8 @@ pub(crate) enum StrategyArg {
 /// Arguments of `context checkpoints`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextCheckpointsArgs {
-    #[arg(value_name = "SESSION", default_value = "last", help = SESSION_HELP, add = by_session())]
-    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// Print the summaries too.
     #[arg(long)]
     pub(crate) summaries: bool,
@@ -108,8 +108,8 @@ pub(crate) struct ContextCheckpointsArgs {
 /// Arguments of `context build`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextBuildArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = by_session())]
-    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) size: Option<u32>,
@@ -131,9 +131,8 @@ pub(crate) struct ContextBuildArgs {
 /// Arguments of `context status`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextStatusArgs {
-    /// An id, a unique beginning of one, or `last` [default: the project's current session, else `last`].
-    #[arg(value_name = "SESSION", add = by_session())]
-    pub(crate) id: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// The context window in tokens, at least 2048 [default: the session's own].
     #[arg(long, value_name = "TOKENS")]
     pub(crate) size: Option<u32>,
@@ -142,9 +141,8 @@ pub(crate) struct ContextStatusArgs {
 /// Arguments of `context inspect`.
 #[derive(Debug, Args)]
 pub(crate) struct ContextInspectArgs {
-    /// An id, a unique beginning of one, or `last` [default: the project's current session, else `last`].
-    #[arg(value_name = "SESSION", add = by_session())]
-    pub(crate) id: Option<String>,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
     /// One of the session's last builds, by the id that `context build` and a chat turn give it [default: what a model
     /// would be sent now].
     #[arg(long, value_name = "BUILD")]

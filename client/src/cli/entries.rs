@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use ollm_protocol::methods::context_entries::ContextSource;
 
-use super::by_session;
+use super::{CURRENT_HELP, by_session};
 
 /// Arguments of `context entries`.
 #[derive(Debug, Args)]
@@ -21,7 +21,8 @@ pub(crate) struct EntriesArgs {
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(crate) struct PlaceArgs {
-    /// For one session, also `last` [default: the current session of this directory's project].
+    /// For one session: an id, a unique beginning of one, or `last` [default: the current session of this directory's
+    /// project].
     #[arg(long, global = true, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// For every session of a project, by its directory.
@@ -62,7 +63,7 @@ Examples:
 pub(crate) struct EntryAddArgs {
     /// Names the entry.
     pub(crate) key: String,
-    /// The text; - or nothing reads it from stdin.
+    /// The text; `-`, or nothing behind a pipe, reads it from stdin.
     pub(crate) text: Option<String>,
     /// Lower comes first [default: 100].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -106,7 +107,6 @@ pub(crate) struct PinArgs {
     /// The number of the record, as `sessions view` shows it.
     #[arg(value_name = "N")]
     pub(crate) seq: u64,
-    /// The session, also `last` [default: the current session of this directory's project].
-    #[arg(long, value_name = "SESSION", add = by_session())]
+    #[arg(long, value_name = "SESSION", help = CURRENT_HELP, add = by_session())]
     pub(crate) session: Option<String>,
 }

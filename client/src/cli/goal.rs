@@ -3,14 +3,13 @@
 use clap::{Args, Subcommand, ValueEnum};
 use ollm_protocol::content::{ArtifactAction, CheckpointStatus, GoalPriority, GoalStatus};
 
-use super::by_session;
+use super::{CURRENT_HELP, by_session};
 
 /// Arguments of `goal`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct GoalArgs {
-    /// The session, also `last` [default: the current session of this directory's project].
-    #[arg(long, global = true, value_name = "SESSION", add = by_session())]
+    #[arg(long, global = true, value_name = "SESSION", help = CURRENT_HELP, add = by_session())]
     pub(crate) session: Option<String>,
     /// Another goal than the active one, by its number in `goal list`.
     #[arg(long, global = true, value_name = "N")]

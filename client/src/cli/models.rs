@@ -38,7 +38,7 @@ Examples:
 The count is exact where the model server tells the model's vocabulary, or did once.
 
 Examples:
-  ollmctl models count 'How many tokens are this?'
+  ollmctl models count 'How many tokens is this?'
   cat notes.md | ollmctl models count -m qwen3:8b -")]
     Count(CountArgs),
 }
@@ -46,7 +46,7 @@ Examples:
 /// Arguments of `models count`.
 #[derive(Debug, Args)]
 pub(crate) struct CountArgs {
-    /// The text; - or nothing reads it from stdin.
+    /// The text; `-`, or nothing behind a pipe, reads it from stdin.
     #[arg(value_name = "TEXT")]
     pub(crate) text: Option<String>,
     /// The model [default: the configured one].

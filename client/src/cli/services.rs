@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
-use super::SessionArg;
+use super::{WhichArgs, by_session};
 
 /// Arguments of `exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The session to record in; `last` is the most recently active one of all projects that is not archived.
-    #[arg(long, value_name = "SESSION")]
+    /// The session to record in, as other commands take it [default: the current session of this directory's project,
+    /// else a new one].
+    #[arg(long, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// The name of the tool in the record.
     #[arg(long, value_name = "NAME", default_value = "shell", value_parser = NonEmptyStringValueParser::new())]
@@ -29,14 +30,14 @@ pub(crate) enum LoopCommand {
 Equal calls have equal digests, and so have results that differ in numbers and white space only.
 
 Examples:
-  ollmctl loop status last
+  ollmctl loop status
   ollmctl loop status last --json")]
-    Status(SessionArg),
+    Status(WhichArgs),
     /// Let a session go on after a loop; the next one must build up anew.
     #[command(after_help = "\
 A new message of the user does the same.
 
 Examples:
-  ollmctl loop reset last")]
-    Reset(SessionArg),
+  ollmctl loop reset")]
+    Reset(WhichArgs),
 }

@@ -175,7 +175,7 @@ pub(crate) struct SearchArgs {
     /// What to look for.
     #[arg(required = true, value_name = "WORDS")]
     pub(crate) words: Vec<String>,
-    /// Only in one session; `last` is the most recently active one of all projects that is not archived.
+    /// Only in one session: an id, a unique beginning of one, or `last`.
     #[arg(long, value_name = "SESSION", add = by_session())]
     pub(crate) session: Option<String>,
     /// Only in one project's directory.

@@ -9,6 +9,7 @@ use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Event, EventKind, SessionId};
 
 use super::cx::Reply;
+use super::which::session_of;
 use super::{CommandError, Cx};
 use crate::cli::{ContextCheckpointsArgs, ContextCompactArgs, StrategyArg};
 use crate::connection::{BlockingClient, decode};
@@ -21,7 +22,7 @@ const SUMMARIZING: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn compact(args: ContextCompactArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let session_id = cx.session(&args.id)?;
+    let session_id = session_of(args.which.given(), "context compact", cx)?;
     let strategy = args.strategy.map(|strategy| match strategy {
         StrategyArg::Summarize => CompactStrategy::Summarize,
         StrategyArg::Truncate => CompactStrategy::Truncate,
@@ -52,7 +53,8 @@ pub(super) fn checkpoints(
     args: &ContextCheckpointsArgs,
     cx: &mut Cx<'_>,
 ) -> Result<(), CommandError> {
-    let params = SessionIdParams { session_id: cx.session(&args.id)? };
+    let session_id = session_of(args.which.given(), "context checkpoints", cx)?;
+    let params = SessionIdParams { session_id };
     let reply = cx.call_patiently::<ContextCheckpoints>(&params, PATIENCE)?;
     let summaries = args.summaries;
     cx.print(&reply, |found, _| compaction::checkpoints(found, summaries))

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ollm_protocol::method::ContextBuild;
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
 
+use super::which::session_of;
 use super::{CommandError, Cx, compaction, entries, inspect};
 use crate::cli::{ContextBuildArgs, ContextCommand};
 use crate::render::context;
@@ -26,12 +27,13 @@ pub(super) fn run(command: ContextCommand, cx: &mut Cx<'_>) -> Result<(), Comman
 }
 
 fn build(args: ContextBuildArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+    let session_id = session_of(args.which.given(), "context build", cx)?;
     let params = ContextBuildParams {
         context_size: args.size,
         strategy: args.strategy,
         pending: args.pending,
         compact: if args.auto { CompactMode::Auto } else { CompactMode::Never },
-        ..ContextBuildParams::new(cx.session(&args.id)?)
+        ..ContextBuildParams::new(session_id)
     };
     let reply = cx.call_patiently::<ContextBuild>(&params, PATIENCE)?;
     cx.print(&reply, |built, cx| {

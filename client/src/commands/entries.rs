@@ -12,8 +12,8 @@ use ollm_protocol::methods::context_entries::{
 };
 
 use super::cx::Reply;
-use super::goal::session_of;
 use super::record::{TextUse, text_or_stdin};
+use super::which::session_of;
 use super::{CommandError, Cx, project};
 use crate::cli::{EntriesArgs, EntriesCommand, PinArgs, PlaceArgs};
 use crate::render::entries;

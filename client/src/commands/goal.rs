@@ -5,7 +5,8 @@ use ollm_protocol::method as m;
 use ollm_protocol::methods::goal as g;
 use ollm_protocol::{GoalId, Method, SessionId};
 
-use super::{CommandError, Cx, record};
+use super::which::session_of;
+use super::{CommandError, Cx};
 use crate::cli::{CheckpointArgs, GoalArgs, GoalCommand};
 use crate::render::goal;
 
@@ -182,22 +183,6 @@ fn numbered<'a, T>(all: &'a [T], number: usize, what: &str) -> Result<&'a T, Com
     found.ok_or_else(|| CommandError::Gone {
         message: format!("there is no {what} {number}"),
         hint: Some("ollmctl goal list".to_owned()),
-    })
-}
-
-/// The session that was named, else the project's current one.
-pub(super) fn session_of(
-    given: Option<&str>,
-    example: &str,
-    cx: &mut Cx<'_>,
-) -> Result<SessionId, CommandError> {
-    if let Some(text) = given {
-        return cx.session(text);
-    }
-    let project = record::here(example)?;
-    record::current(&project, cx)?.ok_or_else(|| CommandError::Gone {
-        message: format!("{project} has no current session"),
-        hint: Some(format!("ollmctl {example} --session last")),
     })
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::method::{ContextInspect, ContextStatus};
 use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
 
-use super::{CommandError, Cx, record};
+use super::which::session_of;
+use super::{CommandError, Cx};
 use crate::cli::{ContextInspectArgs, ContextStatusArgs};
 use crate::render::{context, window};
 
@@ -14,14 +14,14 @@ use crate::render::{context, window};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn status(args: &ContextStatusArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let session_id = session_of(args.id.as_deref(), cx)?;
+    let session_id = session_of(args.which.given(), "context status", cx)?;
     let params = ContextStatusParams { session_id, context_size: args.size };
     let reply = cx.call_patiently::<ContextStatus>(&params, PATIENCE)?;
     cx.print(&reply, |status, cx| window::status(status, &cx.view()))
 }
 
 pub(super) fn inspect(args: ContextInspectArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let session_id = session_of(args.id.as_deref(), cx)?;
+    let session_id = session_of(args.which.given(), "context inspect", cx)?;
     let params =
         ContextInspectParams { session_id, build_id: args.build, model: None, tools: None };
     let reply = cx.call_patiently::<ContextInspect>(&params, PATIENCE)?;
@@ -32,16 +32,4 @@ pub(super) fn inspect(args: ContextInspectArgs, cx: &mut Cx<'_>) -> Result<(), C
         }
         text
     })
-}
-
-/// The session that is named, else the project's current one, else the most recently active.
-pub(super) fn session_of(given: Option<&str>, cx: &mut Cx<'_>) -> Result<SessionId, CommandError> {
-    if let Some(text) = given {
-        return cx.session(text);
-    }
-    let current = record::here("context").ok().map(|project| record::current(&project, cx));
-    match current.transpose()?.flatten() {
-        Some(id) => Ok(id),
-        None => cx.session("last"),
-    }
 }

@@ -24,6 +24,7 @@ mod record;
 mod sessions;
 mod socket;
 mod tour;
+mod which;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

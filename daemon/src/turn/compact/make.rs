@@ -130,7 +130,7 @@ impl<'a> Range<'a> {
         for (at, piece) in pieces.iter().enumerate() {
             let step = json!({
                 "step": "summarizing", "piece": at + 1, "pieces": pieces.len(),
-                "from": self.cut.from, "to": self.cut.to,
+                "from": piece.from, "to": piece.to,
             });
             told::step(self.core, id, step);
             let ask = match &summary {
