@@ -121,8 +121,16 @@ impl Table {
     }
 }
 
+/// Planes in which nothing is assigned, and the last code point before those of private use. **Source**: Unicode 15.
+const UNASSIGNED: std::ops::Range<u32> = 0x3_2400..0xe_0000;
+const LAST_ASSIGNED: u32 = 0xe_01ef;
+
 /// The class of one code point, from the crate's categories.
 fn class_of(code: u32) -> u8 {
+    // A look into the crate's table is slow where it is not optimized away, and most code points are nothing.
+    if UNASSIGNED.contains(&code) || code > LAST_ASSIGNED {
+        return OTHER;
+    }
     let Some(char) = char::from_u32(code) else { return OTHER };
     if !ASSIGNED.iter().any(|range| range.contains(&code)) {
         return OTHER;
