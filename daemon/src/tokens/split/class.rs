@@ -86,9 +86,6 @@ const ASCII: [u8; 128] = {
     classes
 };
 
-/// Outside of these code points Unicode has nothing but private use and no characters, which is four fifths of all.
-const ASSIGNED: [std::ops::Range<u32>; 2] = [0..0x3_23b0, 0xe_0000..0xe_01f0];
-
 /// Code points of one block of the table.
 const BLOCK: usize = 256;
 
@@ -132,9 +129,6 @@ fn class_of(code: u32) -> u8 {
         return OTHER;
     }
     let Some(char) = char::from_u32(code) else { return OTHER };
-    if !ASSIGNED.iter().any(|range| range.contains(&code)) {
-        return OTHER;
-    }
     if char.is_whitespace() {
         return SPACE;
     }
