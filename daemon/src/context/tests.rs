@@ -312,6 +312,26 @@ fn a_named_strategy_is_used_and_a_dry_plan_is_transient() {
 }
 
 #[test]
+fn minimal_state_gives_its_room_to_turns_with_their_questions() {
+    let mut session = Session::default();
+    session.say(Role::User, "the task");
+    for turn in 0..60 {
+        session.say(Role::User, &format!("question {turn}"));
+        session.say(Role::Assistant, &format!("answer {turn} {}", "word ".repeat(100)));
+    }
+    let mut input = session.input(8192);
+    input.strategy = Some("minimal-state");
+    let built = build(&input, &session).expect("builds");
+    let messages = &built.result.messages[1..];
+    let used: u32 = built.tokens[1..].iter().sum();
+    assert!(u64::from(used) * 3 > built.result.token_budget, "{used}");
+    for pair in messages[1..].windows(2).filter(|pair| pair[1].role == Role::Assistant) {
+        let turn = pair[1].content.split(' ').nth(1).expect("a number");
+        assert_eq!(pair[0].content, format!("question {turn}"));
+    }
+}
+
+#[test]
 fn a_long_session_opens_epochs_rarely_and_never_stops() {
     let mut session = Session::default();
     let mut n_epochs = 0;

@@ -9,7 +9,7 @@ use ollm_protocol::content::HeadItem;
 use super::keep::Keeper;
 use super::{Ground, Strategy};
 use crate::context::contents::ContentsError;
-use crate::context::units::{Unit, split};
+use crate::context::units::split;
 
 /// Its name.
 pub(super) const NAME: &str = "checkpointed";
@@ -53,7 +53,7 @@ impl Strategy for Checkpointed {
         keeper.keep_begun(first, share)?;
         keeper.keep_opening(&reserve)?;
         keeper.keep_earlier(keeper.first_turn(), &reserve)?;
-        keep_rest(&mut keeper, units)?;
+        keeper.keep_rest(units)?;
         Ok(Some(keeper.into_head(true)))
     }
 }
@@ -62,14 +62,4 @@ impl Strategy for Checkpointed {
 pub(super) fn summarized(ground: &Ground<'_, '_>) -> Option<usize> {
     let last = ground.checkpoints.last()?;
     Some(ground.path.partition_point(|item| item.seq <= last.to))
-}
-
-/// Gives what is left to turns that did not fit before, as long as they join those that are kept.
-fn keep_rest(keeper: &mut Keeper<'_, '_, '_>, units: &[Unit]) -> Result<(), ContentsError> {
-    let is_kept = |unit: &Unit| keeper.has(unit.start);
-    if !units.is_empty() && !units.iter().all(is_kept) {
-        let room = keeper.left;
-        keeper.keep_newest(units, room)?;
-    }
-    Ok(())
 }

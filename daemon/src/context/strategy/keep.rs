@@ -14,11 +14,9 @@ use crate::context::units::{PathItem, Unit};
 /// Tokens with which a record can always be cut so that both ends show.
 pub(super) const MIN_SHARE: u64 = 48;
 /// Tokens of the block that names what is left out, without its handles.
-const BLOCK_TOKENS: u64 = 32;
+pub(super) const BLOCK_TOKENS: u64 = 32;
 /// Tokens of one handle: `[#123456, 123456 tokens]` and its line break.
-const HANDLE_TOKENS: u64 = 18;
-/// Most handles; more would be a list that no model reads.
-const MAX_HANDLES: u64 = 64;
+pub(super) const HANDLE_TOKENS: u64 = 18;
 /// Tokens around a quote: its number and the line breaks.
 pub(super) const QUOTE_TOKENS: u64 = 10;
 
@@ -41,15 +39,15 @@ pub(super) enum Form {
 pub(super) struct Keeper<'p, 'a, 's> {
     pub(super) ground: &'p mut Ground<'a, 's>,
     /// By index into the path.
-    kept: BTreeMap<usize, Form>,
+    pub(super) kept: BTreeMap<usize, Form>,
     /// Blocks made from the records.
-    blocks: Vec<HeadItem>,
+    pub(super) blocks: Vec<HeadItem>,
     /// Tokens left for everything.
     pub(super) left: u64,
     /// Tokens left for user messages.
     pub(super) users: u64,
     /// Tokens of the block that names what is left out.
-    block: u64,
+    pub(super) block: u64,
 }
 
 impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
@@ -199,7 +197,11 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
                 self.ground.bodies.load(&path[loaded - n_items..loaded])?;
                 loaded -= n_items;
             }
-            if self.kept.contains_key(&unit.start) {
+            if let Some(form) = self.kept.get_mut(&unit.start) {
+                // A quote whose answer is kept as a turn is one too.
+                if let Form::Earlier(cut) = form {
+                    *form = cut.map_or(Form::Whole, Form::Cut);
+                }
                 is_newest = false;
                 continue;
             }
@@ -211,6 +213,15 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
             is_newest &= !path[unit.start..unit.end].iter().any(PathItem::enters);
         }
         Ok(())
+    }
+
+    /// Gives what is left to units that did not fit before, as long as they join those that are kept.
+    pub(super) fn keep_rest(&mut self, units: &[Unit]) -> Result<(), ContentsError> {
+        if units.iter().all(|unit| self.has(unit.start)) {
+            return Ok(());
+        }
+        let room = self.left;
+        self.keep_newest(units, room)
     }
 
     /// Keeps one unit whole, or cut where it is larger than `share`; false when it does not fit.
@@ -271,94 +282,6 @@ impl<'p, 'a, 's> Keeper<'p, 'a, 's> {
         let body = self.ground.bodies.get(item.seq);
         body.map_or(0, |body| u64::from(self.ground.counter.count_record(body)))
     }
-
-    /// The plan as references: checkpoints, blocks, quotes, handles for the newest user messages that are not
-    /// shown, then the turns.
-    pub(super) fn into_head(self, with_checkpoints: bool) -> Vec<HeadItem> {
-        let path = self.ground.path;
-        let mut head = Vec::new();
-        if with_checkpoints {
-            let ids = self.ground.checkpoints.iter().map(|checkpoint| checkpoint.id);
-            head.extend(ids.map(|id| HeadItem::Checkpoint { id }));
-        }
-        head.extend(self.blocks.iter().cloned());
-        let (mut pinned, mut earlier) = (Vec::new(), Vec::new());
-        for (&at, form) in &self.kept {
-            let seq = path[at].seq;
-            match form {
-                Form::Pinned(cut) => {
-                    let (head_chars, tail_chars) = chars(*cut);
-                    pinned.push(HeadItem::Pinned { seq, head_chars, tail_chars });
-                }
-                Form::Earlier(cut) => {
-                    let (head_chars, tail_chars) = chars(*cut);
-                    earlier.push(HeadItem::Earlier { seq, head_chars, tail_chars });
-                }
-                Form::Whole | Form::Cut(_) | Form::Stub { .. } => {}
-            }
-        }
-        head.extend(pinned);
-        head.extend(earlier);
-        head.extend(self.handles());
-        head.extend(turns(path, &self.kept));
-        head
-    }
-
-    fn handles(&self) -> Vec<HeadItem> {
-        let path = self.ground.path;
-        let n_handles = (self.block.saturating_sub(BLOCK_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
-        let is_pinned = |at: usize| self.ground.pins.contains(&path[at].seq);
-        let is_missed = |at: usize| path[at].is_user_message() || is_pinned(at);
-        let mut handles: Vec<HeadItem> = (0..path.len())
-            .rev()
-            .filter(|at| is_missed(*at) && !self.kept.contains_key(at))
-            .take(usize::try_from(n_handles).unwrap_or_default())
-            .map(|at| HeadItem::Handle { seq: path[at].seq })
-            .collect();
-        handles.reverse();
-        handles
-    }
-}
-
-fn chars(cut: Option<Cut>) -> (Option<u32>, Option<u32>) {
-    (cut.map(|cut| cut.head), cut.map(|cut| cut.tail))
-}
-
-/// What is kept as turns: whole records that lie side by side are one range.
-fn turns(path: &[PathItem], kept: &BTreeMap<usize, Form>) -> Vec<HeadItem> {
-    let mut head = Vec::new();
-    let mut run: Option<(usize, usize)> = None;
-    for (&at, form) in kept {
-        let seq = path[at].seq;
-        let item = match form {
-            Form::Earlier(_) | Form::Pinned(_) => continue,
-            Form::Whole => match run {
-                Some((from, to)) if to + 1 == at => {
-                    run = Some((from, at));
-                    continue;
-                }
-                _ => None,
-            },
-            Form::Cut(cut) => {
-                Some(HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail })
-            }
-            Form::Stub { reason, by } => {
-                Some(HeadItem::Stub { seq, reason: (*reason).to_owned(), by: *by })
-            }
-        };
-        let before = run.take();
-        head.extend(before.map(|(from, to)| range(path, from, to)));
-        match item {
-            Some(item) => head.push(item),
-            None => run = Some((at, at)),
-        }
-    }
-    head.extend(run.map(|(from, to)| range(path, from, to)));
-    head
-}
-
-fn range(path: &[PathItem], from: usize, to: usize) -> HeadItem {
-    HeadItem::Range { from: path[from].seq, to: path[to].seq }
 }
 
 /// The largest size for which all costs, each taken down to it, have `share` together at most.

@@ -69,9 +69,13 @@ impl Strategy for MinimalState {
         keeper.keep_begun(first, share)?;
         keeper.keep_opening(&reserve)?;
         let share = keeper.left.min(for_state);
+        keeper.left -= share;
+        keeper.keep_earlier(keeper.first_turn(), &reserve)?;
+        keeper.keep_rest(&units)?;
+        // Last, because it does not repeat what is kept.
+        keeper.left += share;
         let state = state(&mut keeper, share)?;
         keeper.block("state", state);
-        keeper.keep_earlier(keeper.first_turn(), &reserve)?;
         Ok(Some(keeper.into_head(false)))
     }
 }

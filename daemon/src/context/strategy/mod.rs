@@ -5,6 +5,7 @@
 mod checkpointed;
 mod floor;
 mod full_history;
+mod head;
 mod keep;
 mod minimal_state;
 mod opening;
