@@ -1,14 +1,14 @@
 //! A built context: how the window is divided, what is in and what is not.
 
 use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::{ContextBuildResult, ContextMessage, CountKind, OmittedItem};
+use ollm_protocol::methods::context::{ContextBuildResult, ContextMessage, OmittedItem};
 
 use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
 use super::transcript::View;
-use super::window::{self, Share};
+use super::window::{self, Share, count_word};
 
 /// The most rows of what was left out.
 const OMITTED_SHOWN: usize = 12;
@@ -105,14 +105,6 @@ fn omitted(items: &[OmittedItem], view: &View) -> String {
         text.push_str(&format!("and {} more: --json lists all\n", grouped(more as u64)));
     }
     text
-}
-
-pub(super) const fn count_word(kind: CountKind) -> &'static str {
-    match kind {
-        CountKind::Exact => "counted exactly",
-        CountKind::Calibrated => "estimated and calibrated",
-        CountKind::Estimated => "estimated",
-    }
 }
 
 /// The messages as a model would be sent them.

@@ -2,12 +2,12 @@
 
 use ollm_protocol::content::RecordKind;
 use ollm_protocol::methods::compaction::Reliability;
+use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::inspect::{
     ContextInspectResult, ContextItem, ContextPart, ContextStatusResult,
 };
 
 use super::clean;
-use super::context::count_word;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
@@ -199,6 +199,14 @@ fn row(item: &ContextItem) -> Vec<String> {
     };
     let message = item.message.map(|at| at.to_string()).unwrap_or_default();
     vec![message, what, records, grouped(item.tokens), how]
+}
+
+pub(super) const fn count_word(kind: CountKind) -> &'static str {
+    match kind {
+        CountKind::Exact => "counted exactly",
+        CountKind::Calibrated => "estimated and calibrated",
+        CountKind::Estimated => "estimated",
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,6 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::raw::yaml_options;
-
 /// Lines of sections and of the keys in them, counted from 1.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
@@ -118,6 +116,11 @@ impl<'de> Visitor<'de> for NodeVisitor {
     fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<Node, D::Error> {
         input.deserialize_any(self)
     }
+}
+
+/// How the file is read, here and where lines are looked up.
+pub(super) fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
 }
 
 #[cfg(test)]

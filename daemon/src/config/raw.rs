@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::{ConfigError, ConfigWarning, Place, nearest};
 use super::keys::{KEYS, Key, Kind, Setting};
-use super::lines::Lines;
+use super::lines::{Lines, yaml_options};
 
 /// Variables that say where things are, read by others.
 const OTHER_VARIABLES: &[&str] =
@@ -28,11 +28,6 @@ impl Format for Yaml {
     fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Self::Error> {
         serde_saphyr::from_str_with_options(text, yaml_options())
     }
-}
-
-/// How the file is read, here and where lines are looked up.
-pub(super) fn yaml_options() -> serde_saphyr::Options {
-    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
 }
 
 /// A layer of values, by the name that figment remembers.
