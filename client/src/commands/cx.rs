@@ -16,7 +16,7 @@ use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
 use crate::render::style::Style;
 use crate::render::terminal::Terminal;
-use crate::render::{clean, json, transcript};
+use crate::render::{View, clean, json};
 use crate::resolve::{self, ListSessions};
 
 /// How long a list may take to be complete: the daemon compares its catalog with the logs within some 200 ms of its
@@ -197,12 +197,8 @@ impl<'a> Cx<'a> {
     }
 
     /// How transcripts and lists are laid out for this reader.
-    pub(crate) fn view(&self) -> transcript::View {
-        transcript::View {
-            width: self.terminal.width(),
-            now: crate::render::time::now(),
-            full: false,
-        }
+    pub(crate) fn view(&self) -> View {
+        View { width: self.terminal.width(), now: crate::render::time::now(), full: false }
     }
 }
 

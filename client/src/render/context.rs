@@ -3,11 +3,11 @@
 use ollm_protocol::content::Role;
 use ollm_protocol::methods::context::{ContextBuildResult, ContextMessage, OmittedItem};
 
+use super::View;
 use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
-use super::transcript::View;
 use super::window::{self, Share, count_word};
 
 /// The most rows of what was left out.

@@ -2,9 +2,9 @@
 
 use ollm_protocol::methods::daemon::DaemonStatusResult;
 
+use super::View;
 use super::number::{bytes, counted, grouped};
 use super::style::Style;
-use super::transcript::View;
 use super::{clean, models, table, time};
 
 /// The status as names and values, then what a person should know.

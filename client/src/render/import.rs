@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ollm_protocol::methods::session::{ImportLoss, ImportReport, Session};
 
+use super::View;
 use super::number::{counted, grouped};
-use super::transcript::View;
 use super::{clean, sessions, table};
 
 /// The session, the counts and the losses of one file.

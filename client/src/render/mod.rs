@@ -27,3 +27,16 @@ pub(crate) mod transcript;
 pub(crate) mod usage;
 pub(crate) mod waiting;
 pub(crate) mod window;
+
+use ollm_protocol::Timestamp;
+
+/// For whom something is laid out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    /// Columns of a line.
+    pub(crate) width: usize,
+    /// The present instant.
+    pub(crate) now: Timestamp,
+    /// Whether long texts are printed whole.
+    pub(crate) full: bool,
+}

@@ -6,11 +6,11 @@ use ollm_protocol::methods::model::{
     ModelCountTokensResult, ModelListResult, ModelRunningResult, ModelShowResult, ModelWarmResult,
 };
 
+use super::View;
 use super::clean;
 use super::number::{self, bytes, grouped};
 use super::style::Style;
 use super::table::{self, Column};
-use super::transcript::View;
 
 /// The models that the server has.
 pub(crate) fn list(result: &ModelListResult, view: &View) -> String {

@@ -2,10 +2,10 @@
 
 use ollm_protocol::methods::session::{SearchHit, SessionSearchResult};
 
+use super::View;
 use super::number::counted;
 use super::sessions::short_id;
 use super::style::Style;
-use super::transcript::View;
 use super::{clean, table, time};
 
 /// Each hit as where it is and what stands there.

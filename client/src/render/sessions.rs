@@ -3,10 +3,10 @@
 use ollm_protocol::methods::session::{Session, SessionCleanupResult, SessionStatus};
 use ollm_protocol::{SessionId, Timestamp};
 
+use super::View;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
-use super::transcript::View;
 use super::{clean, time};
 
 /// Characters of an id that tell two sessions apart unless they began in the same millisecond.

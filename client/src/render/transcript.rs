@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use chrono::TimeZone;
+use ollm_protocol::Seq;
 use ollm_protocol::content::{
     GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
 };
 use ollm_protocol::methods::session::Session;
-use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
+use super::View;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::{clean, sessions, time};
@@ -32,17 +33,6 @@ const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
 
 /// Why an answer is not all that would have been said.
 const EARLY_ENDS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
-
-/// For whom something is laid out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct View {
-    /// Columns of a line.
-    pub(crate) width: usize,
-    /// The present instant.
-    pub(crate) now: Timestamp,
-    /// Whether long texts are printed whole.
-    pub(crate) full: bool,
-}
 
 /// What stands above a transcript.
 pub(crate) fn head(session: &Session, view: &View) -> String {

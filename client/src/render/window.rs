@@ -7,11 +7,11 @@ use ollm_protocol::methods::inspect::{
     ContextInspectResult, ContextItem, ContextPart, ContextStatusResult,
 };
 
+use super::View;
 use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
-use super::transcript::View;
 
 /// The widest bar: a terminal of 80 columns, without its brackets.
 const WIDEST: usize = 78;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::super::{CommandError, Cx};
 use crate::cli::{BranchArg, ViewArgs};
+use crate::render::View;
 use crate::render::transcript::{self, Transcript};
 
 /// Records of one page.
@@ -21,7 +22,7 @@ pub(super) fn run(args: &ViewArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
             BranchArg::All => BranchFilter::All,
         },
     };
-    let view = transcript::View { full: args.full, ..cx.view() };
+    let view = View { full: args.full, ..cx.view() };
     let mut transcript = Transcript::new(&chrono::Local, &view);
     let mut missing = args.limit.unwrap_or(u32::MAX);
     let mut merged: Option<Value> = None;
