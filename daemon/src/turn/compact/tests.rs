@@ -21,7 +21,7 @@ impl Bench {
         let core = turn::scratch::core(dir.path());
         let session = turn::create(&core, SessionCreateParams::default()).expect("creates");
         let bench = Self { _dir: dir, core, id: session.session_id };
-        bench.talk(20).await;
+        bench.talk(40).await;
         bench
     }
 
