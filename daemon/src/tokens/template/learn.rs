@@ -290,7 +290,7 @@ fn cut(text: &str, marks: &[&str]) -> Option<Vec<String>> {
 
 /// Arguments by which a form shows itself.
 fn arguments() -> Value {
-    json!({ "zqkey": "a<b>&c é", "aqkey": [1, { "d": null, "c": true }] })
+    json!({ "zqkey": "a<b>&c é", "aqkey": [1, { "d": null, "c": true }, "<"] })
 }
 
 fn calling(text: &str, arguments: &[Value]) -> ContextMessage {
