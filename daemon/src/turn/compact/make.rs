@@ -19,7 +19,7 @@ use crate::context::compact::prompt::{Ask, Wish};
 use crate::context::compact::renew::{Fresh, Making, oldest_two, renew, updated};
 use crate::context::compact::sections::Summary;
 use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected, completed};
+use crate::context::compact::verify::{Limits, Rejected};
 use crate::context::{ContextError, CutPlan};
 use crate::goal::block::goal_prompt;
 use crate::model::ModelError;
@@ -124,8 +124,6 @@ impl<'a> Range<'a> {
         (wish, limits): (Wish<'_>, Limits),
     ) -> Result<Summary, TurnError> {
         let id = self.ground.prepared.id;
-        let rejected =
-            |reason| CompactError::Rejected { model: summarizer.model().to_owned(), reason };
         let mut summary = before;
         for (at, piece) in pieces.iter().enumerate() {
             let step = json!({
@@ -141,12 +139,12 @@ impl<'a> Range<'a> {
                 Said::Whole(next) => next,
                 Said::Beginning(begun) => {
                     let lines = self.lines(piece.from..=piece.to, summary, wish.target).await?;
-                    completed(&begun, &[&lines], summarizer.counter(), limits).map_err(rejected)?
+                    summarizer.completed(&begun, &[&lines], limits)?
                 }
             };
             summary = Some(next);
         }
-        Ok(summary.ok_or_else(|| rejected(Rejected::Empty))?)
+        Ok(summary.ok_or_else(|| summarizer.rejected(Rejected::Empty))?)
     }
 
     /// Summarizes the range without a model.
@@ -190,11 +188,7 @@ impl<'a> Range<'a> {
         let said = summarizer.once(Ask::Merge(&older, &newer), wish, limits).await;
         let merged = said.and_then(|said| match said {
             Said::Whole(merged) => Ok(merged),
-            Said::Beginning(begun) => {
-                let merged = completed(&begun, &[&newer, &older], summarizer.counter(), limits);
-                let model = summarizer.model().to_owned();
-                merged.map_err(|reason| CompactError::Rejected { model, reason })
-            }
+            Said::Beginning(begun) => summarizer.completed(&begun, &[&newer, &older], limits),
         });
         merged.inspect_err(|error| tracing::info!("checkpoints are joined: {error}")).ok()
     }

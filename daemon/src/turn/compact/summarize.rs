@@ -16,7 +16,7 @@ use super::error::CompactError;
 use crate::context::compact::prompt::{Ask, Wish, messages};
 use crate::context::compact::sections::Summary;
 use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected, begun, verify};
+use crate::context::compact::verify::{Limits, Rejected, begun, completed, verify};
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, Think, Ticket,
     clamp_window,
@@ -172,8 +172,22 @@ impl<'a> Summarizer<'a> {
         if let Some(beginning) = beginning {
             return Ok(Said::Beginning(beginning));
         }
-        let reason = rejected.unwrap_or(Rejected::Empty);
-        Err(CompactError::Rejected { model: self.model.clone(), reason })
+        Err(self.rejected(rejected.unwrap_or(Rejected::Empty)))
+    }
+
+    /// A summary that broke off, with what it did not come to taken from others.
+    pub(super) fn completed(
+        &self,
+        begun: &Summary,
+        others: &[&Summary],
+        limits: Limits,
+    ) -> Result<Summary, CompactError> {
+        completed(begun, others, &self.counter, limits).map_err(|reason| self.rejected(reason))
+    }
+
+    /// The error for a summary of this model that is not taken.
+    pub(super) fn rejected(&self, reason: Rejected) -> CompactError {
+        CompactError::Rejected { model: self.model.clone(), reason }
     }
 
     /// The whole text of an answer, and whether it ended at its longest.
