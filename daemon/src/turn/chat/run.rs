@@ -122,7 +122,7 @@ impl Turn {
                 continue;
             }
             let (seq, usage) = self.keep(&info, &asked, effective).await?;
-            let seq = seq.expect("an answer that is not empty has parts");
+            let seq = seq.ok_or_else(|| self.empty(&asked, None))?;
             if asked.answer.calls.is_empty() {
                 let finish_reason = asked.answer.finish_reason().to_owned();
                 return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });

@@ -113,8 +113,17 @@ impl Turn {
             let spent = spent(info, asked, end, cause);
             return ChatError::OnlyThought { id, model, spent, partial };
         }
-        let (prompt_tokens, prompt_limit) = (asked.built.tokens_used, asked.built.token_budget);
-        ChatError::Empty { model, prompt_tokens, prompt_limit, partial }
+        self.empty(asked, partial)
+    }
+
+    /// The error for an answer that is none.
+    pub(super) fn empty(&self, asked: &Asked, partial: Option<Seq>) -> ChatError {
+        ChatError::Empty {
+            model: self.plan.model.clone(),
+            prompt_tokens: asked.built.tokens_used,
+            prompt_limit: asked.built.token_budget,
+            partial,
+        }
     }
 }
 
