@@ -628,3 +628,40 @@ fn foreign_files_are_imported_with_a_report_or_refused_with_a_reason() {
     }
     assert_eq!(sessions_on_disk(&sandbox).len(), before, "a refused file leaves nothing");
 }
+
+#[test]
+fn a_mode_that_changes_while_others_record_is_marked_by_the_leaf_that_it_follows() {
+    let sandbox = Sandbox::new();
+    let (daemon, mut wire) = sandbox.served();
+    let session = wire.create(json!({}));
+    let mut other = daemon.wire();
+    std::thread::scope(|scope| {
+        let recording = scope.spawn(|| {
+            (0..100).for_each(|n| {
+                let _seq = other.record(&session, "user", &format!("message {n}"));
+            });
+        });
+        for n in 0..30 {
+            let mode = format!("mode{n}");
+            let changed = wire.ok("session.setMode", json!({ "sessionId": session, "mode": mode }));
+            assert_eq!(changed["session"]["mode"], mode.as_str());
+        }
+        recording.join().unwrap();
+    });
+    let records = wire.records(&session);
+    let (mut leaf, mut mode, mut n_changes) = (Value::Null, Value::Null, 0);
+    for record in &records {
+        match record["type"].as_str().unwrap() {
+            "snapshot" => assert_eq!(record["snapshot"]["leaf"], leaf, "{record}"),
+            "modeChange" => {
+                let change = &record["modeChange"];
+                assert_eq!(change["from"], mode, "{record}");
+                (leaf, mode) = (record["seq"].clone(), change["to"].clone());
+                n_changes += 1;
+            }
+            "message" => leaf = record["seq"].clone(),
+            _ => {}
+        }
+    }
+    assert_eq!(n_changes, 30);
+}

@@ -6,13 +6,13 @@ use ollm_protocol::content::{Epoch, RecordBody};
 use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
-use super::mark::{Before, mark};
+use super::mark::{Moment, mark};
 use super::prepared::{Prepared, Records, prepare};
 use super::update::check_context_size;
 use super::volatile::untold;
-use super::{Core, TurnError, blocking};
+use super::{Core, TurnError, append_after, blocking};
 use crate::context::{self, Built};
-use crate::session::{Draft, SessionError};
+use crate::session::Draft;
 use crate::tokens::Counter;
 
 /// How often a build begins anew, because it had something to tell first or because something was recorded meanwhile,
@@ -34,13 +34,14 @@ pub(super) async fn build_with(
     counter: Option<Counter>,
 ) -> Result<ContextBuildResult, TurnError> {
     check_context_size(params.context_size)?;
+    let id = params.session_id;
     let params = Arc::new(params);
     let may_write = params.compact == CompactMode::Auto;
     for _ in 0..MAX_TRIES {
         let (request, counter) = (Arc::clone(&params), counter.clone());
         match blocking(core, move |core| step(core, &request, counter)).await? {
             Step::Tell { deltas, leaf } => {
-                record_after(core, &params, leaf, deltas).await?;
+                append_after(core, id, leaf, deltas).await?;
             }
             Step::Give { built, leaf } => {
                 let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
@@ -48,7 +49,7 @@ pub(super) async fn build_with(
                 };
                 let drafts = opening(core, epoch, leaf);
                 // A head that was planned before another record would leave that one out.
-                if let Some(at) = record_after(core, &params, leaf, drafts).await? {
+                if let Some(at) = append_after(core, id, leaf, drafts).await? {
                     return Ok(given(core, &params, Some(at), *built));
                 }
             }
@@ -107,24 +108,8 @@ fn given(
 /// What opens an epoch. One that shows less than the one before it is marked.
 fn opening(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<Draft> {
     let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
-    let mark = shows_less.then(|| mark(core, leaf, Before::Epoch));
+    let mark = shows_less.then(|| mark(core, leaf, Moment::Epoch));
     mark.into_iter().chain([Draft::new(RecordBody::Epoch(epoch), None)]).collect()
-}
-
-/// Records what was made for a leaf; where its last record lies, `None` where something else was recorded since.
-async fn record_after(
-    core: &Core,
-    params: &ContextBuildParams,
-    leaf: Option<Seq>,
-    drafts: Vec<Draft>,
-) -> Result<Option<Seq>, TurnError> {
-    let n_before_last = drafts.len() as u64 - 1;
-    let answer = core.sessions.append_after(params.session_id, leaf, drafts)?;
-    match answer.await.map_err(|_| SessionError::Stopping)? {
-        Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
-        Err(SessionError::LeafMoved { .. }) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// The window that a session wants, in tokens.

@@ -10,7 +10,7 @@ use crate::session::Draft;
 
 /// What a mark stands before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Before {
+pub(super) enum Moment {
     /// A compaction.
     Compaction,
     /// A head that a build planned, which shows less than the one before it.
@@ -19,7 +19,7 @@ pub(super) enum Before {
     ModeChange,
 }
 
-impl Before {
+impl Moment {
     /// As it stands in the record.
     const fn reason(self) -> &'static str {
         match self {
@@ -31,7 +31,7 @@ impl Before {
 }
 
 /// A mark of the state with a leaf.
-pub(super) fn mark(core: &Core, leaf: Option<Seq>, before: Before) -> Draft {
+pub(super) fn mark(core: &Core, leaf: Option<Seq>, before: Moment) -> Draft {
     let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
     let mark = SnapshotMark { snapshot_id, leaf, reason: before.reason().to_owned() };
     Draft::new(RecordBody::Snapshot(mark), None)

@@ -32,10 +32,10 @@ mod volatile;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{LoopKind, LoopPattern, RecordBody};
 use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::session::Session;
+use ollm_protocol::{Seq, SessionId};
 
 pub(crate) use build::build;
 pub(crate) use builds::Builds;
@@ -249,6 +249,22 @@ async fn append(
 ) -> Result<Appended, TurnError> {
     let answer = core.sessions.append(id, drafts, key)?;
     Ok(answer.await.map_err(|_| SessionError::Stopping)??)
+}
+
+/// Writes what was made for a leaf; where its last record lies, `None` where something else was recorded since.
+async fn append_after(
+    core: &Core,
+    id: SessionId,
+    leaf: Option<Seq>,
+    drafts: Vec<Draft>,
+) -> Result<Option<Seq>, TurnError> {
+    let n_before_last = (drafts.len() as u64).saturating_sub(1);
+    let answer = core.sessions.append_after(id, leaf, drafts)?;
+    match answer.await.map_err(|_| SessionError::Stopping)? {
+        Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
+        Err(SessionError::LeafMoved { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Runs work that may block on the disk where it does not hold up other calls.

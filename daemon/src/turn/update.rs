@@ -8,13 +8,16 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{EventKind, SessionId};
 
-use super::mark::{Before, mark};
+use super::mark::{Moment, mark};
 use super::shares::check_system_prompt;
-use super::{Core, TurnError, append, blocking};
+use super::{Core, TurnError, append, append_after, blocking};
 use crate::context::MIN_CONTEXT_SIZE;
 use crate::events::EventDraft;
 use crate::projects::Projects;
-use crate::session::Draft;
+use crate::session::{Draft, Live, SessionError};
+
+/// How often a change of the mode is made anew because something was recorded meanwhile.
+const MAX_TRIES: usize = 32;
 
 /// Refuses a window that no context fits into.
 pub(super) fn check_context_size(size: Option<u32>) -> Result<(), TurnError> {
@@ -186,21 +189,28 @@ pub(crate) async fn set_mode(
     if confidence.is_some_and(|confidence| !(0.0..=1.0).contains(&confidence)) {
         return Err(TurnError::invalid("confidence", "must lie between 0 and 1"));
     }
-    let (from, leaf) = blocking(core, move |core| {
-        let leaf = core.sessions.with(session_id, |live| live.state().leaf())?;
-        Ok((core.summary(session_id)?.mode, leaf))
-    })
-    .await?;
-    let change = ModeChange {
-        from,
-        to: mode,
-        timestamp: core.clock.now(),
-        trigger: trigger.unwrap_or_else(|| "manual".to_owned()),
-        confidence,
-    };
-    let change = Draft::new(RecordBody::ModeChange(change), None);
-    append(core, session_id, vec![mark(core, leaf, Before::ModeChange), change], None).await?;
-    summary(core, session_id).await
+    let trigger = trigger.unwrap_or_else(|| "manual".to_owned());
+    for _ in 0..MAX_TRIES {
+        // What the mark names and what the change says it changes are true only on top of this leaf.
+        let (from, leaf) = blocking(core, move |core| {
+            let state = |live: &Live| (live.state().mode(), live.state().leaf());
+            Ok(core.sessions.with(session_id, state)?)
+        })
+        .await?;
+        let change = ModeChange {
+            from,
+            to: mode.clone(),
+            timestamp: core.clock.now(),
+            trigger: trigger.clone(),
+            confidence,
+        };
+        let change = Draft::new(RecordBody::ModeChange(change), None);
+        let drafts = vec![mark(core, leaf, Moment::ModeChange), change];
+        if append_after(core, session_id, leaf, drafts).await?.is_some() {
+            return summary(core, session_id).await;
+        }
+    }
+    Err(SessionError::Busy { id: session_id, waiting: 1 }.into())
 }
 
 /// Closes a session and writes its document.

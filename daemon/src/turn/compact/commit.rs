@@ -15,7 +15,7 @@ use crate::context::compact::gather::to_keep;
 use crate::context::compact::retention::measure;
 use crate::context::{self, Built, CutPlan};
 use crate::session::{Draft, SessionError};
-use crate::turn::mark::{Before as Moment, mark as state_mark};
+use crate::turn::mark::{self, Moment};
 use crate::turn::prepared::Records;
 use crate::turn::{Core, TurnError, append, blocking};
 
@@ -73,7 +73,7 @@ struct Composed {
 
 /// Marks the state before a compaction, so that it can be gone back to.
 pub(super) async fn mark(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<(), TurnError> {
-    append(core, id, vec![state_mark(core, leaf, Moment::Compaction)], None).await?;
+    append(core, id, vec![mark::mark(core, leaf, Moment::Compaction)], None).await?;
     Ok(())
 }
 
