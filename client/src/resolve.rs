@@ -1,9 +1,8 @@
 //! Session ids as people write them: whole, by a unique beginning, or `last`.
 
 use ollm_protocol::SessionId;
-use ollm_protocol::methods::session::{
-    Session, SessionListParams, SessionListResult, SessionStatus,
-};
+use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
 use crate::error::ClientError;
 

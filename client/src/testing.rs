@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::Session;
 use serde_json::{Value, json};
 
 use crate::address::{Address, Environment};

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ollm_protocol::methods::event::EventCursor;
+use ollm_protocol::event::EventCursor;
 use ollm_protocol::{Event, EventKind, Seq, SessionId, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::watch;

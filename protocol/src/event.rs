@@ -108,3 +108,13 @@ pub struct Event {
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,
 }
+
+/// A place in the stream of events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EventCursor {
+    /// The run of the daemon that sent it.
+    pub epoch: String,
+    /// The last event seen.
+    pub event_seq: u64,
+}

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 
 use crate::event::Event;
 use crate::methods::{
-    chat as h, compaction as k, context as c, context_entries as ce, daemon as d, env, event as e,
-    goal as g, inspect as i, loops as l, model as mo, session as s,
+    chat as h, context as c, daemon as d, env, event as e, goal as g, loops as l, model as mo,
+    session as s,
 };
 
 /// What becomes of a call when its client leaves.
@@ -107,15 +107,15 @@ methods! {
     SessionImport = "session.import", Write, s::SessionImportParams => s::SessionImportResult, "Imports a file, chunk by chunk.";
     SessionSave = "session.save", Write, s::SessionIdParams => s::SessionSaveResult, "Writes the session document now.";
     ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
-    ContextStatus = "context.status", Read, i::ContextStatusParams => i::ContextStatusResult, "Tells how full the context of a session is.";
-    ContextInspect = "context.inspect", Read, i::ContextInspectParams => i::ContextInspectResult, "Tells why each thing is in a context, or is not.";
-    ContextCompact = "context.compact", Read, k::ContextCompactParams => k::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";
-    ContextCheckpoints = "context.checkpoints", Read, s::SessionIdParams => k::ContextCheckpointsResult, "Lists the summaries that stand for the beginning of a conversation.";
-    ContextAddEntry = "context.addEntry", Write, ce::ContextAddEntryParams => ce::ContextAddEntryResult, "Sets a text that every context begins with.";
-    ContextRemoveEntry = "context.removeEntry", Write, ce::ContextRemoveEntryParams => ce::ContextRemoveEntryResult, "Removes a text that every context begins with.";
-    ContextListEntries = "context.listEntries", Read, ce::ContextListEntriesParams => ce::ContextListEntriesResult, "Lists the texts that every context begins with.";
-    ContextPin = "context.pin", Write, ce::ContextPinParams => ce::ContextPinResult, "Keeps a record in every later context.";
-    ContextUnpin = "context.unpin", Write, ce::ContextPinParams => ce::ContextPinResult, "Releases a pinned record.";
+    ContextStatus = "context.status", Read, c::ContextStatusParams => c::ContextStatusResult, "Tells how full the context of a session is.";
+    ContextInspect = "context.inspect", Read, c::ContextInspectParams => c::ContextInspectResult, "Tells why each thing is in a context, or is not.";
+    ContextCompact = "context.compact", Read, c::ContextCompactParams => c::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";
+    ContextCheckpoints = "context.checkpoints", Read, s::SessionIdParams => c::ContextCheckpointsResult, "Lists the summaries that stand for the beginning of a conversation.";
+    ContextAddEntry = "context.addEntry", Write, c::ContextAddEntryParams => c::ContextAddEntryResult, "Sets a text that every context begins with.";
+    ContextRemoveEntry = "context.removeEntry", Write, c::ContextRemoveEntryParams => c::ContextRemoveEntryResult, "Removes a text that every context begins with.";
+    ContextListEntries = "context.listEntries", Read, c::ContextListEntriesParams => c::ContextListEntriesResult, "Lists the texts that every context begins with.";
+    ContextPin = "context.pin", Write, c::ContextPinParams => c::ContextPinResult, "Keeps a record in every later context.";
+    ContextUnpin = "context.unpin", Write, c::ContextPinParams => c::ContextPinResult, "Releases a pinned record.";
     GoalCreate = "goal.create", Write, g::GoalCreateParams => g::GoalResult, "Sets what a session works towards.";
     GoalList = "goal.list", Read, g::GoalListParams => g::GoalListResult, "Lists the goals of a session, the newest first.";
     GoalUpdate = "goal.update", Write, g::GoalUpdateParams => g::GoalResult, "Changes a goal, pauses it, or completes it.";

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use clap::builder::StyledStr;
 use clap_complete::CompletionCandidate;
+use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::method::{ModelList, SessionList};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::ModelSummary;
-use ollm_protocol::methods::session::{Session, SessionListParams, SessionStatus};
+use ollm_protocol::methods::session::SessionListParams;
 
 use crate::address::{Address, Environment};
 use crate::connection::{BlockingClient, Connector};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use ollm_protocol::methods::context_entries::ContextSource;
+use ollm_protocol::methods::context::ContextSource;
 
 use super::{CURRENT_HELP, by_session};
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use ollm_protocol::methods::session::{ExportFormat, SearchSort, SessionStatus};
+use ollm_protocol::content::{ExportFormat, SearchSort, SessionStatus};
 
 use super::{ANY_SESSION_HELP, RoleArg, SESSION_HELP, by_session};
 

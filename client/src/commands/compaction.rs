@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use ollm_protocol::content::CompactStrategy;
 use ollm_protocol::method::{ContextCheckpoints, ContextCompact, Method as _};
-use ollm_protocol::methods::compaction::{CompactStrategy, ContextCompactParams};
+use ollm_protocol::methods::context::ContextCompactParams;
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Event, EventKind, SessionId};

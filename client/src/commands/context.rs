@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use ollm_protocol::content::CompactMode;
 use ollm_protocol::method::ContextBuild;
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams};
+use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::which::session_of;
 use super::{CommandError, Cx, compaction, entries, inspect};

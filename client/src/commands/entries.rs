@@ -1,15 +1,14 @@
 //! `ollmctl context entries`, `context pin` and `context unpin`.
 
-use ollm_protocol::Seq;
-use ollm_protocol::SessionId;
 use ollm_protocol::content::ContextScope;
 use ollm_protocol::method::{
     ContextAddEntry, ContextListEntries, ContextPin, ContextRemoveEntry, ContextUnpin,
 };
-use ollm_protocol::methods::context_entries::{
+use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextListEntriesParams, ContextPinParams, ContextPinResult,
     ContextRemoveEntryParams,
 };
+use ollm_protocol::{Seq, SessionId};
 
 use super::cx::Reply;
 use super::record::{TextUse, text_or_stdin};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ollm_protocol::ErrorKind;
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::Session;
 use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ollm_protocol::method::{ContextInspect, ContextStatus};
-use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
+use ollm_protocol::methods::context::{ContextInspectParams, ContextStatusParams};
 
 use super::which::session_of;
 use super::{CommandError, Cx};

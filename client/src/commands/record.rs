@@ -3,9 +3,8 @@
 use std::io::{IsTerminal as _, Read as _};
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::Role;
+use ollm_protocol::content::{CountKind, Role};
 use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionRecord, SessionSetCurrent};
-use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::methods::session::{
     MessageInput, SessionCreateParams, SessionCurrentParams, SessionRecordParams,
     SessionSetCurrentParams,

@@ -13,13 +13,14 @@ mod scratch;
 use std::time::Instant;
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::{ExportFormat, SearchSort};
 use ollm_protocol::method::{
     ContextBuild, DaemonStatus, SessionExport, SessionImport, SessionSearch,
 };
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    ExportFormat, SearchSort, SessionExportParams, SessionImportParams, SessionSearchParams,
+    SessionExportParams, SessionImportParams, SessionSearchParams,
 };
 use serde_json::{Value, json};
 

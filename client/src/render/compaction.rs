@@ -1,9 +1,7 @@
 //! What a compaction did or would do, and checkpoints, for people.
 
-use ollm_protocol::content::{Checkpoint, CompactionMethod, Retention};
-use ollm_protocol::methods::compaction::{
-    ContextCheckpointsResult, ContextCompactResult, Reliability,
-};
+use ollm_protocol::content::{Checkpoint, CompactionMethod, Reliability, Retention};
+use ollm_protocol::methods::context::{ContextCheckpointsResult, ContextCompactResult};
 
 use serde_json::Value;
 

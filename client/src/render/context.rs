@@ -1,7 +1,7 @@
 //! A built context: how the window is divided, what is in and what is not.
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::{ContextBuildResult, ContextMessage, OmittedItem};
+use ollm_protocol::content::{ContextMessage, OmittedItem, Role};
+use ollm_protocol::methods::context::ContextBuildResult;
 
 use super::View;
 use super::clean;

@@ -1,7 +1,7 @@
 //! Context entries and pins, for people.
 
 use ollm_protocol::content::ContextScope;
-use ollm_protocol::methods::context_entries::{
+use ollm_protocol::methods::context::{
     ContextAddEntryResult, ContextListEntriesResult, ContextPinResult,
 };
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ollm_protocol::methods::session::{ImportLoss, ImportReport, Session};
+use ollm_protocol::content::{ImportLoss, ImportReport, Session};
 
 use super::View;
 use super::number::{counted, grouped};

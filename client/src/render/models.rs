@@ -1,7 +1,6 @@
 //! Models, and the model server as the status shows it.
 
-use ollm_protocol::methods::context::CountKind;
-use ollm_protocol::methods::daemon::ModelServerStatus;
+use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::methods::model::{
     ModelCountTokensResult, ModelListResult, ModelRunningResult, ModelShowResult, ModelWarmResult,
 };

@@ -1,6 +1,7 @@
 //! Hits of a search.
 
-use ollm_protocol::methods::session::{SearchHit, SessionSearchResult};
+use ollm_protocol::content::SearchHit;
+use ollm_protocol::methods::session::SessionSearchResult;
 
 use super::View;
 use super::number::counted;

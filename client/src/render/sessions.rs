@@ -1,6 +1,7 @@
 //! Lists of sessions, and what became of some.
 
-use ollm_protocol::methods::session::{Session, SessionCleanupResult, SessionStatus};
+use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::methods::session::SessionCleanupResult;
 use ollm_protocol::{SessionId, Timestamp};
 
 use super::View;

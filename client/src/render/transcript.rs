@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use chrono::TimeZone;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
+    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, Session, ToolCall,
 };
-use ollm_protocol::methods::session::Session;
 use serde_json::Value;
 
 use super::View;

@@ -1,7 +1,7 @@
 //! What an answer cost, on one line.
 
+use ollm_protocol::content::CountKind;
 use ollm_protocol::methods::chat::ChatUsage;
-use ollm_protocol::methods::context::CountKind;
 
 use super::clean;
 use super::number::{counted, grouped};

@@ -1,9 +1,7 @@
 //! A context window as a bar and a table, and what is in it piece by piece.
 
-use ollm_protocol::content::RecordKind;
-use ollm_protocol::methods::compaction::Reliability;
-use ollm_protocol::methods::context::CountKind;
-use ollm_protocol::methods::inspect::{
+use ollm_protocol::content::{CountKind, RecordKind, Reliability};
+use ollm_protocol::methods::context::{
     ContextInspectResult, ContextItem, ContextPart, ContextStatusResult,
 };
 

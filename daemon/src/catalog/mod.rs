@@ -36,7 +36,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
-use ollm_protocol::methods::daemon::CatalogStatus;
+use ollm_protocol::content::CatalogStatus;
 use rusqlite::Connection;
 
 pub(crate) use error::CatalogError;

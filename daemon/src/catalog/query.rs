@@ -9,7 +9,7 @@ pub(super) mod shards;
 pub(super) mod text;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::methods::session::{Session, SessionStatus};
+use ollm_protocol::content::{Session, SessionStatus};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::PoisonError;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::methods::session::{Session, SessionStatus};
+use ollm_protocol::content::{Session, SessionStatus};
 use rusqlite::Connection;
 
 use super::query::packed::{self, Packed};

@@ -10,8 +10,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
 use std::ops::Range;
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::session::{SearchHit, SearchSort};
+use ollm_protocol::content::{Role, SearchHit, SearchSort};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use rusqlite::Connection;
 

@@ -5,8 +5,7 @@
 use std::ops::Range;
 
 use ollm_protocol::CheckpointId;
-use ollm_protocol::content::{Checkpoint, HeadItem, Part, RecordBody};
-use ollm_protocol::methods::context::{ContextMessage, OmittedItem};
+use ollm_protocol::content::{Checkpoint, ContextMessage, HeadItem, OmittedItem, Part, RecordBody};
 
 use super::contents::{Bodies, ContentsError, batch};
 use super::cut::{self, Cut};

@@ -1,6 +1,6 @@
 //! How a window is divided between prompt and answer, and the prompt between its parts. Arithmetic only.
 
-use ollm_protocol::methods::context::ContextBudget;
+use ollm_protocol::content::ContextBudget;
 
 use super::ContextError;
 

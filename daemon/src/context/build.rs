@@ -1,8 +1,10 @@
 //! One build: keep the head in force while it fits, else plan a new one, and say what came out.
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Checkpoint, Epoch, HeadItem, RecordKind};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildResult, ContextMessage};
+use ollm_protocol::content::{
+    Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind,
+};
+use ollm_protocol::methods::context::ContextBuildResult;
 
 use super::assemble::{Conversation, Layout, assemble};
 use super::budget::{Budget, share};

@@ -25,8 +25,8 @@ mod strategy;
 mod units;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Checkpoint, Epoch};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildResult};
+use ollm_protocol::content::{Checkpoint, CompactMode, Epoch};
+use ollm_protocol::methods::context::ContextBuildResult;
 use serde_json::Value;
 
 pub(crate) use self::assemble::{Piece, What};

@@ -1,7 +1,6 @@
 //! What a context leaves out, and why: nothing is dropped silently.
 
-use ollm_protocol::content::RecordKind;
-use ollm_protocol::methods::context::OmittedItem;
+use ollm_protocol::content::{OmittedItem, RecordKind};
 
 use super::units::PathItem;
 

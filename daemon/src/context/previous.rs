@@ -1,6 +1,6 @@
 //! How much of a build is the beginning of the one before: what a model server need not read again.
 
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::ContextMessage;
 use serde_json::Value;
 
 use crate::tokens::Counter;

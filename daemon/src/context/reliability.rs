@@ -3,9 +3,7 @@
 //! The score is a rule of thumb by the size of the model and the number of compactions, and calls every small model
 //! unreliable from the start; so what warns is what was measured: how much of what matters is still there.
 
-use ollm_protocol::content::Retention;
-use ollm_protocol::methods::compaction::{Reliability, ReliabilityLevel};
-use ollm_protocol::methods::context::CountKind;
+use ollm_protocol::content::{CountKind, Reliability, ReliabilityLevel, Retention};
 
 use super::compact::retention::percent;
 

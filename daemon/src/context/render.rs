@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Message, Part, RecordBody, Role, ToolCall};
-use ollm_protocol::methods::context::{ContextFunction, ContextMessage, ContextToolCall};
+use ollm_protocol::content::{
+    ContextFunction, ContextMessage, ContextToolCall, Message, Part, RecordBody, Role, ToolCall,
+};
 use serde_json::Value;
 
 use super::link::linked;

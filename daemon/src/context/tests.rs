@@ -6,9 +6,9 @@ use std::collections::HashMap;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{
-    Custom, Delta, Message, Part, RecordBody, RecordKind, Role, ToolCall, ToolResult,
+    ContextMessage, Custom, Delta, Message, OmittedItem, Part, RecordBody, RecordKind, Role,
+    ToolCall, ToolResult,
 };
-use ollm_protocol::methods::context::{ContextMessage, OmittedItem};
 use proptest::prelude::*;
 use serde_json::json;
 

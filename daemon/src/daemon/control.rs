@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ollm_protocol::address::DaemonFile;
-use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, ModelServerStatus};
+use ollm_protocol::content::ModelServerStatus;
+use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
 use super::start::{self, ConfigSource};

@@ -11,7 +11,8 @@ mod url;
 
 use std::collections::BTreeMap;
 
-use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeResult, RemovedVariable, Variables};
+use ollm_protocol::content::{RemovedVariable, Variables};
+use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeResult};
 
 use self::pattern::{Name, Pattern};
 use crate::config::EnvironmentConfig;

@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{LoopKind, LoopPattern};
-use ollm_protocol::methods::loops::LoopCall;
+use ollm_protocol::content::{LoopCall, LoopKind, LoopPattern};
 
 use super::canonical::Digest;
 use super::observe::{Answered, Asked, Observation};

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::ContextMessage;
 use serde_json::Value;
 
 use super::options::Sampling;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ollm_protocol::methods::daemon::{CatalogStatus, ModelServerStatus, StoreStatus};
+use ollm_protocol::content::{CatalogStatus, ModelServerStatus, StoreStatus};
 use ollm_protocol::{METHODS, Timestamp};
 use serde_json::{Value, json};
 

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::Session;
 use ollm_protocol::{Seq, SessionId};
 
 use super::command::{Command, tell};

@@ -8,9 +8,8 @@
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{
     DocumentMessage, DocumentMetadata, DocumentToolCall, Message, Record, RecordBody, Role,
-    ToolCall,
+    Session, ToolCall,
 };
-use ollm_protocol::methods::session::Session;
 use serde::Serialize;
 
 /// What a document says of a session besides its records.

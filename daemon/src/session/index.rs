@@ -3,8 +3,7 @@
 //!
 //! FORMAT.md, "Catalog".
 
-use ollm_protocol::content::{Record, RecordKind, Role};
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::{Record, RecordKind, Role, Session};
 use ollm_protocol::{Seq, SessionId};
 
 /// No parent, or a hole left by a damaged record.

@@ -5,8 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ollm_protocol::content::{Record, RecordBody, SessionHeader};
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::{Record, RecordBody, Session, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use super::Birth;

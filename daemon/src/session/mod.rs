@@ -27,8 +27,7 @@ mod store;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ollm_protocol::content::{RecordBody, SessionHeader};
-use ollm_protocol::methods::session::{Session, SessionUsage};
+use ollm_protocol::content::{RecordBody, Session, SessionHeader, SessionUsage};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 pub(crate) use live::Live;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use ollm_protocol::methods::daemon::FailedWrite;
+use ollm_protocol::content::FailedWrite;
 use ollm_protocol::{SessionId, Timestamp};
 
 use super::index::OpenHint;

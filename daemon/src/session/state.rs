@@ -10,9 +10,8 @@ pub(crate) use view::IDLE_CLOSE_MS;
 use std::collections::HashMap;
 
 use ollm_protocol::content::{
-    MetaPatch, ModeChange, RecordBody, RecordKind, Role, Scope, SessionHeader,
+    MetaPatch, ModeChange, RecordBody, RecordKind, Role, Scope, SessionHeader, SessionUsage,
 };
-use ollm_protocol::methods::session::SessionUsage;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 

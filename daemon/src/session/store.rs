@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ollm_protocol::content::{Record, RecordBody};
-use ollm_protocol::methods::daemon::StoreStatus;
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::{Record, RecordBody, Session, StoreStatus};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use tokio::sync::oneshot;
 

@@ -6,8 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::{ContextMessage, Role};
 
 use super::template::{Chunk, Place, Template, whole};
 use super::{MESSAGE_OVERHEAD_TOKENS, Tokenizer};

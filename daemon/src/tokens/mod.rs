@@ -30,8 +30,9 @@ pub use vocab::{Vocabulary, VocabularyError};
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Message, Part, RecordBody, Role, ToolCall};
-use ollm_protocol::methods::context::{ContextMessage, CountKind};
+use ollm_protocol::content::{
+    ContextMessage, CountKind, Message, Part, RecordBody, Role, ToolCall,
+};
 use serde_json::Value;
 
 use self::calibration::Column;

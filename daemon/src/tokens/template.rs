@@ -17,8 +17,7 @@ mod trim;
 
 use std::borrow::Cow;
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::{ContextMessage, Role};
 use serde::{Deserialize, Serialize};
 
 use self::call::CallForm;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Epoch, RecordBody};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
+use ollm_protocol::content::{CompactMode, Epoch, RecordBody};
+use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
 use ollm_protocol::{Seq, SessionId};
 
 use super::mark::{Moment, mark};

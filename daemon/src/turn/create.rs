@@ -3,9 +3,9 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::content::SessionHeader;
+use ollm_protocol::content::{Session, SessionHeader};
 use ollm_protocol::method;
-use ollm_protocol::methods::session::{Session, SessionCreateParams};
+use ollm_protocol::methods::session::SessionCreateParams;
 
 use super::record::key_use;
 use super::shares::check_system_prompt;

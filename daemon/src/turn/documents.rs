@@ -5,7 +5,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ollm_protocol::methods::session::{ExportFormat, SessionSaveResult};
+use ollm_protocol::content::ExportFormat;
+use ollm_protocol::methods::session::SessionSaveResult;
 use ollm_protocol::{EventKind, SessionId};
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{ContextEntry, ContextEntryChange, ContextScope, RecordBody};
-use ollm_protocol::methods::context_entries::{
+use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextAddEntryResult, ContextListEntriesParams,
     ContextListEntriesResult, ContextRemoveEntryParams, ContextRemoveEntryResult, ContextSource,
 };

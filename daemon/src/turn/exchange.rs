@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::content::RecordBody;
+use ollm_protocol::content::{ExportFormat, ImportLoss, ImportReport, RecordBody};
 use ollm_protocol::methods::session::{
-    ExportFormat, ImportLoss, ImportReport, SessionExportParams, SessionExportResult,
-    SessionImportParams, SessionImportResult,
+    SessionExportParams, SessionExportResult, SessionImportParams, SessionImportResult,
 };
 use ollm_protocol::{Seq, SessionId};
 

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Retention, Role};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, OmittedItem};
-use ollm_protocol::methods::inspect::{
-    ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
-    ContextStatusResult, EpochSummary,
+use ollm_protocol::content::{CompactMode, OmittedItem, Retention, Role};
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextInspectParams, ContextInspectResult, ContextItem, ContextPart,
+    ContextStatusParams, ContextStatusResult, EpochSummary,
 };
 
 use super::build::plan;

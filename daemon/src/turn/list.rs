@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::{
-    Session, SessionCurrentParams, SessionCurrentResult, SessionListParams, SessionListResult,
-    SessionSearchParams, SessionSearchResult, SessionSetCurrentParams, SessionStatus,
+    SessionCurrentParams, SessionCurrentResult, SessionListParams, SessionListResult,
+    SessionSearchParams, SessionSearchResult, SessionSetCurrentParams,
 };
 
 use super::{Core, TurnError};

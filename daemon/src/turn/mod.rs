@@ -32,9 +32,7 @@ mod volatile;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use ollm_protocol::content::{LoopKind, LoopPattern, RecordBody};
-use ollm_protocol::methods::context::CountKind;
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::{CountKind, LoopKind, LoopPattern, RecordBody, Session};
 use ollm_protocol::{Seq, SessionId};
 
 pub(crate) use build::build;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ollm_protocol::methods::context::CountKind;
-use ollm_protocol::methods::daemon::ModelServerStatus;
+use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::methods::model::{
     ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
     ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams,

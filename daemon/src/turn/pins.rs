@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{Pin, RecordBody, RecordKind};
-use ollm_protocol::methods::context_entries::{ContextPinParams, ContextPinResult, PinnedRecord};
+use ollm_protocol::methods::context::{ContextPinParams, ContextPinResult, PinnedRecord};
 use ollm_protocol::{Seq, SessionId};
 
 use super::facts::pins;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ollm_protocol::content::Record;
+use ollm_protocol::content::{Record, Session};
 use ollm_protocol::methods::session::{
-    BranchFilter, Session, SessionGetParams, SessionGetResult, SessionResumeParams,
+    BranchFilter, SessionGetParams, SessionGetResult, SessionResumeParams,
 };
 use ollm_protocol::{EventKind, Seq, SessionId};
 

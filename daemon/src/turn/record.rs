@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Custom, Message, Part, RecordBody, Role, ToolCall};
-use ollm_protocol::methods::context::CountKind;
+use ollm_protocol::content::{CountKind, Custom, Message, Part, RecordBody, Role, ToolCall};
 use ollm_protocol::methods::session::{
     MessageInput, SessionRecordCustomParams, SessionRecordParams, SessionRecordResult,
     SessionRecordToolCallParams,

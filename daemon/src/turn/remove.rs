@@ -4,9 +4,10 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::{
-    CleanupFailure, IndexCleanup, Session, SessionCleanupParams, SessionCleanupResult,
-    SessionClearParams, SessionDeleteResult, SessionStatus,
+    CleanupFailure, IndexCleanup, SessionCleanupParams, SessionCleanupResult, SessionClearParams,
+    SessionDeleteResult,
 };
 use ollm_protocol::{EventKind, SessionId};
 

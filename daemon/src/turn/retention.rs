@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ollm_protocol::methods::session::SessionStatus;
+use ollm_protocol::content::SessionStatus;
 use ollm_protocol::{SessionId, Timestamp};
 use tokio::sync::Notify;
 

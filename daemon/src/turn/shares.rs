@@ -1,8 +1,7 @@
 //! How much of a prompt something may have that is set once and sent with every context.
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::{ContextMessage, Role};
 
 use super::{Core, TurnError};
 use crate::context::{ContextError, prompt_limit};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Close, CloseReason, Meta, MetaPatch, ModeChange, RecordBody};
-use ollm_protocol::methods::session::{
-    Session, SessionSetModeParams, SessionStatus, SessionUpdateParams,
+use ollm_protocol::content::{
+    Close, CloseReason, Meta, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
 };
+use ollm_protocol::methods::session::{SessionSetModeParams, SessionUpdateParams};
 use ollm_protocol::{EventKind, SessionId};
 
 use super::mark::{Moment, mark};

@@ -231,3 +231,18 @@ pub struct Custom {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_text: Option<String>,
 }
+
+/// One tool call as the detection compares it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LoopCall {
+    /// The record that completed the call, or that asked for it where no result came.
+    pub seq: Seq,
+    /// The tool.
+    pub tool: String,
+    /// Digest of tool and arguments: equal for equal calls.
+    pub call: String,
+    /// Digest of the result, numbers and white space apart; absent where none was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<String>,
+}

@@ -4,10 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::compaction::Reliability;
-use super::context::CountKind;
 use super::session::MessageInput;
-use crate::content::ToolResult;
+use crate::content::{CountKind, Reliability, ToolResult};
 use crate::{Seq, SessionId};
 
 /// Begins a turn.

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::event::EventCursor;
 use crate::{EventKind, SessionId};
 
 /// Which events, and from where on.
@@ -22,14 +23,4 @@ pub struct EventSubscribeParams {
     /// Continue after an event already seen; what cannot be replayed is announced by one `resync`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<EventCursor>,
-}
-
-/// A place in the stream of events.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EventCursor {
-    /// The run of the daemon that sent it.
-    pub epoch: String,
-    /// The last event seen.
-    pub event_seq: u64,
 }

@@ -3,8 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Seq;
-use crate::content::LoopPattern;
+use crate::content::{LoopCall, LoopPattern};
 
 /// How far the detection is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,19 +22,4 @@ pub struct LoopStatusResult {
     pub repeat_threshold: u32,
     /// The newest tool calls since the last user message or reset, oldest first.
     pub recent: Vec<LoopCall>,
-}
-
-/// One tool call as the detection compares it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct LoopCall {
-    /// The record that completed the call, or that asked for it where no result came.
-    pub seq: Seq,
-    /// The tool.
-    pub tool: String,
-    /// Digest of tool and arguments: equal for equal calls.
-    pub call: String,
-    /// Digest of the result, numbers and white space apart; absent where none was recorded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub output: Option<String>,
 }

@@ -3,14 +3,11 @@
 //! Params refuse names they do not know, so a misspelled option is an error and never a silent default.
 
 pub mod chat;
-pub mod compaction;
 pub mod context;
-pub mod context_entries;
 pub mod daemon;
 pub mod env;
 pub mod event;
 pub mod goal;
-pub mod inspect;
 pub mod loops;
 pub mod model;
 pub mod session;

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::context::{ContextMessage, CountKind};
+use crate::content::{ContextMessage, CountKind};
 
 /// Which model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]

@@ -4,8 +4,8 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::RecordKind;
 use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
 use ollm_protocol::methods::chat::Think;
+use ollm_protocol::methods::context::{ContextInspectParams, ContextStatusParams};
 use ollm_protocol::methods::daemon::NoParams;
-use ollm_protocol::methods::inspect::{ContextInspectParams, ContextStatusParams};
 
 use super::super::{CommandError, Cx, compaction, sessions};
 use super::aims;

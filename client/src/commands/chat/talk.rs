@@ -2,12 +2,13 @@
 
 use std::io::BufRead as _;
 
+use ollm_protocol::content::Session;
 use ollm_protocol::method::{
     ModelList, SessionCreate, SessionCurrent, SessionResume, SessionSetCurrent, SessionUpdate,
 };
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    Session, SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
+    SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
     SessionResumeParams, SessionSetCurrentParams, SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, SessionId};

@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 
-use ollm_protocol::methods::env::{EnvSanitizeResult, Variables};
+use ollm_protocol::content::Variables;
+use ollm_protocol::methods::env::EnvSanitizeResult;
 
 /// A variable of this process.
 pub(super) type Variable = (OsString, OsString);

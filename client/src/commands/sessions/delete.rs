@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use ollm_protocol::content::Session;
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete, SessionGet};
 use ollm_protocol::methods::session::{
-    BranchFilter, Session, SessionCleanupParams, SessionClearParams, SessionGetParams,
-    SessionIdParams,
+    BranchFilter, SessionCleanupParams, SessionClearParams, SessionGetParams, SessionIdParams,
 };
 use serde_json::{Value, json};
 

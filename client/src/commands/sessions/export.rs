@@ -6,8 +6,9 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::ExportFormat;
 use ollm_protocol::method::SessionExport;
-use ollm_protocol::methods::session::{ExportFormat, SessionExportParams};
+use ollm_protocol::methods::session::SessionExportParams;
 use serde_json::json;
 use tempfile::NamedTempFile;
 

@@ -1,9 +1,8 @@
 //! `ollmctl sessions list`.
 
+use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::method::SessionList;
-use ollm_protocol::methods::session::{
-    Session, SessionListParams, SessionListResult, SessionStatus,
-};
+use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
 use super::super::cx::settled;
 use super::super::{CommandError, Cx, project};

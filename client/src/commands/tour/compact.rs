@@ -1,9 +1,9 @@
 //! The tour's compaction: a conversation that no longer fits becomes short, and loses nothing.
 
 use ollm_protocol::SessionId;
+use ollm_protocol::content::CompactStrategy;
 use ollm_protocol::method::{ContextBuild, ContextCompact, SessionGet, SessionUpdate};
-use ollm_protocol::methods::compaction::{CompactStrategy, ContextCompactParams};
-use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::methods::context::{ContextBuildParams, ContextCompactParams};
 use ollm_protocol::methods::session::SessionUpdateParams;
 use serde_json::json;
 

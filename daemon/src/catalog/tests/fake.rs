@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::content::{Message, Record, RecordBody, Role};
-use ollm_protocol::methods::session::{SearchSort, Session, SessionStatus};
+use ollm_protocol::content::{
+    Message, Record, RecordBody, Role, SearchSort, Session, SessionStatus,
+};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use uuid::Uuid;
 
@@ -225,7 +226,7 @@ pub(super) fn search(query: &str) -> SearchQuery<'_> {
 }
 
 pub(super) fn places(page: &SearchPage) -> String {
-    let place = |hit: &ollm_protocol::methods::session::SearchHit| {
+    let place = |hit: &ollm_protocol::content::SearchHit| {
         format!("{}:{}", hit.session_id.as_uuid().as_u128(), hit.seq)
     };
     page.hits.iter().map(place).collect::<Vec<_>>().join(" ")

@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::session::SessionStatus;
+use ollm_protocol::content::{Role, SessionStatus};
 
 use super::fake::{Bench, LISTED, at, id, session};
 use crate::catalog::query::packed::BLOCK_ITEMS;

@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::session::SearchSort;
+use ollm_protocol::content::{Role, SearchSort};
 use proptest::prelude::*;
 
 use super::fake::{Bench, HOUR_MS, START_MS, at, id, places, search};

@@ -3,8 +3,7 @@
 //! What was said stands in delimited blocks that nothing inside can end, and what is asked for stands behind them:
 //! small models follow what they read last. No tools are offered, so that the answer is a text.
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::{ContextMessage, Role};
 
 use super::defuse::defuse_all;
 use super::sections::{Section, Summary};

@@ -4,8 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ollm_protocol::content::{RecordBody, Retention};
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::{ContextMessage, RecordBody, Retention};
 
 /// Most identifiers that are looked for: the most frequent ones; the rest says nothing new.
 const MAX_IDENTIFIERS: usize = 64;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::ContextMessage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

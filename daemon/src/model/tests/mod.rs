@@ -8,8 +8,7 @@ mod server;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::ContextMessage;
+use ollm_protocol::content::{ContextMessage, Role};
 
 use super::chat::{ChatDelta, ChatEnd};
 use super::ollama::Ollama;

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use ollm_protocol::method as m;
-use ollm_protocol::methods::compaction::{
-    ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
-};
-use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
-use ollm_protocol::methods::inspect::{
-    ContextInspectParams, ContextInspectResult, ContextStatusParams, ContextStatusResult,
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextBuildResult, ContextCheckpointsResult, ContextCompactParams,
+    ContextCompactResult, ContextInspectParams, ContextInspectResult, ContextStatusParams,
+    ContextStatusResult,
 };
 use ollm_protocol::methods::session::SessionIdParams;
 

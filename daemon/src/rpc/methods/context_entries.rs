@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::method as m;
-use ollm_protocol::methods::context_entries as c;
+use ollm_protocol::methods::context as c;
 
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};

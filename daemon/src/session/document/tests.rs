@@ -1,7 +1,8 @@
 //! The projection from records to the document.
 
-use ollm_protocol::content::{LeafMove, ModeChange, Part, RecordKind, SessionHeader, ToolResult};
-use ollm_protocol::methods::session::ExportFormat;
+use ollm_protocol::content::{
+    ExportFormat, LeafMove, ModeChange, Part, RecordKind, SessionHeader, ToolResult,
+};
 use ollm_protocol::{Seq, SessionId};
 use serde_json::{Value, json};
 

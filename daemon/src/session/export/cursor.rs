@@ -3,7 +3,7 @@
 //! A cursor comes back from a client: it may say anything, and must at worst give a strange file.
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::methods::session::ExportFormat;
+use ollm_protocol::content::ExportFormat;
 
 use super::Exporter;
 use crate::session::document::{DocumentWriter, Pass, Totals};

@@ -8,8 +8,7 @@ mod html;
 mod markdown;
 mod text;
 
-use ollm_protocol::content::Record;
-use ollm_protocol::methods::session::ExportFormat;
+use ollm_protocol::content::{ExportFormat, Record};
 use serde_json::json;
 
 use super::document::{self, DocumentWriter, SessionFacts};

@@ -1,10 +1,9 @@
 //! Hostile content stays content, and pages read well.
 
 use ollm_protocol::content::{
-    Compaction, Custom, Message, Part, Record, RecordBody, Role, SessionHeader, ToolCall,
-    ToolResult,
+    Compaction, Custom, ExportFormat, Message, Part, Record, RecordBody, Role, SessionHeader,
+    ToolCall, ToolResult,
 };
-use ollm_protocol::methods::session::ExportFormat;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use proptest::strategy::Strategy as _;
 use serde_json::json;

@@ -1,8 +1,7 @@
 //! Text of models, tools and files made harmless for a page that a person reads.
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Message, Part, Role};
-use ollm_protocol::methods::session::Session;
+use ollm_protocol::content::{Message, Part, Role, Session};
 use serde_json::Value;
 
 pub(super) use crate::plain::plain;

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 
 use ollm_protocol::content::{
-    Message, Meta, MetaPatch, ModeChange, Part, RecordBody, Role, SessionHeader, ToolCall,
-    ToolResult,
+    ImportReport, Message, Meta, MetaPatch, ModeChange, Part, RecordBody, Role, SessionHeader,
+    ToolCall, ToolResult,
 };
-use ollm_protocol::methods::session::ImportReport;
 use ollm_protocol::{SessionId, Timestamp};
 use serde_json::Value;
 

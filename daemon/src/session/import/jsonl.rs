@@ -2,8 +2,7 @@
 //!
 //! A damaged line costs that record only; what referred to it is moved or dropped as [`super::remap`] says.
 
-use ollm_protocol::content::{Record, RecordBody, SessionHeader};
-use ollm_protocol::methods::session::ImportReport;
+use ollm_protocol::content::{ImportReport, Record, RecordBody, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ollm_protocol::methods::session::ImportLoss;
+use ollm_protocol::content::ImportLoss;
 
 /// Kinds of losses that are named one by one; a hostile file could otherwise name as many as it has fields.
 const MAX_KINDS: usize = 200;

@@ -12,8 +12,7 @@ mod losses;
 mod pi;
 mod remap;
 
-use ollm_protocol::content::{LeafMove, RecordBody, Scope, SessionHeader};
-use ollm_protocol::methods::session::ImportReport;
+use ollm_protocol::content::{ImportReport, LeafMove, RecordBody, Scope, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 

@@ -1,8 +1,7 @@
 //! The fold as others see it: the session of lists and replies.
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Meta, RecordKind, SessionHeader};
-use ollm_protocol::methods::session::{Session, SessionStatus};
+use ollm_protocol::content::{Meta, RecordKind, Session, SessionHeader, SessionStatus};
 
 use super::SessionState;
 use crate::session::project;

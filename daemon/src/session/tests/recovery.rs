@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use ollm_protocol::methods::session::SessionStatus;
+use ollm_protocol::content::SessionStatus;
 use proptest::prelude::*;
 
 use super::*;

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody};
-use ollm_protocol::methods::session::SessionStatus;
+use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody, SessionStatus};
 
 use super::*;
 use crate::session::Hints;

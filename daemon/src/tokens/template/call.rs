@@ -1,6 +1,6 @@
 //! How a template writes the calls of an assistant message. Pure.
 
-use ollm_protocol::methods::context::ContextToolCall;
+use ollm_protocol::content::ContextToolCall;
 use serde::{Deserialize, Serialize};
 
 use super::arguments::ArgumentForm;

@@ -3,8 +3,7 @@
 //! What is learned is held against longer conversations with awkward texts; what does not give them byte for byte and
 //! token for token is not used. Pure.
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::context::{ContextFunction, ContextMessage, ContextToolCall};
+use ollm_protocol::content::{ContextFunction, ContextMessage, ContextToolCall, Role};
 use serde_json::{Value, json};
 
 use super::arguments::ArgumentForm;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ollm_protocol::methods::context::{ContextFunction, ContextToolCall};
+use ollm_protocol::content::{ContextFunction, ContextToolCall};
 use proptest::prelude::*;
 use serde_json::json;
 

@@ -1,7 +1,8 @@
 //! One call of the model: its place in the queue, its window, its context, compacted where that is due, its answer.
 
+use ollm_protocol::content::CompactMode;
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
-use ollm_protocol::methods::context::{CompactMode, ContextBuildParams, ContextBuildResult};
+use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
 
 use super::answer::{Answer, collect};
 use super::partial::Pieces;

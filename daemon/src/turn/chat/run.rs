@@ -4,9 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ollm_protocol::content::Usage;
+use ollm_protocol::content::{CountKind, Usage};
 use ollm_protocol::methods::chat::{ChatEvent, ChatUsage};
-use ollm_protocol::methods::context::CountKind;
 use ollm_protocol::{EventKind, Seq};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;

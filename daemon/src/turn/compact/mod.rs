@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::methods::compaction::CompactStrategy;
+use ollm_protocol::content::CompactStrategy;
 use ollm_protocol::methods::context::ContextBuildParams;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::CompactionMethod;
-use ollm_protocol::methods::compaction::CompactStrategy;
-use ollm_protocol::methods::context::{ContextBuildParams, CountKind};
+use ollm_protocol::content::{CompactStrategy, CompactionMethod, CountKind};
+use ollm_protocol::methods::context::ContextBuildParams;
 
 use crate::context::{self, BuildInput, Built, CutPlan};
 use crate::tokens::Counter;

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::Retention;
-use ollm_protocol::methods::compaction::{
-    CompactStrategy, ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
-    Reliability,
+use ollm_protocol::content::{CompactStrategy, CountKind, Reliability, Retention};
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
 };
-use ollm_protocol::methods::context::{ContextBuildParams, CountKind};
 
 use super::commit::{Done, preview};
 use super::make::{Range, as_they_are};

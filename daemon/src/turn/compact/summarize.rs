@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::Seq;
-use ollm_protocol::methods::context::{ContextMessage, CountKind};
+use ollm_protocol::content::{ContextMessage, CountKind};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior};
 

@@ -11,8 +11,7 @@ mod message;
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{Part, RecordBody, Scope, SessionHeader};
-use ollm_protocol::methods::session::ImportReport;
+use ollm_protocol::content::{ImportReport, Part, RecordBody, Scope, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 

@@ -1,7 +1,8 @@
 //! What a store makes of imported records, as far as the laws of this module need it.
 
-use ollm_protocol::content::{Record, RecordBody, Role, Scope, SessionHeader};
-use ollm_protocol::methods::session::{ExportFormat, Session, SessionStatus};
+use ollm_protocol::content::{
+    ExportFormat, Record, RecordBody, Role, Scope, Session, SessionHeader, SessionStatus,
+};
 use ollm_protocol::{Seq, Timestamp};
 use uuid::Uuid;
 

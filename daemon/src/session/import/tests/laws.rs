@@ -2,12 +2,11 @@
 
 use ollm_protocol::content::{
     BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
-    Delta, Epoch, EpochBasis, GoalChange, GoalMarker, GoalSource, GoalStep, HeadItem, Label,
-    LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange, Part, Pin, Record,
-    RecordBody, RecordKind, Retention, Role, SessionDocument, SessionHeader, SnapshotMark,
+    Delta, Epoch, EpochBasis, ExportFormat, GoalChange, GoalMarker, GoalSource, GoalStep, HeadItem,
+    Label, LeafMove, LoopKind, LoopMark, LoopPattern, Message, MetaPatch, ModeChange, Part, Pin,
+    Record, RecordBody, RecordKind, Retention, Role, SessionDocument, SessionHeader, SnapshotMark,
     ToolCall, ToolResult, Usage,
 };
-use ollm_protocol::methods::session::ExportFormat;
 use ollm_protocol::{GoalId, Seq, SessionId, SnapshotId, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -6,15 +6,10 @@
 //! **Invariants**: memory stays below one frame and one read; a byte is searched once; how the bytes were cut
 //! into reads never shows in the frames.
 
-mod encode;
 mod partial;
-
-#[cfg(test)]
-mod tests;
 
 use memchr::memchr;
 
-pub use encode::encode;
 pub use partial::partial_id;
 
 /// The largest frame in bytes, in either direction: far more than a model's window as text, and small enough
@@ -382,3 +377,30 @@ fn trim(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().rev().take_while(|byte| is_blank(**byte)).count();
     if start == bytes.len() { &[] } else { &bytes[start..bytes.len() - end] }
 }
+
+/// Appends one frame to `out`.
+///
+/// `json` is one JSON value. Line ends in it, which JSON allows only between tokens, become spaces in the
+/// framing by lines.
+pub fn encode(framing: Framing, json: &[u8], out: &mut Vec<u8>) {
+    match framing {
+        Framing::Lines => {
+            let start = out.len();
+            out.extend_from_slice(json);
+            if memchr(b'\n', json).is_some() {
+                out[start..]
+                    .iter_mut()
+                    .filter(|byte| **byte == b'\n')
+                    .for_each(|byte| *byte = b' ');
+            }
+            out.push(b'\n');
+        }
+        Framing::Headers => {
+            out.extend_from_slice(format!("Content-Length: {}\r\n\r\n", json.len()).as_bytes());
+            out.extend_from_slice(json);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
