@@ -4,7 +4,7 @@
 //!
 //! - `daemon`: builds every part, runs them, takes them down in reverse.
 //! - `server`: socket, lock and framing; `rpc`: methods and errors of the wire.
-//! - `turn`: what combines several parts: recording, building, importing, retention.
+//! - `app`: what combines several parts: recording, building, importing, retention.
 //! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
 //! - `model`: the connection to the model server.
 //! - `goal`: what a session works towards, as a fold.
@@ -14,6 +14,7 @@
 //!
 //! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
 
+mod app;
 mod catalog;
 mod causes;
 mod clock;
@@ -36,7 +37,6 @@ mod server;
 mod session;
 mod shutdown;
 mod tokens;
-mod turn;
 
 pub use daemon::run;
 pub use flags::Flags;

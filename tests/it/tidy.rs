@@ -22,7 +22,7 @@ const LEVELS: &[&[&str]] = &[
     &["tokens", "model", "goal"],
     &["session"],
     &["catalog", "context", "snapshot", "loops", "files", "env", "events", "config", "projects"],
-    &["turn"],
+    &["app"],
     &["rpc"],
     &["server"],
     &["daemon", "measured"],

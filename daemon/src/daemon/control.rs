@@ -9,12 +9,12 @@ use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
 use super::start::{self, ConfigSource};
+use crate::app::{self, Core, Retention};
 use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Answer, DaemonControl};
 use crate::server::OpenConnections;
-use crate::turn::{self, Core, Retention};
 
 /// Most warnings that are kept for `daemon.status`; the log has them all.
 const MAX_WARNINGS: usize = 20;
@@ -84,7 +84,7 @@ impl Control {
         // Against what this process was started with: a setting that is back needs no restart.
         *pending = self.core.config().diff(&self.at_start).restart_needed;
         drop(pending);
-        self.core.models.configure(turn::model_settings(&self.core.config().ollama));
+        self.core.models.configure(app::model_settings(&self.core.config().ollama));
         self.retention.ask();
         if !applied.is_empty() || !restart_needed.is_empty() {
             self.core.events.publish(EventDraft {
@@ -103,7 +103,7 @@ impl DaemonControl for Arc<Control> {
     fn status(&self) -> Answer<'_, DaemonStatusResult> {
         let control = Arc::clone(self);
         Box::pin(async move {
-            let model_server = turn::model_server(&control.core).await;
+            let model_server = app::model_server(&control.core).await;
             let status = tokio::task::spawn_blocking(move || control.status_now(model_server));
             status.await.map_err(|_| RpcError::leaving())
         })

@@ -6,11 +6,11 @@ use ollm_protocol::content::{GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::{Value, json};
 
+use crate::app::Retention;
 use crate::catalog::Catalog;
 use crate::events::{EventDraft, Events};
 use crate::session::index::OpenHint;
 use crate::session::{Change, Hints, Observer};
-use crate::turn::Retention;
 
 /// Told by the writers of all sessions.
 pub(super) struct Announcer {

@@ -12,9 +12,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::control::Control;
+use crate::app::{Core, Documents, Retention, clear_up};
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
-use crate::turn::{Core, Documents, Retention, clear_up};
 
 /// A session that nobody used for this long is closed; opening it again takes milliseconds.
 const UNUSED_MS: i64 = 5 * 60 * 1000;

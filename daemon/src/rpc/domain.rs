@@ -5,6 +5,7 @@ use std::path::Path;
 use ollm_protocol::ErrorKind;
 
 use super::error::RpcError;
+use crate::app::{AppError, ChatError, CompactError};
 use crate::catalog::CatalogError;
 use crate::causes::with_causes;
 use crate::context::ContextError;
@@ -13,7 +14,6 @@ use crate::model::{ModelError, Phase};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
-use crate::turn::{ChatError, CompactError, TurnError};
 
 impl RpcError {
     /// A file that cannot be used; where there is no room, the hint shows how much there is.
@@ -300,27 +300,27 @@ impl From<CompactError> for RpcError {
     }
 }
 
-impl From<TurnError> for RpcError {
-    fn from(error: TurnError) -> Self {
+impl From<AppError> for RpcError {
+    fn from(error: AppError) -> Self {
         let message = error.to_string();
         match error {
-            TurnError::Session(error) => error.into(),
-            TurnError::Catalog(error) => error.into(),
-            TurnError::Context(error) => error.into(),
-            TurnError::Project(error) => error.into(),
-            TurnError::Import(error) => error.into(),
-            TurnError::Model(error) => error.into(),
-            TurnError::Goal(error) => error.into(),
-            TurnError::Chat(error) => error.into(),
-            TurnError::Compact(error) => error.into(),
-            TurnError::Storage(error) => error.into(),
-            TurnError::Invalid { .. } | TurnError::Upload { .. } => {
+            AppError::Session(error) => error.into(),
+            AppError::Catalog(error) => error.into(),
+            AppError::Context(error) => error.into(),
+            AppError::Project(error) => error.into(),
+            AppError::Import(error) => error.into(),
+            AppError::Model(error) => error.into(),
+            AppError::Goal(error) => error.into(),
+            AppError::Chat(error) => error.into(),
+            AppError::Compact(error) => error.into(),
+            AppError::Storage(error) => error.into(),
+            AppError::Invalid { .. } | AppError::Upload { .. } => {
                 Self::new(ErrorKind::InvalidParams, message)
             }
-            TurnError::LoopDetected { id, pattern } => Self::new(ErrorKind::LoopDetected, message)
+            AppError::LoopDetected { id, pattern } => Self::new(ErrorKind::LoopDetected, message)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", serde_json::json!(pattern)),
-            TurnError::Stopping => Self::leaving(),
+            AppError::Stopping => Self::leaving(),
         }
     }
 }

@@ -22,9 +22,9 @@ use ollm_protocol::Method;
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, Limits};
 use tracing::{Instrument, field};
 
+use crate::app::Core;
 use crate::events::Events;
 use crate::shutdown::Tasks;
-use crate::turn::Core;
 use error::RpcError;
 
 /// Everything that handlers work with.

@@ -43,7 +43,7 @@ impl DaemonControl for Idle {
 pub(crate) fn idle_handles() -> Arc<Handles> {
     let dir = tempfile::tempdir().expect("a scratch directory");
     Arc::new(Handles {
-        core: crate::turn::scratch::core(dir.path()),
+        core: crate::app::scratch::core(dir.path()),
         events: Events::new(Arc::new(Clock::system())),
         shutdown: Tasks::new(),
         control: Arc::new(Idle),

@@ -14,10 +14,10 @@ use ollm_protocol::methods::session::SessionIdParams;
 use serde_json::value::{RawValue, to_raw_value};
 use tracing::Instrument;
 
+use crate::app;
 use crate::rpc::decode::decode;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry, call_span};
-use crate::turn;
 
 pub(super) fn register(registry: &mut Registry) {
     registry
@@ -32,14 +32,14 @@ async fn submit_tool_results(
     handles: Arc<Handles>,
     params: ChatSubmitToolResultsParams,
 ) -> Result<ChatSubmitToolResultsResult, RpcError> {
-    Ok(turn::submit_tool_results(&handles.core, params).await?)
+    Ok(app::submit_tool_results(&handles.core, params).await?)
 }
 
 async fn cancel(
     handles: Arc<Handles>,
     params: SessionIdParams,
 ) -> Result<ChatCancelResult, RpcError> {
-    Ok(turn::cancel(&handles.core, params.session_id).await?)
+    Ok(app::cancel(&handles.core, params.session_id).await?)
 }
 
 async fn send(
@@ -72,13 +72,13 @@ async fn send(
 async fn begin(
     handles: &Handles,
     params: ChatSendParams,
-) -> Result<(turn::Started, bool), RpcError> {
+) -> Result<(app::Started, bool), RpcError> {
     let detach = params.detach;
-    Ok((turn::start(&handles.core, &handles.shutdown, params).await?, detach))
+    Ok((app::start(&handles.core, &handles.shutdown, params).await?, detach))
 }
 
 /// Passes a turn's events on; a client that leaves ends the turn unless it is detached.
-async fn relay(mut started: turn::Started, detach: bool, sink: SubscriptionSink) {
+async fn relay(mut started: app::Started, detach: bool, sink: SubscriptionSink) {
     loop {
         // Reading a prompt is silent for minutes, in which a client may leave.
         let event = tokio::select! {

@@ -10,9 +10,9 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::methods::session::SessionIdParams;
 
+use crate::app;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
-use crate::turn;
 
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<m::ContextBuild, _, _>(build);
@@ -26,33 +26,33 @@ async fn status(
     handles: Arc<Handles>,
     params: ContextStatusParams,
 ) -> Result<ContextStatusResult, RpcError> {
-    Ok(turn::context_status(&handles.core, params).await?)
+    Ok(app::context_status(&handles.core, params).await?)
 }
 
 async fn inspect(
     handles: Arc<Handles>,
     params: ContextInspectParams,
 ) -> Result<ContextInspectResult, RpcError> {
-    Ok(turn::blocking(&handles.core, move |core| turn::context_inspect(core, params)).await?)
+    Ok(app::blocking(&handles.core, move |core| app::context_inspect(core, params)).await?)
 }
 
 async fn build(
     handles: Arc<Handles>,
     params: ContextBuildParams,
 ) -> Result<ContextBuildResult, RpcError> {
-    Ok(turn::build(&handles.core, params).await?)
+    Ok(app::build(&handles.core, params).await?)
 }
 
 async fn compact(
     handles: Arc<Handles>,
     params: ContextCompactParams,
 ) -> Result<ContextCompactResult, RpcError> {
-    Ok(turn::compact(&handles.core, params).await?)
+    Ok(app::compact(&handles.core, params).await?)
 }
 
 async fn checkpoints(
     handles: Arc<Handles>,
     params: SessionIdParams,
 ) -> Result<ContextCheckpointsResult, RpcError> {
-    Ok(turn::checkpoints(&handles.core, params.session_id).await?)
+    Ok(app::checkpoints(&handles.core, params.session_id).await?)
 }

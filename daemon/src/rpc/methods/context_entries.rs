@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ollm_protocol::method as m;
 use ollm_protocol::methods::context as c;
 
+use crate::app::{self, blocking};
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
-use crate::turn::{self, blocking};
 
 type Answer<T> = Result<T, RpcError>;
 
@@ -23,27 +23,27 @@ async fn add_entry(
     handles: Arc<Handles>,
     params: c::ContextAddEntryParams,
 ) -> Answer<c::ContextAddEntryResult> {
-    Ok(turn::add_entry(&handles.core, params).await?)
+    Ok(app::add_entry(&handles.core, params).await?)
 }
 
 async fn remove_entry(
     handles: Arc<Handles>,
     params: c::ContextRemoveEntryParams,
 ) -> Answer<c::ContextRemoveEntryResult> {
-    Ok(turn::remove_entry(&handles.core, params).await?)
+    Ok(app::remove_entry(&handles.core, params).await?)
 }
 
 async fn list_entries(
     handles: Arc<Handles>,
     params: c::ContextListEntriesParams,
 ) -> Answer<c::ContextListEntriesResult> {
-    Ok(blocking(&handles.core, move |core| turn::list_entries(core, &params)).await?)
+    Ok(blocking(&handles.core, move |core| app::list_entries(core, &params)).await?)
 }
 
 async fn pin(handles: Arc<Handles>, params: c::ContextPinParams) -> Answer<c::ContextPinResult> {
-    Ok(turn::pin(&handles.core, params).await?)
+    Ok(app::pin(&handles.core, params).await?)
 }
 
 async fn unpin(handles: Arc<Handles>, params: c::ContextPinParams) -> Answer<c::ContextPinResult> {
-    Ok(turn::unpin(&handles.core, params).await?)
+    Ok(app::unpin(&handles.core, params).await?)
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use ollm_protocol::method as m;
 use ollm_protocol::methods::goal as g;
 
+use crate::app::{self, blocking};
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
-use crate::turn::{self, blocking};
 
 type Answer<T> = Result<T, RpcError>;
 
@@ -25,62 +25,62 @@ pub(super) fn register(registry: &mut Registry) {
 }
 
 async fn create(handles: Arc<Handles>, params: g::GoalCreateParams) -> Answer<g::GoalResult> {
-    Ok(turn::goal_create(&handles.core, params).await?)
+    Ok(app::goal_create(&handles.core, params).await?)
 }
 
 async fn list(handles: Arc<Handles>, params: g::GoalListParams) -> Answer<g::GoalListResult> {
-    Ok(blocking(&handles.core, move |core| turn::goal_list(core, &params)).await?)
+    Ok(blocking(&handles.core, move |core| app::goal_list(core, &params)).await?)
 }
 
 async fn update(handles: Arc<Handles>, params: g::GoalUpdateParams) -> Answer<g::GoalResult> {
-    Ok(turn::goal_update(&handles.core, params).await?)
+    Ok(app::goal_update(&handles.core, params).await?)
 }
 
 async fn add_checkpoint(
     handles: Arc<Handles>,
     params: g::GoalAddCheckpointParams,
 ) -> Answer<g::GoalResult> {
-    Ok(turn::goal_add_checkpoint(&handles.core, params).await?)
+    Ok(app::goal_add_checkpoint(&handles.core, params).await?)
 }
 
 async fn update_checkpoint(
     handles: Arc<Handles>,
     params: g::GoalUpdateCheckpointParams,
 ) -> Answer<g::GoalResult> {
-    Ok(turn::goal_update_checkpoint(&handles.core, params).await?)
+    Ok(app::goal_update_checkpoint(&handles.core, params).await?)
 }
 
 async fn add_decision(
     handles: Arc<Handles>,
     params: g::GoalAddDecisionParams,
 ) -> Answer<g::GoalResult> {
-    Ok(turn::goal_add_decision(&handles.core, params).await?)
+    Ok(app::goal_add_decision(&handles.core, params).await?)
 }
 
 async fn lock_decision(
     handles: Arc<Handles>,
     params: g::GoalLockDecisionParams,
 ) -> Answer<g::GoalResult> {
-    Ok(turn::goal_lock_decision(&handles.core, params).await?)
+    Ok(app::goal_lock_decision(&handles.core, params).await?)
 }
 
 async fn add_artifact(
     handles: Arc<Handles>,
     params: g::GoalAddArtifactParams,
 ) -> Answer<g::GoalResult> {
-    Ok(turn::goal_add_artifact(&handles.core, params).await?)
+    Ok(app::goal_add_artifact(&handles.core, params).await?)
 }
 
 async fn set_next_steps(
     handles: Arc<Handles>,
     params: g::GoalSetNextStepsParams,
 ) -> Answer<g::GoalResult> {
-    Ok(turn::goal_set_next_steps(&handles.core, params).await?)
+    Ok(app::goal_set_next_steps(&handles.core, params).await?)
 }
 
 async fn apply_markers(
     handles: Arc<Handles>,
     params: g::GoalApplyMarkersParams,
 ) -> Answer<g::GoalApplyMarkersResult> {
-    Ok(turn::goal_apply_markers(&handles.core, params).await?)
+    Ok(app::goal_apply_markers(&handles.core, params).await?)
 }

@@ -6,9 +6,9 @@ use ollm_protocol::method::{LoopReset, LoopStatus};
 use ollm_protocol::methods::loops::LoopStatusResult;
 use ollm_protocol::methods::session::SessionIdParams;
 
+use crate::app::{self, blocking};
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
-use crate::turn::{self, blocking};
 
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<LoopReset, _, _>(reset);
@@ -19,12 +19,12 @@ async fn reset(
     handles: Arc<Handles>,
     params: SessionIdParams,
 ) -> Result<LoopStatusResult, RpcError> {
-    Ok(turn::loop_reset(&handles.core, params.session_id).await?)
+    Ok(app::loop_reset(&handles.core, params.session_id).await?)
 }
 
 async fn status(
     handles: Arc<Handles>,
     params: SessionIdParams,
 ) -> Result<LoopStatusResult, RpcError> {
-    Ok(blocking(&handles.core, move |core| turn::loop_status(core, params.session_id)).await?)
+    Ok(blocking(&handles.core, move |core| app::loop_status(core, params.session_id)).await?)
 }

@@ -9,9 +9,9 @@ use ollm_protocol::methods::model::{
     ModelShowParams, ModelShowResult, ModelWarmParams, ModelWarmResult,
 };
 
+use crate::app;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
-use crate::turn;
 
 pub(super) fn register(registry: &mut Registry) {
     registry.register::<m::ModelList, _, _>(list);
@@ -22,24 +22,24 @@ pub(super) fn register(registry: &mut Registry) {
 }
 
 async fn list(handles: Arc<Handles>, _: NoParams) -> Result<ModelListResult, RpcError> {
-    Ok(turn::models_list(&handles.core).await?)
+    Ok(app::models_list(&handles.core).await?)
 }
 
 async fn show(handles: Arc<Handles>, params: ModelShowParams) -> Result<ModelShowResult, RpcError> {
-    Ok(turn::models_show(&handles.core, params).await?)
+    Ok(app::models_show(&handles.core, params).await?)
 }
 
 async fn running(handles: Arc<Handles>, _: NoParams) -> Result<ModelRunningResult, RpcError> {
-    Ok(turn::models_running(&handles.core).await?)
+    Ok(app::models_running(&handles.core).await?)
 }
 
 async fn warm(handles: Arc<Handles>, params: ModelWarmParams) -> Result<ModelWarmResult, RpcError> {
-    Ok(turn::models_warm(&handles.core, params).await?)
+    Ok(app::models_warm(&handles.core, params).await?)
 }
 
 async fn count_tokens(
     handles: Arc<Handles>,
     params: ModelCountTokensParams,
 ) -> Result<ModelCountTokensResult, RpcError> {
-    Ok(turn::count_tokens(&handles.core, params).await?)
+    Ok(app::count_tokens(&handles.core, params).await?)
 }
