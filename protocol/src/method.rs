@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::content::BuiltContext;
 use crate::event::Event;
 use crate::methods::{
     chat as h, context as c, daemon as d, env, event as e, goal as g, loops as l, model as mo,
@@ -106,7 +107,7 @@ methods! {
     SessionExport = "session.export", Read, s::SessionExportParams => s::SessionExportResult, "Reads a session as a file, chunk by chunk.";
     SessionImport = "session.import", Write, s::SessionImportParams => s::SessionImportResult, "Imports a file, chunk by chunk.";
     SessionSave = "session.save", Write, s::SessionIdParams => s::SessionSaveResult, "Writes the session document now.";
-    ContextBuild = "context.build", Write, c::ContextBuildParams => c::ContextBuildResult, "Chooses what a model is sent, within its window.";
+    ContextBuild = "context.build", Write, c::ContextBuildParams => BuiltContext, "Chooses what a model is sent, within its window.";
     ContextStatus = "context.status", Read, c::ContextStatusParams => c::ContextStatusResult, "Tells how full the context of a session is.";
     ContextInspect = "context.inspect", Read, c::ContextInspectParams => c::ContextInspectResult, "Tells why each thing is in a context, or is not.";
     ContextCompact = "context.compact", Read, c::ContextCompactParams => c::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";

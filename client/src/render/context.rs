@@ -1,7 +1,6 @@
 //! A built context: how the window is divided, what is in and what is not.
 
-use ollm_protocol::content::{ContextMessage, OmittedItem, Role};
-use ollm_protocol::methods::context::ContextBuildResult;
+use ollm_protocol::content::{BuiltContext, ContextMessage, OmittedItem, Role};
 
 use super::View;
 use super::clean;
@@ -14,7 +13,7 @@ use super::window::{self, Share, count_word};
 const OMITTED_SHOWN: usize = 12;
 
 /// The whole picture of a build.
-pub(crate) fn build(result: &ContextBuildResult, view: &View) -> String {
+pub(crate) fn build(result: &BuiltContext, view: &View) -> String {
     let window = result.budget.model_context_window;
     let shares = shares(result);
     let mut text = format!(
@@ -35,7 +34,7 @@ pub(crate) fn build(result: &ContextBuildResult, view: &View) -> String {
     text
 }
 
-fn shares(result: &ContextBuildResult) -> Vec<Share> {
+fn shares(result: &BuiltContext) -> Vec<Share> {
     let budget = &result.budget;
     let used = [
         budget.system_prompt_tokens,
@@ -57,7 +56,7 @@ fn shares(result: &ContextBuildResult) -> Vec<Share> {
     .collect()
 }
 
-fn facts(result: &ContextBuildResult) -> Vec<(&'static str, String)> {
+fn facts(result: &BuiltContext) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         (
             "messages",
@@ -144,7 +143,7 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> ContextBuildResult {
+    fn sample() -> BuiltContext {
         serde_json::from_value(serde_json::json!({
             "messages": [{"role": "user", "content": "hi\u{1b}[2J"}],
             "strategy": "full-history", "tokensUsed": 1500, "tokenBudget": 3481,

@@ -1,10 +1,9 @@
 //! What repeats in a session, for people.
 
-use ollm_protocol::content::{LoopKind, LoopPattern};
+use ollm_protocol::content::LoopPattern;
 use ollm_protocol::methods::loops::LoopStatusResult;
 
 use super::clean;
-use super::number::counted;
 use super::style::Style;
 
 /// Digits of a digest that are enough to be compared by eye.
@@ -12,18 +11,7 @@ const SHOWN_DIGITS: usize = 8;
 
 /// What repeats, in words.
 pub(crate) fn pattern(pattern: &LoopPattern) -> String {
-    let LoopPattern { kind, tools, count } = pattern;
-    let tools = clean::one_line(&tools.join(", "));
-    match kind {
-        LoopKind::Call => format!("{tools} was called {count} times with equal arguments"),
-        LoopKind::Cycle => format!("{tools} went round {count} times"),
-        LoopKind::Output if tools.is_empty() => format!("{count} answers in a row say the same"),
-        LoopKind::Output => format!("{count} results in a row say the same, the last of {tools}"),
-        LoopKind::Turns => {
-            let calls = counted(u64::from(*count), "call");
-            format!("{calls} of the model since the last user message")
-        }
-    }
+    clean::one_line(&pattern.to_string())
 }
 
 /// The loop in force, how near the limits are, and the newest calls.

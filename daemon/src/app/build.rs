@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{CompactMode, Epoch, RecordBody};
-use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
+use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::mark::{Moment, mark};
@@ -23,7 +23,7 @@ const MAX_TRIES: usize = 4;
 pub(crate) async fn build(
     core: &Arc<Core>,
     params: ContextBuildParams,
-) -> Result<ContextBuildResult, AppError> {
+) -> Result<BuiltContext, AppError> {
     build_with(core, params, None).await
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn build_with(
     core: &Arc<Core>,
     params: ContextBuildParams,
     counter: Option<Counter>,
-) -> Result<ContextBuildResult, AppError> {
+) -> Result<BuiltContext, AppError> {
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
@@ -100,7 +100,7 @@ fn given(
     params: &Arc<ContextBuildParams>,
     leaf: Option<Seq>,
     built: Built,
-) -> ContextBuildResult {
+) -> BuiltContext {
     core.builds.note(params, leaf, built.build, &built.result);
     built.result
 }

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
+use ollm_protocol::content::BuiltContext;
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
 use super::Core;
@@ -53,7 +54,7 @@ struct Gauge {
 }
 
 impl Gauge {
-    fn of(leaf: Option<Seq>, result: &ContextBuildResult) -> Self {
+    fn of(leaf: Option<Seq>, result: &BuiltContext) -> Self {
         let budget = &result.budget;
         Self {
             leaf,
@@ -103,7 +104,7 @@ impl Builds {
     }
 
     /// Notes how full the next context will be, which was planned and not built for anybody.
-    pub(super) fn gauge(&self, id: SessionId, leaf: Option<Seq>, result: &ContextBuildResult) {
+    pub(super) fn gauge(&self, id: SessionId, leaf: Option<Seq>, result: &BuiltContext) {
         if let Some(remembered) = self.lock().get_mut(&id) {
             remembered.gauge = Gauge::of(leaf, result);
         }
@@ -114,7 +115,7 @@ impl Builds {
         params: &Arc<ContextBuildParams>,
         leaf: Option<Seq>,
         build: PreviousBuild,
-        result: &ContextBuildResult,
+        result: &BuiltContext,
     ) {
         let id = params.session_id;
         let gauge = Gauge::of(leaf, result);

@@ -32,7 +32,7 @@ mod volatile;
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use ollm_protocol::content::{CountKind, LoopKind, LoopPattern, RecordBody, Session};
+use ollm_protocol::content::{CountKind, LoopPattern, RecordBody, Session};
 use ollm_protocol::{Seq, SessionId};
 
 pub(crate) use build::build;
@@ -179,7 +179,7 @@ pub(crate) enum AppError {
         problem: &'static str,
     },
     /// The session repeats itself, so the model is not called.
-    #[error("session {id} repeats itself ({}), so the model is not called", told(pattern))]
+    #[error("session {id} repeats itself ({pattern}), so the model is not called")]
     LoopDetected {
         /// The session.
         id: SessionId,
@@ -195,19 +195,6 @@ impl AppError {
     /// A parameter does not make sense.
     pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
         Self::Invalid { field, problem: problem.into() }
-    }
-}
-
-/// What repeats, in words.
-fn told(pattern: &LoopPattern) -> String {
-    let LoopPattern { kind, tools, count } = pattern;
-    let tools = tools.join(", ");
-    match kind {
-        LoopKind::Call => format!("{tools} was called {count} times with equal arguments"),
-        LoopKind::Cycle => format!("{tools} went round {count} times"),
-        LoopKind::Output if tools.is_empty() => format!("{count} answers in a row say the same"),
-        LoopKind::Output => format!("{count} results in a row say the same, the last of {tools}"),
-        LoopKind::Turns => format!("{count} calls since the last user message"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ollm_protocol::content::{CountKind, ModelServerStatus};
+use ollm_protocol::content::{CountKind, MIN_CONTEXT_SIZE, ModelServerStatus};
 use ollm_protocol::methods::model::{
     ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
     ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams,
@@ -20,8 +20,6 @@ use crate::model::{
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
-/// The smallest window that a session works with.
-const MIN_WINDOW: u32 = 2048;
 /// The longest name that any server takes is far shorter.
 const MAX_NAME_BYTES: usize = 512;
 
@@ -82,8 +80,11 @@ pub(crate) async fn models_warm(
     params: ModelWarmParams,
 ) -> Result<ModelWarmResult, AppError> {
     let model = named(core, params.model)?;
-    if params.context_size.is_some_and(|size| size < MIN_WINDOW) {
-        return Err(AppError::invalid("contextSize", format!("must be at least {MIN_WINDOW}")));
+    if params.context_size.is_some_and(|size| size < MIN_CONTEXT_SIZE) {
+        return Err(AppError::invalid(
+            "contextSize",
+            format!("must be at least {MIN_CONTEXT_SIZE}"),
+        ));
     }
     let config = core.config();
     let wanted = config.context.size_for(params.context_size);

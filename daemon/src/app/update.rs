@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    Close, CloseReason, Meta, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
+    Close, CloseReason, MIN_CONTEXT_SIZE, Meta, MetaPatch, ModeChange, RecordBody, Session,
+    SessionStatus,
 };
 use ollm_protocol::methods::session::{SessionSetModeParams, SessionUpdateParams};
 use ollm_protocol::{EventKind, SessionId};
@@ -11,7 +12,6 @@ use ollm_protocol::{EventKind, SessionId};
 use super::mark::{Moment, mark};
 use super::shares::check_system_prompt;
 use super::{AppError, Core, append, append_after, blocking};
-use crate::context::MIN_CONTEXT_SIZE;
 use crate::events::EventDraft;
 use crate::projects::Projects;
 use crate::session::{Draft, Live, SessionError};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use ollm_protocol::content::MIN_CONTEXT_SIZE;
 use serde_json::{Value, json};
 
 /// What a key may hold.
@@ -117,7 +118,7 @@ pub(super) const KEYS: &[Key] = &[
     key("compression", "preserveRecent", Kind::Count(0, MAX_WINDOW), "4096"),
     key("compression", "summaryMaxTokens", Kind::Count(64, MAX_WINDOW), "1024"),
     key("compression", "model", Kind::Text, ""),
-    key("context", "size", Kind::MaybeCount(2048, MAX_WINDOW), ""),
+    key("context", "size", Kind::MaybeCount(MIN_CONTEXT_SIZE, MAX_WINDOW), ""),
     key("context", "answerReserve", Kind::MaybeCount(0, MAX_WINDOW), ""),
     key("context", "userShare", Kind::Share, "0.5"),
     key("goals", "markers", Kind::Switch, "false"),

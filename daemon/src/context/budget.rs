@@ -1,11 +1,8 @@
 //! How a window is divided between prompt and answer, and the prompt between its parts. Arithmetic only.
 
-use ollm_protocol::content::ContextBudget;
+use ollm_protocol::content::{ContextBudget, MIN_CONTEXT_SIZE};
 
 use super::ContextError;
-
-/// The smallest window for which everything works; below it not even one cut message and its answer fit.
-pub(crate) const MIN_CONTEXT_SIZE: u32 = 2048;
 
 /// A window, divided.
 ///

@@ -2,9 +2,8 @@
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind,
+    BuiltContext, Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind,
 };
-use ollm_protocol::methods::context::ContextBuildResult;
 
 use super::assemble::{Conversation, Layout, assemble};
 use super::budget::{Budget, share};
@@ -263,7 +262,7 @@ pub(super) fn reply(input: &BuildInput<'_>, front: Front, choice: Choice) -> Bui
     let count_kind = input.counter.kind_of(&messages);
     let is_message = |item: &&PathItem| item.kind == RecordKind::Message;
     let has_overflown = new_epoch.as_ref().is_some_and(|epoch| epoch.cause != basis::START);
-    let result = ContextBuildResult {
+    let result = BuiltContext {
         messages,
         strategy: strategy.to_owned(),
         tokens_used,

@@ -25,13 +25,12 @@ mod strategy;
 mod units;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Checkpoint, CompactMode, Epoch};
-use ollm_protocol::methods::context::ContextBuildResult;
+use ollm_protocol::content::{BuiltContext, Checkpoint, CompactMode, Epoch};
 use serde_json::Value;
 
 pub(crate) use self::assemble::{Piece, What};
 pub(crate) use self::basis::digest;
-pub(crate) use self::budget::{MIN_CONTEXT_SIZE, prompt_limit, trigger};
+pub(crate) use self::budget::{prompt_limit, trigger};
 pub(crate) use self::build::{OVERFLOW, REQUESTED, build};
 pub(crate) use self::compact::{
     CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
@@ -94,7 +93,7 @@ pub(crate) struct BuildInput<'a> {
 #[derive(Debug)]
 pub(crate) struct Built {
     /// The reply.
-    pub result: ContextBuildResult,
+    pub result: BuiltContext,
     /// The epoch to record when the caller may; the next build then begins with this one.
     pub new_epoch: Option<Epoch>,
     /// To be given to the next build as `previous`.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -230,6 +232,26 @@ pub struct Custom {
     /// A text that enters the context as a user turn; absent keeps the record out of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_text: Option<String>,
+}
+
+impl fmt::Display for LoopPattern {
+    /// Writes a clause such as `read was called 3 times with equal arguments`. Names of tools come from models: who
+    /// prints to a terminal sanitizes the whole.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, tools, count } = self;
+        let tools = tools.join(", ");
+        match kind {
+            LoopKind::Call => write!(out, "{tools} was called {count} times with equal arguments"),
+            LoopKind::Cycle => write!(out, "{tools} went round {count} times"),
+            LoopKind::Output if tools.is_empty() => {
+                write!(out, "{count} answers in a row say the same")
+            }
+            LoopKind::Output => {
+                write!(out, "{count} results in a row say the same, the last of {tools}")
+            }
+            LoopKind::Turns => write!(out, "{count} model calls since the last user message"),
+        }
+    }
 }
 
 /// One tool call as the detection compares it.

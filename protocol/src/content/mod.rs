@@ -32,8 +32,8 @@ pub use goal::{
 };
 pub use message::{Message, Part, Role};
 pub use prompt::{
-    CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage, ContextToolCall,
-    CountKind, OmittedItem, Reliability, ReliabilityLevel,
+    BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,
+    ContextToolCall, CountKind, MIN_CONTEXT_SIZE, OmittedItem, Reliability, ReliabilityLevel,
 };
 pub use record::{Record, RecordBody, RecordKind, Scope, SessionHeader};
 pub use session::{

@@ -7,6 +7,43 @@ use serde_json::Value;
 use super::{Retention, Role};
 use crate::Seq;
 
+/// A context that fits, and how it came about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BuiltContext {
+    /// What to send, in order.
+    pub messages: Vec<ContextMessage>,
+    /// The strategy that chose them.
+    pub strategy: String,
+    /// Tokens of everything sent: system message, tools and conversation.
+    pub tokens_used: u64,
+    /// The most that may be sent, in tokens.
+    pub token_budget: u64,
+    /// How the window is divided.
+    pub budget: ContextBudget,
+    /// Messages on the active path.
+    pub original_message_count: u64,
+    /// Those that were included, whole or cut.
+    pub included_message_count: u64,
+    /// Those that a summary stands for.
+    pub summarized_message_count: u64,
+    /// What was left out, and why.
+    pub omitted: Vec<OmittedItem>,
+    /// How the tokens were counted.
+    pub count_kind: CountKind,
+    /// Tokens of the previous build that this one begins with; what a model server need not read again.
+    pub prefix_tokens: u64,
+    /// True when the plan was not recorded, so that the next build may differ from its beginning on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
+    /// The context window to request from the model server.
+    pub num_ctx: u32,
+    /// The longest answer to request, so that prompt and answer stay within the window.
+    pub num_predict: u32,
+    /// Names this build.
+    pub build_id: String,
+}
+
 /// One message as a model server takes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextMessage {
@@ -45,6 +82,10 @@ pub struct ContextFunction {
     /// The arguments.
     pub arguments: Value,
 }
+
+/// The smallest context window that anything here works with, in tokens: below it, a system message, one exchange and
+/// the room for an answer do not fit together.
+pub const MIN_CONTEXT_SIZE: u32 = 2048;
 
 /// How the window is divided; all in tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::content::{
-    Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextBudget, ContextEntry,
-    ContextMessage, ContextScope, CountKind, OmittedItem, RecordKind, Reliability, Retention, Role,
+    BuiltContext, Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextEntry,
+    ContextScope, CountKind, RecordKind, Reliability, Retention, Role,
 };
 use crate::{CheckpointId, Seq, SessionId};
 
@@ -49,43 +49,6 @@ impl ContextBuildParams {
             compact: CompactMode::Never,
         }
     }
-}
-
-/// A context that fits, and how it came about.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ContextBuildResult {
-    /// What to send, in order.
-    pub messages: Vec<ContextMessage>,
-    /// The strategy that chose them.
-    pub strategy: String,
-    /// Tokens of everything sent: system message, tools and conversation.
-    pub tokens_used: u64,
-    /// The most that may be sent, in tokens.
-    pub token_budget: u64,
-    /// How the window is divided.
-    pub budget: ContextBudget,
-    /// Messages on the active path.
-    pub original_message_count: u64,
-    /// Those that were included, whole or cut.
-    pub included_message_count: u64,
-    /// Those that a summary stands for.
-    pub summarized_message_count: u64,
-    /// What was left out, and why.
-    pub omitted: Vec<OmittedItem>,
-    /// How the tokens were counted.
-    pub count_kind: CountKind,
-    /// Tokens of the previous build that this one begins with; what a model server need not read again.
-    pub prefix_tokens: u64,
-    /// True when the plan was not recorded, so that the next build may differ from its beginning on.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub transient: bool,
-    /// The context window to request from the model server.
-    pub num_ctx: u32,
-    /// The longest answer to request, so that prompt and answer stay within the window.
-    pub num_predict: u32,
-    /// Names this build.
-    pub build_id: String,
 }
 
 /// Which session to compact, and how.
@@ -204,7 +167,7 @@ pub struct ContextInspectParams {
 #[serde(rename_all = "camelCase")]
 pub struct ContextInspectResult {
     /// The context: the exact messages, and how the window is divided.
-    pub build: ContextBuildResult,
+    pub build: BuiltContext,
     /// Tokens of each message, in order; with the tool definitions they add up to `tokensUsed`.
     pub message_tokens: Vec<u32>,
     /// Everything that is in it or was left out: first what stands before the conversation, then by place.

@@ -1,8 +1,8 @@
 //! One call of the model: its place in the queue, its window, its context, compacted where that is due, its answer.
 
-use ollm_protocol::content::CompactMode;
+use ollm_protocol::content::{BuiltContext, CompactMode};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
-use ollm_protocol::methods::context::{ContextBuildParams, ContextBuildResult};
+use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::answer::{Answer, collect};
 use super::partial::Pieces;
@@ -17,7 +17,7 @@ use crate::tokens::Counter;
 /// An answer with what it was asked by.
 pub(super) struct Asked {
     pub(super) answer: Answer,
-    pub(super) built: ContextBuildResult,
+    pub(super) built: BuiltContext,
     pub(super) request: ChatRequest,
 }
 
@@ -178,19 +178,14 @@ impl Turn {
         core.models.in_memory(&self.plan.model).await.map(|running| running.effective)
     }
 
-    async fn tell_reading(&self, built: &ContextBuildResult, is_loaded: bool) {
+    async fn tell_reading(&self, built: &BuiltContext, is_loaded: bool) {
         let tokens =
             built.tokens_used.saturating_sub(if is_loaded { built.prefix_tokens } else { 0 });
         let expected = self.core().chats.learned(&self.plan.model).expected(tokens).map(as_ms);
         self.tell(phase(ChatPhase::Reading, Some(tokens), expected, None)).await;
     }
 
-    fn request(
-        &self,
-        built: &mut ContextBuildResult,
-        num_ctx: u32,
-        counter: &Counter,
-    ) -> ChatRequest {
+    fn request(&self, built: &mut BuiltContext, num_ctx: u32, counter: &Counter) -> ChatRequest {
         let margin = counter.margin(&built.messages, &self.plan.tools, built.tokens_used);
         let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
         let asked = self.plan.max_tokens.map(std::num::NonZeroU32::get);

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Checkpoint, Compaction, CompactionMethod, RecordBody, Retention};
-use ollm_protocol::methods::context::ContextBuildResult;
+use ollm_protocol::content::{
+    BuiltContext, Checkpoint, Compaction, CompactionMethod, RecordBody, Retention,
+};
 use ollm_protocol::{CheckpointId, Seq, SessionId};
 
 use super::error::CompactError;
@@ -58,7 +59,7 @@ pub(super) struct Done {
     /// The context before.
     pub(super) before: Before,
     /// The context after.
-    pub(super) after: ContextBuildResult,
+    pub(super) after: BuiltContext,
     /// What survived.
     pub(super) retention: Retention,
     /// The session as it was found.

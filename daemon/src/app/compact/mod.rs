@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::CompactStrategy;
+use ollm_protocol::content::{CompactStrategy, MIN_CONTEXT_SIZE};
 use ollm_protocol::methods::context::ContextBuildParams;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -129,7 +129,7 @@ pub(super) fn after_record(core: &Arc<Core>, id: SessionId, total_tokens: u64) {
     let is_due = match fill {
         Some(fill) => fill.used >= context::trigger(fill.available, compression.threshold),
         // Nobody built a context since the start: only what could be too much is looked at.
-        None => total_tokens >= u64::from(context::MIN_CONTEXT_SIZE) / 2,
+        None => total_tokens >= u64::from(MIN_CONTEXT_SIZE) / 2,
     };
     let is_wanted =
         compression.enabled && is_due && !core.chats.is_running(id) && has_model(core, id);

@@ -159,7 +159,7 @@ async fn turns_are_limited_before_the_call_that_is_one_too_many() {
         );
     }
     let refused = bench.may_call().await.expect_err("four were allowed");
-    assert!(refused.to_string().contains("4 calls"), "{refused}");
+    assert!(refused.to_string().contains("4 model calls"), "{refused}");
     assert_eq!(bench.marks(), [Some(LoopKind::Turns)]);
     bench.may_call().await.expect_err("still");
     assert_eq!(bench.marks(), [Some(LoopKind::Turns)]);

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use ollm_protocol::content::BuiltContext;
 use ollm_protocol::method as m;
 use ollm_protocol::methods::context::{
-    ContextBuildParams, ContextBuildResult, ContextCheckpointsResult, ContextCompactParams,
-    ContextCompactResult, ContextInspectParams, ContextInspectResult, ContextStatusParams,
-    ContextStatusResult,
+    ContextBuildParams, ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
+    ContextInspectParams, ContextInspectResult, ContextStatusParams, ContextStatusResult,
 };
 use ollm_protocol::methods::session::SessionIdParams;
 
@@ -39,7 +39,7 @@ async fn inspect(
 async fn build(
     handles: Arc<Handles>,
     params: ContextBuildParams,
-) -> Result<ContextBuildResult, RpcError> {
+) -> Result<BuiltContext, RpcError> {
     Ok(app::build(&handles.core, params).await?)
 }
 
