@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::task::JoinSet;
 
-use ollm_daemon::measured::InProcess;
+use ollm_daemon::bench_api::BenchSessions;
 
 use harness::daemon::{Client, Daemon, Home, request};
 use harness::report::{Report, Row, Samples, rounded};
@@ -81,7 +81,7 @@ fn main() -> Result<()> {
 fn in_process(dir: &Path, n_sessions: usize) -> Result<(Samples, Duration)> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
-        let sessions = InProcess::open(dir);
+        let sessions = BenchSessions::open(dir);
         let mut ids = Vec::new();
         for _ in 0..n_sessions {
             let id = sessions.create().context("a session begins")?;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
-use ollm_daemon::measured::{Tokenizer, UnknownRule, Vocabulary};
+use ollm_daemon::bench_api::{Tokenizer, UnknownRule, Vocabulary};
 use serde_json::json;
 
 use harness::report::{Report, Row, rounded};

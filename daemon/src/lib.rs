@@ -15,20 +15,20 @@
 //! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
 
 mod app;
+#[doc(hidden)]
+pub mod bench_api;
 mod catalog;
-mod causes;
 mod clock;
 mod config;
 mod context;
 mod daemon;
 mod env;
+mod error_chain;
 mod events;
 mod flags;
 mod fsutil;
 mod goal;
 mod loops;
-#[doc(hidden)]
-pub mod measured;
 mod model;
 mod plain;
 mod projects;

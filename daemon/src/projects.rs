@@ -15,7 +15,7 @@ use ollm_protocol::SessionId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::causes::with_causes;
+use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
 use crate::session::project;
 
@@ -149,7 +149,7 @@ impl Projects {
             }
         };
         read.unwrap_or_else(|error| {
-            tracing::warn!("context entries are left out: {}", with_causes(&error));
+            tracing::warn!("context entries are left out: {}", with_sources(&error));
             StoredEntries::new()
         })
     }

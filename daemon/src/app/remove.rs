@@ -13,7 +13,7 @@ use ollm_protocol::{EventKind, SessionId};
 
 use super::{AppError, Core};
 use crate::catalog::ListQuery;
-use crate::causes::with_causes;
+use crate::error_chain::with_sources;
 use crate::events::EventDraft;
 
 /// How long the answer to a deletion waits for the search index to be cleaned up; the index of 10 MB of text takes
@@ -68,7 +68,7 @@ fn forget(core: &Core, ids: &[SessionId]) -> Rows {
     match core.catalog.forget(ids) {
         Ok(()) => Rows::Gone,
         Err(error) => {
-            tracing::warn!("the catalog forgets sessions later: {}", with_causes(&error));
+            tracing::warn!("the catalog forgets sessions later: {}", with_sources(&error));
             Rows::Stuck
         }
     }

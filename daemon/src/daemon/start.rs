@@ -11,9 +11,9 @@ use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
 use crate::catalog::CatalogError;
-use crate::causes::with_causes;
 use crate::config::{self, Config, ConfigError, FlagOverrides};
 use crate::env::Rules;
+use crate::error_chain::with_sources;
 use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
 use crate::rpc::error::RpcError;
@@ -82,7 +82,7 @@ impl StartError {
 
     /// The error as the client that started us shows it.
     pub(super) fn to_rpc(&self) -> RpcError {
-        let message = with_causes(self);
+        let message = with_sources(self);
         match self {
             Self::Lock(LockError::Held { .. }) => {
                 RpcError::new(ErrorKind::Locked, message).with_hint("ollmctl daemon status")
@@ -228,7 +228,7 @@ pub(super) fn report_config(flags: &Flags) -> ExitCode {
     let (config, warnings) = match loaded {
         Ok(loaded) => loaded,
         Err(error) => {
-            let text = with_causes(&error);
+            let text = with_sources(&error);
             if flags.json {
                 println!("{}", serde_json::json!({ "ok": false, "error": text }));
             } else {

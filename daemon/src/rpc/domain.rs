@@ -7,8 +7,8 @@ use ollm_protocol::ErrorKind;
 use super::error::RpcError;
 use crate::app::{AppError, ChatError, CompactError};
 use crate::catalog::CatalogError;
-use crate::causes::with_causes;
 use crate::context::ContextError;
+use crate::error_chain::with_sources;
 use crate::goal::{GoalError, MAX_ITEMS};
 use crate::model::{ModelError, Phase};
 use crate::projects::ProjectError;
@@ -62,7 +62,7 @@ impl From<SessionError> for RpcError {
 
 impl From<CatalogError> for RpcError {
     fn from(error: CatalogError) -> Self {
-        let message = with_causes(&error);
+        let message = with_sources(&error);
         match error {
             CatalogError::EmptyQuery
             | CatalogError::QueryTooLong { .. }
@@ -83,7 +83,7 @@ impl From<CatalogError> for RpcError {
 
 impl From<ContextError> for RpcError {
     fn from(error: ContextError) -> Self {
-        let message = with_causes(&error);
+        let message = with_sources(&error);
         match error {
             ContextError::Overflow { needed, available, .. } => {
                 Self::new(ErrorKind::ContextOverflow, message)
@@ -101,9 +101,10 @@ impl From<ContextError> for RpcError {
 impl From<ProjectError> for RpcError {
     fn from(error: ProjectError) -> Self {
         match error {
-            ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => {
-                Self::new(ErrorKind::InvalidParams, format!("projectPath: {}", with_causes(&error)))
-            }
+            ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => Self::new(
+                ErrorKind::InvalidParams,
+                format!("projectPath: {}", with_sources(&error)),
+            ),
             ProjectError::Storage(error) => error.into(),
         }
     }
@@ -111,7 +112,7 @@ impl From<ProjectError> for RpcError {
 
 impl From<ImportError> for RpcError {
     fn from(error: ImportError) -> Self {
-        let message = with_causes(&error);
+        let message = with_sources(&error);
         match error {
             ImportError::Newer { found, supported } => {
                 Self::new(ErrorKind::UnsupportedVersion, message)
@@ -126,7 +127,7 @@ impl From<ImportError> for RpcError {
 impl From<crate::fsutil::FsError> for RpcError {
     fn from(error: crate::fsutil::FsError) -> Self {
         let full = crate::fsutil::is_full(&error.source);
-        Self::storage(with_causes(&error), &error.path, full)
+        Self::storage(with_sources(&error), &error.path, full)
     }
 }
 

@@ -7,7 +7,7 @@ use jsonrpsee::types::ErrorObjectOwned;
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::causes;
+use crate::error_chain;
 
 /// The longest message in bytes: a few lines for a person. Messages quote names that clients made up, which may
 /// be as long as a frame.
@@ -54,7 +54,7 @@ impl RpcError {
     ///
     /// For errors that reach a person who has no log yet: those of a start.
     pub(crate) fn with_causes(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
-        Self::new(kind, causes::with_causes(error))
+        Self::new(kind, error_chain::with_sources(error))
     }
 
     /// Adds a command that helps.

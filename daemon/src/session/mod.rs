@@ -37,7 +37,7 @@ pub(crate) use store::{Sessions, SessionsOptions};
 
 use self::index::KeyEntry;
 use self::log::LogError;
-use crate::causes::with_causes;
+use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
 
 /// A session could not be read or written.
@@ -129,10 +129,10 @@ impl SessionError {
             }
             LogError::Io { path, source, .. } => {
                 let full = fsutil::is_full(source);
-                Self::Storage { id, path: path.clone(), message: with_causes(error), full }
+                Self::Storage { id, path: path.clone(), message: with_sources(error), full }
             }
             LogError::Encode { path, .. } => {
-                let message = with_causes(error);
+                let message = with_sources(error);
                 Self::Storage { id, path: path.clone(), message, full: false }
             }
             LogError::Blob(fs) => Self::fs(id, fs),
@@ -142,7 +142,7 @@ impl SessionError {
     /// Tells a file's failure as the session's.
     pub(crate) fn fs(id: SessionId, error: &FsError) -> Self {
         let full = fsutil::is_full(&error.source);
-        Self::Storage { id, path: error.path.clone(), message: with_causes(error), full }
+        Self::Storage { id, path: error.path.clone(), message: with_sources(error), full }
     }
 }
 

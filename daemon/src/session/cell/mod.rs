@@ -21,7 +21,7 @@ use super::log::{LogError, Scanned};
 use super::plan::{Plan, Planner};
 use super::shared::Shared;
 use super::{Birth, Change, SessionError};
-use crate::causes::with_causes;
+use crate::error_chain::with_sources;
 use crate::fsutil;
 
 /// Most writes that wait for one session; more than any honest client sends before it reads a reply.
@@ -155,7 +155,7 @@ impl Cell {
         let Some(mut log) = writer.log.take() else { return };
         writer.cut_to = Some(plan.start.bytes);
         if let Err(error) = self.make_durable(log.as_mut(), &plan) {
-            tracing::error!(session = %self.id, "a write failed: {}", with_causes(&error));
+            tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
             let error = SessionError::log(self.id, &error);
             self.shared.note_failed_write(&error);
             plan.fail(&error);

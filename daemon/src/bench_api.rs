@@ -1,6 +1,6 @@
-//! What the benchmark programs measure beneath the socket; not an interface.
+//! The parts of the daemon that the benchmark programs measure without a socket.
 //!
-//! Nothing of the daemon uses it, and it holds no logic of its own.
+//! It is not an interface for other programs. No code of the daemon uses it, and it holds no logic of its own.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::session::{Birth, Change, Draft, Observer, Sessions, SessionsOptions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Tokenizer, UnknownRule, Vocabulary, VocabularyError};
 
-/// Sessions of a directory, as the daemon holds them, told to nobody.
+/// The sessions of a directory, as the daemon holds them, without observers.
 #[derive(Clone)]
-pub struct InProcess {
+pub struct BenchSessions {
     sessions: Sessions,
     clock: Arc<Clock>,
 }
@@ -26,8 +26,8 @@ impl Observer for Nobody {
     fn changed(&self, _: SessionId, _: &Change<'_>) {}
 }
 
-impl InProcess {
-    /// The sessions of a directory that exists.
+impl BenchSessions {
+    /// Opens the sessions of a directory that exists.
     #[must_use]
     pub fn open(dir: &Path) -> Self {
         let clock = Arc::new(Clock::system());
@@ -39,7 +39,7 @@ impl InProcess {
         Self { sessions: Sessions::new(options), clock }
     }
 
-    /// Begins a session; its file comes with the first record.
+    /// Creates a session; its file is created by the first record.
     #[must_use]
     pub fn create(&self) -> Option<SessionId> {
         let session_id = self.clock.session_id();
@@ -47,7 +47,7 @@ impl InProcess {
         self.sessions.create(Birth { header, key: None }).ok().map(|_| session_id)
     }
 
-    /// Counts and records one message; true when it is synced.
+    /// Counts and records one message; returns whether it is synced.
     pub async fn record(&self, id: SessionId, text: &str) -> bool {
         let message = Message::text(Role::User, text, self.clock.now());
         let tokens = (Counter::ESTIMATE.count_message(&message), Counter::ESTIMATE.identity());
