@@ -1,9 +1,9 @@
 //! Time and identity in one place, so that a test can fix them.
 
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ollm_protocol::{SessionId, Timestamp};
+use parking_lot::Mutex;
 use uuid::{ContextV7, Timestamp as UuidTime, Uuid};
 
 /// Tells the time and makes ids.
@@ -24,7 +24,7 @@ impl Clock {
     pub(crate) fn now(&self) -> Timestamp {
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
-        let mut latest = self.latest_ms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut latest = self.latest_ms.lock();
         *latest = (*latest).max(now_ms);
         Timestamp::from_unix_ms(*latest)
     }
@@ -32,7 +32,7 @@ impl Clock {
     /// A UUID of version 7: later ones sort after earlier ones.
     pub(crate) fn uuid(&self) -> Uuid {
         let now_ms = u64::try_from(self.now().unix_ms()).unwrap_or_default();
-        let ids = self.ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let ids = self.ids.lock();
         let (seconds, nanos) = (now_ms / 1000, (now_ms % 1000) * 1_000_000);
         Uuid::new_v7(UuidTime::from_unix(&*ids, seconds, u32::try_from(nanos).unwrap_or_default()))
     }

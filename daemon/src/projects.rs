@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,7 @@ impl Projects {
         path: &str,
         id: Option<SessionId>,
     ) -> Result<(), ProjectError> {
-        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changing.lock();
         self.write(path, id)
     }
 
@@ -161,7 +161,7 @@ impl Projects {
         key: &str,
         entry: Option<StoredEntry>,
     ) -> Result<bool, ProjectError> {
-        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changing.lock();
         match owner {
             Owner::Global => {
                 let mut file = read_whole::<GlobalFile>(&self.global)?;
@@ -186,7 +186,7 @@ impl Projects {
 
     /// Forgets a session wherever it is current.
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
-        let _guard = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.changing.lock();
         self.paths_with(id).iter().try_for_each(|path| self.write(path, None))
     }
 

@@ -10,11 +10,12 @@
 mod thresholds;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ollm_protocol::event::EventCursor;
 use ollm_protocol::{Event, EventKind, Seq, SessionId, Timestamp};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -127,14 +128,14 @@ impl Events {
 
     /// The shares of a prompt limit at which `ContextThreshold` is to be published, in rising order.
     pub(crate) fn thresholds(&self) -> Vec<f64> {
-        let mut ring = self.0.ring();
+        let mut ring = self.0.ring.lock();
         let oldest = ring.oldest();
         ring.thresholds.in_force(oldest)
     }
 
     /// Appends an event and returns its number; never waits, from any thread.
     pub(crate) fn publish(&self, draft: EventDraft) -> u64 {
-        let mut ring = self.0.ring();
+        let mut ring = self.0.ring.lock();
         let number = ring.next;
         if ring.events.len() == self.0.capacity {
             ring.events.pop_front();
@@ -160,7 +161,7 @@ impl Events {
         filter: EventFilter,
         since: Option<&EventCursor>,
     ) -> EventSubscription {
-        let mut ring = self.0.ring();
+        let mut ring = self.0.ring.lock();
         ring.thresholds.name(&filter.thresholds);
         let place = since.map(|since| {
             let next = since.event_seq.saturating_add(1);
@@ -179,11 +180,6 @@ impl Events {
 }
 
 impl Shared {
-    fn ring(&self) -> MutexGuard<'_, Ring> {
-        // A panic cannot leave the ring half changed: every change is one push.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn notice(&self, kind: EventKind, event_seq: u64, data: Value) -> Arc<Event> {
         let (epoch, at) = (self.epoch.clone(), self.clock.now());
         Arc::new(Event { epoch, event_seq, session_id: None, seq: None, kind, at, data })
@@ -223,7 +219,7 @@ impl EventSubscription {
         if std::mem::take(&mut self.resync) {
             return Some(self.shared.notice(EventKind::Resync, self.next - 1, Value::Null));
         }
-        let ring = self.shared.ring();
+        let ring = self.shared.ring.lock();
         let oldest = ring.oldest();
         if self.next < oldest {
             let missed = oldest - self.next;
@@ -246,7 +242,7 @@ impl EventSubscription {
 impl Drop for EventSubscription {
     fn drop(&mut self) {
         self.shared.subscriptions.fetch_sub(1, Ordering::Relaxed);
-        let mut ring = self.shared.ring();
+        let mut ring = self.shared.ring.lock();
         let next = ring.next;
         ring.thresholds.leave(&self.filter.thresholds, next);
     }

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::content::FailedWrite;
 use ollm_protocol::{SessionId, Timestamp};
+use parking_lot::Mutex;
 
 use super::index::OpenHint;
 use super::log::file::OpenLogFile;
@@ -71,7 +72,7 @@ pub(super) struct Stats {
 impl Stats {
     /// The newest write that the disk refused.
     pub(super) fn failed_write(&self) -> Option<FailedWrite> {
-        self.failed_write.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failed_write.lock().clone()
     }
 }
 
@@ -85,7 +86,7 @@ impl Shared {
         let SessionError::Storage { path, message, .. } = error else { return };
         let (path, error) = (path.clone(), message.clone());
         let failed = FailedWrite { at: self.clock.now(), path, error };
-        *self.stats.failed_write.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
+        *self.stats.failed_write.lock() = Some(failed);
     }
 
     /// Moves a log without a single whole record out of the way: a crash before its first write was whole left

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use ollm_protocol::content::{Record, RecordBody, Session, StoreStatus};
 use ollm_protocol::{Seq, SessionId, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::cell::Cell;
@@ -76,7 +77,7 @@ impl Sessions {
     }
 
     pub(super) fn cells(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<Cell>>> {
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cells.lock()
     }
 
     /// Begins a session in memory; its files come with the first write.

@@ -8,11 +8,12 @@ mod open;
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ollm_protocol::content::Session;
 use ollm_protocol::{Seq, SessionId};
+use parking_lot::{Mutex, RwLock};
 
 use super::command::{Command, tell};
 use super::live::Live;
@@ -57,10 +58,6 @@ struct Writer {
     reader: Option<File>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Cell {
     /// A cell for a session that has a log, or for a new one that has not.
     pub(super) fn new(shared: Arc<Shared>, id: SessionId, birth: Option<Birth>) -> Arc<Self> {
@@ -80,7 +77,7 @@ impl Cell {
     /// Queues a write; the reply comes through the command.
     pub(super) fn submit(self: &Arc<Self>, command: Command) {
         let id = self.id;
-        let mut queue = locked(&self.queue);
+        let mut queue = self.queue.lock();
         let waiting = queue.waiting.len();
         let refusal = if queue.deleting {
             Some(SessionError::NotFound { id })
@@ -111,7 +108,7 @@ impl Cell {
         let _turn = TurnGuard(self);
         loop {
             let batch: Vec<Command> = {
-                let mut queue = locked(&self.queue);
+                let mut queue = self.queue.lock();
                 let count = queue.waiting.len().min(MAX_BATCH);
                 queue.waiting.drain(..count).collect()
             };
@@ -127,7 +124,7 @@ impl Cell {
     }
 
     fn write(&self, batch: Vec<Command>) {
-        let mut writer = locked(&self.writer);
+        let mut writer = self.writer.lock();
         // A delete that began after this batch left the queue has already been told that nothing is written.
         let ready = if self.is_deleting() {
             Err(SessionError::NotFound { id: self.id })
@@ -142,7 +139,7 @@ impl Cell {
             return;
         }
         let plan = {
-            let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+            let live = self.live.read();
             let Some(live) = live.as_ref() else { return };
             let mut planner = Planner::new(live, &self.shared);
             for command in batch {
@@ -186,7 +183,7 @@ impl Cell {
         let Plan { start, end, steps, is_birth, .. } = plan;
         let mut replies = Vec::with_capacity(steps.len());
         let mut announced = Vec::new();
-        let mut slot = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.live.write();
         let Some(live) = slot.as_mut() else { return };
         if let Some(reader) = reader.filter(|_| is_birth) {
             live.attach(reader);
@@ -231,24 +228,24 @@ impl Cell {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.used_ms.store(self.shared.clock.now().unix_ms(), Ordering::Relaxed);
-        if let Some(live) = self.live.read().unwrap_or_else(PoisonError::into_inner).as_ref() {
+        if let Some(live) = self.live.read().as_ref() {
             return Ok(read(live));
         }
-        let guard = locked(&self.writer);
+        let guard = self.writer.lock();
         self.open_locked()?;
         drop(guard);
-        let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+        let live = self.live.read();
         live.as_ref().map(read).ok_or(SessionError::NotFound { id: self.id })
     }
 
     /// Calls `read` with the session if it is open, even while it is being deleted; never blocks on the disk.
     pub(super) fn peek<T>(&self, read: impl FnOnce(&Live) -> T) -> Option<T> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(read)
+        self.live.read().as_ref().map(read)
     }
 
     /// Notes that records that were whole cannot be read any more, and tells whoever wants to know.
     pub(super) fn note_unreadable(&self, seqs: &[Seq]) {
-        let mut live = self.live.write().unwrap_or_else(PoisonError::into_inner);
+        let mut live = self.live.write();
         let Some(live) = live.as_mut() else { return };
         let new = seqs.iter().filter(|seq| live.state.note_unreadable(**seq)).count();
         if new > 0 {
@@ -262,7 +259,7 @@ impl Cell {
     /// **Errors**: `NotFound` when it was begun before.
     pub(super) fn begin_delete(&self) -> Result<(), SessionError> {
         let refused: Vec<Command> = {
-            let mut queue = locked(&self.queue);
+            let mut queue = self.queue.lock();
             if queue.deleting {
                 return Err(SessionError::NotFound { id: self.id });
             }
@@ -272,15 +269,15 @@ impl Cell {
         for command in refused {
             tell(command.reply, Err(SessionError::NotFound { id: self.id }));
         }
-        let mut writer = locked(&self.writer);
+        let mut writer = self.writer.lock();
         writer.log = None;
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.live.write() = None;
         Ok(())
     }
 
     /// Whether it is being deleted.
     pub(super) fn is_deleting(&self) -> bool {
-        locked(&self.queue).deleting
+        self.queue.lock().deleting
     }
 
     /// Whether nothing of it is on disk yet.
@@ -290,7 +287,7 @@ impl Cell {
 
     /// Takes back [`Cell::begin_delete`] after the log could not be renamed.
     pub(super) fn cancel_delete(&self) {
-        locked(&self.queue).deleting = false;
+        self.queue.lock().deleting = false;
     }
 
     /// When it was last used, in milliseconds since 1970.
@@ -300,12 +297,12 @@ impl Cell {
 
     /// Closes file and fold unless something is going on; drafts stay, for they are nowhere else.
     pub(super) fn close_if_idle(&self) -> bool {
-        let queue = locked(&self.queue);
+        let queue = self.queue.lock();
         if queue.running || queue.deleting || !queue.waiting.is_empty() {
             return false;
         }
-        let Ok(mut writer) = self.writer.try_lock() else { return false };
-        let Ok(mut live) = self.live.try_write() else { return false };
+        let Some(mut writer) = self.writer.try_lock() else { return false };
+        let Some(mut live) = self.live.try_write() else { return false };
         let is_draft = live.as_ref().is_some_and(|live| live.birth.is_some());
         if is_draft || writer.cut_to.is_some() {
             return false;
@@ -321,7 +318,7 @@ struct TurnGuard<'a>(&'a Arc<Cell>);
 
 impl Drop for TurnGuard<'_> {
     fn drop(&mut self) {
-        let mut queue = locked(&self.0.queue);
+        let mut queue = self.0.queue.lock();
         if queue.waiting.is_empty() {
             queue.running = false;
             return;

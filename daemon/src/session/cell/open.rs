@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::PoisonError;
 
 use super::{Cell, Writer};
 use crate::fsutil;
@@ -16,7 +15,7 @@ use crate::session::{Change, SessionError};
 impl Cell {
     /// Opens the fold where it is not; the writer's lock is held, so that nobody opens it twice.
     pub(super) fn open_locked(&self) -> Result<(), SessionError> {
-        if self.live.read().unwrap_or_else(PoisonError::into_inner).is_some() {
+        if self.live.read().is_some() {
             return Ok(());
         }
         let path = self.shared.paths.log(self.id);
@@ -31,7 +30,7 @@ impl Cell {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (torn_bytes, damaged) = (live.torn_bytes, live.damaged_places);
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Some(live);
+        *self.live.write() = Some(live);
         if torn_bytes > 0 || damaged > 0 {
             self.shared.observer.changed(self.id, &Change::Recovered { torn_bytes, damaged });
         }
@@ -44,7 +43,7 @@ impl Cell {
             return Ok(());
         }
         let (is_draft, point) = {
-            let live = self.live.read().unwrap_or_else(PoisonError::into_inner);
+            let live = self.live.read();
             let Some(live) = live.as_ref() else {
                 return Err(SessionError::NotFound { id: self.id });
             };
@@ -87,7 +86,7 @@ impl Cell {
         let len = log.len().map_err(fail)?;
         if len < point.bytes {
             let shrank = std::io::Error::other("the file is shorter than what was acknowledged");
-            *self.live.write().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.live.write() = None;
             return Err(LogError::io("continue", path, shrank));
         }
         if len > point.bytes {
