@@ -1,4 +1,6 @@
-//! Time and identity in one place, so that a test can fix them.
+//! The clock of the daemon, and the ids and random durations that depend on it.
+//!
+//! This is the only module that reads the system's clock or makes ids.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +8,7 @@ use ollm_protocol::{SessionId, Timestamp};
 use parking_lot::Mutex;
 use uuid::{ContextV7, Timestamp as UuidTime, Uuid};
 
-/// Tells the time and makes ids.
+/// A clock that also makes ids.
 ///
 /// **Invariant**: times never go backwards within one process, whatever the system's clock does.
 pub(crate) struct Clock {
@@ -15,12 +17,12 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The system's clock.
+    /// Returns a clock that follows the system's clock.
     pub(crate) fn system() -> Self {
         Self { latest_ms: Mutex::new(0), ids: Mutex::new(ContextV7::new()) }
     }
 
-    /// Now, never earlier than an earlier answer.
+    /// Returns the current time, or the latest time returned before if that is later.
     pub(crate) fn now(&self) -> Timestamp {
         let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX);
@@ -29,7 +31,7 @@ impl Clock {
         Timestamp::from_unix_ms(*latest)
     }
 
-    /// A UUID of version 7: later ones sort after earlier ones.
+    /// Returns a new UUID of version 7, which sorts after all earlier ones.
     pub(crate) fn uuid(&self) -> Uuid {
         let now_ms = u64::try_from(self.now().unix_ms()).unwrap_or_default();
         let ids = self.ids.lock();
@@ -37,19 +39,19 @@ impl Clock {
         Uuid::new_v7(UuidTime::from_unix(&*ids, seconds, u32::try_from(nanos).unwrap_or_default()))
     }
 
-    /// A duration by chance, shorter than `limit`.
+    /// Returns a random duration below `limit`.
     #[expect(
         clippy::unused_self,
-        reason = "chance belongs to the clock, so that a test can fix it"
+        reason = "randomness belongs to the clock, so that a test can fix it"
     )]
     pub(crate) fn jitter(&self, limit: Duration) -> Duration {
         let (_, low) = Uuid::new_v4().as_u64_pair();
         let nanos = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1);
-        // The upper bits of this half are the variant's; the lower ones are all by chance.
+        // The two highest bits of this half hold the variant of the UUID; all others are random.
         Duration::from_nanos((low & (u64::MAX >> 2)) % nanos)
     }
 
-    /// The id of a new session.
+    /// Returns the id of a new session.
     pub(crate) fn session_id(&self) -> SessionId {
         SessionId::from_uuid(self.uuid())
     }
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_stays_below_its_limit() {
+    fn jitter_varies_below_its_limit() {
         let clock = Clock::system();
         let limit = Duration::from_millis(100);
         let all: Vec<_> = (0..100).map(|_| clock.jitter(limit)).collect();

@@ -1,6 +1,7 @@
-//! Creating, replacing and removing files so that a crash leaves the old or the new, and nobody else reads them.
+//! Operations on files: create, replace, rename, remove.
 //!
-//! Every error carries its path. Directories are made with mode 0700, files with 0600.
+//! Directories are created with mode 0700 and files with 0600. A crash leaves the old content of a replaced file or
+//! the new one, and perhaps a temporary file beside it. Every error carries its path.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,35 +11,34 @@ use std::time::SystemTime;
 
 use tempfile::NamedTempFile;
 
-/// How the names of files begin that are not yet what they are to be.
+/// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
 
-/// A file operation that failed.
+/// A failed file operation.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {attempt} {}", path.display())]
 pub(crate) struct FsError {
-    /// What was tried, as a verb.
+    /// The failed operation, as a verb.
     pub attempt: &'static str,
-    /// On what.
+    /// The file or directory of the operation.
     pub path: PathBuf,
-    /// What the system said.
+    /// The error of the system.
     #[source]
     pub source: io::Error,
 }
 
 impl FsError {
-    /// Wraps what the system said.
     pub(crate) fn new(attempt: &'static str, path: &Path, source: io::Error) -> Self {
         Self { attempt, path: path.to_owned(), source }
     }
 }
 
-/// Whether the disk, or what this user may have of it, is full.
+/// Returns whether an error says that the disk or the user's quota is full.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Makes a directory and its missing parents, each with mode 0700, and makes an existing one private.
+/// Creates a directory and its missing parents with mode 0700, or makes an existing directory private.
 pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
     fs::DirBuilder::new()
         .recursive(true)
@@ -48,7 +48,7 @@ pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
     make_private(path, 0o700)
 }
 
-/// Takes every right of group and others from a file or directory that has any.
+/// Sets the mode of a file or directory if group or others have any right on it.
 pub(crate) fn make_private(path: &Path, mode: u32) -> Result<(), FsError> {
     let metadata = fs::metadata(path).map_err(|source| FsError::new("examine", path, source))?;
     if metadata.permissions().mode() & 0o077 == 0 {
@@ -58,7 +58,7 @@ pub(crate) fn make_private(path: &Path, mode: u32) -> Result<(), FsError> {
         .map_err(|source| FsError::new("make private", path, source))
 }
 
-/// Opens a file for reading and writing, making it with mode 0600 where it is missing.
+/// Opens a file for reading and writing; creates a missing one with mode 0600.
 pub(crate) fn open_private(path: &Path) -> Result<File, FsError> {
     OpenOptions::new()
         .read(true)
@@ -70,42 +70,39 @@ pub(crate) fn open_private(path: &Path) -> Result<File, FsError> {
         .map_err(|source| FsError::new("open", path, source))
 }
 
-/// Replaces a file's content in one step: temporary file, sync, rename, sync of the directory.
+/// Replaces the content of a file: temporary file, sync, rename, sync of the directory.
 pub(crate) fn replace_atomically(path: &Path, content: &[u8]) -> Result<(), FsError> {
     replace_with(path, |out| out.write_all(content))
 }
 
-/// Like [`replace_atomically`], with content that is written piece by piece.
+/// Replaces the content of a file like [`replace_atomically`] with what `write` writes.
 pub(crate) fn replace_with(
     path: &Path,
     write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("write", path, source);
-    let temporary = write_beside(path, write)?;
+    let temporary = write_temporary(path, write)?;
     temporary.as_file().sync_all().map_err(fail)?;
     temporary.persist(path).map_err(|failed| fail(failed.error))?;
     sync_dir(parent_of(path))
 }
 
-/// Replaces a file that says what is true only while this process runs: readers see the old or the new, and a
-/// loss of power may leave neither. It saves two syncs.
+/// Replaces the content of a file without syncing it; a power cut may leave neither the old nor the new content.
+///
+/// For files that are valid only while this process runs.
 pub(crate) fn replace_unsynced(path: &Path, content: &[u8]) -> Result<(), FsError> {
-    let temporary = write_beside(path, |out| out.write_all(content))?;
+    let temporary = write_temporary(path, |out| out.write_all(content))?;
     temporary.persist(path).map_err(|failed| FsError::new("write", path, failed.error))?;
     Ok(())
 }
 
-fn parent_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("."))
-}
-
-/// Writes a temporary file in the directory of `path`, to be renamed.
-fn write_beside(
+/// Writes a temporary file in the directory of `path`.
+fn write_temporary(
     path: &Path,
     write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
 ) -> Result<NamedTempFile, FsError> {
     let fail = |source| FsError::new("write", path, source);
-    // tempfile makes the file with mode 0600 and removes it when anything below fails.
+    // tempfile creates the file with mode 0600 and removes it when anything below fails.
     let builder = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(parent_of(path));
     let temporary = builder.map_err(fail)?;
     let mut out = io::BufWriter::with_capacity(64 * 1024, temporary.as_file());
@@ -114,7 +111,9 @@ fn write_beside(
     Ok(temporary)
 }
 
-/// Removes what [`replace_atomically`] left in a directory when it was killed before `before`; returns how many.
+/// Removes the temporary files in a directory that were modified before `before`; returns their number.
+///
+/// Such files remain when a process is killed while it replaces a file.
 pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize, FsError> {
     let fail = |source| FsError::new("list", dir, source);
     let mut swept = 0;
@@ -131,55 +130,53 @@ pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize,
     Ok(swept)
 }
 
-/// Makes renames, creations and removals in a directory durable.
+/// Makes creations, renames and removals in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
     File::open(path)
         .and_then(|dir| dir.sync_all())
         .map_err(|source| FsError::new("sync the directory", path, source))
 }
 
-/// Renames a file and makes that durable; both must lie in one directory.
+/// Renames a file within its directory and makes the rename durable.
 pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
     #[expect(clippy::disallowed_methods, reason = "the directory is synced right after")]
     let renamed = fs::rename(from, to);
     renamed.map_err(|source| FsError::new("rename", from, source))?;
-    sync_dir(to.parent().unwrap_or(Path::new(".")))
+    sync_dir(parent_of(to))
 }
 
-/// The size of a file in bytes; `None` where there is none.
+/// Returns the size of a file in bytes, or `None` if it cannot be examined.
 pub(crate) fn file_len(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|metadata| metadata.len())
 }
 
-/// Removes a file; one that is missing is no error.
+/// Removes a file if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), FsError> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(FsError::new("remove", path, source))
-        }
-        _ => Ok(()),
-    }
+    unless_missing(fs::remove_file(path)).map_err(|source| FsError::new("remove", path, source))
 }
 
-/// Takes all content out of a file and makes that durable; one that is missing is no error.
+/// Removes a directory and all its content if it exists.
+pub(crate) fn remove_dir_all(path: &Path) -> Result<(), FsError> {
+    unless_missing(fs::remove_dir_all(path)).map_err(|source| FsError::new("remove", path, source))
+}
+
+/// Truncates a file to zero bytes, durably, if it exists.
 pub(crate) fn empty_file(path: &Path) -> Result<(), FsError> {
     let emptied = OpenOptions::new().write(true).truncate(true).open(path);
-    match emptied.and_then(|file| file.sync_all()) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(FsError::new("empty", path, source))
-        }
-        _ => Ok(()),
+    unless_missing(emptied.and_then(|file| file.sync_all()))
+        .map_err(|source| FsError::new("empty", path, source))
+}
+
+/// Turns the error of a missing file into success.
+fn unless_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
     }
 }
 
-/// Removes a directory and all in it; one that is missing is no error.
-pub(crate) fn remove_dir_all(path: &Path) -> Result<(), FsError> {
-    match fs::remove_dir_all(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(FsError::new("remove", path, source))
-        }
-        _ => Ok(()),
-    }
+fn parent_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -187,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_made_is_private_and_replaced_whole() {
+    fn replaced_files_are_private_and_leave_no_temporary_file() {
         let home = tempfile::tempdir().expect("a scratch directory");
         let dir = home.path().join("a/b");
         create_private_dir(&dir).expect("creates");
@@ -200,9 +197,16 @@ mod tests {
         assert_eq!(fs::metadata(&file).expect("exists").permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&dir).expect("exists").permissions().mode() & 0o777, 0o700);
         assert_eq!(fs::read_dir(&dir).expect("lists").count(), 1, "no temporary file is left");
-        drop(open_private(&dir.join(".tmp-killed")).expect("creates"));
-        let count = |before| sweep_temporaries(&dir, before).expect("sweeps");
-        assert_eq!(count(SystemTime::UNIX_EPOCH), 0, "a younger one may be in use");
+    }
+
+    #[test]
+    fn sweep_removes_old_temporary_files_only() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let file = dir.path().join("x.json");
+        replace_atomically(&file, b"one").expect("writes");
+        drop(open_private(&dir.path().join(".tmp-killed")).expect("creates"));
+        let count = |before| sweep_temporaries(dir.path(), before).expect("sweeps");
+        assert_eq!(count(SystemTime::UNIX_EPOCH), 0, "a younger file may be in use");
         let later = SystemTime::now() + std::time::Duration::from_secs(60);
         assert_eq!((count(later), count(later)), (1, 0));
         assert!(file.exists());

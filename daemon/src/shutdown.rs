@@ -1,10 +1,10 @@
-//! Every task of the daemon, and the one signal that ends them.
+//! The tasks of the daemon, and the two states that end them.
 //!
-//! The signal has two stages: *stopping* asks everyone to finish, *forced* says that the time for it is over.
-//! Both are states and not messages, so that nobody can miss one by looking too late.
+//! *Stopping* asks every task to finish; *forced* ends those that have not finished in time. Both are states and
+//! not messages, so that a task that looks late still sees them.
 //!
-//! **Invariant**: the only caller of `tokio::spawn`; what it spawns is waited for at shutdown, the watch for the
-//! second signal excepted.
+//! **Invariant**: this is the only caller of `tokio::spawn`. Shutdown waits for every task spawned here, except the
+//! one that waits for a second signal.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Spawns tasks and tells them when to end; clones share everything.
+/// A handle that spawns tasks and ends them; clones share everything.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tasks {
     stopping: CancellationToken,
@@ -22,12 +22,11 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// No tasks yet.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// Runs a task of its own that shutdown waits for.
+    /// Spawns a task that shutdown waits for.
     ///
     /// Dropping the handle leaves the task running.
     #[expect(clippy::disallowed_methods, reason = "this is where tasks are tracked")]
@@ -39,18 +38,20 @@ impl Tasks {
         tokio::spawn(self.tracker.track_future(task))
     }
 
-    /// Runs a task that shutdown does not wait for: one that watches the shutdown itself, and ends with the runtime.
+    /// Spawns a task that shutdown does not wait for; it ends with the runtime.
+    ///
+    /// For a task that watches the shutdown itself.
     #[expect(clippy::disallowed_methods, reason = "this is where tasks are spawned")]
     pub(crate) fn spawn_watch(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(tokio::spawn(task));
     }
 
-    /// Asks every task to finish; calling it again changes nothing.
+    /// Asks every task to finish. Idempotent.
     pub(crate) fn stop(&self) {
         self.stopping.cancel();
     }
 
-    /// Whether tasks were asked to finish.
+    /// Returns whether tasks were asked to finish.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.is_cancelled()
     }
@@ -60,20 +61,20 @@ impl Tasks {
         self.stopping.cancelled().await;
     }
 
-    /// Tells every task to end at once, whatever it is doing.
+    /// Ends every task, whether it has finished or not.
     pub(crate) fn force(&self) {
         self.stopping.cancel();
         self.forced.cancel();
     }
 
-    /// Waits until tasks are to end at once. Cancel safe.
+    /// Waits until tasks must end at once. Cancel safe.
     pub(crate) async fn forced(&self) {
         self.forced.cancelled().await;
     }
 
-    /// Asks every task to finish and waits for them, at most for `deadline`; then tells them to end at once.
+    /// Asks every task to finish, waits for them until `deadline` has passed, then forces the remaining ones.
     ///
-    /// Returns how many were still running at the deadline.
+    /// Returns how many tasks were still running at the deadline.
     pub(crate) async fn drain(&self, deadline: Duration) -> usize {
         self.stop();
         self.tracker.close();
@@ -97,13 +98,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn drain_waits_for_what_finishes() {
+    async fn drain_waits_for_tasks_that_finish() {
         let tasks = Tasks::new();
         let (done, finished) = oneshot::channel();
         let inner = tasks.clone();
         drop(tasks.spawn(async move {
             inner.stopping().await;
-            done.send(()).expect("somebody waits");
+            done.send(()).expect("the test receives");
         }));
         assert!(!tasks.is_stopping());
         assert_eq!(tasks.drain(Duration::from_secs(60)).await, 0);
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn drain_gives_up_and_says_so() {
+    async fn drain_forces_tasks_at_the_deadline_and_counts_them() {
         let tasks = Tasks::new();
         drop(tasks.spawn(std::future::pending::<()>()));
         assert_eq!(tasks.drain(Duration::ZERO).await, 1);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_signal_ends_the_waiting() {
+    async fn drain_returns_at_once_when_forced() {
         let tasks = Tasks::new();
         drop(tasks.spawn(std::future::pending::<()>()));
         tasks.force();
