@@ -1,8 +1,10 @@
-//! What is remembered beside the sessions: of a project in `projects/<projectHash>.json`, of all of them in
-//! `global.json`. Small files, replaced atomically.
+//! The state of projects and of the home: current sessions and shared context entries, in small JSON files.
 //!
-//! Reads and writes block on the disk. **Invariant**: a file that cannot be read as what it should be is never
-//! replaced by one with context entries, which would lose what a person wrote. FORMAT.md, "Projects".
+//! `projects/<projectHash>.json` holds one project, `global.json` the context entries of all sessions. Files are
+//! replaced atomically; reads and writes block on the disk.
+//!
+//! **Invariant**: a file that cannot be parsed is never replaced, because it may hold text that a person wrote.
+//! FORMAT.md, "Projects".
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +21,7 @@ use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
 use crate::session::project;
 
-/// The file of one project.
+/// The content of `projects/<projectHash>.json`.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct ProjectFile {
@@ -30,56 +32,51 @@ struct ProjectFile {
     entries: StoredEntries,
 }
 
-/// The file of all projects.
+/// The content of `global.json`.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct GlobalFile {
     entries: StoredEntries,
 }
 
-/// Context entries by their keys.
+/// Context entries by key.
 pub(crate) type StoredEntries = BTreeMap<String, StoredEntry>;
 
-/// A context entry without its key and its scope, which are those of where it is kept.
+/// A context entry without its key and scope, which follow from its place in the files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredEntry {
-    /// The text.
     pub content: String,
-    /// Lower comes first.
+    /// The position among other entries; lower values come first.
     pub priority: i32,
-    /// Who contributed it.
+    /// The contributor, for example `user`.
     pub source: String,
 }
 
-/// Whose context entries are meant.
+/// The scope of context entries that belong to no single session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner<'a> {
-    /// Every session of this home.
+    /// All sessions of this home.
     Global,
-    /// Every session of the project with this canonical path.
+    /// All sessions of the project with this canonical path.
     Project(&'a str),
 }
 
-/// A project could not be named or remembered.
+/// An error in the path or the files of a project.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProjectError {
-    /// The path is not that of a directory.
+    /// The path is not a directory.
     #[error("the project path {path:?} is not a directory that can be opened")]
     NoDirectory {
-        /// As it was given.
+        /// The path as the client gave it.
         path: String,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
     /// The path cannot be written as JSON.
     #[error("the project path {} is not valid UTF-8", path.display())]
-    NotUtf8 {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The disk refused.
+    NotUtf8 { path: PathBuf },
+    /// A file could not be read or written.
     #[error(transparent)]
     Storage(#[from] FsError),
 }
@@ -88,25 +85,25 @@ pub(crate) enum ProjectError {
 pub(crate) struct Projects {
     dir: PathBuf,
     global: PathBuf,
-    /// Held over read, change and write of a file, so that two changes do not overwrite each other.
+    /// Held while a file is read, changed and written, so that no change overwrites another one.
     changing: Mutex<()>,
 }
 
 impl Projects {
-    /// What is remembered in a home; its directory of projects is made when the first one is.
+    /// Returns the projects of a home; the first write creates their directory.
     pub(crate) fn new(home: &Path) -> Self {
         let (dir, global) = (home.join("projects"), home.join("global.json"));
         Self { dir, global, changing: Mutex::new(()) }
     }
 
-    /// The canonical path of a project's directory.
+    /// Returns the canonical path of a project's directory.
     ///
     /// **Errors**: `NoDirectory`, `NotUtf8`.
     pub(crate) fn canonical(path: &str) -> Result<String, ProjectError> {
         let refuse = |source| ProjectError::NoDirectory { path: path.to_owned(), source };
         if !Path::new(path).is_absolute() {
             return Err(refuse(io::Error::other(
-                "the daemon has no working directory: give it absolute",
+                "the path must be absolute, because the daemon has no working directory",
             )));
         }
         let found = fs::canonicalize(path).map_err(refuse)?;
@@ -119,33 +116,37 @@ impl Projects {
             .map_err(|path| ProjectError::NotUtf8 { path: path.into() })
     }
 
-    /// The canonical path where the directory exists, else the path as it was given: a project whose
-    /// directory is gone can still be asked about.
+    /// Returns the canonical path, or the path as given if the directory does not exist.
+    ///
+    /// For queries, which must also work for a project whose directory was removed.
     pub(crate) fn lenient(path: &str) -> String {
         Self::canonical(path).unwrap_or_else(|_| path.to_owned())
     }
 
-    /// The session that a project goes on with.
+    /// Returns the current session of a project; a file that cannot be parsed names none.
     pub(crate) fn current(&self, path: &str) -> Result<Option<SessionId>, ProjectError> {
-        Ok(self.read(path)?.current_session)
+        match read_or_default::<ProjectFile>(&self.file(path)) {
+            Err(error) if error.source.kind() == io::ErrorKind::InvalidData => Ok(None),
+            read => Ok(read?.current_session),
+        }
     }
 
-    /// Sets or forgets the session that a project goes on with.
+    /// Sets or clears the current session of a project.
     pub(crate) fn set_current(
         &self,
         path: &str,
         id: Option<SessionId>,
     ) -> Result<(), ProjectError> {
         let _guard = self.changing.lock();
-        self.write(path, id)
+        self.store_current(path, id)
     }
 
-    /// The context entries that somebody owns; a file that cannot be read has none, which the log says.
+    /// Returns the context entries of a scope; logs a file that cannot be read and returns no entries.
     pub(crate) fn entries(&self, owner: Owner<'_>) -> StoredEntries {
         let read = match owner {
-            Owner::Global => read_whole::<GlobalFile>(&self.global).map(|file| file.entries),
+            Owner::Global => read_or_default::<GlobalFile>(&self.global).map(|file| file.entries),
             Owner::Project(path) => {
-                read_whole::<ProjectFile>(&self.file(path)).map(|file| file.entries)
+                read_or_default::<ProjectFile>(&self.file(path)).map(|file| file.entries)
             }
         };
         read.unwrap_or_else(|error| {
@@ -154,7 +155,7 @@ impl Projects {
         })
     }
 
-    /// Sets or removes a context entry; false where that changes nothing.
+    /// Sets or removes a context entry; returns false if that changes nothing.
     pub(crate) fn set_entry(
         &self,
         owner: Owner<'_>,
@@ -164,7 +165,7 @@ impl Projects {
         let _guard = self.changing.lock();
         match owner {
             Owner::Global => {
-                let mut file = read_whole::<GlobalFile>(&self.global)?;
+                let mut file = read_or_default::<GlobalFile>(&self.global)?;
                 let is_changed = put(&mut file.entries, key, entry);
                 if is_changed {
                     replace(&self.global, &file)?;
@@ -172,25 +173,18 @@ impl Projects {
                 Ok(is_changed)
             }
             Owner::Project(path) => {
-                let mut file = read_whole::<ProjectFile>(&self.file(path))?;
-                path.clone_into(&mut file.path);
-                let is_changed = put(&mut file.entries, key, entry);
-                if is_changed {
-                    fsutil::create_private_dir(&self.dir)?;
-                    replace(&self.file(path), &file)?;
-                }
-                Ok(is_changed)
+                self.change_project(path, |file| put(&mut file.entries, key, entry))
             }
         }
     }
 
-    /// Forgets a session wherever it is current.
+    /// Clears the current session of every project where it is `id`.
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
         let _guard = self.changing.lock();
-        self.paths_with(id).iter().try_for_each(|path| self.write(path, None))
+        self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))
     }
 
-    /// Removes half-written files that a crash left.
+    /// Removes the temporary files that a crash left in the directory of projects; returns their number.
     pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
         if !self.dir.exists() {
             return Ok(0);
@@ -198,15 +192,34 @@ impl Projects {
         fsutil::sweep_temporaries(&self.dir, before)
     }
 
-    fn write(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {
-        let known = read_whole::<ProjectFile>(&self.file(path))?;
-        let file = ProjectFile { path: path.to_owned(), current_session: id, ..known };
-        fsutil::create_private_dir(&self.dir)?;
-        Ok(replace(&self.file(path), &file)?)
+    fn store_current(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {
+        self.change_project(path, |file| {
+            file.current_session = id;
+            true
+        })
+        .map(drop)
     }
 
-    /// The projects whose current session is this; a session may be current in a project that is not its own.
-    fn paths_with(&self, id: SessionId) -> Vec<String> {
+    /// Reads the file of a project and writes it again if `change` returns true; returns what it returned.
+    fn change_project(
+        &self,
+        path: &str,
+        change: impl FnOnce(&mut ProjectFile) -> bool,
+    ) -> Result<bool, ProjectError> {
+        let mut file = read_or_default::<ProjectFile>(&self.file(path))?;
+        path.clone_into(&mut file.path);
+        let is_changed = change(&mut file);
+        if is_changed {
+            fsutil::create_private_dir(&self.dir)?;
+            replace(&self.file(path), &file)?;
+        }
+        Ok(is_changed)
+    }
+
+    /// Returns the paths of the projects whose current session is `id`.
+    ///
+    /// All files are read, because a session may be current in a project that is not its own.
+    fn paths_with_current(&self, id: SessionId) -> Vec<String> {
         let Ok(files) = fs::read_dir(&self.dir) else { return Vec::new() };
         files
             .filter_map(|file| {
@@ -220,22 +233,12 @@ impl Projects {
     fn file(&self, path: &str) -> PathBuf {
         self.dir.join(format!("{}.json", project::hash(path)))
     }
-
-    /// A file that cannot be read as a project counts as naming no session.
-    fn read(&self, path: &str) -> Result<ProjectFile, ProjectError> {
-        match read_whole(&self.file(path)) {
-            Err(error) if error.source.kind() == io::ErrorKind::InvalidData => {
-                Ok(ProjectFile::default())
-            }
-            read => Ok(read?),
-        }
-    }
 }
 
-/// Reads a file; one that is missing is the default.
+/// Reads a JSON file; returns the default for a missing one.
 ///
-/// **Errors**: of kind `InvalidData` where it is not what it should be.
-fn read_whole<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsError> {
+/// **Errors**: of kind `InvalidData` for a file that cannot be parsed.
+fn read_or_default<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsError> {
     match fs::read(file) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             FsError::new("read", file, io::Error::new(io::ErrorKind::InvalidData, error))
@@ -251,10 +254,9 @@ fn replace(file: &Path, value: &impl Serialize) -> Result<(), FsError> {
     fsutil::replace_atomically(file, &json)
 }
 
-/// Sets or removes an entry; false where that changes nothing.
+/// Sets or removes an entry; returns false if that changes nothing.
 fn put(entries: &mut StoredEntries, key: &str, entry: Option<StoredEntry>) -> bool {
-    let before = entries.get(key);
-    if before == entry.as_ref() {
+    if entries.get(key) == entry.as_ref() {
         return false;
     }
     match entry {
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_current_session_is_remembered_and_forgotten_everywhere() {
+    fn forget_clears_the_current_session_of_every_project() {
         let home = tempfile::tempdir().expect("a scratch directory");
         let projects = Projects::new(home.path());
         let clock = crate::clock::Clock::system();
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_kept_beside_the_current_session_and_never_lost_to_a_slip_of_the_pen() {
+    fn entries_survive_changes_of_the_current_session_and_unreadable_files_are_not_replaced() {
         let home = tempfile::tempdir().expect("a scratch directory");
         let projects = Projects::new(home.path());
         let id = crate::clock::Clock::system().session_id();
@@ -298,7 +300,7 @@ mod tests {
         for owner in [Owner::Global, Owner::Project("/a")] {
             let set = |key: &str, entry| projects.set_entry(owner, key, entry).expect("writes");
             assert!(set("style", Some(entry("tabs"))));
-            assert!(!set("style", Some(entry("tabs"))), "it is there");
+            assert!(!set("style", Some(entry("tabs"))), "the entry is stored already");
             assert!(set("more", Some(entry("x"))) && set("more", None) && !set("more", None));
             let kept = projects.entries(owner);
             assert_eq!(kept.into_iter().collect::<Vec<_>>(), [("style".into(), entry("tabs"))]);
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_project_must_be_a_directory_named_from_the_root() {
+    fn canonical_requires_an_absolute_path_of_a_directory() {
         assert!(matches!(Projects::canonical("relative"), Err(ProjectError::NoDirectory { .. })));
         assert!(matches!(
             Projects::canonical("/no/such/place"),
