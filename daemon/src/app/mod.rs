@@ -68,7 +68,7 @@ use crate::catalog::{Catalog, CatalogError};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::ContextError;
-use crate::events::Events;
+use crate::events::EventRing;
 use crate::goal::GoalError;
 use crate::model::{ModelError, Models};
 use crate::projects::{ProjectError, Projects};
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     /// What projects remember.
     pub projects: Projects,
     /// Who is told what happens.
-    pub events: Events,
+    pub events: EventRing,
     /// Time and ids.
     pub clock: Arc<Clock>,
     /// The model server.

@@ -11,7 +11,7 @@ use super::{
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
-use crate::events::Events;
+use crate::events::EventRing;
 use crate::model::Models;
 use crate::projects::Projects;
 use crate::session::{Change, Observer, Sessions, SessionsOptions};
@@ -46,7 +46,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         sessions,
         catalog: Arc::new(catalog),
         projects: Projects::new(dir),
-        events: Events::new(Arc::clone(&clock)),
+        events: EventRing::new(Arc::clone(&clock)),
         clock,
         models: Models::new(settings, clock_too, Tasks::new()),
         chats: Chats::default(),

@@ -22,7 +22,7 @@ use crate::app::{
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::events::Events;
+use crate::events::EventRing;
 use crate::flags::Flags;
 use crate::model::Models;
 use crate::projects::Projects;
@@ -131,7 +131,7 @@ impl Parts {
         start::log_warnings(&warnings);
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
-        let events = Events::new(Arc::clone(&clock));
+        let events = EventRing::new(Arc::clone(&clock));
         let retention = Arc::new(Retention::default());
         let announcer = Arc::new(Announcer::new(events.clone(), Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
@@ -233,7 +233,7 @@ impl Parts {
 /// Everything that the steps of conversations need.
 fn core(
     dir: &std::path::Path,
-    (sessions, catalog, events): (Sessions, Arc<Catalog>, Events),
+    (sessions, catalog, events): (Sessions, Arc<Catalog>, EventRing),
     config: Config,
     (clock, tasks): (Arc<Clock>, &Tasks),
 ) -> Core {

@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 
 use crate::app::Retention;
 use crate::catalog::Catalog;
-use crate::events::{EventDraft, Events};
+use crate::events::{EventDraft, EventRing};
 use crate::session::index::OpenHint;
 use crate::session::{Change, Hints, Observer};
 
 /// Told by the writers of all sessions.
 pub(super) struct Announcer {
-    events: Events,
+    events: EventRing,
     retention: Arc<Retention>,
     /// Set once; weak, because the catalog reads the sessions that announce here.
     catalog: OnceLock<Weak<Catalog>>,
 }
 
 impl Announcer {
-    pub(super) fn new(events: Events, retention: Arc<Retention>) -> Self {
+    pub(super) fn new(events: EventRing, retention: Arc<Retention>) -> Self {
         Self { events, retention, catalog: OnceLock::new() }
     }
 

@@ -1,11 +1,12 @@
-//! The event ring: what happened lately, for everyone who asks.
+//! The event ring: the newest events of all sessions, for any number of subscribers.
 //!
-//! Publishing never waits and never grows memory: the ring has a fixed number of places, and a subscriber that
-//! is slower than the ring is told how many events it missed and goes on. A subscription is a place in the
-//! ring and nothing else, so replaying from `since` and following live are the same thing.
+//! Publishing never waits and never allocates without bound: the ring has a fixed capacity, and a subscriber that is
+//! slower receives the number of events it missed and continues behind them. A subscription is a position in the
+//! ring, so a replay from `since` and live events are the same thing.
 //!
-//! **Invariants**: event numbers count from 1 without a gap within an epoch; for a subscriber without filter, events
-//! received plus events reported as missed are the events published, but for those of thresholds that others named.
+//! **Invariants**: event numbers start at 1 and have no gaps within an epoch. For a subscriber without a filter, events
+//! received plus events reported as missed equal the events published, except for thresholds that only other
+//! subscribers asked for.
 
 mod thresholds;
 
@@ -22,33 +23,30 @@ use tokio::sync::watch;
 use self::thresholds::{DEFAULT_THRESHOLD, Thresholds};
 use crate::clock::Clock;
 
-/// Events kept for replay. A client that reconnects after a restart of its editor finds several minutes of
-/// busy work; an event takes about 300 bytes, so a full ring takes about 1.2 MB. Larger costs idle memory.
+/// Number of events kept for replay: several minutes of busy work, enough for an editor to restart. An event takes
+/// about 300 bytes, so a full ring takes about 1.2 MB of memory even when the daemon is idle.
 const RING_EVENTS: usize = 4096;
 
-/// An event before it has its number.
+/// An event without its number and epoch.
 #[derive(Clone, Debug)]
 pub(crate) struct EventDraft {
-    /// The session it is about.
     pub session_id: Option<SessionId>,
-    /// The record it is about.
+    /// The record that caused the event.
     pub seq: Option<Seq>,
-    /// What happened.
     pub kind: EventKind,
-    /// When.
     pub at: Timestamp,
-    /// What the kind says of it.
+    /// The data of the kind (PROTOCOL.md).
     pub data: Value,
 }
 
-/// Which events a subscriber wants; `Lagged` and `Resync` it always gets.
+/// The events that a subscriber receives, besides `Lagged` and `Resync`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventFilter {
-    /// Only those of one session.
+    /// The only session, or `None` for all.
     pub session_id: Option<SessionId>,
-    /// Only these kinds; empty means all.
+    /// The only kinds; empty means all.
     pub kinds: Vec<EventKind>,
-    /// Shares of the prompt limit at which a context is told of, beside the default.
+    /// Shares of the prompt limit that cause a `ContextThreshold` event, besides the default share.
     pub thresholds: Vec<f64>,
 }
 
@@ -65,48 +63,47 @@ impl EventFilter {
     }
 }
 
-/// Where events are published and subscribed to; clones share one ring.
+/// A handle to the event ring; clones share one ring.
 #[derive(Clone)]
-pub(crate) struct Events(Arc<Shared>);
+pub(crate) struct EventRing(Arc<RingShared>);
 
-struct Shared {
+struct RingShared {
     epoch: String,
     clock: Arc<Clock>,
     capacity: usize,
     /// Held for a push or one search, never across an await.
-    ring: Mutex<Ring>,
-    /// The number of the newest event, to wake who waits for the next.
+    state: Mutex<RingState>,
+    /// The number of the newest event; wakes waiting subscriptions.
     newest: watch::Sender<u64>,
     subscriptions: AtomicUsize,
 }
 
-struct Ring {
+struct RingState {
     events: VecDeque<Arc<Event>>,
-    /// The number of the event that comes next.
+    /// The number of the next event to be published.
     next: u64,
-    /// What subscriptions want to be told of.
     thresholds: Thresholds,
 }
 
-impl Ring {
-    /// The number of the oldest event that is still there, or of the next one.
+impl RingState {
+    /// Returns the number of the oldest event in the ring, or of the next event if the ring is empty.
     fn oldest(&self) -> u64 {
         self.next - self.events.len() as u64
     }
 }
 
-impl Events {
-    /// An empty ring with an epoch of its own.
+impl EventRing {
+    /// Returns an empty ring with a new epoch.
     pub(crate) fn new(clock: Arc<Clock>) -> Self {
         Self::with_capacity(clock, RING_EVENTS)
     }
 
     fn with_capacity(clock: Arc<Clock>, capacity: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(RingShared {
             epoch: clock.uuid().to_string(),
             clock,
             capacity,
-            ring: Mutex::new(Ring {
+            state: Mutex::new(RingState {
                 events: VecDeque::new(),
                 next: 1,
                 thresholds: Thresholds::default(),
@@ -116,26 +113,26 @@ impl Events {
         }))
     }
 
-    /// The run of the daemon; changes with every start.
+    /// Returns the epoch, which identifies this run of the daemon.
     pub(crate) fn epoch(&self) -> &str {
         &self.0.epoch
     }
 
-    /// Live subscriptions.
+    /// Returns the number of open subscriptions.
     pub(crate) fn subscriptions(&self) -> usize {
         self.0.subscriptions.load(Ordering::Relaxed)
     }
 
-    /// The shares of a prompt limit at which `ContextThreshold` is to be published, in rising order.
+    /// Returns the shares of a prompt limit at which a `ContextThreshold` event is published, in rising order.
     pub(crate) fn thresholds(&self) -> Vec<f64> {
-        let mut ring = self.0.ring.lock();
+        let mut ring = self.0.state.lock();
         let oldest = ring.oldest();
         ring.thresholds.in_force(oldest)
     }
 
-    /// Appends an event and returns its number; never waits, from any thread.
+    /// Publishes an event and returns its number. Never waits; callable from any thread.
     pub(crate) fn publish(&self, draft: EventDraft) -> u64 {
-        let mut ring = self.0.ring.lock();
+        let mut ring = self.0.state.lock();
         let number = ring.next;
         if ring.events.len() == self.0.capacity {
             ring.events.pop_front();
@@ -150,20 +147,20 @@ impl Events {
             data: draft.data,
         }));
         ring.next += 1;
-        // Sent under the lock, so that the number can only grow.
+        // Sent while the lock is held, so that the number only grows.
         self.0.newest.send_replace(number);
         number
     }
 
-    /// Follows the ring from now on, or from the event after `since`.
+    /// Subscribes to the events after `since`, or to those from now on.
     pub(crate) fn subscribe(
         &self,
         filter: EventFilter,
         since: Option<&EventCursor>,
     ) -> EventSubscription {
-        let mut ring = self.0.ring.lock();
-        ring.thresholds.name(&filter.thresholds);
-        let place = since.map(|since| {
+        let mut ring = self.0.state.lock();
+        ring.thresholds.add(&filter.thresholds);
+        let position = since.map(|since| {
             let next = since.event_seq.saturating_add(1);
             let known = since.epoch == self.0.epoch && (ring.oldest()..=ring.next).contains(&next);
             known.then_some(next)
@@ -173,34 +170,35 @@ impl Events {
             shared: Arc::clone(&self.0),
             newest: self.0.newest.subscribe(),
             filter,
-            next: place.flatten().unwrap_or(ring.next),
-            resync: matches!(place, Some(None)),
+            next: position.flatten().unwrap_or(ring.next),
+            resync: matches!(position, Some(None)),
         }
     }
 }
 
-impl Shared {
+impl RingShared {
+    /// Returns an event that only one subscriber receives.
     fn notice(&self, kind: EventKind, event_seq: u64, data: Value) -> Arc<Event> {
         let (epoch, at) = (self.epoch.clone(), self.clock.now());
         Arc::new(Event { epoch, event_seq, session_id: None, seq: None, kind, at, data })
     }
 }
 
-/// A place in the ring; dropping it ends the subscription.
+/// A position in the ring; dropping it ends the subscription.
 pub(crate) struct EventSubscription {
-    shared: Arc<Shared>,
+    shared: Arc<RingShared>,
     newest: watch::Receiver<u64>,
     filter: EventFilter,
-    /// The number of the next event to look at.
+    /// The number of the next event to examine.
     next: u64,
-    /// `since` could not be replayed from, and the subscriber does not know yet.
+    /// Whether the subscriber must still be notified that its `since` cannot be replayed.
     resync: bool,
 }
 
 impl EventSubscription {
-    /// The next event that the filter admits, or word of events that are lost.
+    /// Waits for the next event that the filter admits, or for a notice of missed events.
     ///
-    /// **Cancel safety**: an event is taken only by the call that returns it.
+    /// **Cancel safety**: a canceled call takes no event.
     pub(crate) async fn next(&mut self) -> Arc<Event> {
         loop {
             self.newest.mark_unchanged();
@@ -208,18 +206,18 @@ impl EventSubscription {
                 return event;
             }
             if self.newest.changed().await.is_err() {
-                // The sender lives in `shared`, which this subscription holds.
+                // Unreachable: the sender is owned by `shared`, which this subscription holds.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// The next event that is there already.
+    /// Returns the next event that is already in the ring, without waiting.
     pub(crate) fn take(&mut self) -> Option<Arc<Event>> {
         if std::mem::take(&mut self.resync) {
             return Some(self.shared.notice(EventKind::Resync, self.next - 1, Value::Null));
         }
-        let ring = self.shared.ring.lock();
+        let ring = self.shared.state.lock();
         let oldest = ring.oldest();
         if self.next < oldest {
             let missed = oldest - self.next;
@@ -242,9 +240,9 @@ impl EventSubscription {
 impl Drop for EventSubscription {
     fn drop(&mut self) {
         self.shared.subscriptions.fetch_sub(1, Ordering::Relaxed);
-        let mut ring = self.shared.ring.lock();
+        let mut ring = self.shared.state.lock();
         let next = ring.next;
-        ring.thresholds.leave(&self.filter.thresholds, next);
+        ring.thresholds.remove(&self.filter.thresholds, next);
     }
 }
 

@@ -1,11 +1,11 @@
-//! What a subscriber sees, by where it starts and how slow it is.
+//! The events that a subscriber receives, by its position, its speed and its filter.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn ring(capacity: usize) -> Events {
-    Events::with_capacity(Arc::new(Clock::system()), capacity)
+fn ring(capacity: usize) -> EventRing {
+    EventRing::with_capacity(Arc::new(Clock::system()), capacity)
 }
 
 fn draft(kind: EventKind, session_id: Option<SessionId>) -> EventDraft {
@@ -13,23 +13,23 @@ fn draft(kind: EventKind, session_id: Option<SessionId>) -> EventDraft {
     EventDraft { session_id, seq: None, kind, at, data: Value::Null }
 }
 
-fn publish(events: &Events, n: usize) {
+fn publish(events: &EventRing, n: usize) {
     for _ in 0..n {
         events.publish(draft(EventKind::MessageRecorded, None));
     }
 }
 
-/// What is there now, as `(kind, number)`.
-fn seen(subscription: &mut EventSubscription) -> Vec<(EventKind, u64)> {
+/// Takes all events in the ring, as `(kind, number)`.
+fn taken(subscription: &mut EventSubscription) -> Vec<(EventKind, u64)> {
     std::iter::from_fn(|| subscription.take()).map(|event| (event.kind, event.event_seq)).collect()
 }
 
-fn cursor(events: &Events, event_seq: u64) -> EventCursor {
+fn cursor(events: &EventRing, event_seq: u64) -> EventCursor {
     EventCursor { epoch: events.epoch().to_owned(), event_seq }
 }
 
 #[test]
-fn where_a_subscription_starts() {
+fn subscription_starts_after_since_or_resyncs() {
     use EventKind::{MessageRecorded as M, Resync as R};
     let check = |since: Option<u64>, expect: &[(EventKind, u64)]| {
         let events = ring(4);
@@ -37,7 +37,7 @@ fn where_a_subscription_starts() {
         let since = since.map(|number| cursor(&events, number));
         let mut subscription = events.subscribe(EventFilter::default(), since.as_ref());
         publish(&events, 1);
-        assert_eq!(seen(&mut subscription), expect, "{since:?}");
+        assert_eq!(taken(&mut subscription), expect, "{since:?}");
     };
     check(None, &[(M, 7)]);
     check(Some(6), &[(M, 7)]);
@@ -49,24 +49,24 @@ fn where_a_subscription_starts() {
 }
 
 #[test]
-fn the_oldest_event_there_is_can_be_replayed() {
+fn oldest_event_in_the_ring_is_replayed() {
     let events = ring(4);
     publish(&events, 5);
     let mut subscription = events.subscribe(EventFilter::default(), Some(&cursor(&events, 1)));
-    assert_eq!(seen(&mut subscription).first(), Some(&(EventKind::MessageRecorded, 2)));
+    assert_eq!(taken(&mut subscription).first(), Some(&(EventKind::MessageRecorded, 2)));
 }
 
 #[test]
-fn another_epoch_needs_a_resync() {
+fn cursor_of_another_epoch_causes_a_resync() {
     let events = ring(4);
     publish(&events, 1);
     let since = EventCursor { epoch: "another".to_owned(), event_seq: 1 };
     let mut subscription = events.subscribe(EventFilter::default(), Some(&since));
-    assert_eq!(seen(&mut subscription), [(EventKind::Resync, 1)]);
+    assert_eq!(taken(&mut subscription), [(EventKind::Resync, 1)]);
 }
 
 #[test]
-fn filters_admit_what_they_say_and_always_the_loss() {
+fn filter_admits_its_session_and_kinds_and_always_lagged() {
     let events = ring(4);
     let clock = Clock::system();
     let (mine, other) = (clock.session_id(), clock.session_id());
@@ -76,18 +76,18 @@ fn filters_admit_what_they_say_and_always_the_loss() {
     events.publish(draft(EventKind::SessionSaved, Some(other)));
     events.publish(draft(EventKind::SessionClosed, Some(mine)));
     events.publish(draft(EventKind::SessionSaved, Some(mine)));
-    assert_eq!(seen(&mut subscription), [(EventKind::SessionSaved, 3)]);
+    assert_eq!(taken(&mut subscription), [(EventKind::SessionSaved, 3)]);
     publish(&events, 5);
-    assert_eq!(seen(&mut subscription), [(EventKind::Lagged, 4)]);
-    assert_eq!(subscription.next, 9, "goes on after what was missed");
+    assert_eq!(taken(&mut subscription), [(EventKind::Lagged, 4)]);
+    assert_eq!(subscription.next, 9, "continues after the missed events");
 }
 
-fn naming(thresholds: &[f64]) -> EventFilter {
+fn filter_with(thresholds: &[f64]) -> EventFilter {
     EventFilter { thresholds: thresholds.to_vec(), ..EventFilter::default() }
 }
 
-/// A context passes every share in force on its way up.
-fn fill_up(events: &Events) {
+/// Publishes one event for every share in force.
+fn publish_thresholds(events: &EventRing) {
     for share in events.thresholds() {
         let data = json!({ "threshold": share });
         events.publish(EventDraft { data, ..draft(EventKind::ContextThreshold, None) });
@@ -100,32 +100,36 @@ fn shares(subscription: &mut EventSubscription) -> Vec<f64> {
 }
 
 #[test]
-fn each_subscription_sees_its_own_thresholds_and_the_default() {
+fn subscription_receives_its_own_thresholds_and_the_default() {
     let events = ring(16);
-    let mut plain = events.subscribe(naming(&[]), None);
-    let mut half = events.subscribe(naming(&[0.5, 1.0]), None);
-    let mut other = events.subscribe(naming(&[0.6]), None);
-    fill_up(&events);
-    assert_eq!(shares(&mut plain), [0.85]);
+    let mut default = events.subscribe(filter_with(&[]), None);
+    let mut half = events.subscribe(filter_with(&[0.5, 1.0]), None);
+    let mut other = events.subscribe(filter_with(&[0.6]), None);
+    publish_thresholds(&events);
+    assert_eq!(shares(&mut default), [0.85]);
     assert_eq!(shares(&mut half), [0.5, 0.85, 1.0]);
     assert_eq!(shares(&mut other), [0.6, 0.85]);
 }
 
 #[test]
-fn who_comes_back_finds_what_its_thresholds_were_passed_by_meanwhile() {
+fn reconnected_subscription_receives_the_thresholds_it_missed() {
     let events = ring(4);
     publish(&events, 1);
-    drop(events.subscribe(naming(&[0.5]), None));
-    fill_up(&events);
+    drop(events.subscribe(filter_with(&[0.5]), None));
+    publish_thresholds(&events);
     let since = cursor(&events, 1);
-    assert_eq!(shares(&mut events.subscribe(naming(&[0.5]), Some(&since))), [0.5, 0.85]);
-    assert_eq!(shares(&mut events.subscribe(naming(&[]), Some(&since))), [0.85]);
+    assert_eq!(shares(&mut events.subscribe(filter_with(&[0.5]), Some(&since))), [0.5, 0.85]);
+    assert_eq!(shares(&mut events.subscribe(filter_with(&[]), Some(&since))), [0.85]);
     publish(&events, 5);
-    assert_eq!(events.thresholds(), [0.85], "nobody can replay from there any more");
+    assert_eq!(
+        events.thresholds(),
+        [0.85],
+        "the end of the subscription can no longer be replayed"
+    );
 }
 
 #[test]
-fn subscriptions_are_counted_while_they_live() {
+fn open_subscriptions_are_counted() {
     let events = ring(4);
     let first = events.subscribe(EventFilter::default(), None);
     let second = events.subscribe(EventFilter::default(), None);
@@ -135,7 +139,7 @@ fn subscriptions_are_counted_while_they_live() {
 }
 
 #[tokio::test]
-async fn a_waiting_subscriber_is_woken_from_another_thread() {
+async fn event_of_another_thread_wakes_a_waiting_subscriber() {
     let events = ring(4);
     let mut subscription = events.subscribe(EventFilter::default(), None);
     let publisher = events.clone();
@@ -146,7 +150,7 @@ async fn a_waiting_subscriber_is_woken_from_another_thread() {
 
 proptest! {
     #[test]
-    fn received_and_missed_are_all(steps in prop::collection::vec((0_usize..12, any::<bool>()), 0..20)) {
+    fn received_and_missed_events_equal_the_published_events(steps in prop::collection::vec((0_usize..12, any::<bool>()), 0..20)) {
         let events = ring(5);
         let mut subscription = events.subscribe(EventFilter::default(), None);
         let (mut sent, mut received, mut missed) = (0_u64, 0_u64, 0_u64);

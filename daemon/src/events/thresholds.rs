@@ -1,55 +1,58 @@
-//! At which shares of a prompt limit somebody wants to be told of a context.
+//! The shares of a prompt limit at which a `ContextThreshold` event is published.
 //!
-//! A share is in force while a subscription names it, and after that for as long as the ring can be replayed from
-//! that moment: who comes back with `since` finds what happened meanwhile as if the subscription had gone on.
+//! A share is in force while a subscription asks for it, and afterwards for as long as events from that time can be
+//! replayed: a subscriber that reconnects with `since` then receives the events that it would have received.
 
-/// The share at which everybody is told.
+/// The share that is always in force.
 pub(crate) const DEFAULT_THRESHOLD: f64 = 0.85;
-/// Most shares that are kept for who may come back; a client that names others each time does not grow memory.
-const MAX_LEFT: usize = 64;
+/// Maximum number of shares kept for subscribers that may reconnect, so that a client that asks for other shares each
+/// time does not grow memory.
+const MAX_ENDED: usize = 64;
 
-/// The shares that subscriptions named.
+/// The shares that subscriptions asked for.
 #[derive(Default)]
-pub(super) struct Thresholds(Vec<Named>);
+pub(super) struct Thresholds(Vec<RequestedShare>);
 
-struct Named {
+struct RequestedShare {
     share: f64,
-    /// Subscriptions that name it.
-    n_live: usize,
-    /// The number of the event that came next when the last of them ended.
-    left_at: u64,
+    /// The number of open subscriptions that ask for the share.
+    n_open: usize,
+    /// The number of the next event when the last of these subscriptions ended.
+    ended_at: u64,
 }
 
 impl Thresholds {
-    /// A subscription names shares.
-    pub(super) fn name(&mut self, shares: &[f64]) {
+    /// Adds the shares of a new subscription.
+    pub(super) fn add(&mut self, shares: &[f64]) {
         for share in distinct(shares) {
-            match self.0.iter_mut().find(|named| named.share == share) {
-                Some(named) => named.n_live += 1,
-                None => self.0.push(Named { share, n_live: 1, left_at: 0 }),
+            match self.0.iter_mut().find(|requested| requested.share == share) {
+                Some(requested) => requested.n_open += 1,
+                None => self.0.push(RequestedShare { share, n_open: 1, ended_at: 0 }),
             }
         }
     }
 
-    /// A subscription that named shares ends before the event with the number `next`.
-    pub(super) fn leave(&mut self, shares: &[f64], next: u64) {
+    /// Removes the shares of a subscription that ended; `next` is the number of the next event.
+    pub(super) fn remove(&mut self, shares: &[f64], next: u64) {
         for share in distinct(shares) {
-            if let Some(named) = self.0.iter_mut().find(|named| named.share == share) {
-                (named.n_live, named.left_at) = (named.n_live.saturating_sub(1), next);
+            if let Some(requested) = self.0.iter_mut().find(|requested| requested.share == share) {
+                (requested.n_open, requested.ended_at) = (requested.n_open.saturating_sub(1), next);
             }
         }
-        let left = |named: &Named| named.n_live == 0;
-        while self.0.iter().filter(|named| left(named)).count() > MAX_LEFT {
-            let all = self.0.iter().enumerate().filter(|(_, named)| left(named));
-            let Some((oldest, _)) = all.min_by_key(|(_, named)| named.left_at) else { return };
+        let has_ended = |requested: &RequestedShare| requested.n_open == 0;
+        while self.0.iter().filter(|requested| has_ended(requested)).count() > MAX_ENDED {
+            let ended = self.0.iter().enumerate().filter(|(_, requested)| has_ended(requested));
+            let Some((oldest, _)) = ended.min_by_key(|(_, requested)| requested.ended_at) else {
+                return;
+            };
             self.0.remove(oldest);
         }
     }
 
-    /// The shares in force, in rising order, when `oldest` is the first event that can be replayed.
+    /// Returns the shares in force, in rising order; `oldest` is the oldest event that can be replayed.
     pub(super) fn in_force(&mut self, oldest: u64) -> Vec<f64> {
-        self.0.retain(|named| named.n_live > 0 || named.left_at >= oldest);
-        let mut shares: Vec<f64> = self.0.iter().map(|named| named.share).collect();
+        self.0.retain(|requested| requested.n_open > 0 || requested.ended_at >= oldest);
+        let mut shares: Vec<f64> = self.0.iter().map(|requested| requested.share).collect();
         if !shares.contains(&DEFAULT_THRESHOLD) {
             shares.push(DEFAULT_THRESHOLD);
         }
@@ -58,7 +61,7 @@ impl Thresholds {
     }
 }
 
-/// Each share once.
+/// Returns each share once.
 fn distinct(shares: &[f64]) -> impl Iterator<Item = f64> {
     let first = |at: &usize| !shares[..*at].contains(&shares[*at]);
     (0..shares.len()).filter(first).map(|at| shares[at])
@@ -69,30 +72,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_union_of_what_is_named_and_the_default_is_in_force() {
+    fn shares_stay_in_force_while_requested_or_replayable() {
         let mut thresholds = Thresholds::default();
         assert_eq!(thresholds.in_force(1), [0.85]);
-        thresholds.name(&[0.9, 0.5, 0.5]);
-        thresholds.name(&[0.5, 0.85]);
+        thresholds.add(&[0.9, 0.5, 0.5]);
+        thresholds.add(&[0.5, 0.85]);
         assert_eq!(thresholds.in_force(1), [0.5, 0.85, 0.9]);
-        thresholds.leave(&[0.9, 0.5, 0.5], 7);
-        assert_eq!(thresholds.in_force(7), [0.5, 0.85, 0.9], "what comes can be replayed");
-        assert_eq!(thresholds.in_force(8), [0.5, 0.85], "one of them still names it");
-        thresholds.leave(&[0.5, 0.85], 9);
+        thresholds.remove(&[0.9, 0.5, 0.5], 7);
+        assert_eq!(thresholds.in_force(7), [0.5, 0.85, 0.9], "events from then can be replayed");
+        assert_eq!(thresholds.in_force(8), [0.5, 0.85], "one subscription still asks for 0.5");
+        thresholds.remove(&[0.5, 0.85], 9);
         assert_eq!(thresholds.in_force(10), [0.85]);
     }
 
     #[test]
-    fn who_names_others_each_time_does_not_grow_memory() {
+    fn ended_shares_are_bounded() {
         let mut thresholds = Thresholds::default();
-        thresholds.name(&[0.25]);
+        thresholds.add(&[0.25]);
         for n in 0..500_u32 {
             let share = f64::from(n) / 1000.0;
-            thresholds.name(&[share]);
-            thresholds.leave(&[share], u64::from(n));
+            thresholds.add(&[share]);
+            thresholds.remove(&[share], u64::from(n));
         }
         let kept = thresholds.in_force(0);
-        assert!(kept.len() <= MAX_LEFT + 2 && kept.contains(&0.25), "{kept:?}");
+        assert!(kept.len() <= MAX_ENDED + 2 && kept.contains(&0.25), "{kept:?}");
         assert!(kept.contains(&0.499) && !kept.contains(&0.001), "{kept:?}");
     }
 }

@@ -23,14 +23,14 @@ use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, Lim
 use tracing::{Instrument, field};
 
 use crate::app::Core;
-use crate::events::Events;
+use crate::events::EventRing;
 use crate::shutdown::Tasks;
 use error::RpcError;
 
 /// Everything that handlers work with.
 pub(crate) struct Handles {
     /// Where events are published and followed.
-    pub events: Events,
+    pub events: EventRing,
     /// Ends the daemon, and keeps writes running when their client leaves.
     pub shutdown: Tasks,
     /// Sessions, catalog and all that works on them.

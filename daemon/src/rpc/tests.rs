@@ -44,7 +44,7 @@ pub(crate) fn idle_handles() -> Arc<Handles> {
     let dir = tempfile::tempdir().expect("a scratch directory");
     Arc::new(Handles {
         core: crate::app::scratch::core(dir.path()),
-        events: Events::new(Arc::new(Clock::system())),
+        events: EventRing::new(Arc::new(Clock::system())),
         shutdown: Tasks::new(),
         control: Arc::new(Idle),
         limits: Limits { frame_bytes: 1, batch: 2, subscriptions: 3, in_flight: 4 },

@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::lock::InstanceLock;
 use super::*;
-use crate::events::{EventDraft, Events};
+use crate::events::{EventDraft, EventRing};
 use crate::rpc::tests::idle_handles;
 
 /// Far beyond what anything here takes: a test that waits so long has failed.
@@ -34,7 +34,7 @@ pub(super) struct Toys {
     running: Mutex<(usize, usize)>,
     /// Calls of `toy.big` so far.
     big_calls: AtomicUsize,
-    events: Events,
+    events: EventRing,
 }
 
 impl Toys {
