@@ -114,7 +114,7 @@ fn opening(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<Draft> {
 
 /// The window that a session wants, in tokens.
 pub(super) fn context_size(core: &Core, id: SessionId) -> Result<u32, AppError> {
-    let own = core.sessions.with(id, |live| live.context_size())?;
+    let own = core.sessions.with(id, |live| live.state().context_size())?;
     Ok(core.config().context.size_for(own))
 }
 

@@ -210,7 +210,7 @@ fn counted(core: &Arc<Core>, id: SessionId, body: RecordBody) -> (Draft, CountKi
 /// The counter of a session's model; one that is on the disk is there for the next call, and a session that is not
 /// open yet counts by estimate until it is: reading it first would hold up the caller and everybody beside it.
 fn counter(core: &Arc<Core>, id: SessionId) -> Counter {
-    let Some(own) = core.sessions.peek(id, |live| live.model().map(str::to_owned)) else {
+    let Some(own) = core.sessions.peek(id, |live| live.state().model().map(str::to_owned)) else {
         return Counter::ESTIMATE;
     };
     let Some(model) = own.or_else(|| core.config().ollama.model.clone()) else {

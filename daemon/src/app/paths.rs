@@ -78,7 +78,7 @@ pub(super) fn path_to(core: &Core, id: SessionId, live: &Live, leaf: Option<Seq>
     let tail = known.as_ref().and_then(|known| since(state, known.leaf, leaf));
     let mut path = known.filter(|_| tail.is_some()).unwrap_or_default();
     let new = tail.unwrap_or_else(|| state.path_to(leaf));
-    let project = live.project_path();
+    let project = live.state().project_path();
     if !new.is_empty() || path.places.project.as_deref() != project {
         let path = Arc::make_mut(&mut path);
         path.items.reserve(new.len());

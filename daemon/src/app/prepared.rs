@@ -182,10 +182,10 @@ fn locked(facts: &Facts) -> Vec<String> {
 fn view(core: &Core, live: &Live, leaf: Option<Seq>) -> View {
     let path = path_to(core, live.state().id(), live, leaf);
     View {
-        system_prompt: live.system_prompt().map(str::to_owned),
-        context_size: live.context_size(),
-        model: live.model().map(str::to_owned),
-        project_path: live.project_path().map(str::to_owned),
+        system_prompt: live.state().system_prompt().map(str::to_owned),
+        context_size: live.state().context_size(),
+        model: live.state().model().map(str::to_owned),
+        project_path: live.state().project_path().map(str::to_owned),
         mode: live.state().mode_on(|seq| path.has(seq)),
         path,
     }

@@ -29,8 +29,9 @@ pub(super) fn share(
     percent: u64,
 ) -> Result<Share, AppError> {
     let own = session.map(|id| {
-        let of =
-            |live: &crate::session::Live| (live.context_size(), live.model().map(str::to_owned));
+        let of = |live: &crate::session::Live| {
+            (live.state().context_size(), live.state().model().map(str::to_owned))
+        };
         core.sessions.with(id, of)
     });
     let (size, model) = own.transpose()?.unwrap_or_default();

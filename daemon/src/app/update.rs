@@ -123,7 +123,7 @@ fn check_prompt_of(
 ) -> Result<(), AppError> {
     let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
         let own = |text: Option<&str>| text.map(str::to_owned);
-        (own(live.system_prompt()), live.context_size(), own(live.model()))
+        (own(live.state().system_prompt()), live.state().context_size(), own(live.state().model()))
     })?;
     let (prompt, model) = (prompt.or(own_prompt), model.or(own_model));
     check_system_prompt(core, prompt.as_deref(), size.or(own_size), model.as_deref())

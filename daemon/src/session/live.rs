@@ -5,13 +5,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ollm_protocol::content::{Record, RecordBody, Session, SessionHeader};
+use ollm_protocol::content::{Record, Session};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use super::Birth;
-use super::index::{Entry, KeyEntry, OpenHint, ScanPoint};
+use super::index::{Entry, OpenHint, ScanPoint};
 use super::log::recover::{self, ScanEnd};
-use super::log::{self, LogError, Scanned};
+use super::log::{self, LogError};
 use super::state::SessionState;
 
 /// An open session.
@@ -32,7 +32,7 @@ pub(crate) struct Live {
 impl Live {
     /// A session that has no files yet.
     pub(super) fn draft(birth: Birth, blobs: PathBuf) -> Self {
-        let state = SessionState::new(birth.header.session_id);
+        let state = SessionState::draft(&birth);
         Self { state, reader: None, blobs, birth: Some(birth), torn_bytes: 0, damaged_places: 0 }
     }
 
@@ -76,43 +76,9 @@ impl Live {
         &self.state
     }
 
-    /// The key of `session.create`, also of a draft.
-    pub(crate) fn create_key(&self) -> Option<KeyEntry> {
-        let of_draft = self.birth.as_ref().and_then(|birth| birth.key.as_ref());
-        of_draft.map(|key| key.digest).or_else(|| self.state.create_key())
-    }
-
-    /// The header that a draft will begin with.
-    fn born(&self) -> Option<&SessionHeader> {
-        self.birth.as_ref().map(|birth| &birth.header)
-    }
-
-    /// The model in force, also of a draft.
-    pub(crate) fn model(&self) -> Option<&str> {
-        self.state.model().or_else(|| self.born()?.model.as_deref())
-    }
-
-    /// The context window in force in tokens, also of a draft.
-    pub(crate) fn context_size(&self) -> Option<u32> {
-        self.state.context_size().or_else(|| self.born()?.context_size)
-    }
-
-    /// The system prompt in force, also of a draft.
-    pub(crate) fn system_prompt(&self) -> Option<&str> {
-        self.state.system_prompt().or_else(|| self.born()?.system_prompt.as_deref())
-    }
-
-    /// The directory of the project as a canonical path, also of a draft.
-    pub(crate) fn project_path(&self) -> Option<&str> {
-        self.state.project_path().or_else(|| self.born()?.project_path.as_deref())
-    }
-
     /// The session as lists show it.
     pub(crate) fn summary(&self, now: Timestamp) -> Session {
-        let Some(birth) = &self.birth else { return self.state.summary(now) };
-        let mut state = SessionState::new(self.state.id());
-        state.apply(&first_record(birth));
-        Session { draft: true, ..state.summary(now) }
+        Session { draft: self.birth.is_some(), ..self.state.summary(now) }
     }
 
     /// A way to read contents without holding the fold's lock.
@@ -136,14 +102,6 @@ fn describes(state: &SessionState, file: &File, len: u64) -> bool {
         && end <= len
         && file.read_exact_at(&mut line, last.offset).is_ok()
         && log::line_crc(&line) == Some(point.last_crc)
-}
-
-/// The header as the first record.
-pub(super) fn first_record(birth: &Birth) -> Scanned {
-    let body = RecordBody::Session(birth.header.clone());
-    let entry = Entry::new((0, 1), None, body.kind(), None, 0, 0);
-    let key = birth.key.as_ref().map(|key| key.digest);
-    Scanned { seq: Seq(0), at: birth.header.start_time, entry, key, body: Some(body) }
 }
 
 /// How much of a log is read in one go when neighboring records are asked for, in bytes.

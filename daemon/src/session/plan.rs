@@ -57,8 +57,7 @@ impl<'a> Planner<'a> {
     pub(super) fn new(live: &'a Live, shared: &'a Shared) -> Self {
         let state = &live.state;
         let start = state.point();
-        let born_at = live.birth.as_ref().map(|birth| birth.header.start_time);
-        let last_at = state.last_at().or(born_at).unwrap_or(Timestamp::from_unix_ms(0));
+        let last_at = state.last_at().unwrap_or(Timestamp::from_unix_ms(0));
         let cursor =
             Cursor { next: Seq(start.records), leaf: state.leaf(), last_at, crc: start.last_crc };
         let (bytes, steps, keys) = (Vec::new(), Vec::new(), BatchKeys::new());

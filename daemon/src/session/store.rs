@@ -107,7 +107,7 @@ impl Sessions {
     pub(crate) fn find_create_key(&self, key: &[u8; 16]) -> Option<(SessionId, [u8; 8])> {
         let cells: Vec<_> = self.cells().values().cloned().collect();
         cells.iter().find_map(|cell| {
-            let used = cell.peek(Live::create_key)??;
+            let used = cell.peek(|live| live.state.create_key())??;
             (used.key == *key).then_some((cell.id, used.payload))
         })
     }

@@ -15,6 +15,7 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::Birth;
 use super::index::{Entry, KeyEntry, OpenHint, ScanPoint};
 use super::log::recover::{Fold, Found};
 use super::log::{Scanned, folds_body};
@@ -75,6 +76,19 @@ impl SessionState {
             point: ScanPoint::default(),
             carry: Carry::default(),
         }
+    }
+
+    /// Returns the state of a session that has no log yet: what its header says is in force, and there are no
+    /// records. Applying the header later changes nothing.
+    pub(super) fn draft(birth: &Birth) -> Self {
+        let Birth { header, key } = birth;
+        let carry = Carry {
+            header: Some(header.clone()),
+            create_key: key.as_ref().map(|key| (key.digest.key, key.digest.payload)),
+            last_activity: Some(header.start_time),
+            ..Carry::default()
+        };
+        Self { carry, ..Self::new(header.session_id) }
     }
 
     /// The state that a catalog stored; `None` when the parts do not belong together.

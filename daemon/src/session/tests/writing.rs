@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody, SessionStatus};
+use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody, Session, SessionStatus};
 
 use super::*;
 use crate::session::Hints;
@@ -22,6 +22,38 @@ fn a_draft_leaves_no_file_until_the_first_record() {
     assert_eq!(notes.taken(), ["created hello there", "0 Session", "1 Message"]);
     let session = sessions.summary(id).expect("opens");
     assert_eq!((session.title.as_str(), session.draft), ("hello there", false));
+}
+
+#[test]
+fn draft_has_the_settings_of_its_header() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let sessions = sessions(dir.path());
+    let Birth { mut header, key } = birth();
+    header.mode = Some("planning".to_owned());
+    header.system_prompt = Some("be brief".to_owned());
+    let id = header.session_id;
+    sessions.create(Birth { header, key }).expect("creates");
+    let settings = || {
+        let of = |live: &crate::session::Live| {
+            let state = live.state();
+            let owned = |text: Option<&str>| text.map(str::to_owned);
+            (state.mode(), owned(state.system_prompt()), owned(state.model()))
+        };
+        sessions.with(id, of).expect("opens")
+    };
+    let of_draft = settings();
+    assert_eq!(
+        of_draft,
+        (Some("planning".into()), Some("be brief".into()), Some("tiny:1b".into()))
+    );
+    let summary = |sessions: &Sessions| sessions.summary(id).expect("opens");
+    let draft = summary(&sessions);
+    let patch = RecordBody::Meta(MetaPatch::default());
+    append(&sessions, id, Draft::new(patch, None), None).expect("records");
+    assert_eq!(settings(), of_draft);
+    let written = summary(&sessions);
+    let last_activity = written.last_activity;
+    assert_eq!(written, Session { draft: false, last_activity, ..draft });
 }
 
 #[test]
