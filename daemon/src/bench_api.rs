@@ -9,7 +9,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
 
 use crate::clock::Clock;
-use crate::session::{Birth, Change, Draft, Observer, Sessions, SessionsOptions};
+use crate::session::{NewRecord, NewSession, Sessions, SessionsOptions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Tokenizer, UnknownRule, Vocabulary, VocabularyError};
 
@@ -20,12 +20,6 @@ pub struct BenchSessions {
     clock: Arc<Clock>,
 }
 
-struct Nobody;
-
-impl Observer for Nobody {
-    fn changed(&self, _: SessionId, _: &Change<'_>) {}
-}
-
 impl BenchSessions {
     /// Opens the sessions of a directory that exists.
     #[must_use]
@@ -34,7 +28,7 @@ impl BenchSessions {
         let options = SessionsOptions {
             dir: dir.to_owned(),
             clock: Arc::clone(&clock),
-            observer: Arc::new(Nobody),
+            observer: Arc::new(()),
         };
         Self { sessions: Sessions::new(options), clock }
     }
@@ -44,16 +38,16 @@ impl BenchSessions {
     pub fn create(&self) -> Option<SessionId> {
         let session_id = self.clock.session_id();
         let header = SessionHeader::new(session_id, self.clock.now());
-        self.sessions.create(Birth { header, key: None }).ok().map(|_| session_id)
+        self.sessions.create(NewSession { header, key: None }).ok().map(|_| session_id)
     }
 
     /// Counts and records one message; returns whether it is synced.
     pub async fn record(&self, id: SessionId, text: &str) -> bool {
         let message = Message::text(Role::User, text, self.clock.now());
         let tokens = (Counter::ESTIMATE.count_message(&message), Counter::ESTIMATE.identity());
-        let draft = Draft::new(RecordBody::Message(message), Some(tokens));
-        match self.sessions.append(id, vec![draft], None) {
-            Ok(answer) => matches!(answer.await, Ok(Ok(_))),
+        let record = NewRecord::new(RecordBody::Message(message), Some(tokens));
+        match self.sessions.append(id, vec![record], None) {
+            Ok(pending) => matches!(pending.await, Ok(Ok(_))),
             Err(_) => false,
         }
     }

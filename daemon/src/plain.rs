@@ -58,3 +58,23 @@ fn skip_control_sequence(chars: &mut Peekable<Chars<'_>>) {
     while chars.next_if(|c| (' '..='?').contains(c)).is_some() {}
     chars.next_if(|c| ('@'..='~').contains(c));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sequences_and_direction_overrides_are_removed() {
+        let check = |text: &str, expect: &str| assert_eq!(plain(text), expect, "{text:?}");
+        check("a\u{1b}[31;1mred\u{1b}[0m b", "ared b");
+        check("\u{9b}2Jgone", "gone");
+        check("\u{1b}]0;title\u{7}after", "after");
+        check("\u{1b}]8;;http://x\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link");
+        check("\u{1b}]never ends\nnext line", "\nnext line");
+        check("\u{1b}(Bx\u{1b}cy\u{1b}", "xy");
+        check("a\r\nb\rc\td", "a\nb\nc\td");
+        check("bell\u{7} null\0 del\u{7f} nel\u{85}", "bell null del nel");
+        check("user\u{202e}gpj.exe\u{2066}x\u{2069}", "usergpj.exex");
+        check("שלום 你好 👩‍👩‍👧 é", "שלום 你好 👩‍👩‍👧 é");
+    }
+}

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
-use crate::session::project;
+use crate::session::project_hash;
 
 /// The content of `projects/<projectHash>.json`.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -231,7 +231,7 @@ impl Projects {
     }
 
     fn file(&self, path: &str) -> PathBuf {
-        self.dir.join(format!("{}.json", project::hash(path)))
+        self.dir.join(format!("{}.json", project_hash(path)))
     }
 }
 

@@ -12,7 +12,7 @@ use super::update::check_context_size;
 use super::volatile::untold;
 use super::{AppError, Core, append_after, blocking};
 use crate::context::{self, Built};
-use crate::session::Draft;
+use crate::session::NewRecord;
 use crate::tokens::Counter;
 
 /// How often a build begins anew, because it had something to tell first or because something was recorded meanwhile,
@@ -68,7 +68,7 @@ pub(super) async fn build_with(
 enum Step {
     /// Records what changed beside the conversation and was not told yet, so that this build and all later ones tell
     /// it at the same place.
-    Tell { deltas: Vec<Draft>, leaf: Option<Seq> },
+    Tell { deltas: Vec<NewRecord>, leaf: Option<Seq> },
     /// Gives what was built.
     Give { built: Box<Built>, leaf: Option<Seq> },
 }
@@ -85,9 +85,9 @@ fn step(
         let counted = |delta| {
             let body = RecordBody::Delta(delta);
             let tokens = prepared.counter.count_record(&body);
-            Draft::new(body, Some((tokens, prepared.counter.identity())))
+            NewRecord::new(body, Some((tokens, prepared.counter.identity())))
         };
-        let deltas: Vec<Draft> = untold(core, &prepared)?.into_iter().map(counted).collect();
+        let deltas: Vec<NewRecord> = untold(core, &prepared)?.into_iter().map(counted).collect();
         if !deltas.is_empty() {
             return Ok(Step::Tell { deltas, leaf });
         }
@@ -106,10 +106,10 @@ fn given(
 }
 
 /// What opens an epoch. One that shows less than the one before it is marked.
-fn opening(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<Draft> {
+fn opening(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<NewRecord> {
     let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
     let mark = shows_less.then(|| mark(core, leaf, Moment::Epoch));
-    mark.into_iter().chain([Draft::new(RecordBody::Epoch(epoch), None)]).collect()
+    mark.into_iter().chain([NewRecord::new(RecordBody::Epoch(epoch), None)]).collect()
 }
 
 /// The window that a session wants, in tokens.

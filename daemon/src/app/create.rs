@@ -12,7 +12,7 @@ use super::shares::check_system_prompt;
 use super::update::{check_context_size, check_metadata, check_texts};
 use super::{AppError, Core};
 use crate::projects::Projects;
-use crate::session::{Birth, KeyUse, SessionError};
+use crate::session::{IdempotencyKey, NewSession, SessionError};
 
 /// How long a key waits for a catalog that does not know the newest sessions.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
@@ -32,11 +32,11 @@ pub(crate) fn create(
         return Ok(session);
     }
     let header = header_of(core, params)?;
-    Ok(core.sessions.create(Birth { header, key })?)
+    Ok(core.sessions.create(NewSession { header, key })?)
 }
 
 /// The session that a key began: among the open ones, else in the catalog.
-fn begun_before(core: &Core, key: &KeyUse) -> Result<Option<Session>, AppError> {
+fn begun_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>, AppError> {
     let found = match core.sessions.find_create_key(&key.digest.key) {
         Some(found) => Some(found),
         None => {

@@ -16,7 +16,7 @@ use super::{AppError, Core, append, blocking};
 use crate::context::ContextError;
 use crate::goal::block::Block;
 use crate::projects::{Owner, Projects, StoredEntries, StoredEntry};
-use crate::session::Draft;
+use crate::session::NewRecord;
 
 /// The most of a prompt that all entries may have, in percent.
 pub(crate) const ENTRIES_PERCENT: u64 = 20;
@@ -190,7 +190,7 @@ pub(crate) async fn add_entry(
     });
     let (result, record) = planned.await?;
     if let (Some(id), Some(record)) = (session_id, record) {
-        append(core, id, vec![Draft::new(record, None)], None).await?;
+        append(core, id, vec![NewRecord::new(record, None)], None).await?;
     }
     Ok(result)
 }
@@ -247,7 +247,7 @@ pub(crate) async fn remove_entry(
     });
     let (removed, record) = planned.await?;
     if let (Some(id), Some(record)) = (session_id, record) {
-        append(core, id, vec![Draft::new(record, None)], None).await?;
+        append(core, id, vec![NewRecord::new(record, None)], None).await?;
     }
     Ok(ContextRemoveEntryResult { removed })
 }

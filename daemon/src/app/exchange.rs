@@ -17,10 +17,10 @@ use super::read::{Slice, slice};
 use super::{AppError, Core};
 use crate::fsutil::FsError;
 use crate::projects::Projects;
-use crate::session::document::SessionFacts;
+use crate::session::document::SessionOverview;
 use crate::session::export::Exporter;
 use crate::session::import::{ImportedRecord, detect_and_parse};
-use crate::session::{Birth, Draft, KeyUse, Parent, SessionError};
+use crate::session::{IdempotencyKey, NewRecord, NewSession, Parent, SessionError};
 use crate::tokens::Counter;
 
 /// Records in one chunk of an export.
@@ -88,7 +88,7 @@ impl Progress {
     ) -> Result<Step, AppError> {
         let Slice { session, system_prompt, records, next: after, .. } =
             slice(core, id, self.next, self.end, CHUNK_RECORDS)?;
-        let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
+        let facts = SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
         if !std::mem::replace(&mut self.begun, true) {
             self.exporter.begin(&facts, out);
         }
@@ -207,7 +207,7 @@ pub(crate) fn import(
     let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
     let hash = blake3::hash(text.as_bytes());
     let digest = hash.to_hex();
-    let mut imported = detect_and_parse(&text, &digest, || id_of(&hash))?;
+    let mut imported = detect_and_parse(&text, &digest, id_of(&hash))?;
     drop(text);
     // Whatever its own header says, it came from elsewhere, and retention leaves it alone.
     imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
@@ -224,7 +224,7 @@ pub(crate) fn import(
         return Ok(SessionImportResult { upload_id: None, session, report: Some(report) });
     }
     if matches!(standing, Standing::New) {
-        core.sessions.create(Birth { header: imported.header, key: None })?;
+        core.sessions.create(NewSession { header: imported.header, key: None })?;
     }
     if let Standing::New | Standing::Begins(_) = standing {
         append_rest(core, id, imported.records, standing.known())?;
@@ -354,7 +354,7 @@ fn append_rest(
     let mut next = known as u64 + 1;
     let counter = super::counter(core, id);
     while rest.peek().is_some() {
-        let drafts: Vec<Draft> =
+        let drafts: Vec<NewRecord> =
             rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(&counter, new)).collect();
         let count = drafts.len() as u64;
         let answer = core.sessions.append(id, drafts, None)?;
@@ -369,14 +369,14 @@ fn append_rest(
 }
 
 /// A record of a file as the store takes it; the file's first record is the session's second.
-fn draft(counter: &Counter, record: ImportedRecord) -> Draft {
+fn draft(counter: &Counter, record: ImportedRecord) -> NewRecord {
     let ImportedRecord { parent, at, body, key } = record;
     let tokens = counter.count_record(&body);
-    Draft {
+    NewRecord {
         tokens: Some((tokens, counter.identity())),
         at: Some(at),
         parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
-        key: key.map(|key| KeyUse::new("session.import", key, &[])),
+        key: key.map(|key| IdempotencyKey::new("session.import", key, &[])),
         body,
     }
 }

@@ -242,7 +242,7 @@ mod tests {
     use crate::app::paths::active;
     use crate::app::scratch;
     use crate::projects::Owner;
-    use crate::session::{Birth, Draft};
+    use crate::session::{NewRecord, NewSession};
 
     fn goal(core: &Core, description: &str) -> RecordBody {
         let step = GoalStep::Create {
@@ -272,7 +272,7 @@ mod tests {
 
     impl Scratch {
         fn write(&self, body: RecordBody) -> Seq {
-            let draft = Draft::new(body, None);
+            let draft = NewRecord::new(body, None);
             let answer = self.core.sessions.append(self.id, vec![draft], None).expect("queued");
             answer.blocking_recv().expect("answered").expect("written").seq
         }
@@ -301,7 +301,7 @@ mod tests {
         let core = scratch::core(home.path());
         let id = core.clock.session_id();
         let header = SessionHeader::new(id, core.clock.now());
-        core.sessions.create(Birth { header, key: None }).expect("begins");
+        core.sessions.create(NewSession { header, key: None }).expect("begins");
         let scratch = Scratch { core, id };
         assert_eq!(scratch.told(), (None, Vec::new(), Vec::new()));
         let first = scratch.write(goal(&scratch.core, "one"));
@@ -339,7 +339,7 @@ mod tests {
         let id = core.clock.session_id();
         let mut header = SessionHeader::new(id, core.clock.now());
         header.project_path = Some("/p".to_owned());
-        core.sessions.create(Birth { header, key: None }).expect("begins");
+        core.sessions.create(NewSession { header, key: None }).expect("begins");
         let stored = |content: &str| {
             let (content, source) = (content.to_owned(), "hook".to_owned());
             Some(StoredEntry { content, priority: 1, source })

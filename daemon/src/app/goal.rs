@@ -14,7 +14,7 @@ use super::paths::{active, path_to};
 use super::record::key_use;
 use super::{AppError, Core, blocking};
 use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
-use crate::session::{Appended, Draft, KeyUse, SessionError};
+use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError};
 
 /// How often a change is checked again because something was recorded meanwhile, before it is refused as busy.
 const MAX_TRIES: usize = 32;
@@ -229,7 +229,7 @@ pub(super) fn marked(
     id: SessionId,
     message: &Message,
     is_whole: bool,
-) -> Option<Draft> {
+) -> Option<NewRecord> {
     if message.role != Role::Assistant {
         return None;
     }
@@ -244,13 +244,14 @@ pub(super) fn marked(
     core.recalled.mark(id);
     let steps = steps(core, &markers);
     let change = GoalChange { source: GoalSource::Marker, message_seq: None, steps };
-    Some(Draft::new(RecordBody::Goal(change), None))
+    Some(NewRecord::new(RecordBody::Goal(change), None))
 }
 
 /// Whether a session can have a goal: without one, markers are words like any others, and leave no record.
 fn may_have_goals(core: &Core, id: SessionId) -> bool {
     let known = || {
-        let newest = |live: &crate::session::Live| live.state().newest_on_path(RecordKind::Goal);
+        let newest =
+            |live: &crate::session::OpenSession| live.state().newest_on_path(RecordKind::Goal);
         core.sessions.peek(id, newest)
     };
     core.recalled.is_marked(id) || known().is_none_or(|newest| newest.is_some())
@@ -282,7 +283,7 @@ fn said(core: &Core, id: SessionId, seq: Seq) -> Result<String, AppError> {
 fn taken<M: Method>(
     params: &mut M::Params,
     key: impl Fn(&mut M::Params) -> &mut Option<String>,
-) -> Result<Option<KeyUse>, AppError>
+) -> Result<Option<IdempotencyKey>, AppError>
 where
     M::Params: Serialize,
 {
@@ -328,7 +329,7 @@ struct Written {
 async fn change(
     core: &Arc<Core>,
     id: SessionId,
-    key: Option<KeyUse>,
+    key: Option<IdempotencyKey>,
     make: impl Fn(&GoalState) -> Result<Vec<GoalStep>, AppError> + Clone + Send + 'static,
 ) -> Result<g::GoalResult, AppError> {
     let made = move |state: &GoalState| {
@@ -379,7 +380,7 @@ enum Plan {
 async fn write(
     core: &Arc<Core>,
     id: SessionId,
-    key: Option<KeyUse>,
+    key: Option<IdempotencyKey>,
     make: impl Fn(&GoalState) -> Result<GoalChange, AppError> + Clone + Send + 'static,
 ) -> Result<Written, AppError> {
     for _ in 0..MAX_TRIES {
@@ -392,7 +393,7 @@ async fn write(
             Plan::Known => (core.sessions.append(id, Vec::new(), key.clone())?, 0),
             Plan::Write(change, leaf, n_changed) => {
                 core.recalled.mark(id);
-                let draft = Draft::new(RecordBody::Goal(change), None);
+                let draft = NewRecord::new(RecordBody::Goal(change), None);
                 let queued =
                     core.sessions.append_keyed_after(id, leaf, vec![draft], key.clone())?;
                 (queued, n_changed)
@@ -413,7 +414,7 @@ async fn write(
 fn plan(
     core: &Core,
     id: SessionId,
-    key: Option<&KeyUse>,
+    key: Option<&IdempotencyKey>,
     make: impl Fn(&GoalState) -> Result<GoalChange, AppError>,
 ) -> Result<Plan, AppError> {
     let (path, leaf, known) = core.sessions.with(id, |live| {

@@ -14,7 +14,7 @@ use ollm_protocol::methods::session::{
 use super::{AppError, Core};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
-use crate::session::{IDLE_CLOSE_MS, project};
+use crate::session::{IDLE_CLOSE_MS, project_hash};
 
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
@@ -32,7 +32,7 @@ pub(crate) fn list(
     let limit = check_limit(params.limit, MAX_LIST)? as usize;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
     let project_hash =
-        params.project_path.as_deref().map(Projects::lenient).map(|path| project::hash(&path));
+        params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
     let wanted = Wanted { project_hash, status: params.status, id_prefix: params.id_prefix, after };
     let open = core.sessions.open_summaries();
     let known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
@@ -131,7 +131,7 @@ pub(crate) fn search(
 ) -> Result<SessionSearchResult, AppError> {
     let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
     let project_hash =
-        params.project_path.as_deref().map(Projects::lenient).map(|path| project::hash(&path));
+        params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     }

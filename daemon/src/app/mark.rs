@@ -6,7 +6,7 @@ use ollm_protocol::content::{RecordBody, SnapshotMark};
 use ollm_protocol::{Seq, SnapshotId};
 
 use super::Core;
-use crate::session::Draft;
+use crate::session::NewRecord;
 
 /// What a mark stands before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ impl Moment {
 }
 
 /// A mark of the state with a leaf.
-pub(super) fn mark(core: &Core, leaf: Option<Seq>, before: Moment) -> Draft {
+pub(super) fn mark(core: &Core, leaf: Option<Seq>, before: Moment) -> NewRecord {
     let snapshot_id = SnapshotId::from_uuid(core.clock.uuid());
     let mark = SnapshotMark { snapshot_id, leaf, reason: before.reason().to_owned() };
-    Draft::new(RecordBody::Snapshot(mark), None)
+    NewRecord::new(RecordBody::Snapshot(mark), None)
 }

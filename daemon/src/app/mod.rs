@@ -73,7 +73,7 @@ use crate::goal::GoalError;
 use crate::model::{ModelError, Models};
 use crate::projects::{ProjectError, Projects};
 use crate::session::import::ImportError;
-use crate::session::{Appended, Draft, KeyUse, SessionError, Sessions};
+use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, Sessions};
 use crate::tokens::Counter;
 
 /// Everything that a step may need; built once, shared by all calls.
@@ -201,10 +201,10 @@ impl AppError {
 /// A record as it is written, counted for the model of its session.
 ///
 /// Counts with what is in memory: a write waits for nothing but its sync.
-fn counted(core: &Arc<Core>, id: SessionId, body: RecordBody) -> (Draft, CountKind) {
+fn counted(core: &Arc<Core>, id: SessionId, body: RecordBody) -> (NewRecord, CountKind) {
     let counter = counter(core, id);
     let tokens = counter.count_record(&body);
-    (Draft::new(body, Some((tokens, counter.identity()))), counter.kind())
+    (NewRecord::new(body, Some((tokens, counter.identity()))), counter.kind())
 }
 
 /// The counter of a session's model; one that is on the disk is there for the next call, and a session that is not
@@ -229,8 +229,8 @@ fn counter(core: &Arc<Core>, id: SessionId) -> Counter {
 async fn append(
     core: &Core,
     id: SessionId,
-    drafts: Vec<Draft>,
-    key: Option<KeyUse>,
+    drafts: Vec<NewRecord>,
+    key: Option<IdempotencyKey>,
 ) -> Result<Appended, AppError> {
     let answer = core.sessions.append(id, drafts, key)?;
     Ok(answer.await.map_err(|_| SessionError::Stopping)??)
@@ -241,7 +241,7 @@ async fn append_after(
     core: &Core,
     id: SessionId,
     leaf: Option<Seq>,
-    drafts: Vec<Draft>,
+    drafts: Vec<NewRecord>,
 ) -> Result<Option<Seq>, AppError> {
     let n_before_last = (drafts.len() as u64).saturating_sub(1);
     let answer = core.sessions.append_after(id, leaf, drafts)?;

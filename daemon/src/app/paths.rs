@@ -10,8 +10,8 @@ use ollm_protocol::{Seq, SessionId};
 use super::facts::Places;
 use super::{AppError, Core};
 use crate::context::PathItem;
-use crate::session::index::Entry;
-use crate::session::{Live, SessionState};
+use crate::session::index::IndexEntry;
+use crate::session::{OpenSession, SessionState};
 
 /// Most paths that are kept, those of the sessions that are worked on; one of 100,000 records takes 4 MiB.
 const MAX_KEPT: usize = 8;
@@ -72,7 +72,12 @@ pub(super) fn active(core: &Core, id: SessionId) -> Result<Arc<Path>, AppError> 
 }
 
 /// The path to a record of an open session; without the disk.
-pub(super) fn path_to(core: &Core, id: SessionId, live: &Live, leaf: Option<Seq>) -> Arc<Path> {
+pub(super) fn path_to(
+    core: &Core,
+    id: SessionId,
+    live: &OpenSession,
+    leaf: Option<Seq>,
+) -> Arc<Path> {
     let state = live.state();
     let known = core.paths.take(id);
     let tail = known.as_ref().and_then(|known| since(state, known.leaf, leaf));
@@ -113,7 +118,7 @@ impl Path {
             RecordKind::Pin => self.places.pins.push(seq),
             _ => {}
         }
-        if entry.has(Entry::OPENS_EPOCH) {
+        if entry.has(IndexEntry::OPENS_EPOCH) {
             self.epoch_at = Some(seq);
             if kind == RecordKind::Compaction {
                 self.compaction_at = Some(seq);
@@ -124,11 +129,11 @@ impl Path {
             kind,
             role: entry.role(),
             tokens: entry.tokens,
-            calls_tools: entry.has(Entry::CALLS_TOOLS),
-            has_thinking: entry.has(Entry::HAS_THINKING),
+            calls_tools: entry.has(IndexEntry::CALLS_TOOLS),
+            has_thinking: entry.has(IndexEntry::HAS_THINKING),
             in_context: match kind {
-                RecordKind::Compaction => !entry.has(Entry::OPENS_EPOCH),
-                _ => entry.has(Entry::IN_CONTEXT),
+                RecordKind::Compaction => !entry.has(IndexEntry::OPENS_EPOCH),
+                _ => entry.has(IndexEntry::IN_CONTEXT),
             },
         });
     }

@@ -11,7 +11,7 @@ use super::paths::active;
 use super::shares::{Share, share};
 use super::{AppError, Core, append, blocking};
 use crate::context::{ContextError, PIN_PERCENT};
-use crate::session::{Draft, SessionError};
+use crate::session::{NewRecord, SessionError};
 
 /// Pins a record.
 ///
@@ -69,7 +69,7 @@ async fn write(
 ) -> Result<(), AppError> {
     if changed {
         let body = RecordBody::Pin(Pin { target, pinned });
-        append(core, id, vec![Draft::new(body, None)], None).await?;
+        append(core, id, vec![NewRecord::new(body, None)], None).await?;
     }
     Ok(())
 }

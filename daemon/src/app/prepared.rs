@@ -12,7 +12,7 @@ use super::volatile::{self, Additions, Told};
 use super::{AppError, Core, settle};
 use crate::config::Config;
 use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
-use crate::session::{Live, SessionError, Sessions};
+use crate::session::{OpenSession, SessionError, Sessions};
 use crate::tokens::Counter;
 
 /// What a build depends on, but for the contents of records.
@@ -179,7 +179,7 @@ fn locked(facts: &Facts) -> Vec<String> {
     locked.map(|decision| decision.description.clone()).collect()
 }
 
-fn view(core: &Core, live: &Live, leaf: Option<Seq>) -> View {
+fn view(core: &Core, live: &OpenSession, leaf: Option<Seq>) -> View {
     let path = path_to(core, live.state().id(), live, leaf);
     View {
         system_prompt: live.state().system_prompt().map(str::to_owned),

@@ -11,8 +11,8 @@ use ollm_protocol::{EventKind, Seq, SessionId};
 
 use super::{AppError, Core, settle};
 use crate::events::EventDraft;
-use crate::session::index::Entry;
-use crate::session::{Live, SessionError};
+use crate::session::index::IndexEntry;
+use crate::session::{OpenSession, SessionError};
 
 const DEFAULT_LIMIT: u32 = 100;
 const DEFAULT_RESUME_LIMIT: u32 = 50;
@@ -124,14 +124,14 @@ fn read(
         slice.records.push(Record { active, ..record });
     }
     if !unreadable.is_empty() {
-        core.sessions.note_unreadable(id, unreadable);
+        core.sessions.mark_unreadable(id, unreadable);
         slice.session = core.sessions.summary(id)?;
     }
     Ok(slice)
 }
 
 /// The number that `from` means: a negative one counts from the end.
-fn first_of(live: &Live, from: i64) -> Result<u64, SessionError> {
+fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
     let len = live.state().entries().len() as u64;
     let (id, distance) = (live.state().id(), from.unsigned_abs());
     if from < 0 {
@@ -147,11 +147,11 @@ fn first_of(live: &Live, from: i64) -> Result<u64, SessionError> {
 /// The first `limit` readable entries of a range, whether each is in force, and the number after the last one
 /// looked at.
 fn select(
-    live: &Live,
+    live: &OpenSession,
     range: Range<u64>,
     limit: usize,
     branch: BranchFilter,
-) -> (Vec<(Seq, Entry, bool)>, u64) {
+) -> (Vec<(Seq, IndexEntry, bool)>, u64) {
     let state = live.state();
     let path = state.path();
     let mut wanted = Vec::new();
@@ -171,8 +171,8 @@ fn select(
 }
 
 /// About the bytes that a record takes on the wire.
-fn weight(record: &Record, entry: Entry) -> usize {
-    if entry.has(Entry::HAS_BLOBS) {
+fn weight(record: &Record, entry: IndexEntry) -> usize {
+    if entry.has(IndexEntry::HAS_BLOBS) {
         return serde_json::to_vec(record).map_or(0, |json| json.len());
     }
     entry.len as usize

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{AppError, Core, append, compact, counted, goal, loops};
 use crate::loops::observe;
-use crate::session::KeyUse;
+use crate::session::IdempotencyKey;
 
 /// Records one message.
 pub(crate) async fn record(
@@ -65,7 +65,7 @@ async fn write(
     core: &Arc<Core>,
     id: SessionId,
     body: RecordBody,
-    key: Option<KeyUse>,
+    key: Option<IdempotencyKey>,
 ) -> Result<SessionRecordResult, AppError> {
     let seen = observe(&body);
     let marked = match &body {
@@ -95,7 +95,7 @@ async fn write(
 pub(super) fn key_use<M: Method>(
     key: Option<String>,
     payload: &impl Serialize,
-) -> Result<Option<KeyUse>, AppError> {
+) -> Result<Option<IdempotencyKey>, AppError> {
     let Some(key) = key else { return Ok(None) };
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
         let problem = format!("must have 1 to {MAX_KEY_BYTES} bytes");
@@ -103,7 +103,7 @@ pub(super) fn key_use<M: Method>(
     }
     let payload = serde_json::to_vec(payload)
         .map_err(|error| AppError::invalid("params", error.to_string()))?;
-    Ok(Some(KeyUse::new(M::NAME, key, &payload)))
+    Ok(Some(IdempotencyKey::new(M::NAME, key, &payload)))
 }
 
 /// Long enough for any id that a client makes; a longer one is content by mistake.

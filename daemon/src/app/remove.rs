@@ -50,7 +50,7 @@ fn strip(core: &Core, id: SessionId) -> Result<(), AppError> {
     core.recalled.forget(id);
     // Whoever writes the document has written it, and nobody begins to.
     let _no_save = core.documents.forget(id);
-    core.sessions.strip(id)?;
+    core.sessions.remove_contents(id)?;
     Ok(core.projects.forget(id)?)
 }
 

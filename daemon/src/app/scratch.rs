@@ -14,14 +14,14 @@ use crate::config::{Config, FlagOverrides};
 use crate::events::EventRing;
 use crate::model::Models;
 use crate::projects::Projects;
-use crate::session::{Change, Observer, Sessions, SessionsOptions};
+use crate::session::{SessionChange, SessionObserver, Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 /// Tells nobody.
 struct Silent;
 
-impl Observer for Silent {
-    fn changed(&self, _: SessionId, _: &Change<'_>) {}
+impl SessionObserver for Silent {
+    fn changed(&self, _: SessionId, _: &SessionChange<'_>) {}
 }
 
 /// Everything real, in `dir`, with default settings.

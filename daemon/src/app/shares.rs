@@ -29,7 +29,7 @@ pub(super) fn share(
     percent: u64,
 ) -> Result<Share, AppError> {
     let own = session.map(|id| {
-        let of = |live: &crate::session::Live| {
+        let of = |live: &crate::session::OpenSession| {
             (live.state().context_size(), live.state().model().map(str::to_owned))
         };
         core.sessions.with(id, of)

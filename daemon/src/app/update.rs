@@ -14,7 +14,7 @@ use super::shares::check_system_prompt;
 use super::{AppError, Core, append, append_after, blocking};
 use crate::events::EventDraft;
 use crate::projects::Projects;
-use crate::session::{Draft, Live, SessionError};
+use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// How often a change of the mode is made anew because something was recorded meanwhile.
 const MAX_TRIES: usize = 32;
@@ -173,7 +173,7 @@ async fn set_archived(
 }
 
 async fn patched(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session, AppError> {
-    append(core, id, vec![Draft::new(RecordBody::Meta(patch), None)], None).await?;
+    append(core, id, vec![NewRecord::new(RecordBody::Meta(patch), None)], None).await?;
     summary(core, id).await
 }
 
@@ -193,7 +193,7 @@ pub(crate) async fn set_mode(
     for _ in 0..MAX_TRIES {
         // What the mark names and what the change says it changes are true only on top of this leaf.
         let (from, leaf) = blocking(core, move |core| {
-            let state = |live: &Live| (live.state().mode(), live.state().leaf());
+            let state = |live: &OpenSession| (live.state().mode(), live.state().leaf());
             Ok(core.sessions.with(session_id, state)?)
         })
         .await?;
@@ -204,7 +204,7 @@ pub(crate) async fn set_mode(
             trigger: trigger.clone(),
             confidence,
         };
-        let change = Draft::new(RecordBody::ModeChange(change), None);
+        let change = NewRecord::new(RecordBody::ModeChange(change), None);
         let drafts = vec![mark(core, leaf, Moment::ModeChange), change];
         if append_after(core, session_id, leaf, drafts).await?.is_some() {
             return summary(core, session_id).await;
@@ -220,7 +220,7 @@ pub(crate) async fn close(core: &Arc<Core>, id: SessionId) -> Result<Session, Ap
         return Ok(session);
     }
     let body = RecordBody::Close(Close { reason: CloseReason::Client });
-    append(core, id, vec![Draft::new(body, None)], None).await?;
+    append(core, id, vec![NewRecord::new(body, None)], None).await?;
     blocking(core, move |core| {
         super::save(core, id)?;
         core.summary(id)

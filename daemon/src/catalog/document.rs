@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
 use super::words;
-use crate::session::index::Entry;
+use crate::session::index::IndexEntry;
 
 /// How much of one content is searched, in bytes. What is larger is data, of which the beginning says what it is.
 const MAX_CONTENT_BYTES: usize = 256 * 1024;
@@ -30,10 +30,10 @@ pub(super) struct Document {
 }
 
 /// Whether a record of this entry may have text, so that others are not read.
-pub(super) fn has_text(entry: &Entry) -> bool {
+pub(super) fn has_text(entry: &IndexEntry) -> bool {
     match entry.kind() {
         Some(RecordKind::Message | RecordKind::ToolCall) => true,
-        Some(RecordKind::Custom) => entry.has(Entry::IN_CONTEXT),
+        Some(RecordKind::Custom) => entry.has(IndexEntry::IN_CONTEXT),
         _ => false,
     }
 }

@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::document::has_text;
 use super::query::packed::{self, BLOCK_ITEMS, Packed};
-use crate::session::index::Entry;
+use crate::session::index::IndexEntry;
 
 /// The most records and bytes that are in memory at once.
 pub(super) const READ_RECORDS: usize = 64;
@@ -31,7 +31,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The entry of a record; `None` where there is none.
-    pub(super) fn read(&mut self, seq: u64) -> rusqlite::Result<Option<Entry>> {
+    pub(super) fn read(&mut self, seq: u64) -> rusqlite::Result<Option<IndexEntry>> {
         let number = seq / BLOCK_ITEMS;
         if self.block.as_ref().is_none_or(|(held, _)| *held != number) {
             let packed = packed::block_of(self.conn, Packed::Entries, self.num, number)?;
@@ -41,7 +41,7 @@ impl<'a> Entries<'a> {
             self.block.as_ref().map_or((&[][..], &[][..]), |(_, packed)| packed.as_chunks());
         Ok(entries
             .get(usize::try_from(seq % BLOCK_ITEMS).unwrap_or(usize::MAX))
-            .map(Entry::from_bytes))
+            .map(IndexEntry::from_bytes))
     }
 
     /// The next records with text, as many as may be in memory at once.
@@ -64,7 +64,7 @@ impl<'a> Entries<'a> {
 /// Records to read.
 pub(super) struct Slice {
     /// The records.
-    pub wanted: Vec<(Seq, Entry)>,
+    pub wanted: Vec<(Seq, IndexEntry)>,
     /// Where the ones after them begin.
     pub next: u64,
     /// About how many bytes they have.
@@ -72,6 +72,6 @@ pub(super) struct Slice {
 }
 
 /// About how much memory the record of an entry takes.
-pub(super) fn read_bytes(entry: &Entry) -> u64 {
-    u64::from(entry.len) + if entry.has(Entry::HAS_BLOBS) { OUT_OF_LINE_BYTES } else { 0 }
+pub(super) fn read_bytes(entry: &IndexEntry) -> u64 {
+    u64::from(entry.len) + if entry.has(IndexEntry::HAS_BLOBS) { OUT_OF_LINE_BYTES } else { 0 }
 }

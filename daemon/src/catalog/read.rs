@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use super::query::packed::{self, Packed};
 use super::query::{self, ListFilter};
 use super::{Catalog, CatalogError, Shared};
-use crate::session::index::{Entry, KeyEntry, OpenHint};
+use crate::session::index::{IndexEntry, KeyEntry, OpenHint};
 
 /// Which sessions to list.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ fn hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHint>> 
     let mut entries = Vec::with_capacity(n_entries);
     packed::each_block(conn, Packed::Entries, row.num, |packed| {
         let (items, _) = packed.as_chunks();
-        entries.extend(items.iter().map(Entry::from_bytes));
+        entries.extend(items.iter().map(IndexEntry::from_bytes));
     })?;
     let mut keys = Vec::with_capacity(n_keys);
     packed::each_block(conn, Packed::Keys, row.num, |packed| {

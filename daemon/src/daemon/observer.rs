@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::app::Retention;
 use crate::catalog::Catalog;
 use crate::events::{EventDraft, EventRing};
-use crate::session::index::OpenHint;
-use crate::session::{Change, Hints, Observer};
+use crate::session::index::{HintSource, OpenHint};
+use crate::session::{SessionChange, SessionObserver};
 
 /// Told by the writers of all sessions.
 pub(super) struct Announcer {
@@ -32,13 +32,13 @@ impl Announcer {
     }
 }
 
-impl Observer for Announcer {
-    fn changed(&self, id: SessionId, change: &Change<'_>) {
+impl SessionObserver for Announcer {
+    fn changed(&self, id: SessionId, change: &SessionChange<'_>) {
         if let Some(catalog) = self.catalog.get().and_then(Weak::upgrade) {
             catalog.mark_dirty(id);
         }
         match change {
-            Change::Created(session) => {
+            SessionChange::Created(session) => {
                 self.retention.ask();
                 self.events.publish(EventDraft {
                     session_id: Some(id),
@@ -48,13 +48,13 @@ impl Observer for Announcer {
                     data: json!({ "title": session.title }),
                 });
             }
-            Change::Recorded { seq, at, body, tokens } => {
+            SessionChange::Recorded { seq, at, body, tokens } => {
                 if let Some((kind, data)) = event_of(body, *tokens) {
                     let (session_id, seq) = (Some(id), Some(*seq));
                     self.events.publish(EventDraft { session_id, seq, kind, at: *at, data });
                 }
             }
-            Change::Recovered { torn_bytes, damaged } => {
+            SessionChange::Recovered { torn_bytes, damaged } => {
                 tracing::warn!(session = %id, torn_bytes, damaged, "the log was not whole");
             }
         }
@@ -116,7 +116,7 @@ impl CatalogHints {
     }
 }
 
-impl Hints for CatalogHints {
+impl HintSource for CatalogHints {
     fn hint(&self, id: SessionId) -> Option<OpenHint> {
         self.0.upgrade()?.hint(id)
     }

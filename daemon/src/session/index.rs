@@ -1,51 +1,54 @@
-//! What is kept of a log besides its bytes: fixed-size entries that a catalog can store and give back, so that
-//! a cold open parses only the tail that is newer.
+//! The index of a log: one fixed-size entry for each record and each idempotency key.
 //!
-//! FORMAT.md, "Catalog".
+//! A catalog stores the index and the fold beside it, so that opening a session parses only the lines that are newer.
+//! This file owns the packed shapes (FORMAT.md, "Catalog") and the traits by which sessions and a catalog exchange
+//! them; neither side knows the other.
 
-use ollm_protocol::content::{Record, RecordKind, Role, Session};
+use ollm_protocol::content::{Part, Record, RecordBody, RecordKind, Role, Session};
 use ollm_protocol::{Seq, SessionId};
 
-/// No parent, or a hole left by a damaged record.
-const NONE: u32 = u32::MAX;
-/// No role.
+/// The packed `parent` of a record without parent.
+const NO_PARENT: u32 = u32::MAX;
+/// The packed `role` of a record that is not a message.
 const NO_ROLE: u8 = u8::MAX;
+/// The packed `kind` of a damaged record.
+const NO_KIND: u8 = u8::MAX;
 
-/// Where one record lies and what a walk over the tree must know of it.
+/// The position of one record in the log, and the properties that a walk over the tree needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// Offset of the line's first byte.
+pub(crate) struct IndexEntry {
+    /// The offset of the first byte of the line.
     pub offset: u64,
-    /// Bytes of the line, its line break included; 0 for a record that is damaged.
+    /// The length of the line in bytes, including its line break; 0 for a damaged record.
     pub len: u32,
     parent: u32,
-    /// Tokens that the record costs in a context.
+    /// The tokens that the record costs in a context.
     pub tokens: u32,
     kind: u8,
     role: u8,
-    /// A combination of the constants below.
+    /// A combination of the flags below.
     pub flags: u16,
 }
 
-impl Entry {
-    /// Bytes of one packed entry.
+impl IndexEntry {
+    /// The size of a packed entry in bytes.
     pub(crate) const BYTES: usize = 24;
-    /// An assistant message that calls tools.
+    /// The record is an assistant message that calls tools.
     pub(crate) const CALLS_TOOLS: u16 = 1;
-    /// Its parent was damaged; it continues from the nearest earlier record.
+    /// The parent was damaged; the record continues from the nearest earlier record.
     pub(crate) const REPARENTED: u16 = 2;
-    /// Contents lie out of line, in blobs.
+    /// Some texts of the record are stored in blobs.
     pub(crate) const HAS_BLOBS: u16 = 4;
-    /// A message with thinking parts.
+    /// The record is a message with thinking parts.
     pub(crate) const HAS_THINKING: u16 = 8;
-    /// A custom record that enters the context.
+    /// The record is a custom record that enters the context.
     pub(crate) const IN_CONTEXT: u16 = 16;
-    /// A context head that was frozen: an epoch, or a compaction that opens one.
-    pub(crate) const OPENS_EPOCH: u16 = 64;
-    /// It was whole once and could not be read later; it keeps its place on the path.
+    /// The record was readable once and is not any more; it keeps its position on the path.
     const UNREADABLE: u16 = 32;
+    /// The record freezes a context head: an epoch, or a compaction that opens one.
+    pub(crate) const OPENS_EPOCH: u16 = 64;
 
-    /// The entry of a readable record.
+    /// Returns the entry of a readable record.
     pub(crate) fn new(
         (offset, len): (u64, u32),
         parent: Option<Seq>,
@@ -57,7 +60,7 @@ impl Entry {
         Self {
             offset,
             len,
-            parent: parent.map_or(NONE, pack),
+            parent: parent.map_or(NO_PARENT, pack),
             tokens,
             kind: kind as u8,
             role: role.map_or(NO_ROLE, |role| role as u8),
@@ -65,39 +68,59 @@ impl Entry {
         }
     }
 
-    /// The same entry after a damaged parent: it continues from `parent`.
+    /// Returns the flags that follow from the body of a record.
+    pub(crate) fn flags_of(body: &RecordBody) -> u16 {
+        match body {
+            RecordBody::Message(message) => {
+                message.parts.iter().fold(0, |flags, part| match part {
+                    Part::ToolCall { .. } if message.role == Role::Assistant => {
+                        flags | Self::CALLS_TOOLS
+                    }
+                    Part::Thinking { .. } => flags | Self::HAS_THINKING,
+                    _ => flags,
+                })
+            }
+            RecordBody::Custom(custom) if custom.context_text.is_some() => Self::IN_CONTEXT,
+            RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
+            RecordBody::Epoch(_) => Self::OPENS_EPOCH,
+            _ => 0,
+        }
+    }
+
+    /// Returns the entry with another parent in place of a damaged one.
     pub(crate) fn reparented(mut self, parent: Option<Seq>) -> Self {
-        self.parent = parent.map_or(NONE, pack);
+        self.parent = parent.map_or(NO_PARENT, pack);
         self.flags |= Self::REPARENTED;
         self
     }
 
-    /// The entry that holds the place of a damaged record.
+    /// Returns the entry of a damaged record.
     pub(crate) const fn damaged(offset: u64) -> Self {
-        Self { offset, len: 0, parent: NONE, tokens: 0, kind: u8::MAX, role: NO_ROLE, flags: 0 }
+        let (kind, role) = (NO_KIND, NO_ROLE);
+        Self { offset, len: 0, parent: NO_PARENT, tokens: 0, kind, role, flags: 0 }
     }
 
-    /// Whether the record cannot be read.
+    /// Returns whether the record cannot be read.
     pub(crate) const fn is_damaged(&self) -> bool {
         self.len == 0 || self.flags & Self::UNREADABLE != 0
     }
 
-    /// Notes that a record that was whole cannot be read any more.
+    /// Marks a record that could be read before as unreadable.
     pub(super) const fn mark_unreadable(&mut self) {
         self.flags |= Self::UNREADABLE;
     }
 
-    /// The record before it on its path.
+    /// Returns the previous record on the path.
     pub(crate) fn parent(&self) -> Option<Seq> {
-        (self.parent != NONE).then_some(Seq(u64::from(self.parent)))
+        (self.parent != NO_PARENT).then_some(Seq(u64::from(self.parent)))
     }
 
-    /// What it is; `None` for a damaged record.
+    /// Returns the kind, or `None` for a damaged record.
     pub(crate) const fn kind(&self) -> Option<RecordKind> {
         RecordKind::from_code(self.kind)
     }
 
-    /// For a message: who said it.
+    /// Returns the role of a message, or `None` for other kinds.
     pub(crate) const fn role(&self) -> Option<Role> {
         match self.role {
             0 => Some(Role::System),
@@ -108,12 +131,12 @@ impl Entry {
         }
     }
 
-    /// Whether all of `flags` are set.
+    /// Returns whether all of `flags` are set.
     pub(crate) const fn has(&self, flags: u16) -> bool {
         self.flags & flags == flags
     }
 
-    /// The entry as the catalog stores it, little-endian.
+    /// Packs the entry, little-endian.
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
@@ -126,7 +149,7 @@ impl Entry {
         bytes
     }
 
-    /// The inverse of [`Entry::to_bytes`].
+    /// Unpacks what [`IndexEntry::to_bytes`] packed.
     pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -143,27 +166,27 @@ impl Entry {
     }
 }
 
-/// A log holds at most 2^32 - 2 records, so that an entry stays small.
+/// Packs a number into 4 bytes: a log holds at most 2^32 - 2 records.
 fn pack(seq: Seq) -> u32 {
-    u32::try_from(seq.0).unwrap_or(NONE)
+    u32::try_from(seq.0).unwrap_or(NO_PARENT)
 }
 
-/// One idempotency key that was used, hashed so that its size is fixed.
+/// The digests of a used idempotency key, and the record that the key created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyEntry {
     /// The first 16 bytes of blake3 over method, zero byte and key.
     pub key: [u8; 16],
     /// The first 8 bytes of blake3 over the params without the key.
     pub payload: [u8; 8],
-    /// The record that the key made.
+    /// The record that the key created.
     pub seq: u32,
 }
 
 impl KeyEntry {
-    /// Bytes of one packed key.
+    /// The size of a packed key in bytes.
     pub(crate) const BYTES: usize = 28;
 
-    /// The key as the catalog stores it.
+    /// Packs the digests and the number, little-endian.
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.key);
@@ -172,7 +195,7 @@ impl KeyEntry {
         bytes
     }
 
-    /// The inverse of [`KeyEntry::to_bytes`].
+    /// Unpacks what [`KeyEntry::to_bytes`] packed.
     pub(crate) fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         let mut entry = Self { key: [0; 16], payload: [0; 8], seq: 0 };
         entry.key.copy_from_slice(&bytes[..16]);
@@ -182,77 +205,80 @@ impl KeyEntry {
     }
 }
 
-/// How far a log has been read and found whole.
+/// The end of the part of a log that was read and is intact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanPoint {
-    /// Bytes of the log up to here.
+    /// The length of that part in bytes.
     pub bytes: u64,
-    /// Records up to here, damaged ones included.
+    /// The number of its records, including damaged ones.
     pub records: u64,
-    /// Checksum of the last line up to here; 0 for an empty log.
+    /// The checksum of its last line; 0 for an empty log.
     pub last_crc: u32,
 }
 
-/// What a catalog gives back for a cold open.
+/// The index and the fold of a log up to a point, as a catalog stored them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenHint {
-    /// How far the rest describes the log.
+    /// The point of the log up to which all fields are valid.
     pub point: ScanPoint,
-    /// One entry a record.
-    pub entries: Vec<Entry>,
-    /// The idempotency keys.
+    /// One entry for each record.
+    pub entries: Vec<IndexEntry>,
     pub keys: Vec<KeyEntry>,
-    /// The folded state at `point`, opaque to the catalog.
+    /// The rest of the fold at `point`, opaque to the catalog.
     pub carry: Vec<u8>,
 }
 
-/// What changed in a session since a catalog last saw it.
+/// The hints that sessions are opened with.
+pub(crate) trait HintSource: Send + Sync {
+    /// Returns the stored hint of a session. May block on the disk.
+    fn hint(&self, id: SessionId) -> Option<OpenHint>;
+}
+
+/// The part of a session's index that a catalog does not have yet.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexUpdate {
-    /// The session as lists show it.
     pub session: Session,
-    /// Set when what the catalog had does not describe this log: drop it and take this as the whole.
+    /// Whether the catalog must drop its index of the session, because it describes another log; the update is then
+    /// the whole index.
     pub restart: bool,
     /// The number of the first of `entries`; 0 with `restart`.
     pub first: u64,
-    /// The entries from `first` on.
-    pub entries: Vec<Entry>,
-    /// The number of the first of `keys`.
+    pub entries: Vec<IndexEntry>,
+    /// The number of the first of `keys`; 0 with `restart`.
     pub first_key: u64,
-    /// The keys from `first_key` on.
     pub keys: Vec<KeyEntry>,
-    /// How far all of this describes the log.
+    /// The point of the log up to which the index is valid with this update.
     pub point: ScanPoint,
-    /// The folded state at `point`, to be stored and given back.
+    /// The rest of the fold at `point`, see [`OpenHint::carry`].
     pub carry: Vec<u8>,
-    /// The key of `session.create`, hashed like [`KeyEntry::key`] with its payload; absent when it had none.
+    /// The key of `session.create`, if it had one.
     pub create_key: Option<KeyEntry>,
 }
 
-/// What a catalog already holds of a session.
+/// The part of a session's index that a catalog has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// How far it has read.
+pub(crate) struct IndexProgress {
     pub point: ScanPoint,
-    /// How many keys it holds.
+    /// The number of keys.
     pub keys: u64,
 }
 
-/// Where a catalog reads from: the open sessions and the logs on disk. Every call may block on the disk.
+/// The sessions that a catalog indexes, open or not. Every call may block on the disk.
 pub(crate) trait IndexSource: Send + Sync {
-    /// Every session with a log, and the log's size in bytes, in no order.
+    /// Returns every session that has a log, with the size of the log in bytes, in no order.
     fn logs(&self) -> std::io::Result<Vec<(SessionId, u64)>>;
 
-    /// What is new since `known`; `None` when the session is gone.
-    fn update(&self, id: SessionId, known: Known) -> std::io::Result<Option<IndexUpdate>>;
+    /// Returns the part of the index that is missing in `known`, or `None` if the session does not exist.
+    fn update(&self, id: SessionId, known: IndexProgress) -> std::io::Result<Option<IndexUpdate>>;
 
-    /// The records behind `entries`, blobs put back, each `None` where it cannot be read. So is one whose line
-    /// `wants` refuses, as it is stored and unchecked, before it costs more; a line with contents out of line is
-    /// always wanted.
+    /// Returns the records of `entries` with their blobs, `None` for each record that cannot be read.
+    ///
+    /// `wants` receives the stored line before it is checked and parsed, and drops the record by returning false. A
+    /// line with blobs is not passed to it, because its text is elsewhere.
     fn records(
         &self,
         id: SessionId,
-        entries: &[(Seq, Entry)],
+        entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
     ) -> std::io::Result<Vec<Option<Record>>>;
 }
@@ -262,25 +288,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_survives_packing() {
-        let entry = Entry::new(
+    fn entry_survives_packing() {
+        let entry = IndexEntry::new(
             (5_000_000_000, 321),
             Some(Seq(7)),
             RecordKind::Message,
             Some(Role::Assistant),
             99,
-            Entry::CALLS_TOOLS | Entry::HAS_BLOBS,
+            IndexEntry::CALLS_TOOLS | IndexEntry::HAS_BLOBS,
         );
-        let back = Entry::from_bytes(&entry.to_bytes());
+        let back = IndexEntry::from_bytes(&entry.to_bytes());
         assert_eq!(back, entry);
         assert_eq!(back.parent(), Some(Seq(7)));
         assert_eq!(back.role(), Some(Role::Assistant));
-        assert!(back.has(Entry::CALLS_TOOLS) && !back.has(Entry::REPARENTED));
-        assert_eq!(Entry::damaged(9).kind(), None);
+        assert!(back.has(IndexEntry::CALLS_TOOLS) && !back.has(IndexEntry::REPARENTED));
+        assert_eq!(IndexEntry::damaged(9).kind(), None);
     }
 
     #[test]
-    fn a_key_survives_packing() {
+    fn key_survives_packing() {
         let key = KeyEntry { key: [7; 16], payload: [9; 8], seq: 70_000 };
         assert_eq!(KeyEntry::from_bytes(&key.to_bytes()), key);
     }

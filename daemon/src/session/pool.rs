@@ -1,4 +1,7 @@
-//! The threads that write and sync: few enough to be cheap, enough that sessions sync side by side.
+//! The threads that write and sync logs.
+//!
+//! There are few enough to be cheap, and enough that the syncs of different sessions overlap. Threads start when jobs
+//! wait and end when they have been idle.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,40 +9,41 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Most threads. Measured on 64 sessions: 8 give 3.5 times the serial rate of syncs, 16 give 4.5, 32 give 5.3.
+/// Maximum number of threads. With 64 sessions, 8 threads reach 3.5 times the sync rate of one thread, 16 reach 4.5
+/// times, 32 reach 5.3 times.
 const MAX_THREADS: usize = 16;
-/// An idle thread leaves after this, so that an idle daemon has none.
+/// A thread ends after this time without a job, so that an idle daemon has none.
 const IDLE: Duration = Duration::from_secs(10);
 
-type Job = Box<dyn FnOnce() + Send>;
+type SyncJob = Box<dyn FnOnce() + Send>;
 
-/// Runs jobs on at most [`MAX_THREADS`] threads that come and go with the work.
+/// A pool that runs jobs on at most [`MAX_THREADS`] threads.
 #[derive(Clone)]
 pub(super) struct SyncPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct PoolShared {
+    queue: Mutex<JobQueue>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct JobQueue {
+    jobs: VecDeque<SyncJob>,
     threads: usize,
     idle: usize,
 }
 
 impl SyncPool {
-    /// A pool without threads.
+    /// Returns a pool without threads.
     pub(super) fn new() -> Self {
         Self { shared: Arc::default() }
     }
 
-    /// Queues a job; the queue is as long as there are sessions with waiting writes, each there once.
-    pub(super) fn submit(&self, job: Job) {
+    /// Queues a job. A session queues one job at a time, so the number of sessions bounds the queue.
+    pub(super) fn submit(&self, job: SyncJob) {
         let mut queue = self.shared.queue.lock();
         queue.jobs.push_back(job);
         if queue.idle >= queue.jobs.len() || queue.threads == MAX_THREADS {
@@ -53,7 +57,7 @@ impl SyncPool {
         let spawned =
             std::thread::Builder::new().name("ollm-sync".to_owned()).spawn(move || shared.run());
         if spawned.is_err() {
-            // Without a new thread the ones that exist take the job; without any, this one does.
+            // The existing threads take the job; if there are none, the calling thread does.
             let mut queue = self.shared.queue.lock();
             queue.threads -= 1;
             if queue.threads == 0
@@ -65,19 +69,19 @@ impl SyncPool {
         }
     }
 
-    /// Whether jobs wait for a thread.
+    /// Returns whether jobs wait for a thread.
     pub(super) fn is_crowded(&self) -> bool {
         !self.shared.queue.lock().jobs.is_empty()
     }
 }
 
-impl Shared {
+impl PoolShared {
     fn run(&self) {
         let mut queue = self.queue.lock();
         loop {
             if let Some(job) = queue.jobs.pop_front() {
                 drop(queue);
-                // A panic in one session's write must not take the thread's other sessions with it.
+                // A panic in the job of one session must not end the thread, because other sessions wait for it.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a session's writer panicked");
                 }

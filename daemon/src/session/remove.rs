@@ -1,26 +1,27 @@
-//! Deleting a session so that a crash at any point leaves a deletion that the next start finishes.
+//! The deletion of a session, in steps that a crash may interrupt at any point. FORMAT.md, "Crash cases".
 //!
-//! Rename the log, which marks the deletion; remove the files and empty the renamed log, so that what was said is
-//! gone and its space is free; let the caller clear what is derived; remove the mark.
+//! The log is renamed, which marks the deletion; the other files are removed and the renamed log is emptied, so that no
+//! content is left and its space is free; the caller removes what is derived from the log; the mark is removed. The
+//! next start finishes a deletion whose mark it finds.
 
-use std::fs;
 use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
 
-use super::{SessionError, Sessions};
+use super::error::SessionError;
+use super::store::Sessions;
 use crate::fsutil::{self, FsError};
 
 const DELETING_SUFFIX: &str = ".jsonl.deleting";
 
 impl Sessions {
-    /// Refuses every later use and marks the deletion on disk.
+    /// Refuses all later uses of a session and marks its deletion on disk. Blocks on the disk.
     ///
-    /// **Errors**: `NotFound`, `Storage`. Blocks on the disk.
+    /// **Errors**: `NotFound`, `Storage`.
     pub(crate) fn begin_delete(&self, id: SessionId) -> Result<(), SessionError> {
         let paths = &self.shared.paths;
         if paths.deleting(id).exists() {
-            // An earlier attempt got stuck after this; it is gone on with.
+            // An earlier attempt failed after this step; the caller continues it.
             return Ok(());
         }
         let cell = self.cell(id)?;
@@ -34,13 +35,14 @@ impl Sessions {
         })
     }
 
-    /// Removes what was said in a session whose deletion was begun; only an empty mark stays. Needs no space on
-    /// the disk, and gives free what the session took. Blocks on the disk.
-    pub(crate) fn strip(&self, id: SessionId) -> Result<(), SessionError> {
+    /// Removes all content of a session whose deletion was begun; only the empty mark stays. Blocks on the disk.
+    ///
+    /// Needs no free space on the disk.
+    pub(crate) fn remove_contents(&self, id: SessionId) -> Result<(), SessionError> {
         self.remove_files(id).map_err(|error| SessionError::fs(id, &error))
     }
 
-    /// Removes the mark: nothing of the session is left anywhere. Blocks on the disk.
+    /// Removes the mark of a deletion, after which no file of the session is left. Blocks on the disk.
     pub(crate) fn finish_delete(&self, id: SessionId) -> Result<(), SessionError> {
         let paths = &self.shared.paths;
         let result = fsutil::remove_file(&paths.deleting(id))
@@ -55,45 +57,28 @@ impl Sessions {
         fsutil::remove_file(&paths.document(id))?;
         fsutil::remove_dir_all(&paths.blobs(id))?;
         let torn = format!("{id}.torn-");
-        for name in self.names_beginning(&torn)? {
+        for name in self.file_names()?.iter().filter(|name| name.starts_with(&torn)) {
             fsutil::remove_file(&paths.dir.join(name))?;
         }
         fsutil::empty_file(&paths.deleting(id))?;
-        // What was removed so far must be gone for good before the mark is.
+        // The removals must be durable before the mark is removed.
         fsutil::sync_dir(&paths.dir)
     }
 
-    /// Removes half-written documents and blobs that a crash left; they may hold what was said.
-    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
-        let dir = &self.shared.paths.dir;
-        let mut swept = fsutil::sweep_temporaries(dir, before)?;
-        for name in self.names_beginning("")?.iter().filter(|name| name.ends_with(".blobs")) {
-            swept += fsutil::sweep_temporaries(&dir.join(name), before)?;
-        }
-        Ok(swept)
-    }
-
-    /// Deletions that a crash interrupted.
+    /// Returns the sessions whose deletion was begun and not finished.
     pub(crate) fn unfinished_deletions(&self) -> Result<Vec<SessionId>, FsError> {
-        let names = self.names_beginning("")?;
+        let names = self.file_names()?;
         let ids = names.iter().filter_map(|name| name.strip_suffix(DELETING_SUFFIX)?.parse().ok());
         Ok(ids.collect())
     }
 
-    /// Sessions on disk, counted by the names of their logs.
-    pub(super) fn count_logs(&self) -> u64 {
-        let is_log = |name: &&String| name.ends_with(".jsonl");
-        self.names_beginning("").map_or(0, |names| names.iter().filter(is_log).count() as u64)
-    }
-
-    fn names_beginning(&self, prefix: &str) -> Result<Vec<String>, FsError> {
+    /// Removes the temporary files of documents and blobs that a crash left, because they may hold content.
+    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
         let dir = &self.shared.paths.dir;
-        let fail = |source| FsError::new("list", dir, source);
-        let mut names = Vec::new();
-        for file in fs::read_dir(dir).map_err(fail)? {
-            let name = file.map_err(fail)?.file_name();
-            names.extend(name.into_string().ok().filter(|name| name.starts_with(prefix)));
+        let mut swept = fsutil::sweep_temporaries(dir, before)?;
+        for name in self.file_names()?.iter().filter(|name| name.ends_with(".blobs")) {
+            swept += fsutil::sweep_temporaries(&dir.join(name), before)?;
         }
-        Ok(names)
+        Ok(swept)
     }
 }

@@ -1,4 +1,4 @@
-//! What the cells of all sessions have in common: where files lie, the clock, the pool, who is told.
+//! What the sessions of one directory share: the paths of their files, the clock, the pool and the observer.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -8,31 +8,26 @@ use ollm_protocol::content::FailedWrite;
 use ollm_protocol::{SessionId, Timestamp};
 use parking_lot::Mutex;
 
-use super::index::OpenHint;
+use super::error::SessionError;
+use super::index::{HintSource, OpenHint};
 use super::log::file::OpenLogFile;
 use super::pool::SyncPool;
-use super::{Observer, SessionError};
+use super::write::SessionObserver;
 use crate::clock::Clock;
 use crate::fsutil;
 
-/// Gives back what a catalog stored, so that a cold open reads only the tail.
-pub(crate) trait Hints: Send + Sync {
-    /// What is stored of a session; may block on the disk.
-    fn hint(&self, id: SessionId) -> Option<OpenHint>;
-}
-
-/// Where the parts of sessions lie.
-pub(super) struct Paths {
+/// The paths of the files of sessions. FORMAT.md, "Directories and modes".
+pub(super) struct SessionPaths {
     /// The directory of all sessions.
     pub(super) dir: PathBuf,
 }
 
-impl Paths {
+impl SessionPaths {
     pub(super) fn log(&self, id: SessionId) -> PathBuf {
         self.dir.join(format!("{id}.jsonl"))
     }
 
-    /// A log on its way out; its presence makes the next start finish the deletion.
+    /// Returns the path of a log that is being deleted. Its existence makes the next start finish the deletion.
     pub(super) fn deleting(&self, id: SessionId) -> PathBuf {
         self.dir.join(format!("{id}.jsonl.deleting"))
     }
@@ -50,38 +45,32 @@ impl Paths {
     }
 }
 
-/// What all cells share.
-pub(super) struct Shared {
-    pub(super) paths: Paths,
+/// The parts that all sessions share.
+pub(super) struct StoreShared {
+    pub(super) paths: SessionPaths,
     pub(super) clock: Arc<Clock>,
-    pub(super) observer: Arc<dyn Observer>,
+    pub(super) observer: Arc<dyn SessionObserver>,
     pub(super) pool: SyncPool,
     pub(super) open_file: Box<OpenLogFile>,
-    pub(super) stats: Stats,
-    pub(super) hints: OnceLock<Arc<dyn Hints>>,
+    pub(super) stats: StoreStats,
+    pub(super) hints: OnceLock<Arc<dyn HintSource>>,
 }
 
-/// Counted since the start.
+/// Counts since the start of the daemon.
 #[derive(Default)]
-pub(super) struct Stats {
+pub(super) struct StoreStats {
     pub(super) records: AtomicU64,
     pub(super) syncs: AtomicU64,
-    failed_write: Mutex<Option<FailedWrite>>,
-}
-
-impl Stats {
     /// The newest write that the disk refused.
-    pub(super) fn failed_write(&self) -> Option<FailedWrite> {
-        self.failed_write.lock().clone()
-    }
+    pub(super) failed_write: Mutex<Option<FailedWrite>>,
 }
 
-impl Shared {
+impl StoreShared {
     pub(super) fn hint(&self, id: SessionId) -> Option<OpenHint> {
         self.hints.get().and_then(|hints| hints.hint(id))
     }
 
-    /// Keeps a write that the disk refused for whoever asks how the daemon is.
+    /// Remembers a write that the disk refused, for `daemon.status`.
     pub(super) fn note_failed_write(&self, error: &SessionError) {
         let SessionError::Storage { path, message, .. } = error else { return };
         let (path, error) = (path.clone(), message.clone());
@@ -89,13 +78,14 @@ impl Shared {
         *self.stats.failed_write.lock() = Some(failed);
     }
 
-    /// Moves a log without a single whole record out of the way: a crash before its first write was whole left
-    /// it, and there never was a session.
-    pub(super) fn set_aside_stillborn(&self, id: SessionId) {
+    /// Renames a log without an intact record, which a crash left before the first write was complete.
+    pub(super) fn set_aside_empty_log(&self, id: SessionId) {
         let aside = self.paths.torn(id, self.clock.now());
         match fsutil::rename_durably(&self.paths.log(id), &aside) {
-            Ok(()) => tracing::warn!(session = %id, "set a log aside that never held a record"),
-            Err(error) => tracing::warn!(session = %id, "a log without a record stays: {error}"),
+            Ok(()) => tracing::warn!(session = %id, "set aside a log without a record"),
+            Err(error) => {
+                tracing::warn!(session = %id, "cannot set aside a log without a record: {error}");
+            }
         }
     }
 }

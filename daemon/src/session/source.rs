@@ -1,26 +1,27 @@
-//! What a catalog reads: the folds of open sessions, and logs that nobody has open.
+//! Sessions as the source of a catalog's index: open sessions from memory, closed ones from their logs.
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
 use ollm_protocol::content::Record;
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::{Seq, SessionId, Timestamp};
 
-use super::cell::Cell;
-use super::index::{Entry, IndexSource, IndexUpdate, Known};
-use super::live::{Live, Reader};
-use super::{SessionError, Sessions};
+use super::cell::SessionCell;
+use super::error::SessionError;
+use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
+use super::open_session::{OpenSession, RecordReader};
+use super::store::Sessions;
 
 impl IndexSource for Sessions {
     fn logs(&self) -> io::Result<Vec<(SessionId, u64)>> {
         self.log_ids().map_err(io::Error::other)
     }
 
-    fn update(&self, id: SessionId, known: Known) -> io::Result<Option<IndexUpdate>> {
+    fn update(&self, id: SessionId, known: IndexProgress) -> io::Result<Option<IndexUpdate>> {
         let now = self.shared.clock.now();
-        self.index_view(id, known.point.records, |live| {
-            (live.birth.is_none()).then(|| update_of(live, known, now)).flatten()
+        self.peek_or_open(id, known.point.records, |session| {
+            session.draft.is_none().then(|| update_of(session, known, now)).flatten()
         })
         .map(Option::flatten)
     }
@@ -28,53 +29,54 @@ impl IndexSource for Sessions {
     fn records(
         &self,
         id: SessionId,
-        entries: &[(Seq, Entry)],
+        entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<Option<Record>>> {
-        let Some(reader) = self.contents(id)? else { return Ok(vec![None; entries.len()]) };
+        let Some(reader) = self.reader(id)? else { return Ok(vec![None; entries.len()]) };
         Ok(reader.read_all(entries, wants))
     }
 }
 
 impl Sessions {
-    /// A way to read a log by entries that the caller has. It folds nothing and syncs nothing: a catalog asks
-    /// for a few records of many sessions, and each line is checked by itself.
-    fn contents(&self, id: SessionId) -> io::Result<Option<Reader>> {
-        let open: Option<Arc<Cell>> = self.cells().get(&id).cloned();
-        if let Some(reader) = open.and_then(|cell| cell.peek(Live::reader)) {
+    /// Returns a reader for entries that the caller has, or `None` if there is no log.
+    ///
+    /// A closed session is not opened, because a search reads a few records of many sessions.
+    fn reader(&self, id: SessionId) -> io::Result<Option<RecordReader>> {
+        let cell: Option<Arc<SessionCell>> = self.cells().get(&id).cloned();
+        if let Some(reader) = cell.and_then(|cell| cell.peek(OpenSession::reader)) {
             return Ok(Some(reader));
         }
         match File::open(self.shared.paths.log(id)) {
-            Ok(file) => Ok(Some(Reader::new(file, self.shared.paths.blobs(id)))),
+            Ok(file) => Ok(Some(RecordReader::new(file, self.shared.paths.blobs(id)))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Calls `view` with a session: the open one, or one opened for this call alone, so that a catalog that
-    /// reads ten thousand logs does not fill the memory with them. `None` when there is no log.
-    fn index_view<T>(
+    /// Calls `read` with a session, or returns `None` if there is no log. A closed session is opened for this call only,
+    /// because a catalog reads the logs of all sessions one after the other.
+    fn peek_or_open<T>(
         &self,
         id: SessionId,
         seen_records: u64,
-        view: impl FnOnce(&Live) -> T,
+        read: impl FnOnce(&OpenSession) -> T,
     ) -> io::Result<Option<T>> {
-        let open: Option<Arc<Cell>> = self.cells().get(&id).cloned();
-        if let Some(cell) = open.filter(|cell| cell.peek(|_| ()).is_some()) {
-            return Ok(cell.peek(view));
+        let cell: Option<Arc<SessionCell>> = self.cells().get(&id).cloned();
+        if let Some(cell) = cell.filter(|cell| cell.peek(|_| ()).is_some()) {
+            return Ok(cell.peek(read));
         }
         let path = self.shared.paths.log(id);
         if !path.exists() {
             return Ok(None);
         }
-        // What a catalog has seen counts as synced ever after.
-        std::fs::File::open(&path)?.sync_data()?;
-        // At the very start there are no hints yet, but the catalog says itself what it has seen.
+        // Records that a catalog has seen count as synced from then on.
+        File::open(&path)?.sync_data()?;
+        // The hint is missing during the start; the catalog itself then says what it has seen.
         let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
-        match Live::open(id, &path, blobs, hint, seen_records) {
-            Ok(live) if live.state.point().records > 0 => Ok(Some(view(&live))),
+        match OpenSession::open(id, &path, blobs, hint, seen_records) {
+            Ok(session) if session.state.point().records > 0 => Ok(Some(read(&session))),
             Ok(_) => {
-                self.shared.set_aside_stillborn(id);
+                self.shared.set_aside_empty_log(id);
                 Ok(None)
             }
             Err(error) => Err(io::Error::other(SessionError::log(id, &error))),
@@ -82,10 +84,10 @@ impl Sessions {
     }
 }
 
-fn update_of(live: &Live, known: Known, now: ollm_protocol::Timestamp) -> Option<IndexUpdate> {
-    let state = live.state();
+fn update_of(session: &OpenSession, known: IndexProgress, now: Timestamp) -> Option<IndexUpdate> {
+    let state = session.state();
     let point = state.point();
-    // A stored point that lies elsewhere than this log's records describes another file.
+    // If the last known record ends elsewhere in this log, the catalog has indexed another file.
     let continues = known.point.records <= point.records
         && known.keys <= state.keys().len() as u64
         && known.point.records.checked_sub(1).is_none_or(|last| {
@@ -95,7 +97,7 @@ fn update_of(live: &Live, known: Known, now: ollm_protocol::Timestamp) -> Option
         });
     let (first, first_key) = if continues { (known.point.records, known.keys) } else { (0, 0) };
     Some(IndexUpdate {
-        session: live.summary(now),
+        session: session.summary(now),
         restart: !continues,
         first,
         entries: state.entries().get(usize::try_from(first).ok()?..)?.to_vec(),

@@ -14,7 +14,7 @@ use crate::app::{AppError, Core, append, counted, goal};
 use crate::model::{
     AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatStream, DoneReason, ModelError, Phase,
 };
-use crate::session::Draft;
+use crate::session::NewRecord;
 use crate::shutdown::Tasks;
 
 /// The finish reasons of answers that did not come to their end.
@@ -193,7 +193,7 @@ impl Answer {
         let body = RecordBody::Message(message);
         let mut drafts = vec![counted(core, id, body).0];
         drafts.extend(marked);
-        drafts.extend(usage.map(|usage| Draft::new(RecordBody::Usage(usage), None)));
+        drafts.extend(usage.map(|usage| NewRecord::new(RecordBody::Usage(usage), None)));
         let appended = append(core, id, drafts, None).await?;
         core.documents.note(id);
         Ok(Some(appended.seq))

@@ -37,7 +37,7 @@ use self::retry::{Wish, step_back};
 use self::tools::Awaited;
 use super::record::{key_use, message_of};
 use super::{AppError, Core, append, counted};
-use crate::session::index::Entry;
+use crate::session::index::IndexEntry;
 use crate::shutdown::Tasks;
 
 /// Events that wait for a client that reads slowly; a piece of an answer is a few bytes, and the model is held up
@@ -226,7 +226,7 @@ fn answer_after(
             state.entry(*seq).is_some_and(|entry| {
                 entry.kind() == Some(RecordKind::Message)
                     && entry.role() == Some(Role::Assistant)
-                    && !entry.has(Entry::CALLS_TOOLS)
+                    && !entry.has(IndexEntry::CALLS_TOOLS)
             })
         })
     })?;

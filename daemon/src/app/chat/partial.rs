@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::INTERRUPTED;
 use crate::app::{AppError, Core, counted, goal};
-use crate::session::{Draft, Live, SessionError};
+use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// The name of the custom records that hold pieces.
 pub(crate) const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
@@ -63,7 +63,7 @@ impl Pieces {
         };
         let data = serde_json::to_value(&piece).expect("a struct of strings is JSON");
         let custom = Custom { name: PARTIAL_ANSWER.to_owned(), data, context_text: None };
-        let draft = Draft::new(RecordBody::Custom(custom), None);
+        let draft = NewRecord::new(RecordBody::Custom(custom), None);
         if let Err(error) = core.sessions.append(self.id, vec![draft], None) {
             tracing::warn!(session = %self.id, "a piece of an answer is not recorded: {error}");
         }
@@ -109,7 +109,7 @@ pub(super) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), AppError
 }
 
 /// The active leaf, and the custom records that end the path with it, the newest first.
-fn last_customs(live: &Live) -> (Option<Seq>, Vec<Seq>) {
+fn last_customs(live: &OpenSession) -> (Option<Seq>, Vec<Seq>) {
     let state = live.state();
     let (leaf, mut next, mut seqs) = (state.leaf(), state.leaf(), Vec::new());
     while let Some(seq) = next

@@ -11,8 +11,8 @@ use ollm_protocol::{Seq, SessionId};
 use super::answer::is_an_answer;
 use super::partial::n_pieces;
 use crate::app::{AppError, Core, counted};
-use crate::session::index::Entry;
-use crate::session::{Draft, Live, SessionError};
+use crate::session::index::IndexEntry;
+use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// Why the leaf moved, as `branch-changed` and the log tell it.
 const CAUSE: &str = "retry";
@@ -34,7 +34,7 @@ pub(super) enum Wish {
 struct End {
     leaf: Option<Seq>,
     /// The newest record that a model is told.
-    said: Option<(Seq, Entry)>,
+    said: Option<(Seq, IndexEntry)>,
     /// What lies behind it, the oldest first.
     behind: Vec<Seq>,
 }
@@ -59,7 +59,7 @@ pub(super) fn step_back(core: &Arc<Core>, id: SessionId, wish: Wish) -> Result<(
     }
 }
 
-fn end_of(live: &Live) -> End {
+fn end_of(live: &OpenSession) -> End {
     let state = live.state();
     let (mut next, mut said, mut behind) = (state.leaf(), None, Vec::new());
     while let Some(seq) = next
@@ -77,10 +77,10 @@ fn end_of(live: &Live) -> End {
 }
 
 /// Whether a record is something that is answered.
-fn is_said(entry: Entry) -> bool {
+fn is_said(entry: IndexEntry) -> bool {
     match entry.kind() {
         Some(RecordKind::Message | RecordKind::ToolCall | RecordKind::BranchSummary) => true,
-        Some(RecordKind::Custom) => entry.has(Entry::IN_CONTEXT),
+        Some(RecordKind::Custom) => entry.has(IndexEntry::IN_CONTEXT),
         _ => false,
     }
 }
@@ -110,7 +110,7 @@ fn open_answer(
         return Ok(Some((seq, entry.parent())));
     }
     // Results that are missing are told as such.
-    if wish == Wish::Message || entry.has(Entry::CALLS_TOOLS) {
+    if wish == Wish::Message || entry.has(IndexEntry::CALLS_TOOLS) {
         return Ok(None);
     }
     Err(AppError::invalid("message", "is needed, what was said last is answered already"))
@@ -141,9 +141,9 @@ fn drafts(
     id: SessionId,
     to: Option<Seq>,
     behind: &[Seq],
-) -> Result<Vec<Draft>, AppError> {
+) -> Result<Vec<NewRecord>, AppError> {
     let moved = LeafMove { to, cause: CAUSE.to_owned() };
-    let mut drafts = vec![Draft::new(RecordBody::Leaf(moved), None)];
+    let mut drafts = vec![NewRecord::new(RecordBody::Leaf(moved), None)];
     let bodies = core.sessions.bodies(id, behind)?.into_iter().flatten();
     drafts.extend(bodies.filter(is_kept).map(|body| counted(core, id, body).0));
     Ok(drafts)

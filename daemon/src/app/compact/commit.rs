@@ -18,7 +18,7 @@ use crate::app::{AppError, Core, append, blocking};
 use crate::context::compact::gather::to_keep;
 use crate::context::compact::retention::measure;
 use crate::context::{self, Built, CutPlan};
-use crate::session::{Draft, SessionError};
+use crate::session::{NewRecord, SessionError};
 
 /// How often the head is planned anew because something was recorded meanwhile.
 const MAX_TRIES: usize = 8;
@@ -110,7 +110,7 @@ pub(super) async fn commit(
         let Composed { built, retention } =
             blocking(core, move |core| compose(core, &order_too, &ground, &made_too)).await?;
         let compaction = record_of(&at, &made, &built, retention);
-        let draft = Draft::new(RecordBody::Compaction(compaction), None);
+        let draft = NewRecord::new(RecordBody::Compaction(compaction), None);
         let answer = core.sessions.append_after(id, at.prepared.leaf, vec![draft])?;
         match answer.await.map_err(|_| SessionError::Stopping)? {
             Ok(appended) => {

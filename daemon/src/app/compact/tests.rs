@@ -6,7 +6,7 @@ use ollm_protocol::methods::session::SessionCreateParams;
 
 use super::*;
 use crate::app;
-use crate::session::Draft;
+use crate::session::NewRecord;
 
 /// A core whose model server is away, and a session that has something to leave out.
 struct Bench {
@@ -95,7 +95,7 @@ async fn another_branch_is_left_alone() {
     let bench = Bench::new().await;
     let stale = bench.ground().await;
     let back = LeafMove { to: Some(Seq(5)), cause: "undo".to_owned() };
-    let draft = Draft::new(RecordBody::Leaf(back), None);
+    let draft = NewRecord::new(RecordBody::Leaf(back), None);
     app::append(&bench.core, bench.id, vec![draft], None).await.expect("moves");
     let never = CancellationToken::new();
     let outcome = bench.task().carry_out(bench.id, stale, &never).await;

@@ -15,8 +15,8 @@ use ollm_protocol::{Seq, SessionId};
 use super::{AppError, Core, append, blocking};
 use crate::config::LoopDetectionConfig;
 use crate::loops::{Detector, Observation, look_back, observe};
-use crate::session::index::Entry;
-use crate::session::{Draft, Live, SessionError};
+use crate::session::index::IndexEntry;
+use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// Most sessions that are watched at once; each costs some kilobytes.
 const MAX_WATCHED: usize = 256;
@@ -145,7 +145,7 @@ pub(crate) async fn loop_reset(
     let before = blocking(core, move |core| loop_status(core, id)).await?;
     if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
         let mark = RecordBody::Loop(LoopMark { pattern: None });
-        append(core, id, vec![Draft::new(mark, None)], None).await?;
+        append(core, id, vec![NewRecord::new(mark, None)], None).await?;
     }
     blocking(core, move |core| loop_status(core, id)).await
 }
@@ -231,7 +231,7 @@ async fn look(
 /// Records a loop, unless something was recorded since it was found; false when that is so.
 async fn record(core: &Core, id: SessionId, leaf: Option<Seq>, pattern: &LoopPattern) -> bool {
     let mark = RecordBody::Loop(LoopMark { pattern: Some(pattern.clone()) });
-    let queued = core.sessions.append_after(id, leaf, vec![Draft::new(mark, None)]);
+    let queued = core.sessions.append_after(id, leaf, vec![NewRecord::new(mark, None)]);
     let written = match queued {
         Ok(answer) => answer.await.unwrap_or(Err(SessionError::Stopping)),
         Err(error) => Err(error),
@@ -282,7 +282,7 @@ impl Watch {
     }
 
     /// The records that came since; `None` when the active path is another one.
-    fn missed(&self, live: &Live) -> Option<Vec<Seq>> {
+    fn missed(&self, live: &OpenSession) -> Option<Vec<Seq>> {
         let state = live.state();
         let seen = self.seen?;
         let mut new = marks_after(state.entries(), seen);
@@ -351,7 +351,7 @@ impl Watch {
 }
 
 /// The records that count since the last user message on the active path, and every mark after that, in order.
-fn since_user(live: &Live) -> Vec<Seq> {
+fn since_user(live: &OpenSession) -> Vec<Seq> {
     let state = live.state();
     let mut found = Vec::new();
     let (mut next, mut user) = (state.leaf(), Seq(0));
@@ -372,7 +372,7 @@ fn since_user(live: &Live) -> Vec<Seq> {
 }
 
 /// Whether a record of the path may be part of a loop.
-fn counts(entry: Entry) -> bool {
+fn counts(entry: IndexEntry) -> bool {
     match entry.kind() {
         Some(RecordKind::ToolCall) => true,
         Some(RecordKind::Message) => entry.role() != Some(Role::System),
@@ -381,7 +381,7 @@ fn counts(entry: Entry) -> bool {
 }
 
 /// The marks behind a record; they are on no path.
-fn marks_after(entries: &[Entry], seq: Seq) -> Vec<Seq> {
+fn marks_after(entries: &[IndexEntry], seq: Seq) -> Vec<Seq> {
     let first = usize::try_from(seq.0).map_or(usize::MAX, |seq| seq.saturating_add(1));
     let behind = entries.iter().enumerate().skip(first);
     let marks = behind.filter(|(_, entry)| entry.kind() == Some(RecordKind::Loop));

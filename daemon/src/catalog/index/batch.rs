@@ -14,7 +14,7 @@ use crate::catalog::query::text::{self, Origin};
 use crate::catalog::query::{self, SessionRow};
 use crate::catalog::queue::Need;
 use crate::catalog::{Shared, forget};
-use crate::session::index::{Entry, IndexUpdate, KeyEntry, Known};
+use crate::session::index::{IndexEntry, IndexProgress, IndexUpdate, KeyEntry};
 
 /// One transaction.
 pub(super) struct Indexing<'a> {
@@ -109,14 +109,14 @@ impl<'a> Indexing<'a> {
     fn update(&self, id: SessionId, row: Option<&SessionRow>) -> io::Result<Option<IndexUpdate>> {
         let known = row.map(|row| row.known).unwrap_or_default();
         let source = &self.shared.source;
-        let continues = |update: &IndexUpdate, known: Known| {
+        let continues = |update: &IndexUpdate, known: IndexProgress| {
             update.first == known.point.records && update.first_key == known.keys
         };
         let Some(update) = source.update(id, known)? else { return Ok(None) };
         if update.restart || continues(&update, known) {
             return Ok(Some(update));
         }
-        let whole = source.update(id, Known::default())?;
+        let whole = source.update(id, IndexProgress::default())?;
         Ok(whole.map(|update| IndexUpdate { restart: true, ..update }))
     }
 
@@ -146,10 +146,18 @@ impl<'a> Indexing<'a> {
         let num = query::put_session(self.conn, row.as_ref(), update, text_records)?;
         let entries: Vec<u8> = update.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
         let keys: Vec<u8> = update.keys.iter().flat_map(|key| key.to_bytes()).collect();
-        packed::append(self.conn, Packed::Entries, num, (update.first, Entry::BYTES), &entries)?;
+        packed::append(
+            self.conn,
+            Packed::Entries,
+            num,
+            (update.first, IndexEntry::BYTES),
+            &entries,
+        )?;
         packed::append(self.conn, Packed::Keys, num, (update.first_key, KeyEntry::BYTES), &keys)?;
-        let known =
-            Known { point: update.point, keys: update.first_key + update.keys.len() as u64 };
+        let known = IndexProgress {
+            point: update.point,
+            keys: update.first_key + update.keys.len() as u64,
+        };
         Ok(SessionRow { num, known, text_records, project: update.session.project_hash.clone() })
     }
 
@@ -195,7 +203,7 @@ impl<'a> Indexing<'a> {
     fn add_document(
         &mut self,
         row: &SessionRow,
-        entry: Entry,
+        entry: IndexEntry,
         document: &Document,
     ) -> rusqlite::Result<()> {
         let docid = self.docids.allocate(self.conn, document.at)?;

@@ -14,7 +14,7 @@ use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{RetentionRow, schema};
-use crate::session::index::{IndexUpdate, Known, ScanPoint};
+use crate::session::index::{IndexProgress, IndexUpdate, ScanPoint};
 use packed::Packed;
 
 /// What the catalog holds of one session, without its large values.
@@ -23,7 +23,7 @@ pub(super) struct SessionRow {
     /// Its number here, which is never used for another session.
     pub num: i64,
     /// How far its log is described.
-    pub known: Known,
+    pub known: IndexProgress,
     /// How many records have their text in the index.
     pub text_records: u64,
     /// The project that its documents carry.
@@ -91,7 +91,7 @@ pub(super) fn session(conn: &Connection, id: SessionId) -> rusqlite::Result<Opti
         };
         Ok(SessionRow {
             num: row.get(0)?,
-            known: Known { point, keys: unsigned(row, 4)? },
+            known: IndexProgress { point, keys: unsigned(row, 4)? },
             text_records: unsigned(row, 5)?,
             project: row.get(6)?,
         })

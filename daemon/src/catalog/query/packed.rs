@@ -11,7 +11,7 @@ const BLOCK_BITS: u32 = 21;
 /// The tables of packed items.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::catalog) enum Packed {
-    /// [`crate::session::index::Entry`].
+    /// [`crate::session::index::IndexEntry`].
     Entries,
     /// [`crate::session::index::KeyEntry`].
     Keys,

@@ -9,7 +9,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 
 use super::shards::{self, Filling};
 use super::{signed, unsigned};
-use crate::session::index::Entry;
+use crate::session::index::IndexEntry;
 
 /// 2020-01-01T00:00:00Z in milliseconds since 1970; what is older counts as of that hour.
 const EPOCH_MS: i64 = 1_577_836_800_000;
@@ -68,7 +68,7 @@ pub(in crate::catalog) struct Origin {
     /// The record.
     pub seq: Seq,
     /// Where it lies in the log; nothing else of this is stored with a document.
-    pub entry: Entry,
+    pub entry: IndexEntry,
 }
 
 /// Says where a document comes from.
@@ -77,8 +77,8 @@ pub(in crate::catalog) fn put_origin(
     docid: i64,
     origin: &Origin,
 ) -> rusqlite::Result<()> {
-    let Entry { offset, len, .. } = origin.entry;
-    let has_blobs = i64::from(origin.entry.has(Entry::HAS_BLOBS));
+    let IndexEntry { offset, len, .. } = origin.entry;
+    let has_blobs = i64::from(origin.entry.has(IndexEntry::HAS_BLOBS));
     conn.prepare_cached(
         "INSERT INTO docs (docid, session, seq, offset, len) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
@@ -131,8 +131,8 @@ pub(in crate::catalog) fn origin(
         .query_row([docid], |row| {
             let len: i64 = row.get(3)?;
             let place = (unsigned(row, 2)?, u32::try_from(len >> 1).unwrap_or_default());
-            let flags = if len & 1 == 1 { Entry::HAS_BLOBS } else { 0 };
-            let entry = Entry::new(place, None, RecordKind::Message, None, 0, flags);
+            let flags = if len & 1 == 1 { IndexEntry::HAS_BLOBS } else { 0 };
+            let entry = IndexEntry::new(place, None, RecordKind::Message, None, 0, flags);
             Ok(Origin { session: row.get(0)?, seq: Seq(unsigned(row, 1)?), entry })
         })
         .optional()

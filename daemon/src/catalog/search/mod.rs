@@ -21,7 +21,7 @@ use super::query::{self, SessionName};
 use super::snippet::snippet;
 use super::terms::{Term, Terms, expression, first_matches};
 use super::{Catalog, CatalogError, Shared};
-use crate::session::index::Entry;
+use crate::session::index::IndexEntry;
 
 /// The most documents that are read for one page: 8 to 10 ms of work. A page that reaches it may have fewer hits
 /// than asked for, and its cursor goes on.
@@ -160,7 +160,7 @@ struct Candidate {
     docid: i64,
     session: i64,
     seq: Seq,
-    entry: Entry,
+    entry: IndexEntry,
 }
 
 /// A candidate whose text has been read and has all terms.

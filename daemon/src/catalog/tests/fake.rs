@@ -14,7 +14,9 @@ use uuid::Uuid;
 
 use crate::catalog::search::SearchPage;
 use crate::catalog::{Catalog, CatalogOptions, SearchQuery};
-use crate::session::index::{Entry, IndexSource, IndexUpdate, KeyEntry, Known, ScanPoint};
+use crate::session::index::{
+    IndexEntry, IndexProgress, IndexSource, IndexUpdate, KeyEntry, ScanPoint,
+};
 
 pub(super) const HOUR_MS: i64 = 3_600_000;
 /// 2026-01-01.
@@ -54,10 +56,10 @@ impl Log {
         ScanPoint { bytes: records * 100, records, last_crc: self.generation }
     }
 
-    fn entries(&self, first: usize) -> Vec<Entry> {
+    fn entries(&self, first: usize) -> Vec<IndexEntry> {
         let entry = |(number, record): (usize, &Record)| {
             let role = record.message.as_ref().map(|message| message.role);
-            Entry::new((number as u64 * 100, 100), record.parent, record.kind, role, 1, 0)
+            IndexEntry::new((number as u64 * 100, 100), record.parent, record.kind, role, 1, 0)
         };
         self.records.iter().enumerate().skip(first).map(entry).collect()
     }
@@ -103,7 +105,7 @@ impl IndexSource for Logs {
         Ok(logs.iter().map(|(id, log)| (*id, log.point().bytes)).collect())
     }
 
-    fn update(&self, id: SessionId, known: Known) -> io::Result<Option<IndexUpdate>> {
+    fn update(&self, id: SessionId, known: IndexProgress) -> io::Result<Option<IndexUpdate>> {
         self.updates.lock().expect("no test panicked here").push(id);
         let logs = self.logs.lock().expect("no test panicked here");
         let Some(log) = logs.get(&id) else { return Ok(None) };
@@ -126,13 +128,13 @@ impl IndexSource for Logs {
     fn records(
         &self,
         id: SessionId,
-        entries: &[(Seq, Entry)],
+        entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
     ) -> io::Result<Vec<Option<Record>>> {
         let logs = self.logs.lock().expect("no test panicked here");
         let log = logs.get(&id).filter(|log| !log.unreadable);
         let log = log.ok_or_else(|| io::Error::other("no log"))?;
-        let read = |(seq, entry): &(Seq, Entry)| {
+        let read = |(seq, entry): &(Seq, IndexEntry)| {
             let number = usize::try_from(seq.0).expect("small");
             assert_eq!(entry.offset, seq.0 * 100, "the entry belongs to the record");
             let record = log.records.get(number)?;

@@ -1,7 +1,7 @@
 //! A session as one HTML page.
 //!
-//! No scripts, no links, nothing loaded: the policy in its head forbids them, and every text is escaped, so
-//! that the policy is the second line of defence. Images are kept only as data of a few raster types.
+//! The page has no scripts and no links and loads nothing. Every text is escaped; the content security policy in the
+//! head is a second line of defense. Images are included only as data of a few raster types.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,13 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 use serde_json::Value;
 
-use super::text::{headline, instant, one_line, plain, silence, telling};
-use crate::session::document::SessionFacts;
+use super::text::{empty_reason, head_fields, instant, main_argument, one_line};
+use crate::plain::plain;
+use crate::session::document::SessionOverview;
 
-/// Image types that browsers show and that cannot hold scripts.
+/// Image types that browsers show and that cannot contain scripts.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
-/// Characters of a name in a heading.
+/// Maximum length of a name in a heading, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
 const HEAD: &str = r#"<!DOCTYPE html>
@@ -37,7 +38,7 @@ article.user { border-color: var(--user); }
 article.assistant { border-color: var(--assistant); }
 article.tool { border-color: var(--tool); }
 article.system { border-color: var(--system); }
-article.left { opacity: .6; }
+article.inactive { opacity: .6; }
 h2 { margin: 0; font-size: .95rem; overflow-wrap: anywhere; }
 h2 time, h2 small { font-weight: normal; opacity: .7; }
 .text { margin: .4rem 0; white-space: pre-wrap; overflow-wrap: anywhere; }
@@ -49,46 +50,46 @@ img { max-width: 100%; }
 <body>
 ";
 
-/// Writes the head of the page and the facts.
-pub(super) fn begin(facts: &SessionFacts<'_>, out: &mut String) {
-    let session = facts.session;
+/// Writes the head of the page and the fields of the session.
+pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
+    let session = overview.session;
     let title = if session.title.is_empty() { "Session" } else { &session.title };
     let title = name(title);
     out.push_str(HEAD);
     let _ = writeln!(out, "<title>{title}</title>");
     out.push_str(STYLE);
     let _ = writeln!(out, "<h1 dir=\"auto\">{title}</h1>\n<dl>");
-    for (label, value) in headline(session) {
+    for (label, value) in head_fields(session) {
         let _ = writeln!(out, "<dt>{label}</dt><dd>{}</dd>", name(&value));
     }
     out.push_str("</dl>\n");
-    if let Some(prompt) = facts.system_prompt.filter(|prompt| !prompt.is_empty()) {
+    if let Some(prompt) = overview.system_prompt.filter(|prompt| !prompt.is_empty()) {
         out.push_str("<article class=\"system\">\n<h2>system prompt</h2>\n");
         text(prompt, out);
         out.push_str("</article>\n");
     }
 }
 
-/// Writes one record; those that say nothing to a reader are left out.
+/// Writes one record, unless it has no content for a reader.
 pub(super) fn record(record: Record, out: &mut String) {
     let (seq, at, active) = (record.seq, record.at, record.active);
-    let open = |out: &mut String, class: &str, what: &str, at: Timestamp| {
-        let (left, note) =
-            if active { ("", "") } else { (" left", " · on a branch that was left") };
+    let open = |out: &mut String, class: &str, title: &str, at: Timestamp| {
+        let (inactive, note) =
+            if active { ("", "") } else { (" inactive", " · on a branch that was left") };
         let _ = writeln!(
             out,
-            "<article class=\"{class}{left}\" id=\"r{seq}\">\n<h2>{} <time datetime=\"{at}\">{}</time> \
+            "<article class=\"{class}{inactive}\" id=\"r{seq}\">\n<h2>{} <time datetime=\"{at}\">{}</time> \
              <small>#{seq}{note}</small></h2>",
-            name(what),
+            name(title),
             instant(at),
         );
     };
     match record.into_body() {
         Some(RecordBody::Message(message)) => {
-            open(out, class(message.role), &speaker(&message), message.timestamp);
+            open(out, message.role.as_str(), &author(&message), message.timestamp);
             message.parts.iter().for_each(|part| self::part(part, message.role, out));
-            if let Some(why) = silence(&message) {
-                let _ = writeln!(out, "<p>no answer: {}</p>", name(why));
+            if let Some(reason) = empty_reason(&message) {
+                let _ = writeln!(out, "<p>no answer: {}</p>", name(reason));
             }
         }
         Some(RecordBody::ToolCall(call)) => {
@@ -121,17 +122,14 @@ pub(super) fn end(out: &mut String) {
     out.push_str("</body>\n</html>\n");
 }
 
-const fn class(role: Role) -> &'static str {
-    role.as_str()
-}
-
-fn speaker(message: &Message) -> String {
+/// Returns the role of a message with its tool and model.
+fn author(message: &Message) -> String {
     let details = [&message.tool_name, &message.model];
-    let mut speaker = message.role.as_str().to_owned();
+    let mut author = message.role.as_str().to_owned();
     for detail in details.into_iter().flatten() {
-        let _ = write!(speaker, " {detail}");
+        let _ = write!(author, " {detail}");
     }
-    speaker
+    author
 }
 
 fn part(part: &Part, role: Role, out: &mut String) {
@@ -140,7 +138,7 @@ fn part(part: &Part, role: Role, out: &mut String) {
         Part::Text { text } => self::text(text, out),
         Part::Thinking { text } => folded("thinking", text, out),
         Part::ToolCall { name, args, .. } => {
-            folded(&with_telling(&format!("calls {name}"), args), &pretty(args), out);
+            folded(&with_main_argument(&format!("calls {name}"), args), &pretty(args), out);
         }
         Part::Image { mime_type, data } => image(mime_type, data, out),
     }
@@ -148,7 +146,7 @@ fn part(part: &Part, role: Role, out: &mut String) {
 
 fn tool_call(call: &ToolCall, out: &mut String) {
     let result = &call.result;
-    folded(&with_telling("arguments", &call.args), &pretty(&call.args), out);
+    folded(&with_main_argument("arguments", &call.args), &pretty(&call.args), out);
     let mut summary = match result.success {
         Some(false) => "output, failed".to_owned(),
         _ => "output".to_owned(),
@@ -166,9 +164,9 @@ fn pretty(args: &Value) -> String {
     serde_json::to_string_pretty(args).unwrap_or_default()
 }
 
-/// What to show while the arguments are folded: the most telling of them too.
-fn with_telling(what: &str, args: &Value) -> String {
-    telling(args).map_or_else(|| what.to_owned(), |argument| format!("{what}: {argument}"))
+/// Returns the summary of folded arguments: a label and the main argument.
+fn with_main_argument(label: &str, args: &Value) -> String {
+    main_argument(args).map_or_else(|| label.to_owned(), |argument| format!("{label}: {argument}"))
 }
 
 fn text(text: &str, out: &mut String) {
@@ -181,7 +179,7 @@ fn folded(summary: &str, text: &str, out: &mut String) {
         1 => "1 line".to_owned(),
         lines => format!("{lines} lines"),
     };
-    // A parser drops a line break right after <pre>; one of our own keeps the text's.
+    // Parsers drop a line break right after <pre>, so one is added to keep that of the text.
     let _ = writeln!(
         out,
         "<details><summary>{} ({lines})</summary><pre dir=\"auto\">\n{}</pre></details>",
@@ -206,12 +204,12 @@ fn is_base64(data: &str) -> bool {
         && body.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'))
 }
 
-/// Text in a heading: one line, escaped.
+/// Returns a text for a heading: one line, escaped.
 fn name(text: &str) -> String {
     escaped(&one_line(text, MAX_NAME_CHARS))
 }
 
-/// Text that is no HTML, also within quotes.
+/// Escapes a text for HTML, also within quotes.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + text.len() / 16);
     for c in text.chars() {

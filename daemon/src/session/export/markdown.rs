@@ -1,50 +1,51 @@
 //! A session as Markdown.
 //!
-//! What was said stands in block quotes, every line of it behind a `>`, and what tools got and gave back in code
-//! whose fences are longer than any run of backticks inside: nothing can end its own block. In quotes, whatever
-//! could begin HTML, a link or an image is escaped; code blocks are fenced anew. No HTML is written at all.
+//! Messages are block quotes, with a `>` before every line. The arguments and results of tools are code blocks whose
+//! fences are longer than any run of backticks inside. So no content can end its own block. In quotes, everything that
+//! could begin HTML, a link or an image is escaped, and code blocks get new fences. No HTML is written.
 
 use std::fmt::Write as _;
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 
-use super::text::{headline, instant, one_line, plain, silence};
-use crate::session::document::SessionFacts;
+use super::text::{empty_reason, head_fields, instant, one_line};
+use crate::plain::plain;
+use crate::session::document::SessionOverview;
 
-/// Characters of a tool's arguments that are shown where they are called; the result shows them all.
+/// Maximum length of arguments in an assistant message, in characters; the tool call shows all of them.
 const MAX_CALL_CHARS: usize = 200;
-/// Characters of a name, title or fact.
+/// Maximum length of a name or a field, in characters.
 const MAX_NAME_CHARS: usize = 200;
 
-/// Writes the title and the facts.
-pub(super) fn begin(facts: &SessionFacts<'_>, out: &mut String) {
-    let session = facts.session;
+/// Writes the title and the fields of the session.
+pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
+    let session = overview.session;
     let title = if session.title.is_empty() { "Session" } else { &session.title };
     push_line(out, &format!("# {}\n", inline(title, MAX_NAME_CHARS)));
-    for (name, value) in headline(session) {
+    for (name, value) in head_fields(session) {
         push_line(out, &format!("- {name}: {}", inline(&value, MAX_NAME_CHARS)));
     }
     out.push('\n');
-    if let Some(prompt) = facts.system_prompt.filter(|prompt| !prompt.is_empty()) {
+    if let Some(prompt) = overview.system_prompt.filter(|prompt| !prompt.is_empty()) {
         push_line(out, "## system prompt\n");
         quoted(prompt, out);
     }
 }
 
-/// Writes one record; those that say nothing to a reader are left out.
+/// Writes one record, unless it has no content for a reader.
 pub(super) fn record(record: Record, out: &mut String) {
     let (seq, at, active) = (record.seq, record.at, record.active);
-    let heading = |out: &mut String, what: &str, at: Timestamp| {
-        let left = if active { "" } else { " · on a branch that was left" };
-        push_line(out, &format!("## {what} · {} · #{seq}{left}\n", instant(at)));
+    let heading = |out: &mut String, title: &str, at: Timestamp| {
+        let note = if active { "" } else { " · on a branch that was left" };
+        push_line(out, &format!("## {title} · {} · #{seq}{note}\n", instant(at)));
     };
     match record.into_body() {
         Some(RecordBody::Message(message)) => {
-            heading(out, &speaker(&message), message.timestamp);
+            heading(out, &author(&message), message.timestamp);
             parts(&message, out);
-            if let Some(why) = silence(&message) {
-                push_line(out, &format!("*no answer:* {}\n", code(why, MAX_NAME_CHARS)));
+            if let Some(reason) = empty_reason(&message) {
+                push_line(out, &format!("*no answer:* {}\n", code(reason, MAX_NAME_CHARS)));
             }
         }
         Some(RecordBody::ToolCall(call)) => {
@@ -72,15 +73,16 @@ pub(super) fn record(record: Record, out: &mut String) {
     }
 }
 
-fn speaker(message: &Message) -> String {
-    let mut speaker = message.role.as_str().to_owned();
+/// Returns the role of a message with its tool and model.
+fn author(message: &Message) -> String {
+    let mut author = message.role.as_str().to_owned();
     if let Some(tool) = &message.tool_name {
-        let _ = write!(speaker, " {}", code(tool, MAX_NAME_CHARS));
+        let _ = write!(author, " {}", code(tool, MAX_NAME_CHARS));
     }
     if let Some(model) = &message.model {
-        let _ = write!(speaker, " {}", inline(model, MAX_NAME_CHARS));
+        let _ = write!(author, " {}", inline(model, MAX_NAME_CHARS));
     }
-    speaker
+    author
 }
 
 fn parts(message: &Message, out: &mut String) {
@@ -125,7 +127,7 @@ fn tool_call(call: &ToolCall, out: &mut String) {
     fenced("text", &result.llm_content, out);
 }
 
-/// Text in a line of ours: nothing in it is Markdown.
+/// Escapes a text for a line of prose, so that none of it is Markdown.
 fn inline(text: &str, max_chars: usize) -> String {
     let mut escaped = String::new();
     for c in one_line(text, max_chars).chars() {
@@ -139,20 +141,21 @@ fn inline(text: &str, max_chars: usize) -> String {
     escaped
 }
 
-/// Text in a line of ours, as code that its content cannot end. Our lines have nothing before it that could pair
-/// with its backticks or begin HTML.
+/// Returns a text as a code span that its content cannot end.
+///
+/// The lines that contain it have no backticks and no HTML before it.
 fn code(text: &str, max_chars: usize) -> String {
     let line = one_line(text, max_chars);
     if line.trim().is_empty() {
         return "` `".to_owned();
     }
     let ticks = "`".repeat(longest_run(&line) + 1);
-    // A renderer takes one space off each end, where both ends have one.
+    // Renderers strip one space from both ends if both ends have one.
     let pad = if line.starts_with(['`', ' ']) || line.ends_with(['`', ' ']) { " " } else { "" };
     format!("{ticks}{pad}{line}{pad}{ticks}")
 }
 
-/// A block of code that its content cannot end.
+/// Writes a code block that its content cannot end.
 fn fenced(info: &str, text: &str, out: &mut String) {
     fence_lines("", info, plain(text).split('\n'), out);
     out.push('\n');
@@ -177,7 +180,7 @@ fn longest_run(line: &str) -> usize {
     line.split(|c| c != '`').map(str::len).max().unwrap_or(0)
 }
 
-/// A block quote that its content cannot leave.
+/// Writes a block quote that its content cannot end.
 fn quoted(text: &str, out: &mut String) {
     let text = plain(text);
     let mut lines = text.trim_end_matches('\n').split('\n');
@@ -187,14 +190,14 @@ fn quoted(text: &str, out: &mut String) {
             push_line(out, format!("> {prose}").trim_end());
             continue;
         };
-        // What the writer meant as code; a fence that is never closed holds the rest.
+        // An unclosed fence extends to the end of the text.
         let code: Vec<_> = lines.by_ref().take_while(|line| !fence.is_closed_by(line)).collect();
         fence_lines("> ", &fence.info, code.iter().copied(), out);
     }
     out.push('\n');
 }
 
-/// The beginning of a code block in a text.
+/// The opening fence of a code block in a text.
 struct Fence {
     mark: char,
     len: usize,
@@ -223,21 +226,21 @@ impl Fence {
     }
 }
 
-/// The line without up to three spaces; `None` where it has more, which makes it no fence.
+/// Returns the line without its indent, or `None` if the indent is too deep for a fence.
 fn unindented(line: &str) -> Option<&str> {
     let text = line.trim_start_matches(' ');
     (line.len() - text.len() <= 3).then_some(text)
 }
 
-/// One line of prose: emphasis, lists, headings and short code stay; HTML, links, images and fences do not.
+/// Escapes HTML, links, images and fences in a line of prose; keeps emphasis, lists, headings and code spans.
 ///
-/// Safe without knowing how a renderer pairs backticks over lines: what could begin something dangerous is
-/// escaped everywhere, also where it turns out to be code and the backslash is shown.
+/// Renderers pair backticks across lines, so dangerous characters are escaped even where a renderer might show the
+/// backslash as part of code.
 fn prose(line: &str) -> String {
     let mut escaped = String::with_capacity(line.len() + 8);
     let mut rest = line;
     while let Some(c) = rest.chars().next() {
-        // Only marks are counted: counting every run would make a long line of one letter quadratic.
+        // Only runs of these marks are counted, because counting all runs takes quadratic time for a repeated letter.
         let run = if matches!(c, '`' | '~') { run_length(rest, c) } else { 1 };
         match c {
             '`' => {
@@ -256,7 +259,7 @@ fn prose(line: &str) -> String {
                 continue;
             }
             '<' | '[' | ']' | '&' => escaped.push('\\'),
-            // Before a letter a backslash is itself, as in a path.
+            // A backslash before a letter is literal, as in a path.
             '\\' if !rest[1..].starts_with(|next: char| !next.is_ascii_punctuation()) => {
                 escaped.push('\\');
             }
@@ -268,7 +271,7 @@ fn prose(line: &str) -> String {
     escaped
 }
 
-/// The length of a code span at the beginning of `rest`, if nothing in it would need an escape.
+/// Returns the length of the code span at the start of `rest`, unless its content needs an escape.
 fn code_span(rest: &str, run: usize) -> Option<usize> {
     let mut at = run;
     while let Some(offset) = rest[at..].find('`') {
@@ -284,7 +287,7 @@ fn code_span(rest: &str, run: usize) -> Option<usize> {
     None
 }
 
-/// How often a text begins with a mark of one byte.
+/// Returns the number of marks at the start of a text; `mark` has one byte.
 fn run_length(text: &str, mark: char) -> usize {
     text.len() - text.trim_start_matches(mark).len()
 }

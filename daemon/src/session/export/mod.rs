@@ -1,25 +1,29 @@
-//! A session as a file: own JSON lines, the session document, Markdown and HTML.
+//! Exports of a session: own JSON lines, the session document, Markdown and HTML.
 //!
-//! Owns what each form looks like. Pure: the caller pages through the records and appends what comes out, so
-//! memory stays that of one page; between two pages an [`Exporter`] fits into a cursor of some 80 bytes.
+//! The module owns the form of each. It is pure: the caller passes the records page by page and takes the text, so
+//! memory stays that of one page. Between two pages an [`Exporter`] is a short cursor, so the daemon keeps no state of
+//! an export.
 
-mod cursor;
 mod html;
 mod markdown;
 mod text;
 
+use ollm_protocol::Timestamp;
 use ollm_protocol::content::{ExportFormat, Record};
 use serde_json::json;
 
-use super::document::{self, DocumentWriter, SessionFacts};
+use super::document::{self, DocumentPass, DocumentTotals, DocumentWriter, SessionOverview};
 
-/// The version of own exports of lines, in their first line; an import refuses a newer one.
+/// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
 pub(crate) const JSONL_VERSION: u64 = 1;
 
-/// Writes one session in one form.
+/// The number of fields of a cursor behind the format.
+const CURSOR_FIELDS: usize = 9;
+
+/// A writer of one session in one format.
 ///
-/// Call `begin`, then `record` for every record in the order of the log, then `end_pass`; while that says
-/// true, `record` for every record again. Records carry their `active` flag, and blobs are put back.
+/// Call `begin`, then `record` for every record in the order of the log, then `end_pass`; as long as that returns true,
+/// pass all records again. Records have their `active` flag and their blobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exporter {
     format: ExportFormat,
@@ -27,30 +31,28 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    /// A writer at the beginning of a form.
     pub(crate) fn new(format: ExportFormat) -> Self {
         Self { format, document: DocumentWriter::default() }
     }
 
-    /// The form that it writes.
     pub(crate) const fn format(&self) -> ExportFormat {
         self.format
     }
 
-    /// Writes what comes before the first record.
-    pub(crate) fn begin(&mut self, facts: &SessionFacts<'_>, out: &mut String) {
+    /// Writes the text before the first record.
+    pub(crate) fn begin(&mut self, overview: &SessionOverview<'_>, out: &mut String) {
         match self.format {
-            ExportFormat::Json => self.document.begin(facts, out),
+            ExportFormat::Json => self.document.begin(overview, out),
             ExportFormat::Jsonl => {
                 let first = json!({
                     "ollmExport": JSONL_VERSION,
-                    "sessionId": facts.session.session_id,
+                    "sessionId": overview.session.session_id,
                 });
                 out.push_str(&document::json(&first));
                 out.push('\n');
             }
-            ExportFormat::Markdown => markdown::begin(facts, out),
-            ExportFormat::Html => html::begin(facts, out),
+            ExportFormat::Markdown => markdown::begin(overview, out),
+            ExportFormat::Html => html::begin(overview, out),
         }
     }
 
@@ -59,7 +61,7 @@ impl Exporter {
         match self.format {
             ExportFormat::Json => self.document.record(record, out),
             ExportFormat::Jsonl => {
-                // Follows from the tree and the leaf, and is left out where it is true.
+                // The flag follows from the parents and the leaf; true is not written.
                 record.active = true;
                 out.push_str(&document::json(&record));
                 out.push('\n');
@@ -69,10 +71,10 @@ impl Exporter {
         }
     }
 
-    /// Ends a pass over the records; true asks for the same records again, false says that all is written.
-    pub(crate) fn end_pass(&mut self, facts: &SessionFacts<'_>, out: &mut String) -> bool {
+    /// Ends a pass over the records; returns whether another pass is needed to complete the export.
+    pub(crate) fn end_pass(&mut self, overview: &SessionOverview<'_>, out: &mut String) -> bool {
         match self.format {
-            ExportFormat::Json => self.document.end_pass(facts, out),
+            ExportFormat::Json => self.document.end_pass(overview, out),
             ExportFormat::Jsonl | ExportFormat::Markdown => false,
             ExportFormat::Html => {
                 html::end(out);
@@ -80,6 +82,90 @@ impl Exporter {
             }
         }
     }
+
+    /// Returns the state as a text of letters, digits, dots and hyphens.
+    pub(crate) fn to_cursor(&self) -> String {
+        let document = &self.document;
+        let totals = &document.totals;
+        let numbers = [
+            document.pass as u64,
+            document.n_written,
+            document.n_messages,
+            totals.user_messages,
+            totals.tool_calls,
+            totals.mode_changes,
+            totals.compactions,
+            totals.tokens,
+        ];
+        let mut cursor = String::from(format_name(self.format));
+        for number in numbers {
+            cursor.push('.');
+            cursor.push_str(&number.to_string());
+        }
+        cursor.push('.');
+        if let Some(at) = totals.last_message_at {
+            cursor.push_str(&at.unix_ms().to_string());
+        }
+        cursor
+    }
+
+    /// Parses what [`Exporter::to_cursor`] returned; returns `None` for any other text.
+    ///
+    /// Cursors come from clients, so their numbers may be wrong, which at worst gives a wrong file.
+    pub(crate) fn from_cursor(cursor: &str) -> Option<Self> {
+        let mut fields = cursor.split('.');
+        let format = format_of(fields.next()?)?;
+        let fields: Vec<_> = fields.collect();
+        let (last, counts) = fields.split_last()?;
+        if fields.len() != CURSOR_FIELDS {
+            return None;
+        }
+        let mut numbers = [0; CURSOR_FIELDS - 1];
+        for (number, field) in numbers.iter_mut().zip(counts) {
+            // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
+            *number = u64::from(field.parse::<u32>().ok()?);
+        }
+        let [
+            pass,
+            n_written,
+            n_messages,
+            user_messages,
+            tool_calls,
+            mode_changes,
+            compactions,
+            tokens,
+        ] = numbers;
+        let last_message_at = match *last {
+            "" => None,
+            ms => Some(Timestamp::from_unix_ms(ms.parse().ok()?)),
+        };
+        let totals = DocumentTotals {
+            user_messages,
+            tool_calls,
+            mode_changes,
+            compactions,
+            tokens,
+            last_message_at,
+        };
+        use DocumentPass::{Done, Messages, Modes, ToolCalls};
+        let pass =
+            [Messages, ToolCalls, Modes, Done].into_iter().find(|&known| known as u64 == pass)?;
+        Some(Self { format, document: DocumentWriter { pass, n_written, n_messages, totals } })
+    }
+}
+
+const fn format_name(format: ExportFormat) -> &'static str {
+    match format {
+        ExportFormat::Json => "json",
+        ExportFormat::Jsonl => "jsonl",
+        ExportFormat::Markdown => "markdown",
+        ExportFormat::Html => "html",
+    }
+}
+
+fn format_of(name: &str) -> Option<ExportFormat> {
+    use ExportFormat::{Html, Json, Jsonl, Markdown};
+    [Json, Jsonl, Markdown, Html].into_iter().find(|&format| format_name(format) == name)
 }
 
 #[cfg(test)]

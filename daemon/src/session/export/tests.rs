@@ -1,4 +1,4 @@
-//! Hostile content stays content, and pages read well.
+//! Tests of the pages: hostile content cannot leave its block, and normal content is readable. Tests of the cursor.
 
 use ollm_protocol::content::{
     Compaction, Custom, ExportFormat, Message, Part, Record, RecordBody, Role, SessionHeader,
@@ -8,9 +8,11 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use proptest::strategy::Strategy as _;
 use serde_json::json;
 
-use crate::session::import::tests::fold::{OTHER_ID, export, mark_active};
+use crate::session::document::{DocumentPass, DocumentTotals, DocumentWriter};
+use crate::session::export::Exporter;
+use crate::session::testing::{FALLBACK_ID, export, mark_active};
 
-/// Everything that ever got out of a page, a fence, a quote or a terminal.
+/// Content that tries to leave a page, a fence, a quote or a terminal.
 const HOSTILE: &str = "</pre></div></details><script>alert(1)</script>\n\
     <img src=x onerror=alert(1)> \"' onload='x\" -->\n```\n</code>\n``````\n~~~\n# heading\n\
     ![t](http://tracker/x.png) [a](javascript:alert(1)) `]()`\n[x]: http://evil\n\
@@ -19,7 +21,7 @@ const HOSTILE: &str = "</pre></div></details><script>alert(1)</script>\n\
 fn session(bodies: Vec<RecordBody>) -> Vec<Record> {
     let at = Timestamp::from_unix_ms(1_769_508_000_000);
     let header: SessionHeader = serde_json::from_value(json!({
-        "sessionId": SessionId::from_uuid(OTHER_ID), "startTime": at, "title": HOSTILE,
+        "sessionId": SessionId::from_uuid(FALLBACK_ID), "startTime": at, "title": HOSTILE,
         "model": HOSTILE, "projectPath": HOSTILE, "systemPrompt": HOSTILE,
     }))
     .unwrap();
@@ -91,7 +93,7 @@ fn has_unsafe_characters(text: &str) -> bool {
 }
 
 #[test]
-fn a_page_has_only_the_tags_that_the_exporter_writes() {
+fn html_of_hostile_session_has_only_known_tags() {
     let page = export(ExportFormat::Html, &hostile_session());
     assert!(!has_unsafe_characters(&page));
     const TAGS: [&str; 29] = [
@@ -139,7 +141,7 @@ fn a_page_has_only_the_tags_that_the_exporter_writes() {
 }
 
 #[test]
-fn a_folded_call_shows_what_it_is_about() {
+fn folded_call_shows_its_main_argument() {
     let at = Timestamp::from_unix_ms(0);
     let args = json!({ "content": "long", "path": "src/<main>.rs" });
     let part = Part::ToolCall { id: "1".to_owned(), name: "write".to_owned(), args: args.clone() };
@@ -160,7 +162,7 @@ fn a_folded_call_shows_what_it_is_about() {
 }
 
 #[test]
-fn an_answer_without_a_word_says_why() {
+fn empty_answer_shows_its_finish_reason() {
     let at = Timestamp::from_unix_ms(0);
     let mut message = Message { parts: Vec::new(), ..Message::text(Role::Assistant, "", at) };
     message.finish_reason = Some("<aborted>".to_owned());
@@ -172,7 +174,7 @@ fn an_answer_without_a_word_says_why() {
 }
 
 #[test]
-fn a_page_shows_images_that_are_images() {
+fn html_shows_only_valid_raster_images() {
     let image = |mime_type: &str, data: &str| {
         let parts = vec![Part::Image { mime_type: mime_type.to_owned(), data: data.to_owned() }];
         let at = Timestamp::from_unix_ms(0);
@@ -193,7 +195,7 @@ fn a_page_shows_images_that_are_images() {
     }
 }
 
-/// Reads Markdown as CommonMark does at the top level: fences, quotes, everything else.
+/// Checks that no line outside of code has live markup and that every fence is closed, as CommonMark reads a page.
 fn check_markdown(page: &str) {
     let mut fence: Option<usize> = None;
     let mut quoted_fence: Option<usize> = None;
@@ -208,7 +210,7 @@ fn check_markdown(page: &str) {
         let Some(quoted) =
             line.strip_prefix('>').map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
         else {
-            assert!(quoted_fence.is_none(), "a quote ended within a fence: {line}");
+            assert!(quoted_fence.is_none(), "a quote ends within a fence: {line}");
             if run(line) >= 3 {
                 fence = Some(run(line));
             } else {
@@ -227,10 +229,10 @@ fn check_markdown(page: &str) {
             None => no_live_markup(quoted),
         }
     }
-    assert_eq!((fence, quoted_fence), (None, None), "a fence is left open");
+    assert_eq!((fence, quoted_fence), (None, None), "a fence is not closed");
 }
 
-/// The line without its code spans, paired as CommonMark does: a run of backticks ends at the next of its length.
+/// Returns the line without its code spans: a run of backticks ends at the next run of the same length.
 fn without_code(line: &str) -> String {
     let mut left = String::new();
     let mut rest = line;
@@ -277,7 +279,7 @@ fn no_live_markup(line: &str) {
 }
 
 #[test]
-fn nothing_leaves_its_block_in_markdown() {
+fn markdown_of_hostile_session_has_no_live_markup() {
     let page = export(ExportFormat::Markdown, &hostile_session());
     assert!(!has_unsafe_characters(&page));
     check_markdown(&page);
@@ -286,7 +288,7 @@ fn nothing_leaves_its_block_in_markdown() {
 }
 
 #[test]
-fn markdown_reads_well() {
+fn markdown_of_a_session_is_readable() {
     let at = Timestamp::from_unix_ms(1_769_508_000_000);
     let text = "Use `Vec` **now**:\n\n```rust\nlet a: Vec<u8> = vec![];\n```\n- C:\\Users";
     let call = ToolCall {
@@ -307,14 +309,14 @@ fn markdown_reads_well() {
     let args = json!({ "path": "a_b.rs", "html": "<b>" });
     let calls = Part::ToolCall { id: "2".to_owned(), name: "read_file".to_owned(), args };
     let calls = Message { parts: vec![calls], ..Message::text(Role::Assistant, "", at) };
-    let mut gave = Message::text(Role::Tool, "a_b <b>\n```", at);
-    gave.tool_name = Some("read_file".to_owned());
+    let mut result = Message::text(Role::Tool, "a_b <b>\n```", at);
+    result.tool_name = Some("read_file".to_owned());
     let mut records = session(vec![
         RecordBody::Message(Message::text(Role::User, "hi", at)),
         RecordBody::Message(Message::text(Role::Assistant, text, at)),
         RecordBody::ToolCall(call),
         RecordBody::Message(calls),
-        RecordBody::Message(gave),
+        RecordBody::Message(result),
     ]);
     records[3].active = false;
     let page = export(ExportFormat::Markdown, &records);
@@ -335,7 +337,7 @@ fn markdown_reads_well() {
 }
 
 #[test]
-fn a_line_of_one_letter_is_read_in_one_pass() {
+fn long_line_takes_linear_time() {
     let at = Timestamp::from_unix_ms(0);
     let long = "a".repeat(4_000_000);
     let page = export(
@@ -345,9 +347,44 @@ fn a_line_of_one_letter_is_read_in_one_pass() {
     assert!(page.contains(&long));
 }
 
+#[test]
+fn invalid_cursor_is_refused() {
+    for cursor in [
+        "",
+        "json",
+        "json.0.0.0.0.0.0.0.0",
+        "xml.0.0.0.0.0.0.0.0.",
+        "json.9.0.0.0.0.0.0.0.",
+        "json.0.0.0.0.0.0.0.99999999999.",
+        "json.0.0.0.0.0.0.0.-1.",
+    ] {
+        assert_eq!(Exporter::from_cursor(cursor), None, "{cursor}");
+    }
+}
+
 proptest::proptest! {
     #[test]
-    fn any_text_stays_in_its_block(
+    fn exporter_survives_its_cursor(
+        counts: [u32; 7],
+        ms in proptest::option::of(0..4_000_000_000_000_i64),
+    ) {
+        let n = counts.map(u64::from);
+        let totals = DocumentTotals {
+            user_messages: n[0],
+            tool_calls: n[1],
+            mode_changes: n[2],
+            compactions: n[3],
+            tokens: n[4],
+            last_message_at: ms.map(Timestamp::from_unix_ms),
+        };
+        let (pass, n_written, n_messages) = (DocumentPass::ToolCalls, n[5], n[6]);
+        let document = DocumentWriter { pass, n_written, n_messages, totals };
+        let exporter = Exporter { format: ExportFormat::Json, document };
+        proptest::prop_assert_eq!(Exporter::from_cursor(&exporter.to_cursor()), Some(exporter));
+    }
+
+    #[test]
+    fn markdown_of_any_text_has_no_live_markup(
         parts in proptest::collection::vec(
             proptest::prelude::prop_oneof![
                 proptest::prelude::any::<String>(),

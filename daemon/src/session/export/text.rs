@@ -1,12 +1,14 @@
-//! Text of models, tools and files made harmless for a page that a person reads.
+//! The texts that the pages for people share: names, times, the main argument of a tool call.
+//!
+//! Texts of models, tools and files pass [`plain`] before they enter a page.
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Role, Session};
 use serde_json::Value;
 
-pub(super) use crate::plain::plain;
+use crate::plain::plain;
 
-/// Harmless text in one line, cut at some length.
+/// Returns a text on one line without control sequences, cut behind `max_chars` characters.
 pub(super) fn one_line(text: &str, max_chars: usize) -> String {
     let text = plain(text);
     let mut line = String::new();
@@ -20,8 +22,8 @@ pub(super) fn one_line(text: &str, max_chars: usize) -> String {
     line
 }
 
-/// Arguments that say best what a tool was called for, by the names that tools commonly give them, the best first.
-const TELLING: &[&str] = &[
+/// Names that tools commonly give to their most descriptive argument, the best first.
+const MAIN_ARGUMENTS: &[&str] = &[
     "path",
     "file_path",
     "filePath",
@@ -36,30 +38,30 @@ const TELLING: &[&str] = &[
     "dir",
     "name",
 ];
-/// Characters of a telling argument.
-const MAX_TELLING_CHARS: usize = 80;
+/// Maximum length of a main argument in characters.
+const MAX_ARGUMENT_CHARS: usize = 80;
 
-/// The argument that says best what a tool was called for: a known one, else the first text.
-pub(super) fn telling(args: &Value) -> Option<String> {
+/// Returns the argument that best describes a tool call: one with a known name, or the first text.
+pub(super) fn main_argument(args: &Value) -> Option<String> {
     let args = args.as_object()?;
-    let text = |value: &Value| value.as_str().map(|text| one_line(text, MAX_TELLING_CHARS));
-    let known = TELLING.iter().find_map(|name| text(args.get(*name)?));
+    let text = |value: &Value| value.as_str().map(|text| one_line(text, MAX_ARGUMENT_CHARS));
+    let known = MAIN_ARGUMENTS.iter().find_map(|name| text(args.get(*name)?));
     known.or_else(|| args.values().find_map(text)).filter(|text| !text.trim().is_empty())
 }
 
-/// Why a model said nothing at all, where that is known.
-pub(super) fn silence(message: &Message) -> Option<&str> {
-    let silent = message.role == Role::Assistant
+/// Returns the finish reason of an answer without content.
+pub(super) fn empty_reason(message: &Message) -> Option<&str> {
+    let is_empty = message.role == Role::Assistant
         && message.parts.iter().all(|part| match part {
             Part::Text { text } | Part::Thinking { text } => text.trim().is_empty(),
             Part::ToolCall { .. } | Part::Image { .. } => false,
         });
-    message.finish_reason.as_deref().filter(|_| silent)
+    message.finish_reason.as_deref().filter(|_| is_empty)
 }
 
-/// What a page for people says of a session before its turns, in order.
-pub(super) fn headline(session: &Session) -> Vec<(&'static str, String)> {
-    let mut facts = vec![
+/// Returns the labels and values at the head of a page.
+pub(super) fn head_fields(session: &Session) -> Vec<(&'static str, String)> {
+    let mut fields = vec![
         ("session", session.session_id.to_string()),
         ("begun", instant(session.start_time)),
         ("last activity", instant(session.last_activity)),
@@ -69,13 +71,13 @@ pub(super) fn headline(session: &Session) -> Vec<(&'static str, String)> {
         ("provider", &session.provider),
         ("project", &session.project_path),
     ];
-    facts.extend(named.into_iter().filter_map(|(label, value)| Some((label, value.clone()?))));
-    facts.push(("messages", session.message_count.to_string()));
-    facts.push(("tool calls", session.tool_call_count.to_string()));
-    facts
+    fields.extend(named.into_iter().filter_map(|(label, value)| Some((label, value.clone()?))));
+    fields.push(("messages", session.message_count.to_string()));
+    fields.push(("tool calls", session.tool_call_count.to_string()));
+    fields
 }
 
-/// An instant for people; UTC, because a file is read anywhere.
+/// Formats a time in UTC, because the time zone of a file's reader is unknown.
 pub(super) fn instant(at: Timestamp) -> String {
     at.to_utc().format("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
@@ -85,24 +87,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_moves_a_terminal_or_a_reader_is_left() {
-        let check = |text: &str, expect: &str| assert_eq!(plain(text), expect, "{text:?}");
-        check("a\u{1b}[31;1mred\u{1b}[0m b", "ared b");
-        check("\u{9b}2Jgone", "gone");
-        check("\u{1b}]0;title\u{7}after", "after");
-        check("\u{1b}]8;;http://x\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link");
-        check("\u{1b}]never ends\nnext line", "\nnext line");
-        check("\u{1b}(Bx\u{1b}cy\u{1b}", "xy");
-        check("a\r\nb\rc\td", "a\nb\nc\td");
-        check("bell\u{7} null\0 del\u{7f} nel\u{85}", "bell null del nel");
-        check("user\u{202e}gpj.exe\u{2066}x\u{2069}", "usergpj.exex");
-        check("שלום 你好 👩‍👩‍👧 é", "שלום 你好 👩‍👩‍👧 é");
-    }
-
-    #[test]
-    fn the_argument_that_tells_most_is_chosen() {
+    fn main_argument_is_a_known_name_or_the_first_text() {
         let check = |args: Value, expect: Option<&str>| {
-            assert_eq!(telling(&args).as_deref(), expect, "{args}");
+            assert_eq!(main_argument(&args).as_deref(), expect, "{args}");
         };
         check(serde_json::json!({ "content": "x", "path": "a.rs" }), Some("a.rs"));
         check(serde_json::json!({ "timeout": 3, "command": "ls\n-l" }), Some("ls -l"));
@@ -113,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_is_one_line() {
+    fn one_line_replaces_breaks_and_cuts() {
         assert_eq!(one_line("a\nb\tc\u{1b}[1md", 10), "a b cd");
         assert_eq!(one_line("abcdef", 3), "abc…");
     }

@@ -1,27 +1,22 @@
-//! Session documents: our own, and the same shape as OLLM-CLI wrote it, where fields may be missing.
+//! Session documents, those of this daemon and those of OLLM-CLI, in which fields may be missing.
 //!
-//! A document has no tree, only `active`. Records off the active path hang on side branches behind the last
-//! active record, so that the active path holds exactly the active ones, in the order of the document.
+//! A document has no tree, only `active` flags. An inactive record becomes part of a side branch behind the last active
+//! record, so that the active path has exactly the active records, in the order of the document.
 
 use std::collections::BTreeMap;
 
 use ollm_protocol::content::{
-    ImportReport, Message, Meta, MetaPatch, ModeChange, Part, RecordBody, Role, SessionHeader,
-    ToolCall, ToolResult,
+    Message, Meta, MetaPatch, ModeChange, Part, RecordBody, Role, SessionHeader, ToolCall,
+    ToolResult,
 };
 use ollm_protocol::{SessionId, Timestamp};
 use serde_json::Value;
 
 use super::fields::Fields;
-use super::losses::Losses;
-use super::{Imported, ImportedRecord, end_at};
+use super::imported::{Imported, ImportedRecord, Losses, move_leaf};
 
 /// Reads a JSON object that has a list of messages.
-pub(super) fn parse(
-    root: Value,
-    digest_hex: &str,
-    fallback_id: impl FnOnce() -> SessionId,
-) -> Imported {
+pub(super) fn parse(root: Value, digest_hex: &str, fallback_id: SessionId) -> Imported {
     let mut losses = Losses::default();
     let mut source_records = 1;
     let mut fields = Fields::of(root).unwrap_or_default();
@@ -33,103 +28,97 @@ pub(super) fn parse(
         source_records += 1;
         messages.extend(message(value, &mut clock, &mut losses));
     }
-    let start = start.or_else(|| messages.first().map(|item| item.said_at));
+    let start = start.or_else(|| messages.first().map(|item| item.timestamp));
     let start = start.or(last).unwrap_or(Timestamp::from_unix_ms(0));
     let mut metadata = fields.object("metadata").unwrap_or_default();
 
-    let places = Places::of(&messages);
-    let mut take = |list: Option<Vec<Value>>, read: ReadPlaced| -> Vec<Item> {
+    let times = MessageTimes::of(&messages);
+    let mut take = |list: Option<Vec<Value>>, read: ReadItem| -> Vec<DocumentItem> {
         let list = list.unwrap_or_default();
         source_records += list.len() as u64;
-        list.into_iter().filter_map(|value| read(value, start, &places, &mut losses)).collect()
+        list.into_iter().filter_map(|value| read(value, start, &times, &mut losses)).collect()
     };
     let calls = take(fields.list("toolCalls"), tool_call);
     let modes = take(metadata.list("modeHistory"), mode_change);
 
     let mut header = header(&mut fields, start, digest_hex, fallback_id, &mut losses);
     let description = complete(&mut header, &mut metadata, &mut losses);
-    if let Some(Item { body: RecordBody::ModeChange(first), .. }) = modes.first() {
+    if let Some(DocumentItem { body: RecordBody::ModeChange(first), .. }) = modes.first() {
         header.mode.clone_from(&first.from);
     }
-    fields.report_rest(&mut losses, None, "document");
-    metadata.report_rest(&mut losses, None, "metadata");
+    fields.report_remaining(&mut losses, None, "document");
+    metadata.report_remaining(&mut losses, None, "metadata");
 
-    let mut chain = Chain { records: Vec::new(), now: start, end: last, active: None, side: None };
+    let mut chain =
+        RecordChain { records: Vec::new(), now: start, end: last, active: None, side: None };
     if let Some(description) = description {
         let patch = MetaPatch { description: Some(description), ..MetaPatch::default() };
         chain.push_meta(patch, start);
     }
     chain.push_all(messages, calls, modes);
-    let records = chain.finish();
-    let report = ImportReport {
-        format: "session document".to_owned(),
-        source_records,
-        imported_records: records.len() as u64 + 1,
-        already_imported: false,
-        losses: losses.finish(),
-    };
-    Imported { header, records, report }
+    Imported::new("session document".to_owned(), source_records, header, chain.finish(), losses)
 }
 
-/// Reads one thing that has to find its place among the messages.
-type ReadPlaced = fn(Value, Timestamp, &Places, &mut Losses) -> Option<Item>;
+/// A function that reads one tool call or mode change.
+type ReadItem = fn(Value, Timestamp, &MessageTimes, &mut Losses) -> Option<DocumentItem>;
 
-/// One thing of the document before it has its place among the records.
-struct Item {
-    /// How many messages stand before it.
-    place: usize,
+/// A message, tool call or mode change of the document.
+struct DocumentItem {
+    /// The number of messages before it.
+    after_messages: usize,
     active: bool,
-    said_at: Timestamp,
+    timestamp: Timestamp,
     body: RecordBody,
 }
 
-/// Finds how many messages stand before an instant.
-struct Places {
-    n_messages: usize,
-    /// For each message the earliest instant from it to the end; never decreases.
+/// The times of the messages, by which other items are ordered among them.
+struct MessageTimes {
+    /// For each message, the earliest time of it and all later messages; never decreases.
     earliest_from: Vec<Timestamp>,
 }
 
-impl Places {
-    fn of(messages: &[Item]) -> Self {
-        let mut earliest_from: Vec<_> = messages.iter().map(|item| item.said_at).collect();
+impl MessageTimes {
+    fn of(messages: &[DocumentItem]) -> Self {
+        let mut earliest_from: Vec<_> = messages.iter().map(|item| item.timestamp).collect();
         for at in (1..earliest_from.len()).rev() {
             earliest_from[at - 1] = earliest_from[at - 1].min(earliest_from[at]);
         }
-        Self { n_messages: messages.len(), earliest_from }
+        Self { earliest_from }
     }
 
-    /// Behind the last message that is not later than `at`.
-    fn by_time(&self, at: Timestamp) -> usize {
+    /// Returns the number of messages up to the last one that is not later than `at`.
+    fn n_until(&self, at: Timestamp) -> usize {
         self.earliest_from.partition_point(|&earliest| earliest <= at)
-    }
-
-    fn by_count(&self, count: u64) -> usize {
-        usize::try_from(count).map_or(self.n_messages, |count| count.min(self.n_messages))
     }
 }
 
-/// The records as they are appended, and where the next one hangs.
-struct Chain {
+/// The records of the import, and the ends of its branches.
+struct RecordChain {
     records: Vec<ImportedRecord>,
     now: Timestamp,
     end: Option<Timestamp>,
+    /// The newest active record.
     active: Option<usize>,
-    /// The end of the side branch, while inactive records follow each other.
+    /// The newest record of the side branch; absent behind an active record.
     side: Option<usize>,
 }
 
-impl Chain {
-    /// Merges the three lists; at one place calls stand before modes.
-    fn push_all(&mut self, messages: Vec<Item>, calls: Vec<Item>, modes: Vec<Item>) {
+impl RecordChain {
+    /// Merges the three lists. Behind the same message, tool calls precede mode changes.
+    fn push_all(
+        &mut self,
+        messages: Vec<DocumentItem>,
+        calls: Vec<DocumentItem>,
+        modes: Vec<DocumentItem>,
+    ) {
         let mut calls = calls.into_iter().peekable();
         let mut modes = modes.into_iter().peekable();
         let mut messages = messages.into_iter();
-        for place in 0.. {
-            while let Some(call) = calls.next_if(|call| call.place <= place) {
+        for n_messages in 0.. {
+            while let Some(call) = calls.next_if(|call| call.after_messages <= n_messages) {
                 self.push(call);
             }
-            while let Some(mode) = modes.next_if(|mode| mode.place <= place) {
+            while let Some(mode) = modes.next_if(|mode| mode.after_messages <= n_messages) {
                 self.push(mode);
             }
             let Some(message) = messages.next() else { break };
@@ -137,7 +126,7 @@ impl Chain {
         }
     }
 
-    fn push(&mut self, item: Item) {
+    fn push(&mut self, item: DocumentItem) {
         let index = self.records.len();
         let parent = if item.active { self.active } else { self.side.or(self.active) };
         if item.active {
@@ -145,8 +134,8 @@ impl Chain {
         } else {
             self.side = Some(index);
         }
-        // A log is written in the order of time and ends with the last activity, whatever messages say.
-        self.now = self.now.max(item.said_at);
+        // The times of a log never decrease, and they end with the last activity, whatever the messages say.
+        self.now = self.now.max(item.timestamp);
         let at = self.end.map_or(self.now, |end| self.now.min(end));
         self.records.push(ImportedRecord { parent, at, body: item.body, key: None });
     }
@@ -158,10 +147,10 @@ impl Chain {
 
     fn finish(mut self) -> Vec<ImportedRecord> {
         let end = self.end.unwrap_or(self.now);
-        end_at(&mut self.records, self.active, end);
+        move_leaf(&mut self.records, self.active, end);
         match self.records.last_mut() {
             Some(last) => last.at = end,
-            // Nothing else could say that the session was active after its beginning.
+            // An empty change is the only record that can hold the time of the last activity.
             None if end > self.now => self.push_meta(MetaPatch::default(), end),
             None => {}
         }
@@ -173,21 +162,21 @@ fn header(
     fields: &mut Fields,
     start: Timestamp,
     digest_hex: &str,
-    fallback_id: impl FnOnce() -> SessionId,
+    fallback_id: SessionId,
     losses: &mut Losses,
 ) -> SessionHeader {
     let id = fields.text("sessionId").and_then(|id| id.parse().ok());
     if id.is_none() {
-        losses.add(None, "sessionId", "missing or not a UUID; the session has another one");
+        losses.add(None, "sessionId", "missing or not a UUID; the session gets another one");
     }
-    let mut header = SessionHeader::new(id.unwrap_or_else(fallback_id), start);
+    let mut header = SessionHeader::new(id.unwrap_or(fallback_id), start);
     header.model = fields.text("model").filter(|name| !name.is_empty());
     header.provider = fields.text("provider").filter(|name| !name.is_empty());
     header.imported_from = Some(format!("document:{digest_hex}"));
     header
 }
 
-/// Fills the header from the metadata and returns the description, which a header has no field for.
+/// Fills the header from the metadata. Returns the description, for which a header has no field.
 fn complete(
     header: &mut SessionHeader,
     metadata: &mut Fields,
@@ -198,12 +187,12 @@ fn complete(
     header.system_prompt = metadata.text("systemPrompt");
     header.context_size = metadata.count("contextWindow").and_then(|size| size.try_into().ok());
     if let Some(client) = metadata.object("client") {
-        header.metadata = client.into_rest().into_iter().collect::<BTreeMap<_, _>>() as Meta;
+        header.metadata = client.into_remaining().into_iter().collect::<BTreeMap<_, _>>() as Meta;
     }
     if metadata.count("compressionCount").is_some_and(|count| count > 0) {
-        losses.add(None, "metadata.compressionCount", "a document does not hold the summaries");
+        losses.add(None, "metadata.compressionCount", "a document does not have the summaries");
     }
-    // Counted again from the records.
+    // These values are computed again from the records.
     for derived in ["tokenCount", "userMessageCount"] {
         metadata.count(derived);
     }
@@ -211,9 +200,13 @@ fn complete(
     metadata.text("description").filter(|text| !text.is_empty())
 }
 
-fn message(value: Value, clock: &mut Option<Timestamp>, losses: &mut Losses) -> Option<Item> {
+fn message(
+    value: Value,
+    clock: &mut Option<Timestamp>,
+    losses: &mut Losses,
+) -> Option<DocumentItem> {
     let Some(mut fields) = Fields::of(value) else {
-        losses.add(None, "message", "it is no object");
+        losses.add(None, "message", "not an object");
         return None;
     };
     let role = fields.text("role").unwrap_or_default();
@@ -223,25 +216,25 @@ fn message(value: Value, clock: &mut Option<Timestamp>, losses: &mut Losses) -> 
         "assistant" | "model" => Role::Assistant,
         "tool" => Role::Tool,
         other => {
-            losses.add(None, &format!("message of role {other:?}"), "the role is not known");
+            losses.add(None, &format!("message of role {other:?}"), "unknown role");
             return None;
         }
     };
-    let said_at = fields.time("timestamp").unwrap_or_else(|| {
-        losses.add(None, "message.timestamp", "missing; that of the message before");
+    let timestamp = fields.time("timestamp").unwrap_or_else(|| {
+        losses.add(None, "message.timestamp", "missing; the time of the previous message is used");
         clock.unwrap_or(Timestamp::from_unix_ms(0))
     });
-    *clock = Some(said_at);
+    *clock = Some(timestamp);
     let active = fields.flag("active").unwrap_or(true);
-    let mut body = Message { parts: Vec::new(), ..Message::text(role, "", said_at) };
+    let mut body = Message { parts: Vec::new(), ..Message::text(role, "", timestamp) };
     body.parts = parts(&mut fields, losses);
     body.tool_call_id = fields.text("toolCallId");
     body.tool_name = fields.text("toolName");
     body.model = fields.text("model");
     body.finish_reason = fields.text("finishReason");
     body.duration_ms = fields.count("durationMs");
-    fields.report_rest(losses, None, "message");
-    Some(Item { place: 0, active, said_at, body: RecordBody::Message(body) })
+    fields.report_remaining(losses, None, "message");
+    Some(DocumentItem { after_messages: 0, active, timestamp, body: RecordBody::Message(body) })
 }
 
 fn parts(fields: &mut Fields, losses: &mut Losses) -> Vec<Part> {
@@ -252,7 +245,7 @@ fn parts(fields: &mut Fields, losses: &mut Losses) -> Vec<Part> {
     let mut parts = Vec::with_capacity(list.len());
     for value in list {
         let Some(mut fields) = Fields::of(value) else {
-            losses.add(None, "part", "it is no object");
+            losses.add(None, "part", "not an object");
             continue;
         };
         let kind = fields.text("type").unwrap_or_else(|| "text".to_owned());
@@ -273,26 +266,33 @@ fn parts(fields: &mut Fields, losses: &mut Losses) -> Vec<Part> {
         match part {
             Some(part) => {
                 parts.push(part);
-                fields.report_rest(losses, None, &format!("part {kind}"));
+                fields.report_remaining(losses, None, &format!("part {kind}"));
             }
-            None => losses.add(None, &format!("part of type {kind:?}"), "not a known shape"),
+            None => {
+                losses.add(None, &format!("part of type {kind:?}"), "unknown type or missing text")
+            }
         }
     }
     parts
 }
 
-fn tool_call(value: Value, start: Timestamp, places: &Places, losses: &mut Losses) -> Option<Item> {
+fn tool_call(
+    value: Value,
+    start: Timestamp,
+    times: &MessageTimes,
+    losses: &mut Losses,
+) -> Option<DocumentItem> {
     let Some(mut fields) = Fields::of(value) else {
-        losses.add(None, "toolCall", "it is no object");
+        losses.add(None, "toolCall", "not an object");
         return None;
     };
     let timestamp = fields.time("timestamp").unwrap_or_else(|| {
-        losses.add(None, "toolCall.timestamp", "missing; the beginning of the session");
+        losses.add(None, "toolCall.timestamp", "missing; the start of the session is used");
         start
     });
-    let place = match fields.count("afterMessages") {
-        Some(count) => places.by_count(count),
-        None => places.by_time(timestamp),
+    let after_messages = match fields.count("afterMessages") {
+        Some(count) => usize::try_from(count).unwrap_or(usize::MAX).min(times.earliest_from.len()),
+        None => times.n_until(timestamp),
     };
     let active = fields.flag("active").unwrap_or(true);
     let body = ToolCall {
@@ -304,11 +304,11 @@ fn tool_call(value: Value, start: Timestamp, places: &Places, losses: &mut Losse
         duration_ms: fields.count("durationMs"),
         message_seq: None,
     };
-    fields.report_rest(losses, None, "toolCall");
-    Some(Item { place, active, said_at: timestamp, body: RecordBody::ToolCall(body) })
+    fields.report_remaining(losses, None, "toolCall");
+    Some(DocumentItem { after_messages, active, timestamp, body: RecordBody::ToolCall(body) })
 }
 
-/// A result is an object; OLLM-CLI also wrote a text, and its own names for two fields.
+/// Reads a result: an object, or a string as OLLM-CLI wrote it, which also used other names for two fields.
 fn tool_result(fields: &mut Fields, losses: &mut Losses) -> ToolResult {
     if let Some(llm_content) = fields.text("result") {
         return ToolResult { llm_content, ..ToolResult::default() };
@@ -317,7 +317,7 @@ fn tool_result(fields: &mut Fields, losses: &mut Losses) -> ToolResult {
     let mut error = found.text("error");
     if let Some(mut details) = found.object("error") {
         error = details.text("message");
-        details.report_rest(losses, None, "result.error");
+        details.report_remaining(losses, None, "result.error");
     }
     let result = ToolResult {
         llm_content: found.text("llmContent").unwrap_or_default(),
@@ -326,19 +326,19 @@ fn tool_result(fields: &mut Fields, losses: &mut Losses) -> ToolResult {
         error,
         exit_code: found.small("exitCode"),
     };
-    found.report_rest(losses, None, "result");
+    found.report_remaining(losses, None, "result");
     result
 }
 
 fn mode_change(
     value: Value,
     start: Timestamp,
-    places: &Places,
+    times: &MessageTimes,
     losses: &mut Losses,
-) -> Option<Item> {
+) -> Option<DocumentItem> {
     let mut fields = Fields::of(value).unwrap_or_default();
     let Some(to) = fields.text("to") else {
-        losses.add(None, "modeHistory", "a change that does not say to which mode");
+        losses.add(None, "modeHistory", "a change without its new mode");
         return None;
     };
     let timestamp = fields.time("timestamp").unwrap_or(start);
@@ -349,7 +349,8 @@ fn mode_change(
         trigger: fields.text("trigger").unwrap_or_else(|| "unknown".to_owned()),
         confidence: fields.number("confidence"),
     };
-    fields.report_rest(losses, None, "modeHistory");
-    let place = places.by_time(timestamp);
-    Some(Item { place, active: true, said_at: timestamp, body: RecordBody::ModeChange(body) })
+    fields.report_remaining(losses, None, "modeHistory");
+    let after_messages = times.n_until(timestamp);
+    let body = RecordBody::ModeChange(body);
+    Some(DocumentItem { after_messages, active: true, timestamp, body })
 }

@@ -1,21 +1,29 @@
-//! Reading a foreign JSON object field by field: what is taken is known, what is left over is a loss.
+//! Reading foreign JSON: the lines of a file, and the fields of an object. A field that is not taken is a loss.
 
 use ollm_protocol::Timestamp;
 use serde_json::{Map, Value};
 
-use super::losses::Losses;
+use super::imported::Losses;
 
-/// The last instant that RFC 3339 can write; a log with a later one could not be read again.
+/// The last time that RFC 3339 can express; a log with a later time could not be read again.
 const LAST_MS: i64 = 253_402_300_799_999;
-/// The first instant that RFC 3339 can write.
+/// The first time that RFC 3339 can express.
 const FIRST_MS: i64 = -62_167_219_200_000;
 
-/// The fields of an object that nobody has asked for yet.
+/// Returns the non-blank lines of a file with their numbers from 1, and whether the file ends within the line.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = (u64, &str, bool)> {
+    text.split_inclusive('\n')
+        .zip(1..)
+        .map(|(line, number)| (number, line.trim(), !line.ends_with('\n')))
+        .filter(|(_, line, _)| !line.is_empty())
+}
+
+/// The fields of an object that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// The fields of a JSON object; `None` for any other value.
+    /// Returns the fields of a JSON object, or `None` for any other value.
     pub(super) fn of(value: Value) -> Option<Self> {
         match value {
             Value::Object(map) => Some(Self(map)),
@@ -23,17 +31,17 @@ impl Fields {
         }
     }
 
-    /// Puts a field back that was looked at and not used.
+    /// Puts a field back that was taken and not used.
     pub(super) fn put(&mut self, name: &str, value: Value) {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// Takes a field of any type; `null` counts as absent.
+    /// Takes a field of any type; a null counts as absent.
     pub(super) fn value(&mut self, name: &str) -> Option<Value> {
         self.0.shift_remove(name).filter(|value| !value.is_null())
     }
 
-    /// Takes a field that must be a text.
+    /// Takes a field if it is a string.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         self.take(name, |value| match value {
             Value::String(text) => Ok(text),
@@ -41,7 +49,7 @@ impl Fields {
         })
     }
 
-    /// Takes a field that must be a list.
+    /// Takes a field if it is an array.
     pub(super) fn list(&mut self, name: &str) -> Option<Vec<Value>> {
         self.take(name, |value| match value {
             Value::Array(list) => Ok(list),
@@ -49,7 +57,7 @@ impl Fields {
         })
     }
 
-    /// Takes a field that must be an object.
+    /// Takes a field if it is an object.
     pub(super) fn object(&mut self, name: &str) -> Option<Self> {
         self.take(name, |value| match value {
             Value::Object(map) => Ok(Self(map)),
@@ -57,12 +65,12 @@ impl Fields {
         })
     }
 
-    /// Takes a field that must be true or false.
+    /// Takes a field if it is a boolean.
     pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
         self.take(name, |value| value.as_bool().ok_or(value))
     }
 
-    /// Takes a field that must be a whole number from 0.
+    /// Takes a field if it is a non-negative integer.
     pub(super) fn count(&mut self, name: &str) -> Option<u64> {
         self.take(name, |value| {
             let count = value.as_u64().or_else(|| u64::try_from(whole(&value)?).ok());
@@ -70,39 +78,39 @@ impl Fields {
         })
     }
 
-    /// Takes a field that must be a whole number of 32 bits.
+    /// Takes a field if it is an integer of 32 bits.
     pub(super) fn small(&mut self, name: &str) -> Option<i32> {
         self.take(name, |value| whole(&value).and_then(|n| n.try_into().ok()).ok_or(value))
     }
 
-    /// Takes a field that must be a finite number.
+    /// Takes a field if it is a number.
     pub(super) fn number(&mut self, name: &str) -> Option<f64> {
         self.take(name, |value| value.as_f64().ok_or(value))
     }
 
-    /// Takes a field that must be an instant: RFC 3339 or milliseconds since 1970.
+    /// Takes a field if it is a time, in RFC 3339 or in milliseconds since 1970.
     pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
-        self.take(name, |value| instant(&value).ok_or(value))
+        self.take(name, |value| time_of(&value).ok_or(value))
     }
 
-    /// Reports every field that nobody took; `owner` says where they were.
-    pub(super) fn report_rest(self, losses: &mut Losses, line: Option<u64>, owner: &str) {
-        let mut rest: Vec<_> = self.0.into_iter().collect();
-        // A field that was looked at and put back stands last; the report is by name.
-        rest.sort_by(|one, other| one.0.cmp(&other.0));
-        for (name, value) in rest {
+    /// Reports every field that was not taken; `owner` names the object.
+    pub(super) fn report_remaining(self, losses: &mut Losses, line: Option<u64>, owner: &str) {
+        let mut remaining: Vec<_> = self.0.into_iter().collect();
+        // Sorted by name, because a field that was put back is the last one in the object.
+        remaining.sort_by(|one, other| one.0.cmp(&other.0));
+        for (name, value) in remaining {
             if !value.is_null() {
-                losses.add(line, &format!("{owner}.{name}"), "no place for this field");
+                losses.add(line, &format!("{owner}.{name}"), "a session has no such field");
             }
         }
     }
 
-    /// Everything that nobody took.
-    pub(super) fn into_rest(self) -> Map<String, Value> {
+    /// Returns the fields that were not taken.
+    pub(super) fn into_remaining(self) -> Map<String, Value> {
         self.0
     }
 
-    /// Takes a field if it converts; one of another type stays and is reported with the rest.
+    /// Takes a field if it converts; otherwise it stays and is reported with the remaining ones.
     fn take<T>(
         &mut self,
         name: &str,
@@ -118,7 +126,7 @@ impl Fields {
     }
 }
 
-/// A whole number, also where a program wrote it as `3.0`.
+/// Returns the integer of a number such as `3` or `3.0`.
 fn whole(value: &Value) -> Option<i64> {
     if let Some(number) = value.as_i64() {
         return Some(number);
@@ -128,7 +136,7 @@ fn whole(value: &Value) -> Option<i64> {
     (number.abs() < 9e15 && number.fract() == 0.0).then_some(number as i64)
 }
 
-fn instant(value: &Value) -> Option<Timestamp> {
+fn time_of(value: &Value) -> Option<Timestamp> {
     let at = match value {
         Value::String(text) => text.parse().ok()?,
         Value::Number(number) => {
@@ -151,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instant_is_rfc_3339_or_milliseconds_that_rfc_3339_can_write() {
+    fn time_is_rfc_3339_or_milliseconds_in_its_range() {
         let check = |value: Value, expect: Option<&str>| {
             let found = Fields::of(json!({ "at": value })).and_then(|mut fields| fields.time("at"));
             assert_eq!(found.map(|at| at.to_string()).as_deref(), expect);
@@ -168,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_is_any_whole_number_from_0() {
+    fn count_is_a_non_negative_integer() {
         let check = |value: Value, expect: Option<u64>| {
             let found = Fields::of(json!({ "n": value })).and_then(|mut fields| fields.count("n"));
             assert_eq!(found, expect);
@@ -182,13 +190,13 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_took_is_reported_and_null_is_nothing() {
+    fn fields_not_taken_are_reported_except_nulls() {
         let mut fields =
             Fields::of(json!({ "a": 1, "b": "x", "c": null, "d": 3 })).expect("an object");
         assert_eq!(fields.count("a"), Some(1));
         assert_eq!(fields.count("b"), None);
         let mut losses = Losses::default();
-        fields.report_rest(&mut losses, None, "message");
+        fields.report_remaining(&mut losses, None, "message");
         let what: Vec<_> = losses.finish().into_iter().map(|loss| loss.what).collect();
         assert_eq!(what, ["message.b", "message.d"]);
     }

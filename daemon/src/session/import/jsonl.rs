@@ -1,27 +1,26 @@
-//! Own exports of lines: every record as the wire has it, so that an import gives the same session back.
+//! Own exports as JSON lines: every record in the form of the wire, so that an import restores the same session.
 //!
-//! A damaged line costs that record only; what referred to it is moved or dropped as [`super::remap`] says.
+//! A damaged line loses one record; references to it are moved or dropped, see [`super::remap`].
 
-use ollm_protocol::content::{ImportReport, Record, RecordBody, SessionHeader};
+use ollm_protocol::content::{Record, RecordBody, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;
 
-use super::losses::Losses;
+use super::fields::lines;
+use super::imported::{ImportError, Imported, ImportedRecord, Losses, seq_of};
 use super::remap::SeqMap;
-use super::{ImportError, Imported, ImportedRecord, damaged, lines, seq_of};
 use crate::session::export::JSONL_VERSION;
 
-/// Reads an own export of lines.
+/// Reads an own export as JSON lines.
 ///
-/// # Errors
-/// [`ImportError::Newer`] for a version that is not known; nothing else stops it.
+/// **Errors**: `Newer` only.
 pub(super) fn parse(
     text: &str,
     digest_hex: &str,
-    fallback_id: impl FnOnce() -> SessionId,
+    fallback_id: SessionId,
 ) -> Result<Imported, ImportError> {
-    let mut reader = Reader::default();
+    let mut reader = JsonlReader::default();
     for (number, line, torn) in lines(text) {
         reader.line(number, line, torn)?;
     }
@@ -29,8 +28,9 @@ pub(super) fn parse(
 }
 
 #[derive(Default)]
-struct Reader {
+struct JsonlReader {
     header: Option<SessionHeader>,
+    /// The id of the first line, which names the format.
     session_id: Option<SessionId>,
     records: Vec<ImportedRecord>,
     map: SeqMap,
@@ -39,7 +39,7 @@ struct Reader {
     losses: Losses,
 }
 
-impl Reader {
+impl JsonlReader {
     fn line(&mut self, number: u64, line: &str, torn: bool) -> Result<(), ImportError> {
         if self.session_id.is_none() && self.first_line(line)? {
             return Ok(());
@@ -48,17 +48,14 @@ impl Reader {
         match serde_json::from_str::<Record>(line) {
             Ok(record) => self.record(number, record),
             Err(cause) if cause.classify() == Category::Data => {
-                self.losses.add(Some(number), "record", "not of a shape that this version knows");
+                self.losses.add(Some(number), "record", "not a record of this version");
             }
-            Err(_) => {
-                let (what, reason) = damaged(torn);
-                self.losses.add(Some(number), what, reason);
-            }
+            Err(_) => self.losses.add_damaged_line(number, torn),
         }
         Ok(())
     }
 
-    /// Reads the line that names the format; false for any other.
+    /// Reads the line that names the format; returns false for any other line.
     fn first_line(&mut self, line: &str) -> Result<bool, ImportError> {
         if !line.contains("\"ollmExport\"") {
             return Ok(false);
@@ -77,13 +74,13 @@ impl Reader {
     fn record(&mut self, number: u64, record: Record) {
         let line = Some(number);
         if self.last_seq.is_some_and(|last| record.seq <= last) {
-            self.losses.add(line, "record", "its number is not above the one before it");
+            self.losses.add(line, "record", "its number is not greater than the previous one");
             return;
         }
         let Record { seq, parent, at, .. } = record;
         let key = record.key.clone();
         let Some(mut body) = record.into_body() else {
-            self.losses.add(line, "record", "the field that its type names is missing");
+            self.losses.add(line, "record", "the field that its type requires is missing");
             return;
         };
         self.last_seq = Some(seq);
@@ -94,46 +91,39 @@ impl Reader {
         }
         let parent = self.parent(line, parent);
         if self.map.apply(&mut body).is_err() {
-            self.losses.add(line, "record", "the record that it names is lost");
+            self.losses.add(line, "record", "the record that it refers to is lost");
             return;
         }
         self.map.insert(seq, seq_of(self.records.len()));
         self.records.push(ImportedRecord { parent, at, body, key });
     }
 
-    /// The parent as an index; one that is lost is replaced by the nearest record before it.
+    /// Returns the index of the parent, or of the nearest record before a parent that is lost.
     fn parent(&mut self, line: Option<u64>, parent: Option<Seq>) -> Option<usize> {
         let parent = parent?;
         let found = self.map.exact(parent).or_else(|| {
             self.losses.add(
                 line,
                 "parent",
-                "it is lost; continued from the nearest record before it",
+                "it is lost; the record follows the nearest one before it",
             );
             self.map.at_or_before(parent)
         })?;
         usize::try_from(found.0).ok()?.checked_sub(1)
     }
 
-    fn finish(mut self, digest_hex: &str, fallback_id: impl FnOnce() -> SessionId) -> Imported {
+    fn finish(mut self, digest_hex: &str, fallback_id: SessionId) -> Imported {
         let header = self.header.take().unwrap_or_else(|| {
-            self.losses.add(None, "header", "it is lost; only the id and the beginning are known");
+            self.losses.add(None, "header", "it is lost; only the id and the start time are known");
             let first = self.records.iter().map(|record| record.at).min();
             SessionHeader {
                 imported_from: Some(format!("jsonl:{digest_hex}")),
                 ..SessionHeader::new(
-                    self.session_id.unwrap_or_else(fallback_id),
+                    self.session_id.unwrap_or(fallback_id),
                     first.unwrap_or(Timestamp::from_unix_ms(0)),
                 )
             }
         });
-        let report = ImportReport {
-            format: "ollm export".to_owned(),
-            source_records: self.n_lines,
-            imported_records: self.records.len() as u64 + 1,
-            already_imported: false,
-            losses: self.losses.finish(),
-        };
-        Imported { header, records: self.records, report }
+        Imported::new("ollm export".to_owned(), self.n_lines, header, self.records, self.losses)
     }
 }

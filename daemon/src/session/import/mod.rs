@@ -1,102 +1,46 @@
-//! Foreign and own session files, read into records that a log can take as they are.
+//! Imports: own and foreign session files, read into records that a session can append.
 //!
-//! Owns the detection by content and the loss report. Pure: no file, no store, no clock. The one thing it
-//! assumes of the store is the numbering: the header becomes record 0 and `records[i]` becomes record `i + 1`,
-//! so that references inside bodies are final.
+//! The module detects the format by content and reports everything that it cannot carry over. It is pure: it uses no
+//! file, no store and no clock. It relies on the numbering of the store: the header becomes record 0 and `records[i]`
+//! becomes record `i + 1`, so that references between records are final.
 
-mod detect;
 mod document;
 mod fields;
+mod imported;
 mod jsonl;
-mod losses;
 mod pi;
 mod remap;
 
-use ollm_protocol::content::{ImportReport, LeafMove, RecordBody, Scope, SessionHeader};
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::SessionId;
 use serde_json::Value;
 
-/// A file as a session: what it is born with and its records in the order of the file.
-#[derive(Debug)]
-pub(crate) struct Imported {
-    /// Becomes record 0.
-    pub header: SessionHeader,
-    /// Become records 1, 2, ...; a parent always stands before its children.
-    pub records: Vec<ImportedRecord>,
-    /// What was carried over and what was not; `already_imported` is the store's to set.
-    pub report: ImportReport,
-}
+#[cfg(test)]
+pub(super) use imported::seq_of;
+pub(crate) use imported::{ImportError, Imported, ImportedRecord};
 
-/// One record to append.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct ImportedRecord {
-    /// The record before it on its path, as an index into the records; absent for one that begins a path.
-    pub parent: Option<usize>,
-    /// When it was recorded there.
-    pub at: Timestamp,
-    /// What it says.
-    pub body: RecordBody,
-    /// Its idempotency key.
-    pub key: Option<String>,
-}
+/// Number of non-blank lines that detection reads; more than one, because the first line may be damaged.
+const DETECT_LINES: usize = 5;
+/// Maximum depth of nested brackets; the JSON parser stops there to protect the stack.
+const MAX_DEPTH: usize = 128;
 
-/// Why a file could not be imported at all.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ImportError {
-    /// Nothing but white space.
-    #[error("the file is empty")]
-    Empty,
-    /// None of the known formats.
-    #[error(
-        "the format is not known: looked for an own export (first line with `ollmExport`), a session document \
-         (an object with `messages`), and a pi session (first line with `type` \"session\" and an `id`); exports \
-         as Markdown and HTML are for reading, and sessions of other programs cannot be imported yet"
-    )]
-    Unrecognized,
-    /// A document that is not valid JSON; files of lines lose a damaged line instead.
-    #[error("line {line} is not valid JSON")]
-    Malformed {
-        /// The line, from 1.
-        line: u64,
-        /// What the JSON reader said.
-        #[source]
-        cause: serde_json::Error,
-    },
-    /// A document whose brackets are nested too deeply to be read.
-    #[error("brackets are nested deeper than {limit}")]
-    TooDeep {
-        /// How deep they may be nested.
-        limit: usize,
-    },
-    /// An own export of a newer version.
-    #[error("version {found} of the export is newer than {supported}")]
-    Newer {
-        /// The file's version.
-        found: u64,
-        /// The newest that is known.
-        supported: u64,
-    },
-}
-
-/// Reads a file whose format is found from its content.
+/// Reads a file after detecting its format.
 ///
-/// `digest_hex` is the hash of the file for `importedFrom`; `fallback_id` names the session where the file's
-/// own id is not a UUID.
+/// `digest_hex` is the hash of the file for `importedFrom`; `fallback_id` becomes the id of the session if the file has
+/// none that is a UUID.
 ///
-/// # Errors
-/// Only when nothing can be carried over; damage in a file of lines is in the report.
+/// **Errors**: only if nothing can be carried over. Damaged lines are reported as losses.
 pub(crate) fn detect_and_parse(
     text: &str,
     digest_hex: &str,
-    fallback_id: impl FnOnce() -> SessionId,
+    fallback_id: SessionId,
 ) -> Result<Imported, ImportError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         return Err(ImportError::Empty);
     }
-    match detect::by_lines(text) {
-        Some(detect::Format::Export) => return jsonl::parse(text, digest_hex, fallback_id),
-        Some(detect::Format::Pi) => return Ok(pi::parse(text, digest_hex, fallback_id)),
+    match detect_lines(text) {
+        Some(LinesFormat::Export) => return jsonl::parse(text, digest_hex, fallback_id),
+        Some(LinesFormat::Pi) => return Ok(pi::parse(text, digest_hex, fallback_id)),
         None => {}
     }
     match serde_json::from_str::<Value>(text) {
@@ -104,7 +48,7 @@ pub(crate) fn detect_and_parse(
             Ok(document::parse(Value::Object(map), digest_hex, fallback_id))
         }
         Ok(_) => Err(ImportError::Unrecognized),
-        Err(_) if detect::too_deep(text) => Err(ImportError::TooDeep { limit: detect::MAX_DEPTH }),
+        Err(_) if is_too_deep(text) => Err(ImportError::TooDeep { limit: MAX_DEPTH }),
         Err(cause) if text.contains("\"messages\"") && text.contains("\"sessionId\"") => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }
@@ -112,36 +56,57 @@ pub(crate) fn detect_and_parse(
     }
 }
 
-/// The number that the store gives to `records[index]`.
-pub(crate) const fn seq_of(index: usize) -> Seq {
-    Seq(index as u64 + 1)
+/// A format of JSON lines.
+enum LinesFormat {
+    /// An own export.
+    Export,
+    /// A session of pi.
+    Pi,
 }
 
-/// The non-blank lines of a file with their numbers from 1, and whether the file ends within the line.
-fn lines(text: &str) -> impl Iterator<Item = (u64, &str, bool)> {
-    text.split_inclusive('\n')
-        .zip(1..)
-        .map(|(line, number)| (number, line.trim(), !line.ends_with('\n')))
-        .filter(|(_, line, _)| !line.is_empty())
-}
-
-/// What an import calls a line that it cannot read.
-const fn damaged(torn: bool) -> (&'static str, &'static str) {
-    if torn {
-        ("torn last line", "the file ends within it")
-    } else {
-        ("damaged line", "it is not valid JSON")
+/// Returns the format that the first lines identify, or `None` if they identify none.
+fn detect_lines(text: &str) -> Option<LinesFormat> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).take(DETECT_LINES);
+    for line in lines {
+        let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else { continue };
+        if object.contains_key("ollmExport") {
+            return Some(LinesFormat::Export);
+        }
+        let is_header = object.get("type").and_then(Value::as_str) == Some("session");
+        // The lines of a session log have a `seq`; they are not entries of pi.
+        if is_header
+            && object.get("id").is_some_and(Value::is_string)
+            && !object.contains_key("seq")
+        {
+            return Some(LinesFormat::Pi);
+        }
     }
+    None
 }
 
-/// Ends a list of records whose active leaf is not its last record on a path by a record that moves it there.
-fn end_at(records: &mut Vec<ImportedRecord>, leaf: Option<usize>, at: Timestamp) {
-    let last = records.iter().rposition(|record| record.body.kind().scope() == Scope::Path);
-    if last != leaf {
-        let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
-        records.push(ImportedRecord { parent: leaf, at, body, key: None });
+/// Returns whether a text that may be JSON has more nested brackets than the parser accepts.
+fn is_too_deep(text: &str) -> bool {
+    if !text.trim_start().starts_with(['{', '[']) {
+        return false;
     }
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                depth += 1;
+                if depth >= MAX_DEPTH {
+                    return true;
+                }
+            }
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    false
 }
 
 #[cfg(test)]
-pub(in crate::session) mod tests;
+mod tests;

@@ -1,44 +1,44 @@
-//! References between records, moved from the numbers of a file to those that the store will give.
+//! The conversion of references between records from the numbers of a file to those of the store.
 //!
-//! Numbers differ only where records of the file were lost. A reference to a lost record continues at the
-//! nearest survivor where that keeps its meaning (the edge of a range, a moved leaf) and is dropped where it
-//! would say something false (a label, a pin).
+//! The numbers differ only if records of the file are lost. A reference to a lost record moves to the nearest remaining
+//! record where that keeps its meaning (the end of a range, an active leaf), and is dropped where it would become wrong
+//! (a label, a pin).
 
 use std::collections::BTreeMap;
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, RecordBody};
 
-/// From the numbers of a file to the numbers of the store.
+/// The numbers of the store by the numbers of a file.
 #[derive(Debug, Default)]
 pub(super) struct SeqMap(BTreeMap<Seq, Seq>);
 
-/// Says that what a record was about is lost, so that the record has no meaning.
+/// The record that a record is about is lost, so that the record itself has no meaning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TargetLost;
 
 impl SeqMap {
-    /// Notes the new number of a record of the file.
+    /// Adds a record of the file.
     pub(super) fn insert(&mut self, file: Seq, store: Seq) {
         self.0.insert(file, store);
     }
 
-    /// The new number, or `None` where the record is lost.
+    /// Returns the new number, or `None` if the record is lost.
     pub(super) fn exact(&self, seq: Seq) -> Option<Seq> {
         self.0.get(&seq).copied()
     }
 
-    /// The new number of the record or of its nearest survivor before.
+    /// Returns the new number of the record or of the nearest one before it.
     pub(super) fn at_or_before(&self, seq: Seq) -> Option<Seq> {
         self.0.range(..=seq).next_back().map(|(_, &store)| store)
     }
 
-    /// The new number of the record or of its nearest survivor after.
+    /// Returns the new number of the record or of the nearest one after it.
     fn at_or_after(&self, seq: Seq) -> Option<Seq> {
         self.0.range(seq..).next().map(|(_, &store)| store)
     }
 
-    /// Moves every reference of a body.
+    /// Converts every reference in a body.
     pub(super) fn apply(&self, body: &mut RecordBody) -> Result<(), TargetLost> {
         match body {
             RecordBody::ToolCall(call) => {
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_shrinks_to_its_survivors_and_a_label_of_a_lost_record_goes() {
+    fn references_to_lost_records_are_moved_or_dropped() {
         let mut map = SeqMap::default();
         for (file, store) in [(0, 0), (1, 1), (3, 2), (4, 3), (6, 4)] {
             map.insert(Seq(file), Seq(store));

@@ -1,7 +1,7 @@
-//! The bytes of one log, behind a trait so that a test can make every write and sync fail.
+//! The file of one log. It is a trait, so that a test can make every write and every sync fail.
 //!
-//! **Invariant**: after any failed write or sync the file answers nothing but `PreviousIo` until it is reopened
-//! and cut back to what was acknowledged: after a failed sync nobody knows what the disk holds.
+//! **Invariant**: after a failed write or sync, every further write fails until the file is opened again and cut back
+//! to the last acknowledged byte, because the content of the disk is unknown after a failed sync.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,33 +12,34 @@ use std::path::Path;
 pub(crate) trait LogFile: Send {
     /// Writes at the end.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Makes all that was written durable.
+    /// Makes all appended bytes durable.
     fn sync(&mut self) -> io::Result<()>;
-    /// Bytes in the file.
+    /// Returns the size in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Cuts the file and makes that durable.
+    /// Cuts the file to `len` bytes, durably.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
-    /// Fills `buffer` from `offset` on.
+    /// Fills `buffer` with the bytes from `offset` on.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-/// How a writer gets at its file; the real one, or a faulty twin.
+/// A function that opens a log; the flag says whether to create it. Tests replace it.
 pub(crate) type OpenLogFile = dyn Fn(&Path, bool) -> io::Result<Box<dyn LogFile>> + Send + Sync;
 
-/// A file of the system.
-pub(crate) struct RealLogFile {
-    file: File,
-    failed: bool,
-}
-
-/// Opens a log; with `create` it must not exist yet.
+/// Opens a log on disk; with `create` it must not exist yet.
 pub(crate) fn open_real(path: &Path, create: bool) -> io::Result<Box<dyn LogFile>> {
     let file =
         OpenOptions::new().read(true).append(true).create_new(create).mode(0o600).open(path)?;
     Ok(Box::new(RealLogFile { file, failed: false }))
 }
 
+/// A log on disk.
+struct RealLogFile {
+    file: File,
+    failed: bool,
+}
+
 impl RealLogFile {
+    /// Runs an operation unless an earlier one failed.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
         if self.failed {
             return Err(io::Error::other("an earlier write failed and the log was not reopened"));

@@ -1,8 +1,9 @@
-//! Reading a log from a verified point to its end, telling damage from a torn tail.
+//! A scan of a log from a verified point to its end, which tells damage from a torn tail.
 //!
-//! Every record names the highest number that was synced when it was written. Bytes that cannot be read and
-//! whose number is above every such claim were never acknowledged: the torn tail, which is cut. At or below a
-//! claim they are damage: skipped, counted, reported; the rest stays readable.
+//! Every line holds the highest number that was synced when it was written. Unreadable bytes whose number is above
+//! all of these were never acknowledged: they are the torn tail, which the next write cuts. Unreadable bytes at or
+//! below one of these are damage: the scan skips and counts them, and the other records stay readable. FORMAT.md,
+//! "Reading back".
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -10,129 +11,112 @@ use std::path::Path;
 
 use ollm_protocol::content::{RecordKind, Role};
 
-use super::super::index::ScanPoint;
+use super::record::{LogError, ScannedRecord};
 use super::v1::{self, MAX_VERSION, ScannedLine};
-use super::{LogError, Scanned};
+use crate::session::index::ScanPoint;
 
-/// Bytes read at a time: large enough that the system call does not show, small enough not to be felt.
+/// Bytes read at a time: large enough that system calls cost little, small enough to be negligible in memory.
 const CHUNK_BYTES: usize = 256 * 1024;
 
-/// What a scan hands over, in the order of the log.
+/// A record or a hole, in the order of the log.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are records, and none is kept")]
-pub(crate) enum Found {
-    /// A record that can be read.
-    Record(Scanned),
-    /// A record that is damaged, by where its bytes were expected.
+pub(crate) enum ScanItem {
+    Record(ScannedRecord),
+    /// A damaged record, with the offset at which its line was expected.
     Damaged(u64),
 }
 
-/// Where a scan ended.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanEnd {
-    /// How far the log is whole.
+    /// The end of the readable part of the log.
     pub point: ScanPoint,
-    /// Bytes after that: the torn tail, to be cut.
+    /// The size of the torn tail behind it, in bytes.
     pub torn_bytes: u64,
-    /// Damaged places passed on the way, those without a lost number included.
+    /// The number of damaged places, including those in which no number was lost.
     pub damaged_places: u64,
 }
 
-/// Who receives what a scan finds.
-pub(crate) trait Fold {
-    /// Whether the body of a record of this kind and role is needed.
-    fn wants(&self, kind: RecordKind, role: Option<Role>) -> bool;
-    /// Takes the next record or hole.
-    fn take(&mut self, found: Found);
+/// The receiver of a scan.
+pub(crate) trait ScanSink {
+    /// Returns whether the body of a record of this kind and role is needed.
+    fn wants_body(&self, kind: RecordKind, role: Option<Role>) -> bool;
+    /// Receives the next record or hole.
+    fn receive(&mut self, item: ScanItem);
 }
 
-/// Reads `file` from a point to its end, knowing the highest number that was surely synced.
+/// Scans `file` from a point to its end. `durable` is the highest number that is known to have been synced.
 ///
-/// **Errors**: `Io`; `UpgradeRequired` when a whole line has a newer version.
+/// **Errors**: `Io`; `UpgradeRequired` for an intact line of a newer version.
 pub(crate) fn scan(
     path: &Path,
     file: &File,
     (from, durable): (ScanPoint, Option<u64>),
     blobs: &Path,
-    fold: &mut dyn Fold,
+    sink: &mut dyn ScanSink,
 ) -> Result<ScanEnd, LogError> {
     let fail = |source| LogError::io("read", path, source);
     let mut reader = file;
     reader.seek(SeekFrom::Start(from.bytes)).map_err(fail)?;
-    let mut lines = Lines { reader, buffer: Vec::new(), start: 0, end: 0 };
-    let mut scan = Scan::new(from, durable, fold);
+    let mut lines = LogLines { reader, buffer: Vec::new(), start: 0, end: 0 };
+    let mut scan =
+        LogScan { sink, point: from, offset: from.bytes, durable, gap: None, damaged_places: 0 };
     while let Some(line) = lines.next().map_err(fail)? {
         let len = line.len() as u64;
-        let at = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
-        match v1::checked_with_crc(line) {
-            None => match v1::foreign_version(line) {
-                Some(found) => return Err(newer(path, found)),
-                None => scan.bad(len),
-            },
-            Some((json, crc)) => {
-                let fold = &*scan.fold;
-                let read = v1::scan(json, at, blobs, &|kind, role| fold.wants(kind, role));
-                match read {
-                    ScannedLine::Record(record, durable) => scan.good(record, durable, crc, len),
-                    ScannedLine::Damaged => scan.bad(len),
-                    ScannedLine::Newer(found) => return Err(newer(path, found)),
-                }
+        let position = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
+        let wants_body = |kind, role| scan.sink.wants_body(kind, role);
+        match v1::scan(line, position, blobs, &wants_body) {
+            ScannedLine::Record { record, durable, crc } => scan.good(record, durable, crc, len),
+            ScannedLine::Damaged => scan.bad(len),
+            ScannedLine::Newer(found) => {
+                let path = path.to_owned();
+                return Err(LogError::UpgradeRequired { path, found, supported: MAX_VERSION });
             }
         }
     }
     Ok(scan.finish())
 }
 
-fn newer(path: &Path, found: u32) -> LogError {
-    LogError::UpgradeRequired { path: path.to_owned(), found, supported: MAX_VERSION }
-}
-
-/// A place that could not be read and is not yet known to be damage or tail.
-struct Doubt {
-    /// The first number that may have been lost there.
+/// An unreadable place that may be damage or the beginning of the torn tail.
+struct Gap {
+    /// The first number that may be lost.
     first_lost: u64,
-    /// What was read after it.
-    held: Vec<(Scanned, u32, u64)>,
+    /// The records read behind the place, each with its checksum and the offset of its end.
+    behind: Vec<(ScannedRecord, u32, u64)>,
 }
 
-struct Scan<'a> {
-    fold: &'a mut dyn Fold,
+struct LogScan<'a> {
+    sink: &'a mut dyn ScanSink,
     point: ScanPoint,
     offset: u64,
     durable: Option<u64>,
-    doubt: Option<Doubt>,
+    gap: Option<Gap>,
     damaged_places: u64,
 }
 
-impl<'a> Scan<'a> {
-    fn new(from: ScanPoint, durable: Option<u64>, fold: &'a mut dyn Fold) -> Self {
-        let offset = from.bytes;
-        Self { fold, point: from, offset, durable, doubt: None, damaged_places: 0 }
-    }
-
-    /// The number that the next record must have.
+impl LogScan<'_> {
+    /// Returns the number that the next record must have.
     fn expected(&self) -> u64 {
-        match &self.doubt {
+        match &self.gap {
             None => self.point.records,
-            Some(doubt) => doubt.held.last().map_or(doubt.first_lost, |(last, ..)| last.seq.0 + 1),
+            Some(gap) => gap.behind.last().map_or(gap.first_lost, |(last, ..)| last.seq.0 + 1),
         }
     }
 
     fn bad(&mut self, len: u64) {
         self.offset += len;
-        self.begin_doubt();
+        self.open_gap();
     }
 
-    fn begin_doubt(&mut self) {
-        if self.doubt.is_none() {
-            let first_lost = self.point.records;
-            self.doubt = Some(Doubt { first_lost, held: Vec::new() });
-        }
+    fn open_gap(&mut self) {
+        let first_lost = self.point.records;
+        self.gap.get_or_insert_with(|| Gap { first_lost, behind: Vec::new() });
     }
 
-    fn good(&mut self, record: Scanned, durable: Option<u64>, crc: u32, len: u64) {
+    fn good(&mut self, record: ScannedRecord, durable: Option<u64>, crc: u32, len: u64) {
         let seq = record.seq.0;
-        // A number that was read before cannot come again: these bytes are not part of the log's order.
+        // A repeated number breaks the order of the log, so the line counts as unreadable.
         if seq < self.expected() {
             return self.bad(len);
         }
@@ -140,48 +124,45 @@ impl<'a> Scan<'a> {
         let end = self.offset;
         self.durable = self.durable.max(durable);
         if seq > self.expected() {
-            self.begin_doubt();
+            self.open_gap();
         }
-        match &mut self.doubt {
+        match &mut self.gap {
             None => self.accept(record, crc, end),
-            Some(doubt) => {
-                doubt.held.push((record, crc, end));
-                // The lost numbers were acknowledged: what is missing is damage, and what follows counts.
-                if self.durable >= Some(doubt.first_lost) {
-                    self.resolve();
+            Some(gap) => {
+                gap.behind.push((record, crc, end));
+                // The lost numbers were synced, so the gap is damage and the records behind it are valid.
+                if self.durable >= Some(gap.first_lost) {
+                    self.close_gap();
                 }
             }
         }
     }
 
-    /// Accepts what followed a damaged place.
-    fn resolve(&mut self) {
-        let Some(doubt) = self.doubt.take() else { return };
+    /// Counts the gap as damage and accepts the records behind it.
+    fn close_gap(&mut self) {
+        let Some(gap) = self.gap.take() else { return };
         self.damaged_places += 1;
-        for (record, crc, end) in doubt.held {
+        for (record, crc, end) in gap.behind {
             while self.point.records < record.seq.0 {
-                let hole = Found::Damaged(self.point.bytes);
-                self.fold.take(hole);
+                self.sink.receive(ScanItem::Damaged(self.point.bytes));
                 self.point.records += 1;
             }
             self.accept(record, crc, end);
         }
     }
 
-    fn accept(&mut self, record: Scanned, crc: u32, end: u64) {
-        self.fold.take(Found::Record(record));
+    fn accept(&mut self, record: ScannedRecord, crc: u32, end: u64) {
+        self.sink.receive(ScanItem::Record(record));
         self.point = ScanPoint { bytes: end, records: self.point.records + 1, last_crc: crc };
     }
 
     fn finish(mut self) -> ScanEnd {
-        // A log whose first line alone is damaged is a session all the same.
-        if self.point.records == 0
-            && self.doubt.as_ref().is_some_and(|doubt| !doubt.held.is_empty())
-        {
-            self.resolve();
+        // A log whose first line is damaged is still a session if other records can be read.
+        if self.point.records == 0 && self.gap.as_ref().is_some_and(|gap| !gap.behind.is_empty()) {
+            self.close_gap();
         }
-        // The end of the log was synced once: it is cut like a torn tail, and it is damage.
-        if self.doubt.as_ref().is_some_and(|doubt| self.durable >= Some(doubt.first_lost)) {
+        // The end of the log was synced once: it is cut like a torn tail, but it also counts as damage.
+        if self.gap.as_ref().is_some_and(|gap| self.durable >= Some(gap.first_lost)) {
             self.damaged_places += 1;
         }
         let torn_bytes = self.offset - self.point.bytes;
@@ -189,15 +170,15 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Lines of a file, each with its line break; the last may be without one.
-struct Lines<'a> {
+/// The lines of a file, each with its line break; the last line may lack it.
+struct LogLines<'a> {
     reader: &'a File,
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Lines<'_> {
+impl LogLines<'_> {
     fn next(&mut self) -> io::Result<Option<&[u8]>> {
         let mut searched = self.start;
         loop {

@@ -1,4 +1,4 @@
-//! Every write and every sync fails once; nothing that was acknowledged is lost, and writing goes on.
+//! Every write and every sync fails once: no acknowledged record is lost, and later writes succeed.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,23 +6,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::session::log::file::LogFile;
 
-/// How the twin fails.
+/// The operations that fail.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
-    /// Only the given operation fails.
+    /// One operation.
     Once,
-    /// That one and all later ones fail, until the fault is lifted.
+    /// One operation and all later ones, until the test lifts the fault.
     FromThen,
 }
 
-struct Plan {
+struct FaultPlan {
     count: AtomicU64,
     fail_at: AtomicU64,
     fault: Fault,
+    /// Whether a failed write leaves half of its bytes.
     partial: bool,
 }
 
-impl Plan {
+impl FaultPlan {
     fn check(&self) -> io::Result<()> {
         let at = self.count.fetch_add(1, Ordering::SeqCst);
         let fail_at = self.fail_at.load(Ordering::SeqCst);
@@ -31,13 +32,13 @@ impl Plan {
     }
 }
 
-/// A real file whose writes, syncs and cuts fail on demand; a failed write may leave half of its bytes.
-struct Faulty {
+/// A real file whose writes, syncs and cuts fail as planned.
+struct FaultyLogFile {
     real: Box<dyn LogFile>,
-    plan: Arc<Plan>,
+    plan: Arc<FaultPlan>,
 }
 
-impl LogFile for Faulty {
+impl LogFile for FaultyLogFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.plan.check() {
             if self.plan.partial {
@@ -67,21 +68,20 @@ impl LogFile for Faulty {
     }
 }
 
-fn faulty(dir: &Path, plan: &Arc<Plan>) -> Sessions {
+fn faulty(plan: &Arc<FaultPlan>) -> Fixture {
     let plan = Arc::clone(plan);
-    let open = move |path: &Path, create: bool| -> io::Result<Box<dyn LogFile>> {
-        Ok(Box::new(Faulty { real: open_real(path, create)?, plan: Arc::clone(&plan) }))
-    };
-    sessions_with(dir, Box::new(open)).0
+    Fixture::with_files(Box::new(move |path, create| {
+        Ok(Box::new(FaultyLogFile { real: open_real(path, create)?, plan: Arc::clone(&plan) }))
+    }))
 }
 
-/// Writes eight messages, each until it is acknowledged, and returns how many tries failed.
-fn write_all(sessions: &Sessions, id: SessionId, mut on_failure: impl FnMut()) -> usize {
+/// Writes eight messages, each until it is acknowledged, and returns the number of failed attempts.
+fn write_all(fixture: &Fixture, mut on_failure: impl FnMut()) -> usize {
     let mut failures = 0;
     for at in 0..8 {
         let text = format!("message {at}");
         loop {
-            match append(sessions, id, says(&text), keyed(&text, &text)) {
+            match append(&fixture.sessions, fixture.id, message(&text), key(&text, &text)) {
                 Ok(_) => break,
                 Err(SessionError::Storage { .. }) => {
                     failures += 1;
@@ -96,62 +96,51 @@ fn write_all(sessions: &Sessions, id: SessionId, mut on_failure: impl FnMut()) -
 }
 
 fn sweep(fault: Fault, partial: bool) {
-    let mut failed_somewhere = 0;
+    let mut failures = 0;
     for fail_at in 0..24 {
-        let dir = tempfile::tempdir().expect("a scratch directory");
-        let plan = Arc::new(Plan {
-            count: AtomicU64::new(0),
-            fail_at: AtomicU64::new(fail_at),
-            fault,
-            partial,
-        });
-        let birth = birth();
-        let id = birth.header.session_id;
-        let sessions = faulty(dir.path(), &plan);
-        sessions.create(birth).expect("creates");
+        let (count, fail_at) = (AtomicU64::new(0), AtomicU64::new(fail_at));
+        let plan = Arc::new(FaultPlan { count, fail_at, fault, partial });
+        let fixture = faulty(&plan);
         let lift = || {
             if fault == Fault::FromThen {
                 plan.fail_at.store(u64::MAX, Ordering::SeqCst);
             }
         };
-        failed_somewhere += write_all(&sessions, id, lift);
+        failures += write_all(&fixture, lift);
         let expected: Vec<_> = (0..8).map(|at| format!("message {at}")).collect();
-        assert_eq!(texts(&sessions, id), expected, "live, fault at {fail_at}");
-        let reopened = super::sessions(dir.path());
-        assert_eq!(texts(&reopened, id), expected, "reopened, fault at {fail_at}");
-        let session = reopened.summary(id).expect("opens");
-        assert_eq!(session.damaged_records, 0);
+        assert_eq!(texts(&fixture.sessions, fixture.id), expected, "open, {:?}", plan.fail_at);
+        let reopened = fixture.reopened();
+        assert_eq!(texts(&reopened, fixture.id), expected, "reopened, {:?}", plan.fail_at);
+        assert_eq!(reopened.summary(fixture.id).expect("opens").damaged_records, 0);
     }
-    assert!(failed_somewhere >= 16, "the sweep hit {failed_somewhere} operations");
+    assert!(failures >= 16, "the sweep hit {failures} operations");
 }
 
 #[test]
-fn any_write_or_sync_may_fail_once() {
+fn acknowledged_records_survive_any_single_failure() {
     sweep(Fault::Once, false);
     sweep(Fault::Once, true);
 }
 
 #[test]
-fn a_disk_that_stays_full_for_a_while_loses_nothing() {
+fn acknowledged_records_survive_a_disk_that_is_full_for_a_while() {
     sweep(Fault::FromThen, false);
     sweep(Fault::FromThen, true);
 }
 
 #[test]
-fn a_read_only_disk_refuses_writes_and_still_reads() {
-    let dir = tempfile::tempdir().expect("a scratch directory");
-    let birth = birth();
-    let id = birth.header.session_id;
-    let first = sessions(dir.path());
-    first.create(birth).expect("creates");
-    append(&first, id, says("kept"), None).expect("records");
+fn read_only_disk_refuses_writes_and_serves_reads() {
+    let fixture = Fixture::new();
+    let id = fixture.id;
+    fixture.append(message("kept"));
     let read_only = |_: &Path, _: bool| -> io::Result<Box<dyn LogFile>> {
         Err(io::Error::from(io::ErrorKind::ReadOnlyFilesystem))
     };
-    let (sessions, _) = sessions_with(dir.path(), Box::new(read_only));
-    let refused = append(&sessions, id, says("lost"), None).expect_err("cannot write");
+    let (sessions, _) = open_with(fixture.dir.path(), Box::new(read_only));
+    let refused = append(&sessions, id, message("lost"), None).expect_err("cannot write");
     assert!(
-        matches!(&refused, SessionError::Storage { path, .. } if path.ends_with(format!("{id}.jsonl")))
+        matches!(&refused, SessionError::Storage { path, .. } if *path == fixture.log()),
+        "{refused:?}"
     );
     assert!(refused.to_string().contains("read-only"), "{refused}");
     assert_eq!(texts(&sessions, id), ["kept"]);

@@ -1,86 +1,133 @@
-//! The laws of the session log, on real files and on a faulty twin.
+//! The laws of sessions, on real files and on files that fail.
 
 mod faults;
 mod recovery;
 mod writing;
 
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
+use parking_lot::Mutex;
+use tempfile::TempDir;
 
 use super::log::file::{OpenLogFile, open_real};
 use super::store::{Sessions, SessionsOptions};
-use super::{Appended, Birth, Change, Draft, KeyUse, Observer, SessionError};
+use super::{
+    Appended, IdempotencyKey, NewRecord, NewSession, SessionChange, SessionError, SessionObserver,
+};
 use crate::clock::Clock;
 
-/// Keeps what it was told.
+/// An observer that keeps a line for each change.
 #[derive(Default)]
-pub(super) struct Notes(Mutex<Vec<String>>);
+struct ChangeLog(Mutex<Vec<String>>);
 
-impl Notes {
-    fn taken(&self) -> Vec<String> {
-        self.0.lock().expect("no panic").clone()
+impl ChangeLog {
+    fn lines(&self) -> Vec<String> {
+        self.0.lock().clone()
     }
 }
 
-impl Observer for Notes {
-    fn changed(&self, _: SessionId, change: &Change<'_>) {
-        let note = match change {
-            Change::Created(session) => format!("created {}", session.title),
-            Change::Recorded { seq, body, .. } => format!("{seq} {:?}", body.kind()),
-            Change::Recovered { torn_bytes, damaged } => format!("torn {torn_bytes} {damaged}"),
+impl SessionObserver for ChangeLog {
+    fn changed(&self, _: SessionId, change: &SessionChange<'_>) {
+        let line = match change {
+            SessionChange::Created(session) => format!("created {}", session.title),
+            SessionChange::Recorded { seq, body, .. } => format!("{seq} {:?}", body.kind()),
+            SessionChange::Recovered { torn_bytes, damaged } => {
+                format!("torn {torn_bytes} {damaged}")
+            }
         };
-        self.0.lock().expect("no panic").push(note);
+        self.0.lock().push(line);
     }
 }
 
-pub(super) fn sessions_with(dir: &Path, open: Box<OpenLogFile>) -> (Sessions, Arc<Notes>) {
-    let notes = Arc::new(Notes::default());
+/// Opens the sessions of a directory with `open` as the way to open logs.
+fn open_with(dir: &Path, open: Box<OpenLogFile>) -> (Sessions, Arc<ChangeLog>) {
+    let changes = Arc::new(ChangeLog::default());
     let options = SessionsOptions {
         dir: dir.to_owned(),
         clock: Arc::new(Clock::system()),
-        observer: Arc::<Notes>::clone(&notes),
+        observer: Arc::<ChangeLog>::clone(&changes),
     };
-    (Sessions::with_files(options, open), notes)
+    (Sessions::with_files(options, open), changes)
 }
 
-pub(super) fn sessions(dir: &Path) -> Sessions {
-    sessions_with(dir, Box::new(open_real)).0
+/// A session in a directory of its own.
+struct Fixture {
+    dir: TempDir,
+    sessions: Sessions,
+    changes: Arc<ChangeLog>,
+    id: SessionId,
 }
 
-pub(super) fn birth() -> Birth {
+impl Fixture {
+    /// Creates a session, which is a draft.
+    fn new() -> Self {
+        Self::with_files(Box::new(open_real))
+    }
+
+    fn with_files(open: Box<OpenLogFile>) -> Self {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let (sessions, changes) = open_with(dir.path(), open);
+        let session = new_session();
+        let id = session.header.session_id;
+        assert!(sessions.create(session).expect("creates").draft);
+        Self { dir, sessions, changes, id }
+    }
+
+    /// Opens the directory again, as a restarted daemon does.
+    fn reopened(&self) -> Sessions {
+        open_with(self.dir.path(), Box::new(open_real)).0
+    }
+
+    fn append(&self, record: NewRecord) -> Appended {
+        append(&self.sessions, self.id, record, None).expect("records")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir.path().join(format!("{}.jsonl", self.id))
+    }
+
+    /// Returns the names of the files in the directory.
+    fn files(&self) -> Vec<String> {
+        let files = std::fs::read_dir(self.dir.path()).expect("lists");
+        let name = |file: std::fs::DirEntry| file.file_name().into_string().expect("is UTF-8");
+        files.map(|file| name(file.expect("lists"))).collect()
+    }
+}
+
+fn new_session() -> NewSession {
     let clock = Clock::system();
     let header = SessionHeader {
         model: Some("tiny:1b".to_owned()),
         ..SessionHeader::new(clock.session_id(), clock.now())
     };
-    Birth { header, key: None }
+    NewSession { header, key: None }
 }
 
-pub(super) fn says(text: &str) -> Draft {
+fn message(text: &str) -> NewRecord {
     let message = Message::text(Role::User, text, Timestamp::from_unix_ms(1_700_000_000_000));
-    Draft::new(RecordBody::Message(message), Some((7, "estimate-v1".into())))
+    NewRecord::new(RecordBody::Message(message), Some((7, "estimate-v1".into())))
 }
 
-pub(super) fn keyed(key: &str, payload: &str) -> Option<KeyUse> {
-    Some(KeyUse::new("session.record", key.to_owned(), payload.as_bytes()))
+fn key(text: &str, payload: &str) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey::new("session.record", text.to_owned(), payload.as_bytes()))
 }
 
-pub(super) fn append(
+fn append(
     sessions: &Sessions,
     id: SessionId,
-    draft: Draft,
-    key: Option<KeyUse>,
+    record: NewRecord,
+    key: Option<IdempotencyKey>,
 ) -> Result<Appended, SessionError> {
-    let answer = sessions.append(id, vec![draft], key)?;
-    answer.blocking_recv().expect("the writer answers every write")
+    let pending = sessions.append(id, vec![record], key)?;
+    pending.blocking_recv().expect("the writer replies to every write")
 }
 
-/// The texts of all messages, in the order of the log.
-pub(super) fn texts(sessions: &Sessions, id: SessionId) -> Vec<String> {
-    let count = sessions.with(id, |live| live.state().entries().len()).expect("opens");
+/// Returns the texts of all messages in the order of the log.
+fn texts(sessions: &Sessions, id: SessionId) -> Vec<String> {
+    let count = sessions.with(id, |session| session.state().entries().len()).expect("opens");
     let seqs: Vec<_> = (0..count as u64).map(Seq).collect();
     let bodies = sessions.bodies(id, &seqs).expect("reads");
     bodies

@@ -1,69 +1,64 @@
-//! Cut and damaged logs: what was acknowledged stays, and is told apart from what was not.
-#![expect(clippy::disallowed_methods, reason = "damaging files is what these tests do")]
-
-use std::path::PathBuf;
+//! Truncated and damaged logs: acknowledged records stay, and damage is told from a torn tail.
+#![expect(clippy::disallowed_methods, reason = "these tests damage files")]
 
 use ollm_protocol::content::SessionStatus;
 use proptest::prelude::*;
 
 use super::*;
 
-/// A log of `count` messages, each synced alone, and the offsets at which its lines begin.
-fn log_of(count: usize) -> (tempfile::TempDir, SessionId, PathBuf, Vec<usize>) {
-    let dir = tempfile::tempdir().expect("a scratch directory");
-    let birth = birth();
-    let id = birth.header.session_id;
-    let sessions = sessions(dir.path());
-    sessions.create(birth).expect("creates");
+/// Returns a session with `count` messages, each synced alone, and the offsets of its lines and of its end.
+fn log_of(count: usize) -> (Fixture, Vec<usize>) {
+    let fixture = Fixture::new();
     for at in 0..count {
-        append(&sessions, id, says(&format!("message {at}")), None).expect("records");
+        fixture.append(message(&format!("message {at}")));
     }
-    let path = dir.path().join(format!("{id}.jsonl"));
-    let bytes = std::fs::read(&path).expect("reads");
+    let bytes = std::fs::read(fixture.log()).expect("reads");
     let breaks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
-    (dir, id, path, starts)
+    (fixture, starts)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_log_cut_anywhere_is_a_prefix(cut in 0.0..1.0f64) {
-        let (dir, id, path, starts) = log_of(6);
-        let bytes = std::fs::read(&path).expect("reads");
+    fn log_cut_anywhere_is_a_prefix(cut in 0.0..1.0f64) {
+        let (fixture, starts) = log_of(6);
+        let id = fixture.id;
+        let bytes = std::fs::read(fixture.log()).expect("reads");
         let cut = (bytes.len() as f64 * cut) as usize;
-        std::fs::write(&path, &bytes[..cut]).expect("cuts");
-        let whole = starts.iter().filter(|start| **start <= cut).count() - 1;
-        let sessions = sessions(dir.path());
-        if whole == 0 {
+        std::fs::write(fixture.log(), &bytes[..cut]).expect("cuts");
+        let n_lines = starts.iter().filter(|start| **start <= cut).count() - 1;
+        let sessions = fixture.reopened();
+        if n_lines == 0 {
             let summary = sessions.summary(id);
             let missing = matches!(summary, Err(SessionError::NotFound { .. }));
             prop_assert!(missing);
         } else {
-            let expected: Vec<_> = (0..whole - 1).map(|at| format!("message {at}")).collect();
+            let expected: Vec<_> = (0..n_lines - 1).map(|at| format!("message {at}")).collect();
             prop_assert_eq!(texts(&sessions, id), expected.clone());
             let session = sessions.summary(id).expect("opens");
             prop_assert_ne!(session.status, SessionStatus::Corrupted);
-            append(&sessions, id, says("after"), None).expect("records");
-            let reopened = super::sessions(dir.path());
-            prop_assert_eq!(texts(&reopened, id), [expected, vec!["after".to_owned()]].concat());
+            append(&sessions, id, message("after"), None).expect("records");
+            let expected = [expected, vec!["after".to_owned()]].concat();
+            prop_assert_eq!(texts(&fixture.reopened(), id), expected);
         }
     }
 
     #[test]
-    fn a_flipped_bit_costs_at_most_its_record(at in 0.0..1.0f64, bit in 0..8u8) {
-        let (dir, id, path, starts) = log_of(6);
-        let mut bytes = std::fs::read(&path).expect("reads");
-        // The last line, and the break before it, are the newest write: without a later claim they count as
-        // the torn tail.
+    fn flipped_bit_damages_only_its_record(at in 0.0..1.0f64, bit in 0..8u8) {
+        let (fixture, starts) = log_of(6);
+        let id = fixture.id;
+        let mut bytes = std::fs::read(fixture.log()).expect("reads");
+        // The last line and the line break before it are excluded: no later line states that they were synced, so
+        // damage there counts as the torn tail.
         let at = ((starts[6] - 1) as f64 * at) as usize;
         let before = bytes.clone();
         bytes[at] ^= 1 << bit;
         prop_assume!(!bytes.eq_ignore_ascii_case(&before));
-        std::fs::write(&path, &bytes).expect("damages");
+        std::fs::write(fixture.log(), &bytes).expect("damages");
         let line = starts.iter().rposition(|start| *start <= at).expect("some line");
-        let sessions = sessions(dir.path());
+        let sessions = fixture.reopened();
         let session = sessions.summary(id).expect("opens");
         prop_assert_eq!(session.status, SessionStatus::Corrupted);
         prop_assert!(session.damaged_records >= 1);
@@ -75,67 +70,64 @@ proptest! {
             let found = left.contains(&format!("message {message}"));
             prop_assert_eq!(found, !hit, "message {} of line {}", message, line);
         }
-        let path_len = sessions.with(id, |live| live.state().path().len()).expect("opens");
-        prop_assert_eq!(path_len, left.len(), "what is readable stays on the path");
-        append(&sessions, id, says("after"), None).expect("records");
-        let again = texts(&super::sessions(dir.path()), id);
+        let path_len = sessions.with(id, |session| session.state().path().len()).expect("opens");
+        prop_assert_eq!(path_len, left.len(), "readable records stay on the path");
+        append(&sessions, id, message("after"), None).expect("records");
+        let again = texts(&fixture.reopened(), id);
         prop_assert_eq!(again.last().map(String::as_str), Some("after"));
     }
 }
 
 #[test]
-fn the_torn_tail_is_kept_aside_and_told() {
-    let (dir, id, path, _) = log_of(2);
-    let mut bytes = std::fs::read(&path).expect("reads");
+fn torn_tail_is_announced_and_saved() {
+    let (fixture, _) = log_of(2);
+    let mut bytes = std::fs::read(fixture.log()).expect("reads");
     bytes.extend_from_slice(b"{\"v\":1,\"seq\":3,\"par");
-    std::fs::write(&path, &bytes).expect("tears");
-    let (sessions, notes) = sessions_with(dir.path(), Box::new(open_real));
-    append(&sessions, id, says("after"), None).expect("records");
-    assert_eq!(notes.taken()[0], "torn 19 0");
-    let aside: Vec<_> = std::fs::read_dir(dir.path())
-        .expect("lists")
-        .filter_map(|file| file.expect("lists").file_name().into_string().ok())
-        .filter(|name| name.contains(".torn-"))
-        .collect();
+    std::fs::write(fixture.log(), &bytes).expect("tears");
+    let (sessions, changes) = open_with(fixture.dir.path(), Box::new(open_real));
+    append(&sessions, fixture.id, message("after"), None).expect("records");
+    assert_eq!(changes.lines()[0], "torn 19 0");
+    let aside: Vec<_> =
+        fixture.files().into_iter().filter(|name| name.contains(".torn-")).collect();
     assert_eq!(aside.len(), 1);
-    let saved = std::fs::read(dir.path().join(&aside[0])).expect("reads");
+    let saved = std::fs::read(fixture.dir.path().join(&aside[0])).expect("reads");
     assert_eq!(saved, b"{\"v\":1,\"seq\":3,\"par");
-    assert_eq!(texts(&sessions, id), ["message 0", "message 1", "after"]);
+    assert_eq!(texts(&sessions, fixture.id), ["message 0", "message 1", "after"]);
 }
 
 #[test]
 fn unacknowledged_bytes_out_of_order_are_the_torn_tail() {
-    let (dir, id, path, starts) = log_of(3);
-    let bytes = std::fs::read(&path).expect("reads");
-    // Two records in one write: the disk kept the second and lost the first.
-    let claims = |line: &[u8]| String::from_utf8(line.to_vec()).expect("is text");
-    let second_last = claims(&bytes[starts[2]..starts[3]]);
+    let (fixture, starts) = log_of(3);
+    let bytes = std::fs::read(fixture.log()).expect("reads");
+    // The last two lines become one write, of which the disk kept the second line and lost the first.
+    let text = |line: &[u8]| String::from_utf8(line.to_vec()).expect("is UTF-8");
+    let second_last = text(&bytes[starts[2]..starts[3]]);
     assert!(second_last.contains("\"durable\":1"), "{second_last}");
     let mut broken = bytes[..starts[2]].to_vec();
     broken.extend(vec![0; starts[3] - starts[2]]);
-    let last = claims(&bytes[starts[3]..]).replace("\"durable\":2", "\"durable\":1");
+    let last = text(&bytes[starts[3]..]).replace("\"durable\":2", "\"durable\":1");
     let prefix = last.rsplit_once(",\"crc\"").expect("has a checksum").0.to_owned();
     let crc = crc32c::crc32c(prefix.as_bytes());
     broken.extend(format!("{prefix},\"crc\":\"{crc:08x}\"}}\n").into_bytes());
-    std::fs::write(&path, &broken).expect("writes");
-    let sessions = sessions(dir.path());
-    assert_eq!(texts(&sessions, id), ["message 0"]);
-    assert_ne!(sessions.summary(id).expect("opens").status, SessionStatus::Corrupted);
+    std::fs::write(fixture.log(), &broken).expect("writes");
+    let sessions = fixture.reopened();
+    assert_eq!(texts(&sessions, fixture.id), ["message 0"]);
+    let session = sessions.summary(fixture.id).expect("opens");
+    assert_ne!(session.status, SessionStatus::Corrupted);
 }
 
 #[test]
-fn a_newer_version_is_refused_and_left_alone() {
-    let (dir, id, path, _) = log_of(1);
-    let mut bytes = std::fs::read(&path).expect("reads");
+fn log_of_a_newer_version_is_refused_and_not_changed() {
+    let (fixture, _) = log_of(1);
+    let mut bytes = std::fs::read(fixture.log()).expect("reads");
     let line = "{\"v\":2,\"seq\":2";
     let crc = crc32c::crc32c(line.as_bytes());
     bytes.extend(format!("{line},\"crc\":\"{crc:08x}\"}}\n").into_bytes());
-    std::fs::write(&path, &bytes).expect("writes");
-    let sessions = sessions(dir.path());
-    let refused = append(&sessions, id, says("no"), None);
+    std::fs::write(fixture.log(), &bytes).expect("writes");
+    let refused = append(&fixture.reopened(), fixture.id, message("no"), None);
     assert!(
         matches!(refused, Err(SessionError::UpgradeRequired { found: 2, supported: 1, .. })),
         "{refused:?}"
     );
-    assert_eq!(std::fs::read(&path).expect("reads"), bytes);
+    assert_eq!(std::fs::read(fixture.log()).expect("reads"), bytes);
 }

@@ -1,16 +1,19 @@
-//! Messages of a pi session.
+//! Messages of a pi session, and the shapes that pi writes both as messages and as entries.
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{
-    Custom, Message, Part, RecordBody, Role, ToolCall, ToolResult, Usage,
+    BranchSummary, Compaction, Custom, Message, Part, RecordBody, Role, ToolCall, ToolResult, Usage,
 };
-use serde_json::{Value, json};
+use ollm_protocol::{Seq, Timestamp};
+use serde_json::{Map, Value, json};
 
-use super::Reader;
+use super::reader::{EntrySpan, PiReader};
 use crate::session::import::fields::Fields;
 
-impl Reader {
-    /// Carries over one message; what is left of its fields is reported.
+/// The tokenizer of the counts in a pi session: the provider counts and does not name it.
+const TOKENIZER: &str = "provider";
+
+impl PiReader {
+    /// Carries over one message and reports its remaining fields.
     pub(super) fn message(
         &mut self,
         line: Option<u64>,
@@ -19,15 +22,15 @@ impl Reader {
         mut fields: Fields,
     ) {
         let role = fields.text("role").unwrap_or_default();
-        let said_at = fields.time("timestamp").unwrap_or(at);
+        let timestamp = fields.time("timestamp").unwrap_or(at);
         match role.as_str() {
             "user" => {
                 let parts = self.parts(line, &mut fields);
-                self.push(at, RecordBody::Message(message(Role::User, parts, said_at)));
+                self.push(at, RecordBody::Message(message(Role::User, parts, timestamp)));
             }
-            "assistant" => self.assistant(line, at, said_at, &mut fields),
-            "toolResult" => self.tool_result(line, at, said_at, &mut fields),
-            "bashExecution" => self.bash(line, id, at, said_at, &mut fields),
+            "assistant" => self.assistant(line, at, timestamp, &mut fields),
+            "toolResult" => self.tool_result(line, at, timestamp, &mut fields),
+            "bashExecution" => self.bash(line, id, at, timestamp, &mut fields),
             "custom" | "hookMessage" => self.custom_message(line, at, &mut fields),
             "branchSummary" => self.branch_summary(line, at, &mut fields),
             "compactionSummary" => {
@@ -37,26 +40,26 @@ impl Reader {
             }
             other => {
                 let what = format!("message of role {other}");
-                self.losses.add(line, &what, "the role is not known");
+                self.losses.add(line, &what, "unknown role");
                 return;
             }
         }
-        fields.report_rest(&mut self.losses, line, &role);
+        fields.report_remaining(&mut self.losses, line, &role);
     }
 
     fn assistant(
         &mut self,
         line: Option<u64>,
         at: Timestamp,
-        said_at: Timestamp,
+        timestamp: Timestamp,
         fields: &mut Fields,
     ) {
-        let mut answer = message(Role::Assistant, self.parts(line, fields), said_at);
+        let mut answer = message(Role::Assistant, self.parts(line, fields), timestamp);
         answer.model = fields.text("model");
         answer.finish_reason = fields.text("stopReason");
         let provider = fields.text("provider");
         if provider.is_some() && self.provider.is_some() && provider != self.provider {
-            self.losses.add(line, "assistant.provider", "a message names its model only");
+            self.losses.add(line, "assistant.provider", "a message has a model and no provider");
         }
         let usage = fields.object("usage").and_then(|usage| self.usage(line, usage, &answer));
         let reason = answer.finish_reason.clone();
@@ -65,7 +68,7 @@ impl Reader {
         if let Some(usage) = usage {
             self.push(at, RecordBody::Usage(usage));
         }
-        // A message has no place for it, and as a text of the message a model would read it as its own words.
+        // A message has no field for errors, and a text part would make the error an answer of the model.
         if let Some(error) = fields.text("errorMessage").filter(|error| !error.is_empty()) {
             let data = json!({ "stopReason": reason, "errorMessage": error });
             let name = "pi.error".to_owned();
@@ -73,7 +76,7 @@ impl Reader {
         }
     }
 
-    /// What the provider counted; `None` for a call that never came to counting.
+    /// Reads the counts of the provider; returns `None` for a request that failed before it was counted.
     fn usage(&mut self, line: Option<u64>, mut fields: Fields, answer: &Message) -> Option<Usage> {
         let mut count = |name| fields.count(name).unwrap_or(0);
         let (input, answer_tokens) = (count("input"), count("output"));
@@ -83,9 +86,9 @@ impl Reader {
             self.losses.add(line, "usage.cacheRead, cacheWrite", "counted as prompt tokens");
         }
         if fields.object("cost").is_some() {
-            self.losses.add(line, "usage.cost", "prices are not recorded");
+            self.losses.add(line, "usage.cost", "a session has no prices");
         }
-        fields.report_rest(&mut self.losses, line, "usage");
+        fields.report_remaining(&mut self.losses, line, "usage");
         let prompt_tokens = input.saturating_add(read).saturating_add(written);
         (prompt_tokens > 0 || answer_tokens > 0).then(|| Usage {
             model: answer.model.clone(),
@@ -94,13 +97,13 @@ impl Reader {
         })
     }
 
-    /// A result becomes a tool call with its result where the call is known and the result is text; else it
-    /// stays a message of role `tool`.
+    /// Carries over a tool result: as a tool call if the call is known and the result is text, else as a message of
+    /// role `tool`.
     fn tool_result(
         &mut self,
         line: Option<u64>,
         at: Timestamp,
-        said_at: Timestamp,
+        timestamp: Timestamp,
         fields: &mut Fields,
     ) {
         let id = fields.text("toolCallId").unwrap_or_default();
@@ -109,12 +112,12 @@ impl Reader {
         let failed = fields.flag("isError").unwrap_or(false);
         let display_content = display_text(fields);
         if fields.value("details").is_some() {
-            self.losses.add(line, "toolResult.details", "data of the tool's own display");
+            self.losses.add(line, "toolResult.details", "data for the display of the tool");
         }
         let only_text = parts.iter().all(|part| matches!(part, Part::Text { .. }));
         if let Some((called, args)) = self.find_call(&id).filter(|_| only_text) {
             let result = ToolResult {
-                llm_content: message(Role::Tool, parts, said_at).plain_text(),
+                llm_content: message(Role::Tool, parts, timestamp).plain_text(),
                 display_content,
                 success: Some(!failed),
                 error: None,
@@ -126,7 +129,7 @@ impl Reader {
                 name,
                 args,
                 result,
-                timestamp: said_at,
+                timestamp,
                 duration_ms: None,
                 message_seq: None,
             };
@@ -137,21 +140,21 @@ impl Reader {
             self.losses.add(line, "toolResult.details", "a tool message has no display text");
         }
         if failed {
-            self.losses.add(line, "toolResult.isError", "a tool message does not say it");
+            self.losses.add(line, "toolResult.isError", "a tool message has no such flag");
         }
-        let mut answer = message(Role::Tool, parts, said_at);
+        let mut answer = message(Role::Tool, parts, timestamp);
         answer.tool_call_id = Some(id);
         answer.tool_name = name;
         self.push(at, RecordBody::Message(answer));
     }
 
-    /// A command that the person ran; one that was to stay out of the context stays out of it.
+    /// Carries over a command that the user ran; it stays out of the context if pi kept it out.
     fn bash(
         &mut self,
         line: Option<u64>,
         id: Option<&str>,
         at: Timestamp,
-        said_at: Timestamp,
+        timestamp: Timestamp,
         fields: &mut Fields,
     ) {
         let command = fields.text("command").unwrap_or_default();
@@ -159,7 +162,7 @@ impl Reader {
         let exit_code = fields.small("exitCode");
         let canceled = fields.flag("cancelled").unwrap_or(false);
         if fields.flag("truncated").unwrap_or(false) {
-            self.losses.add(line, "bashExecution.output", "pi itself had cut it");
+            self.losses.add(line, "bashExecution.output", "pi had truncated it");
         }
         if fields.flag("excludeFromContext").unwrap_or(false) {
             let data = json!({
@@ -185,14 +188,70 @@ impl Reader {
             name: "bash".to_owned(),
             args: json!({ "command": command }),
             result,
-            timestamp: said_at,
+            timestamp,
             duration_ms: None,
             message_seq: None,
         };
         self.push(at, RecordBody::ToolCall(body));
     }
 
-    /// The content of a message: one text, or a list of blocks.
+    /// Appends a compaction that another program made.
+    pub(super) fn push_compaction(
+        &mut self,
+        at: Timestamp,
+        range: Option<(Seq, Seq)>,
+        summary: String,
+        tokens_before: u64,
+    ) {
+        let body = RecordBody::Compaction(Compaction {
+            from: range.map(|(from, _)| from),
+            to: range.map(|(_, to)| to),
+            summary,
+            tokens_before,
+            tokens_after: None,
+            tokenizer: TOKENIZER.to_owned(),
+            epoch: None,
+            checkpoints: Vec::new(),
+            method: None,
+            model: None,
+            retention: None,
+        });
+        self.push(at, body);
+    }
+
+    /// Carries over the summary of a branch.
+    pub(super) fn branch_summary(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
+        let from = fields.text("fromId").filter(|id| id != "root");
+        let span = from.as_ref().and_then(|id| self.by_id.get(id));
+        if from.is_some() && span.is_none() {
+            self.losses.add(line, "branch_summary.fromId", "no such entry");
+        }
+        let from = span.and_then(EntrySpan::tail_seq);
+        let summary = fields.text("summary").unwrap_or_default();
+        self.push(at, RecordBody::BranchSummary(BranchSummary { from, summary }));
+    }
+
+    /// Carries over a text that an extension put into the context.
+    pub(super) fn custom_message(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
+        let (text, n_other) = self.text_of_content(line, fields);
+        if n_other > 0 {
+            self.losses.add(line, "custom_message content", "only its text enters the context");
+        }
+        let mut data = Map::new();
+        for name in ["display", "details"] {
+            if let Some(value) = fields.value(name) {
+                data.insert(name.to_owned(), value);
+            }
+        }
+        let body = Custom {
+            name: fields.text("customType").unwrap_or_default(),
+            data: if data.is_empty() { Value::Null } else { Value::Object(data) },
+            context_text: Some(text),
+        };
+        self.push(at, RecordBody::Custom(body));
+    }
+
+    /// Reads the content of a message: a string or a list of blocks.
     fn parts(&mut self, line: Option<u64>, fields: &mut Fields) -> Vec<Part> {
         if let Some(text) = fields.text("content") {
             return vec![Part::Text { text }];
@@ -203,7 +262,7 @@ impl Reader {
 
     fn part(&mut self, line: Option<u64>, block: Value) -> Option<Part> {
         let Some(mut fields) = Fields::of(block) else {
-            self.losses.add(line, "content", "a block that is no object");
+            self.losses.add(line, "content", "a block is not an object");
             return None;
         };
         let kind = fields.text("type").unwrap_or_default();
@@ -211,7 +270,7 @@ impl Reader {
             "text" => Part::Text { text: fields.text("text").unwrap_or_default() },
             "thinking" => {
                 if fields.text("thinkingSignature").is_some_and(|signature| !signature.is_empty()) {
-                    let reason = "only the provider that signed it could use it";
+                    let reason = "only the provider that signed it can use it";
                     self.losses.add(line, "thinkingSignature", reason);
                 }
                 Part::Thinking { text: fields.text("thinking").unwrap_or_default() }
@@ -227,20 +286,16 @@ impl Reader {
             },
             other => {
                 let what = format!("content of type {other}");
-                self.losses.add(line, &what, "the type is not known");
+                self.losses.add(line, &what, "unknown type");
                 return None;
             }
         };
-        fields.report_rest(&mut self.losses, line, &kind);
+        fields.report_remaining(&mut self.losses, line, &kind);
         Some(part)
     }
 
-    /// The text of a content and how many of its blocks are none.
-    pub(super) fn text_of_content(
-        &mut self,
-        line: Option<u64>,
-        fields: &mut Fields,
-    ) -> (String, usize) {
+    /// Returns the text of a content, and the number of its blocks that are not text.
+    fn text_of_content(&mut self, line: Option<u64>, fields: &mut Fields) -> (String, usize) {
         let parts = self.parts(line, fields);
         let n_other = parts.iter().filter(|part| !matches!(part, Part::Text { .. })).count();
         (message(Role::User, parts, Timestamp::from_unix_ms(0)).plain_text(), n_other)
@@ -251,16 +306,16 @@ fn message(role: Role, parts: Vec<Part>, timestamp: Timestamp) -> Message {
     Message { parts, ..Message::text(role, "", timestamp) }
 }
 
-/// What a person was shown: a text, or an object that holds nothing but the text of a diff.
+/// Takes the details of a tool result that were shown as text: a string, or an object with a diff only.
 fn display_text(fields: &mut Fields) -> Option<String> {
     if let Some(text) = fields.text("details") {
         return Some(text);
     }
-    let rest = fields.object("details")?.into_rest();
-    match (rest.len(), rest.get("diff").and_then(Value::as_str)) {
+    let details = fields.object("details")?.into_remaining();
+    match (details.len(), details.get("diff").and_then(Value::as_str)) {
         (1, Some(diff)) => Some(diff.to_owned()),
         _ => {
-            fields.put("details", Value::Object(rest));
+            fields.put("details", Value::Object(details));
             None
         }
     }

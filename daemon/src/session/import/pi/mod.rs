@@ -1,87 +1,55 @@
-//! Sessions of the coding agent pi, versions 1 to 3: JSON lines, first a header, then entries.
+//! Sessions of the coding agent pi, versions 1 to 3: JSON lines, a header and then entries.
 //!
-//! Version 1 is linear and has no entry ids; from version 2 on `id` and `parentId` make a tree whose active
-//! leaf is the last entry; version 3 renamed one role. All three are read by one reader, because every field
-//! that differs names itself.
+//! Version 1 is linear and has no entry ids. From version 2 on, `id` and `parentId` form a tree, whose active leaf is the
+//! last entry. Version 3 renamed one role. One reader reads all versions, because every field that differs has its own
+//! name. Each file here adds to [`PiReader`] and uses only the files below it: `mod`, `message`, `reader`.
 //!
 //! **Source**: `packages/coding-agent/docs/session.md` in <https://github.com/badlogic/pi-mono>.
 
-mod entry;
 mod message;
+mod reader;
 
-use std::collections::HashMap;
-
-use ollm_protocol::content::{ImportReport, Part, RecordBody, Scope, SessionHeader};
+use ollm_protocol::content::{Custom, Label, MetaPatch, RecordBody, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 
-use super::fields::Fields;
-use super::losses::Losses;
-use super::{Imported, ImportedRecord, damaged, end_at, lines, seq_of};
+use self::reader::{EntrySpan, PiReader};
+use super::fields::{Fields, lines};
+use super::imported::{Imported, move_leaf, seq_of};
 
 /// The newest version whose entries are known.
 const NEWEST: u64 = 3;
 
-/// Reads a pi session; what cannot be read is in the report.
-pub(super) fn parse(
-    text: &str,
-    digest_hex: &str,
-    fallback_id: impl FnOnce() -> SessionId,
-) -> Imported {
-    let mut reader = Reader { version: 1, ..Reader::default() };
+/// Reads a pi session; entries that cannot be read are in the report.
+pub(super) fn parse(text: &str, digest_hex: &str, fallback_id: SessionId) -> Imported {
+    let mut reader = PiReader { version: 1, ..PiReader::default() };
     let mut n_lines = 0;
     for (number, line, torn) in lines(text) {
         n_lines += 1;
-        if let Some(fields) = serde_json::from_str(line).ok().and_then(Fields::of) {
-            reader.line(number, fields);
-        } else {
-            let (what, reason) = damaged(torn);
-            reader.losses.add(Some(number), what, reason);
+        match serde_json::from_str(line).ok().and_then(Fields::of) {
+            Some(fields) => reader.line(number, fields, fallback_id),
+            None => reader.losses.add_damaged_line(number, torn),
         }
     }
     reader.finish(n_lines, digest_hex, fallback_id)
 }
 
-/// Where an entry of the file went.
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    /// The end of the path before the entry.
-    before: Option<usize>,
-    /// The first record that was made of it.
-    first: Option<usize>,
-    /// The end of the path after it.
-    tail: Option<usize>,
+/// A line behind the header.
+struct PiEntry<'a> {
+    line: Option<u64>,
+    kind: String,
+    id: Option<&'a str>,
+    at: Timestamp,
+    fields: Fields,
 }
 
-#[derive(Default)]
-struct Reader {
-    version: u64,
-    header: Option<SessionHeader>,
-    foreign_id: Option<String>,
-    title: Option<String>,
-    records: Vec<ImportedRecord>,
-    /// For each record the first record of its path.
-    roots: Vec<usize>,
-    by_id: HashMap<String, Place>,
-    /// By position in the file, the header included, as version 1 refers to entries.
-    by_index: Vec<Place>,
-    /// The end of the path that the next entry of a linear file continues.
-    tail: Option<usize>,
-    /// By id of a tool call, the record of the message that made it and the part that is the call.
-    calls: HashMap<String, (usize, usize)>,
-    provider: Option<String>,
-    /// The instant of the entry before, for entries that have none.
-    at: Option<Timestamp>,
-    losses: Losses,
-}
-
-impl Reader {
-    fn line(&mut self, number: u64, mut fields: Fields) {
+impl PiReader {
+    fn line(&mut self, number: u64, mut fields: Fields, fallback_id: SessionId) {
         let line = Some(number);
         let kind = fields.text("type").unwrap_or_default();
         if kind == "session" && self.header.is_none() {
-            self.header(line, fields);
-            self.by_index.push(Place::default());
+            self.header(line, fields, fallback_id);
+            self.by_index.push(EntrySpan::default());
             return;
         }
         let id = fields.text("id");
@@ -89,32 +57,29 @@ impl Reader {
             self.find_parent(line, &mut fields);
         }
         let at = self.entry_time(line, &mut fields);
-        let mut place = Place { before: self.tail, first: None, tail: None };
+        let mut span = EntrySpan { before: self.tail, first: None, tail: None };
         let n_before = self.records.len();
-        self.entry(Entry { line, kind, id: id.as_deref(), at, fields });
-        place.first = (self.records.len() > n_before).then_some(n_before);
-        place.tail = self.tail;
-        self.by_index.push(place);
+        self.entry(PiEntry { line, kind, id: id.as_deref(), at, fields });
+        span.first = (self.records.len() > n_before).then_some(n_before);
+        span.tail = self.tail;
+        self.by_index.push(span);
         if let Some(id) = id {
-            self.by_id.insert(id, place);
+            self.by_id.insert(id, span);
         }
     }
 
-    fn header(&mut self, line: Option<u64>, mut fields: Fields) {
+    fn header(&mut self, line: Option<u64>, mut fields: Fields, fallback_id: SessionId) {
         self.version = fields.count("version").unwrap_or(1).max(1);
         if self.version > NEWEST {
             self.losses.add(line, "version", "newer than 3; read as 3");
         }
         let start_time = fields.time("timestamp");
-        let id = fields.text("id").unwrap_or_default();
-        let session_id = id.parse();
+        let session_id = fields.text("id").unwrap_or_default().parse();
         if session_id.is_err() {
-            self.losses.add(line, "session id", "not a UUID; the session has another one");
-            self.foreign_id = Some(id);
+            self.losses.add(line, "session id", "not a UUID; the session gets another one");
         }
-        let placeholder = SessionId::from_uuid(uuid::Uuid::nil());
         let mut header = SessionHeader::new(
-            session_id.unwrap_or(placeholder),
+            session_id.unwrap_or(fallback_id),
             start_time.unwrap_or(Timestamp::from_unix_ms(0)),
         );
         self.at = start_time;
@@ -127,17 +92,21 @@ impl Reader {
                 header.metadata.insert(origin.to_owned(), Value::String(path));
             }
         }
-        fields.report_rest(&mut self.losses, line, "session");
+        fields.report_remaining(&mut self.losses, line, "session");
         self.header = Some(header);
     }
 
-    /// Continues at the entry's parent; where that is lost, at the entry before.
+    /// Continues the path of the entry's parent, or of the previous entry if the parent is lost.
     fn find_parent(&mut self, line: Option<u64>, fields: &mut Fields) {
         if let Some(parent) = fields.text("parentId") {
-            if let Some(place) = self.by_id.get(&parent) {
-                self.tail = place.tail;
+            if let Some(span) = self.by_id.get(&parent) {
+                self.tail = span.tail;
             } else {
-                self.losses.add(line, "parentId", "no such entry; continued from the one before");
+                self.losses.add(
+                    line,
+                    "parentId",
+                    "no such entry; the entry follows the previous one",
+                );
             }
         } else if fields.value("parentId").is_none() {
             self.tail = None;
@@ -145,95 +114,121 @@ impl Reader {
     }
 
     fn entry_time(&mut self, line: Option<u64>, fields: &mut Fields) -> Timestamp {
-        let before = self.at.unwrap_or(Timestamp::from_unix_ms(0));
+        let previous = self.at.unwrap_or(Timestamp::from_unix_ms(0));
         let at = fields.time("timestamp").unwrap_or_else(|| {
-            self.losses.add(
-                line,
-                "timestamp",
-                "missing or not an instant; that of the entry before",
-            );
-            before
+            let reason = "missing or not a time; that of the previous entry is used";
+            self.losses.add(line, "timestamp", reason);
+            previous
         });
         self.at = Some(at);
         at
     }
 
-    /// Appends a record at the end of the current path and returns its index.
-    fn push(&mut self, at: Timestamp, body: RecordBody) -> usize {
-        let index = self.records.len();
-        self.roots.push(self.tail.map_or(index, |parent| self.roots[parent]));
-        let on_path = body.kind().scope() == Scope::Path;
-        self.records.push(ImportedRecord { parent: self.tail, at, body, key: None });
-        if on_path {
-            self.tail = Some(index);
-        }
-        index
-    }
-
-    /// Notes the calls that a message makes, for the results that follow.
-    fn note_calls(&mut self, index: usize) {
-        let RecordBody::Message(message) = &self.records[index].body else { return };
-        for (at, part) in message.parts.iter().enumerate() {
-            if let Part::ToolCall { id, .. } = part {
-                self.calls.insert(id.clone(), (index, at));
+    /// Carries over one entry and reports its remaining fields.
+    fn entry(&mut self, mut entry: PiEntry<'_>) {
+        let (line, at) = (entry.line, entry.at);
+        match entry.kind.as_str() {
+            "message" => {
+                let message = entry.fields.object("message");
+                entry.fields.report_remaining(&mut self.losses, line, "message entry");
+                match message {
+                    Some(message) => self.message(line, entry.id, at, message),
+                    None => self.losses.add(line, "message", "the entry has no message"),
+                }
+                return;
+            }
+            "model_change" => self.model_change(at, &mut entry.fields),
+            "compaction" => self.compaction(line, at, &mut entry.fields),
+            "branch_summary" => self.branch_summary(line, at, &mut entry.fields),
+            "custom" => self.custom(at, &mut entry.fields),
+            "custom_message" => self.custom_message(line, at, &mut entry.fields),
+            "label" => self.label(line, at, &mut entry.fields),
+            "session_info" => {
+                self.title = entry.fields.text("name").filter(|name| !name.is_empty());
+            }
+            "thinking_level_change" => {
+                self.losses.add(line, "thinking_level_change", "a session has no such setting");
+                return;
+            }
+            "session" => {
+                self.losses.add(line, "session", "a second header");
+                return;
+            }
+            other => {
+                self.losses.add(line, &format!("entry of type {other}"), "unknown type");
+                return;
             }
         }
+        entry.fields.report_remaining(&mut self.losses, line, &entry.kind);
     }
 
-    /// The name and the arguments of an earlier call.
-    fn find_call(&self, id: &str) -> Option<(String, Value)> {
-        let &(index, at) = self.calls.get(id)?;
-        let RecordBody::Message(message) = &self.records[index].body else { return None };
-        match &message.parts[at] {
-            Part::ToolCall { name, args, .. } => Some((name.clone(), args.clone())),
-            _ => None,
+    fn model_change(&mut self, at: Timestamp, fields: &mut Fields) {
+        let patch = MetaPatch {
+            model: fields.text("modelId"),
+            provider: fields.text("provider"),
+            ..MetaPatch::default()
+        };
+        if patch.provider.is_some() {
+            self.provider.clone_from(&patch.provider);
+        }
+        self.push(at, RecordBody::Meta(patch));
+    }
+
+    /// Carries over a compaction, whose summary stands for all records of the path before the first kept entry.
+    fn compaction(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
+        let kept = if let Some(id) = fields.text("firstKeptEntryId") {
+            self.by_id.get(&id).copied()
+        } else {
+            fields
+                .count("firstKeptEntryIndex")
+                .and_then(|index| self.by_index.get(usize::try_from(index).ok()?).copied())
+        };
+        let range = kept.and_then(|kept| self.range_before(&kept));
+        if kept.is_none() {
+            self.losses.add(line, "compaction range", "the first kept entry is not in the file");
+        }
+        let summary = fields.text("summary").unwrap_or_default();
+        let tokens_before = fields.count("tokensBefore").unwrap_or(0);
+        self.push_compaction(at, range, summary, tokens_before);
+    }
+
+    /// Returns the records from the start of the path to the last one before an entry, or `None` if there are none.
+    fn range_before(&self, kept: &EntrySpan) -> Option<(Seq, Seq)> {
+        let to = kept.before?;
+        let same_path = self.tail.is_some_and(|tail| self.roots[tail] == self.roots[to]);
+        same_path.then(|| (seq_of(self.roots[to]), seq_of(to)))
+    }
+
+    fn custom(&mut self, at: Timestamp, fields: &mut Fields) {
+        let body = Custom {
+            name: fields.text("customType").unwrap_or_default(),
+            data: fields.value("data").unwrap_or_default(),
+            context_text: None,
+        };
+        self.push(at, RecordBody::Custom(body));
+    }
+
+    fn label(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
+        let target = fields.text("targetId").and_then(|id| self.by_id.get(&id)?.first_seq());
+        let name = fields.text("label").filter(|name| !name.is_empty());
+        match target {
+            Some(target) => {
+                self.push(at, RecordBody::Label(Label { target, name }));
+            }
+            None => self.losses.add(line, "label", "its entry was not carried over"),
         }
     }
 
-    fn finish(
-        mut self,
-        n_lines: u64,
-        digest_hex: &str,
-        fallback_id: impl FnOnce() -> SessionId,
-    ) -> Imported {
+    fn finish(mut self, n_lines: u64, digest_hex: &str, fallback_id: SessionId) -> Imported {
         let end = self.at.unwrap_or(Timestamp::from_unix_ms(0));
-        end_at(&mut self.records, self.tail, end);
-        let placeholder = SessionId::from_uuid(uuid::Uuid::nil());
-        let mut header = self.header.take().unwrap_or_else(|| SessionHeader::new(placeholder, end));
-        if self.foreign_id.is_some() || header.session_id == placeholder {
-            header.session_id = fallback_id();
-        }
-        // A branched session keeps the entries that are older than itself.
+        move_leaf(&mut self.records, self.tail, end);
+        let mut header = self.header.unwrap_or_else(|| SessionHeader::new(fallback_id, end));
+        // A branched session has entries that are older than its header.
         let first = self.records.iter().map(|record| record.at).min();
         header.start_time = first.map_or(header.start_time, |first| first.min(header.start_time));
         header.title = self.title;
         header.imported_from = Some(format!("pi:{digest_hex}"));
-        let report = ImportReport {
-            format: format!("pi v{}", self.version),
-            source_records: n_lines,
-            imported_records: self.records.len() as u64 + 1,
-            already_imported: false,
-            losses: self.losses.finish(),
-        };
-        Imported { header, records: self.records, report }
-    }
-}
-
-/// One line after the header.
-struct Entry<'a> {
-    line: Option<u64>,
-    kind: String,
-    id: Option<&'a str>,
-    at: Timestamp,
-    fields: Fields,
-}
-
-impl Place {
-    fn first_seq(&self) -> Option<Seq> {
-        self.first.map(seq_of)
-    }
-
-    fn tail_seq(&self) -> Option<Seq> {
-        self.tail.map(seq_of)
+        let format = format!("pi v{}", self.version);
+        Imported::new(format, n_lines, header, self.records, self.losses)
     }
 }

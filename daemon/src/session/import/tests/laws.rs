@@ -1,4 +1,4 @@
-//! Export then import gives the same session back.
+//! Properties: an import of an export gives the same session, and no file makes an import panic.
 
 use ollm_protocol::content::{
     BranchSummary, Close, CloseReason, Compaction, CompactionMethod, ContextEntryChange, Custom,
@@ -11,8 +11,8 @@ use ollm_protocol::{GoalId, Seq, SessionId, SnapshotId, Timestamp};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::fold::{OTHER_ID, export, mark_active, numbered};
 use super::parse;
+use crate::session::testing::{FALLBACK_ID, export, mark_active, numbered};
 
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -117,7 +117,7 @@ fn header() -> impl Strategy<Value = SessionHeader> {
         })
 }
 
-/// A body of any kind whose references point at records before `before`.
+/// Returns a body of any kind, which refers only to records before `before`.
 fn body(before: u64) -> BoxedStrategy<RecordBody> {
     let seq = move || (0..before.max(1)).prop_map(Seq);
     let kinds = prop::sample::select(RecordKind::ALL.to_vec());
@@ -205,7 +205,7 @@ fn body_of(
         RecordKind::Label => RecordBody::Label(Label { target: one, name: maybe }),
         RecordKind::Leaf => RecordBody::Leaf(LeafMove { to: other, cause: text }),
         RecordKind::Snapshot => RecordBody::Snapshot(SnapshotMark {
-            snapshot_id: SnapshotId::from_uuid(OTHER_ID),
+            snapshot_id: SnapshotId::from_uuid(FALLBACK_ID),
             leaf: other,
             reason: text,
         }),
@@ -221,7 +221,7 @@ fn body_of(
 }
 
 fn goal_change(text: String, is_marker: bool, message_seq: Option<Seq>) -> GoalChange {
-    let id = GoalId::from_uuid(OTHER_ID);
+    let id = GoalId::from_uuid(FALLBACK_ID);
     let (source, step) = if is_marker {
         let marker = GoalMarker::Checkpoint { description: text, status: None };
         (GoalSource::Marker, GoalStep::Mark { id, marker })
@@ -232,7 +232,7 @@ fn goal_change(text: String, is_marker: bool, message_seq: Option<Seq>) -> GoalC
     GoalChange { source, message_seq, steps: vec![step] }
 }
 
-/// A log: a header, then records of which each has a parent before it or begins a path.
+/// Returns a header and records, each of which has an earlier parent or starts a path.
 fn log(body: fn(u64) -> BoxedStrategy<RecordBody>) -> impl Strategy<Value = Vec<Record>> {
     let rest = (0..12_u64).prop_flat_map(move |n| {
         (1..=n)
@@ -261,7 +261,7 @@ fn log(body: fn(u64) -> BoxedStrategy<RecordBody>) -> impl Strategy<Value = Vec<
     })
 }
 
-fn spoken(before: u64) -> BoxedStrategy<RecordBody> {
+fn document_body(before: u64) -> BoxedStrategy<RecordBody> {
     let description =
         "[a-z]{1,9}".prop_map(|text| MetaPatch { description: Some(text), ..MetaPatch::default() });
     prop_oneof![
@@ -283,7 +283,7 @@ fn document_of(records: &[Record]) -> SessionDocument {
 
 proptest! {
     #[test]
-    fn lines_give_the_same_records_back(records in log(body)) {
+    fn import_of_jsonl_gives_the_same_records(records in log(body)) {
         let text = export(ExportFormat::Jsonl, &records);
         prop_assert_eq!(text.lines().count(), records.len() + 1);
         let imported = parse(&text).unwrap();
@@ -293,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn a_document_is_the_document_of_its_import(records in log(spoken)) {
+    fn import_of_a_document_gives_the_same_document(records in log(document_body)) {
         let written = document_of(&records);
         let imported = parse(&export(ExportFormat::Json, &records)).unwrap();
         prop_assert_eq!(&imported.report.losses, &[]);
@@ -301,9 +301,9 @@ proptest! {
     }
 
     #[test]
-    fn a_file_cut_anywhere_never_panics_and_gives_a_prefix(records in log(body), cut in 0.0..1.0_f64) {
+    fn truncated_jsonl_gives_a_prefix(records in log(body), cut in 0.0..1.0_f64) {
         let text = export(ExportFormat::Jsonl, &records);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a fraction of a length")]
         let mut end = (text.len() as f64 * cut) as usize;
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -311,7 +311,6 @@ proptest! {
         if let Ok(imported) = parse(&text[..end]) {
             let found = numbered(&imported);
             if found.len() > 1 {
-
                 for (found, written) in found[1..].iter().zip(&records[1..]) {
                     prop_assert_eq!(found.clone().into_body(), written.clone().into_body());
                 }
@@ -320,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in any::<String>()) {
+    fn any_text_is_read_or_refused_without_panic(text in any::<String>()) {
         drop(parse(&text).map(|imported| numbered(&imported)));
         let pi = format!("{{\"type\":\"session\",\"id\":\"x\",\"version\":3}}\n{text}");
         drop(parse(&pi).map(|imported| numbered(&imported)));

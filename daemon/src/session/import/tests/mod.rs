@@ -1,21 +1,20 @@
-//! What is read, what is refused, and what is named as lost.
+//! Imports: accepted and refused files, and the losses that they report.
 
-pub(in crate::session) mod fold;
 mod laws;
 mod pi;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{Part, RecordBody, Role};
 
-use self::fold::{OTHER_ID, losses, numbered, roles_in_force};
 use super::*;
+use crate::session::testing::{FALLBACK_ID, active_roles, losses, numbered};
 
-pub(in crate::session) fn parse(text: &str) -> Result<Imported, ImportError> {
-    detect_and_parse(text, "d1ge57", || SessionId::from_uuid(OTHER_ID))
+fn parse(text: &str) -> Result<Imported, ImportError> {
+    detect_and_parse(text, "d1ge57", SessionId::from_uuid(FALLBACK_ID))
 }
 
 #[test]
-fn what_cannot_be_imported_says_why() {
+fn file_that_cannot_be_imported_is_refused_with_a_reason() {
     let check = |text: &str, expect: &str| {
         let error = parse(text).expect_err(text).to_string();
         assert!(error.starts_with(expect), "{text:?}: {error}");
@@ -33,7 +32,7 @@ fn what_cannot_be_imported_says_why() {
 }
 
 #[test]
-fn a_document_as_the_source_documents_show_it_is_read_without_a_loss() {
+fn document_of_ollm_cli_is_read_without_loss() {
     let text = r#"{
       "sessionId": "550e8400-e29b-41d4-a716-446655440000",
       "startTime": "2026-01-27T10:00:00Z",
@@ -64,7 +63,7 @@ fn a_document_as_the_source_documents_show_it_is_read_without_a_loss() {
 }
 
 #[test]
-fn a_document_with_holes_is_read_and_its_losses_are_named() {
+fn incomplete_document_is_read_and_its_losses_are_reported() {
     let text = r#"{
       "sessionId": "session-123", "unknown": 1,
       "messages": [
@@ -80,8 +79,8 @@ fn a_document_with_holes_is_read_and_its_losses_are_named() {
       "metadata": {"compressionCount": 2, "tags": []}
     }"#;
     let imported = parse(text).unwrap();
-    assert_eq!(imported.header.session_id, SessionId::from_uuid(OTHER_ID));
-    assert_eq!(roles_in_force(&imported), [Role::User, Role::Assistant]);
+    assert_eq!(imported.header.session_id, SessionId::from_uuid(FALLBACK_ID));
+    assert_eq!(active_roles(&imported), [Role::User, Role::Assistant]);
     let RecordBody::ToolCall(call) = &imported.records[3].body else { panic!("a tool call") };
     assert_eq!(call.result.display_content.as_deref(), Some("y"));
     assert_eq!(call.result.error.as_deref(), Some("broke"));
@@ -104,7 +103,7 @@ fn a_document_with_holes_is_read_and_its_losses_are_named() {
 }
 
 #[test]
-fn messages_off_the_path_stay_off_it() {
+fn inactive_messages_of_a_document_stay_inactive() {
     let text = r#"{"sessionId":"550e8400-e29b-41d4-a716-446655440000","messages":[
       {"role":"user","content":"a","timestamp":"2026-01-01T00:00:00Z"},
       {"role":"assistant","content":"b","timestamp":"2026-01-01T00:00:01Z","active":false},
@@ -114,17 +113,17 @@ fn messages_off_the_path_stay_off_it() {
     let imported = parse(text).unwrap();
     let parents: Vec<_> = imported.records.iter().map(|record| record.parent).collect();
     assert_eq!(parents, [None, Some(0), Some(1), Some(0), Some(3), Some(3)]);
-    let said: Vec<_> = numbered(&imported)
+    let active: Vec<_> = numbered(&imported)
         .into_iter()
         .filter(|record| record.active)
         .filter_map(|record| record.message)
         .map(|message| message.plain_text())
         .collect();
-    assert_eq!(said, ["a", "d"]);
+    assert_eq!(active, ["a", "d"]);
 }
 
 #[test]
-fn an_own_export_loses_only_its_damaged_lines() {
+fn own_export_loses_only_its_damaged_lines() {
     let text = concat!(
         r#"{"ollmExport":1,"sessionId":"550e8400-e29b-41d4-a716-446655440000"}"#,
         "\n",
@@ -156,7 +155,7 @@ fn an_own_export_loses_only_its_damaged_lines() {
 }
 
 #[test]
-fn a_part_of_every_kind_is_carried_over_from_a_document() {
+fn document_parts_of_every_kind_are_carried_over() {
     let text = r#"{"messages":[{"role":"assistant","timestamp":"2026-01-01T00:00:00Z","parts":[
       {"type":"thinking","text":"hm"},{"type":"toolCall","id":"1","name":"n","args":[2]},
       {"type":"image","mimeType":"image/png","data":"AAAA"}]}]}"#;

@@ -1,12 +1,12 @@
-//! The three versions of pi, each by a fixture with every kind of entry.
+//! The three versions of pi, each with a fixture that has every kind of entry, and one session of the real program.
 
 use ollm_protocol::content::{Part, RecordBody, RecordKind, Role};
 use ollm_protocol::{Seq, SessionId};
 use serde_json::json;
 
-use super::fold::{OTHER_ID, losses, numbered, roles_in_force};
 use super::parse;
 use crate::session::import::Imported;
+use crate::session::testing::{FALLBACK_ID, active_roles, losses, numbered};
 
 const V1: &str = include_str!("../../../../../tests/fixtures/import/pi-v1.jsonl");
 const V2: &str = include_str!("../../../../../tests/fixtures/import/pi-v2.jsonl");
@@ -18,7 +18,7 @@ fn kinds(imported: &Imported) -> Vec<RecordKind> {
 }
 
 #[test]
-fn version_1_is_a_line_of_records() {
+fn version_1_becomes_a_linear_path() {
     use RecordKind::{Compaction, Custom, Message, Meta, ToolCall, Usage};
     let imported = parse(V1).unwrap();
     assert_eq!(imported.report.format, "pi v1");
@@ -57,7 +57,7 @@ fn version_1_is_a_line_of_records() {
 }
 
 #[test]
-fn version_1_loses_what_has_no_place_and_its_torn_end() {
+fn version_1_reports_its_losses_and_its_torn_end() {
     let imported = parse(V1).unwrap();
     let expected = [
         "session.thinkingLevel",
@@ -76,11 +76,11 @@ fn version_1_loses_what_has_no_place_and_its_torn_end() {
 }
 
 #[test]
-fn version_2_is_a_tree_whose_last_entry_is_the_leaf() {
+fn version_2_becomes_a_tree_with_the_last_entry_as_leaf() {
     use RecordKind::{Custom, Label, Message, Meta, Usage};
     let imported = parse(V2).unwrap();
     assert_eq!(imported.report.format, "pi v2");
-    assert_eq!(imported.header.session_id, SessionId::from_uuid(OTHER_ID));
+    assert_eq!(imported.header.session_id, SessionId::from_uuid(FALLBACK_ID));
     assert_eq!(
         kinds(&imported),
         [Meta, Message, Message, Usage, Custom, Message, Message, Label, Message]
@@ -88,7 +88,7 @@ fn version_2_is_a_tree_whose_last_entry_is_the_leaf() {
     let parents: Vec<_> = imported.records.iter().map(|record| record.parent).collect();
     let expected = [None, None, Some(1), Some(2), Some(3), Some(4), Some(1), Some(6), Some(6)];
     assert_eq!(parents, expected);
-    assert_eq!(roles_in_force(&imported), [Role::User, Role::User, Role::Tool]);
+    assert_eq!(active_roles(&imported), [Role::User, Role::User, Role::Tool]);
     let RecordBody::Message(first) = &imported.records[1].body else { panic!("a message") };
     assert!(matches!(&first.parts[1], Part::Image { mime_type, .. } if mime_type == "image/png"));
     let RecordBody::Custom(custom) = &imported.records[4].body else { panic!("custom") };
@@ -101,7 +101,7 @@ fn version_2_is_a_tree_whose_last_entry_is_the_leaf() {
 }
 
 #[test]
-fn version_3_keeps_branches_extensions_and_the_leaf() {
+fn version_3_keeps_branches_extensions_and_leaf() {
     use RecordKind::{BranchSummary, Compaction, Custom, Label, Leaf, Message, Usage};
     let imported = parse(V3).unwrap();
     assert_eq!(imported.report.format, "pi v3");
@@ -132,8 +132,8 @@ fn version_3_keeps_branches_extensions_and_the_leaf() {
     assert_eq!(linter.data, json!({ "display": false, "details": { "warnings": 2 } }));
     let RecordBody::Custom(bash) = &imported.records[9].body else { panic!("custom") };
     assert_eq!((bash.name.as_str(), &bash.context_text), ("pi.bashExecution", &None));
-    // The last entry hangs on the first branch: that is where pi would go on.
-    assert_eq!(roles_in_force(&imported), [Role::User, Role::Assistant]);
+    // The last entry belongs to the first branch, which pi would continue.
+    assert_eq!(active_roles(&imported), [Role::User, Role::Assistant]);
     assert_eq!(
         losses(&imported),
         ["thinking_level_change", "compaction.details", "entry of type from_the_future"]
@@ -141,7 +141,7 @@ fn version_3_keeps_branches_extensions_and_the_leaf() {
 }
 
 #[test]
-fn the_real_session_is_whole() {
+fn real_session_is_imported_completely() {
     let imported = parse(REAL).unwrap();
     let n = |kind| kinds(&imported).iter().filter(|&&found| found == kind).count();
     assert_eq!(imported.report.source_records, 69);

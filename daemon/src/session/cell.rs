@@ -1,0 +1,454 @@
+//! One session: the queue of its writes, the fold, and the writer of its log.
+//!
+//! Writes wait in the queue. A thread of the sync pool takes all that wait as one batch, with one append and one sync
+//! (group commit).
+//!
+//! **Invariants**: the order is append, sync, apply to the fold, announce, reply. After a failed write the file is
+//! closed, and the next write first cuts it back to the end of what was acknowledged. The writer's lock is held for a
+//! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use ollm_protocol::content::Session;
+use ollm_protocol::{Seq, SessionId};
+use parking_lot::{Mutex, RwLock};
+
+use super::error::SessionError;
+use super::index::ScanPoint;
+use super::log::file::LogFile;
+use super::log::{LogError, ScannedRecord};
+use super::open_session::OpenSession;
+use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
+use super::shared::StoreShared;
+use super::write::{NewSession, SessionChange};
+use crate::error_chain::with_sources;
+use crate::fsutil;
+
+/// Maximum number of requests in the queue of a session; far above what a client sends before it reads a reply.
+const MAX_WAITING: usize = 4096;
+/// Maximum number of requests in a batch, so that the first one does not wait for megabytes of others.
+const MAX_BATCH: usize = 256;
+
+/// A session that has a log or is a draft, open or not.
+pub(super) struct SessionCell {
+    pub(super) id: SessionId,
+    shared: Arc<StoreShared>,
+    queue: Mutex<WriteQueue>,
+    writer: Mutex<LogWriter>,
+    /// The fold, `None` while the session is closed.
+    open: RwLock<Option<OpenSession>>,
+    used_ms: AtomicI64,
+}
+
+#[derive(Default)]
+struct WriteQueue {
+    waiting: VecDeque<WriteRequest>,
+    /// Whether a thread of the pool runs the cell or has a job to do so.
+    running: bool,
+    deleting: bool,
+}
+
+#[derive(Default)]
+struct LogWriter {
+    /// The log, open for writing; `None` before the first write and after a failed one.
+    log: Option<Box<dyn LogFile>>,
+    /// The length to which a failed write must be cut back: the bytes behind it were never acknowledged.
+    cut_to: Option<u64>,
+    /// A new log, opened for reading before anything in it is acknowledged.
+    reader: Option<File>,
+}
+
+impl SessionCell {
+    /// Returns the cell of a session that has a log, or of a new one that has none yet.
+    pub(super) fn new(
+        shared: Arc<StoreShared>,
+        id: SessionId,
+        draft: Option<NewSession>,
+    ) -> Arc<Self> {
+        let blobs = shared.paths.blobs(id);
+        let open = draft.map(|draft| OpenSession::draft(draft, blobs));
+        let used_ms = AtomicI64::new(shared.clock.now().unix_ms());
+        Arc::new(Self {
+            id,
+            shared,
+            queue: Mutex::default(),
+            writer: Mutex::default(),
+            open: RwLock::new(open),
+            used_ms,
+        })
+    }
+
+    /// Queues a request; its reply is sent by the writer, or here if it is refused.
+    pub(super) fn submit(self: &Arc<Self>, request: WriteRequest) {
+        let id = self.id;
+        let mut queue = self.queue.lock();
+        let waiting = queue.waiting.len();
+        let refusal = if queue.deleting {
+            Some(SessionError::NotFound { id })
+        } else if waiting >= MAX_WAITING {
+            Some(SessionError::Busy { id, waiting })
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            send_reply(request.reply, Err(refusal));
+            return;
+        }
+        queue.waiting.push_back(request);
+        if !queue.running {
+            queue.running = true;
+            drop(queue);
+            self.schedule();
+        }
+    }
+
+    fn schedule(self: &Arc<Self>) {
+        let cell = Arc::clone(self);
+        self.shared.pool.submit(Box::new(move || cell.run()));
+    }
+
+    /// Writes batches until the queue is empty or other sessions wait for the thread.
+    fn run(self: &Arc<Self>) {
+        let _turn = TurnGuard(self);
+        loop {
+            let batch: Vec<WriteRequest> = {
+                let mut queue = self.queue.lock();
+                let count = queue.waiting.len().min(MAX_BATCH);
+                queue.waiting.drain(..count).collect()
+            };
+            if batch.is_empty() {
+                return;
+            }
+            self.touch();
+            self.write(batch);
+            if self.shared.pool.is_crowded() {
+                return;
+            }
+        }
+    }
+
+    fn write(&self, batch: Vec<WriteRequest>) {
+        let mut writer = self.writer.lock();
+        // A deletion that began after the batch left the queue has already reported that nothing more is written.
+        let ready = if self.is_deleting() {
+            Err(SessionError::NotFound { id: self.id })
+        } else {
+            self.ensure_open().and_then(|()| self.open_writer(&mut writer))
+        };
+        if let Err(error) = ready {
+            self.shared.note_failed_write(&error);
+            for request in batch {
+                send_reply(request.reply, Err(error.clone()));
+            }
+            return;
+        }
+        let plan = {
+            let open = self.open.read();
+            let Some(open) = open.as_ref() else { return };
+            let mut planner = WritePlanner::new(open, &self.shared);
+            for request in batch {
+                planner.add(request);
+            }
+            planner.into_plan()
+        };
+        // The file counts as failed until the fold has the records: after a panic in between, the next write must not
+        // append behind bytes that the fold does not know.
+        let Some(mut log) = writer.log.take() else { return };
+        writer.cut_to = Some(plan.start.bytes);
+        if let Err(error) = self.make_durable(log.as_mut(), &plan) {
+            tracing::error!(session = %self.id, "a write failed: {}", with_sources(&error));
+            let error = SessionError::log(self.id, &error);
+            self.shared.note_failed_write(&error);
+            plan.fail(&error);
+            return;
+        }
+        self.finish(plan, writer.reader.take());
+        writer.log = Some(log);
+        writer.cut_to = None;
+    }
+
+    /// Appends and syncs the bytes of a plan, and the directory of a new log.
+    fn make_durable(&self, log: &mut dyn LogFile, plan: &WritePlan) -> Result<(), LogError> {
+        if plan.bytes.is_empty() {
+            return Ok(());
+        }
+        let path = self.shared.paths.log(self.id);
+        log.append(&plan.bytes).map_err(|source| LogError::io("append to", &path, source))?;
+        log.sync().map_err(|source| LogError::io("sync", &path, source))?;
+        self.shared.stats.syncs.fetch_add(1, Ordering::Relaxed);
+        if plan.is_birth {
+            fsutil::sync_dir(&self.shared.paths.dir)?;
+        }
+        Ok(())
+    }
+
+    /// Applies a durable plan to the fold, announces its records and sends its replies.
+    fn finish(&self, plan: WritePlan, reader: Option<File>) {
+        let WritePlan { start, end, writes, is_birth, .. } = plan;
+        let mut replies = Vec::with_capacity(writes.len());
+        let mut announced = Vec::new();
+        let mut open = self.open.write();
+        let Some(session) = open.as_mut() else { return };
+        if let Some(reader) = reader.filter(|_| is_birth) {
+            session.set_log(reader);
+        }
+        session.torn_bytes = 0;
+        for write in writes {
+            for record in write.records {
+                session.state.apply(&record);
+                announced.push(record);
+            }
+            if let Some((reply, outcome)) = write.reply {
+                replies.push((reply, outcome.into_reply(session)));
+            }
+        }
+        session.state.set_point(end);
+        let created = is_birth.then(|| session.summary(self.shared.clock.now()));
+        drop(open);
+        self.shared.stats.records.fetch_add(end.records - start.records, Ordering::Relaxed);
+        self.announce(created.as_ref(), &announced);
+        for (reply, result) in replies {
+            send_reply(reply, result);
+        }
+    }
+
+    fn announce(&self, created: Option<&Session>, records: &[ScannedRecord]) {
+        let observer = &self.shared.observer;
+        if let Some(session) = created {
+            observer.changed(self.id, &SessionChange::Created(session));
+        }
+        for ScannedRecord { seq, at, entry, body, .. } in records {
+            let Some(body) = body else { continue };
+            let (seq, at, tokens) = (*seq, *at, entry.tokens);
+            observer.changed(self.id, &SessionChange::Recorded { seq, at, body, tokens });
+        }
+    }
+
+    /// Calls `read` with the session, which is opened if necessary. Opening blocks on the disk.
+    ///
+    /// **Errors**: `NotFound`, `Storage`, `UpgradeRequired`.
+    pub(super) fn with<T>(&self, read: impl FnOnce(&OpenSession) -> T) -> Result<T, SessionError> {
+        if self.is_deleting() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        self.touch();
+        if let Some(session) = self.open.read().as_ref() {
+            return Ok(read(session));
+        }
+        let guard = self.writer.lock();
+        self.ensure_open()?;
+        drop(guard);
+        let open = self.open.read();
+        open.as_ref().map(read).ok_or(SessionError::NotFound { id: self.id })
+    }
+
+    /// Calls `read` with the session if it is open, even during its deletion. Never blocks on the disk.
+    pub(super) fn peek<T>(&self, read: impl FnOnce(&OpenSession) -> T) -> Option<T> {
+        self.open.read().as_ref().map(read)
+    }
+
+    /// Marks records as unreadable, and announces those that were not known to be damaged.
+    pub(super) fn mark_unreadable(&self, seqs: &[Seq]) {
+        let mut open = self.open.write();
+        let Some(session) = open.as_mut() else { return };
+        let new = seqs.iter().filter(|seq| session.state.mark_unreadable(**seq)).count();
+        if new > 0 {
+            let change = SessionChange::Recovered { torn_bytes: 0, damaged: new as u64 };
+            self.shared.observer.changed(self.id, &change);
+        }
+    }
+
+    /// Refuses all later reads and writes, waits for the running write, and closes the session.
+    ///
+    /// **Errors**: `NotFound` if the deletion was begun before.
+    pub(super) fn begin_delete(&self) -> Result<(), SessionError> {
+        let refused: Vec<WriteRequest> = {
+            let mut queue = self.queue.lock();
+            if queue.deleting {
+                return Err(SessionError::NotFound { id: self.id });
+            }
+            queue.deleting = true;
+            queue.waiting.drain(..).collect()
+        };
+        for request in refused {
+            send_reply(request.reply, Err(SessionError::NotFound { id: self.id }));
+        }
+        let mut writer = self.writer.lock();
+        writer.log = None;
+        *self.open.write() = None;
+        Ok(())
+    }
+
+    /// Accepts reads and writes again after [`SessionCell::begin_delete`], when the log could not be renamed.
+    pub(super) fn cancel_delete(&self) {
+        self.queue.lock().deleting = false;
+    }
+
+    pub(super) fn is_deleting(&self) -> bool {
+        self.queue.lock().deleting
+    }
+
+    /// Returns whether the session has no log yet.
+    pub(super) fn is_draft(&self) -> bool {
+        self.peek(|session| session.draft.is_some()).unwrap_or_default()
+    }
+
+    /// Returns the time of the last use in milliseconds since 1970.
+    pub(super) fn used_ms(&self) -> i64 {
+        self.used_ms.load(Ordering::Relaxed)
+    }
+
+    fn touch(&self) {
+        self.used_ms.store(self.shared.clock.now().unix_ms(), Ordering::Relaxed);
+    }
+
+    /// Closes the log and the fold unless the session is in use; returns whether it is closed.
+    ///
+    /// A draft is never closed, because it exists in memory only.
+    pub(super) fn close_if_idle(&self) -> bool {
+        let queue = self.queue.lock();
+        if queue.running || queue.deleting || !queue.waiting.is_empty() {
+            return false;
+        }
+        let Some(mut writer) = self.writer.try_lock() else { return false };
+        let Some(mut open) = self.open.try_write() else { return false };
+        let is_draft = open.as_ref().is_some_and(|session| session.draft.is_some());
+        if is_draft || writer.cut_to.is_some() {
+            return false;
+        }
+        writer.log = None;
+        *open = None;
+        true
+    }
+
+    /// Opens the fold if it is closed. The caller holds the writer's lock, so that no other thread opens it too.
+    fn ensure_open(&self) -> Result<(), SessionError> {
+        if self.open.read().is_some() {
+            return Ok(());
+        }
+        let path = self.shared.paths.log(self.id);
+        if !path.exists() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
+        let session = OpenSession::open(self.id, &path, blobs, hint, 0)
+            .map_err(|error| SessionError::log(self.id, &error))?;
+        if session.state.point().records == 0 {
+            self.shared.set_aside_empty_log(self.id);
+            return Err(SessionError::NotFound { id: self.id });
+        }
+        let (torn_bytes, damaged) = (session.torn_bytes, session.damaged_places);
+        *self.open.write() = Some(session);
+        if torn_bytes > 0 || damaged > 0 {
+            let change = SessionChange::Recovered { torn_bytes, damaged };
+            self.shared.observer.changed(self.id, &change);
+        }
+        Ok(())
+    }
+
+    /// Opens the log for writing if it is closed, and cuts what was never acknowledged.
+    fn open_writer(&self, writer: &mut LogWriter) -> Result<(), SessionError> {
+        if writer.log.is_some() {
+            return Ok(());
+        }
+        let (is_draft, point) = {
+            let open = self.open.read();
+            let Some(session) = open.as_ref() else {
+                return Err(SessionError::NotFound { id: self.id });
+            };
+            (session.draft.is_some(), session.state.point())
+        };
+        let path = self.shared.paths.log(self.id);
+        let after_failure = writer.cut_to.is_some();
+        let opened = if is_draft {
+            self.create_log(&path, after_failure).and_then(|log| {
+                let reader = File::open(&path);
+                writer.reader = Some(reader.map_err(|source| LogError::io("open", &path, source))?);
+                Ok(log)
+            })
+        } else {
+            self.reopen_log(&path, point, after_failure)
+        };
+        writer.log = Some(opened.map_err(|error| SessionError::log(self.id, &error))?);
+        writer.cut_to = None;
+        Ok(())
+    }
+
+    /// Creates a log. After a failed write the log of that write is emptied instead.
+    fn create_log(&self, path: &Path, after_failure: bool) -> Result<Box<dyn LogFile>, LogError> {
+        let create = !(after_failure && path.exists());
+        let opened = (self.shared.open_file)(path, create);
+        let mut log = opened.map_err(|source| LogError::io("create", path, source))?;
+        if !create {
+            log.truncate(0).map_err(|source| LogError::io("cut", path, source))?;
+        }
+        Ok(log)
+    }
+
+    /// Opens a log for writing and cuts it to `point`. Saves what is cut, unless it is the rest of a failed write.
+    fn reopen_log(
+        &self,
+        path: &Path,
+        point: ScanPoint,
+        after_failure: bool,
+    ) -> Result<Box<dyn LogFile>, LogError> {
+        let fail = |source| LogError::io("open for writing", path, source);
+        let mut log = (self.shared.open_file)(path, false).map_err(fail)?;
+        let len = log.len().map_err(fail)?;
+        if len < point.bytes {
+            let shrank = std::io::Error::other("the file is shorter than what was acknowledged");
+            *self.open.write() = None;
+            return Err(LogError::io("continue", path, shrank));
+        }
+        if len > point.bytes {
+            if !after_failure {
+                self.save_torn_tail(log.as_ref(), path, point.bytes..len)?;
+            }
+            log.truncate(point.bytes).map_err(|source| LogError::io("cut", path, source))?;
+        }
+        // What a crash left in the system's cache must be durable before a record claims that it is: the bytes of the
+        // log, and the names of the log and its blobs.
+        log.sync().map_err(|source| LogError::io("sync", path, source))?;
+        let blobs = self.shared.paths.blobs(self.id);
+        if blobs.exists() {
+            fsutil::sync_dir(&blobs)?;
+        }
+        fsutil::sync_dir(&self.shared.paths.dir)?;
+        Ok(log)
+    }
+
+    fn save_torn_tail(
+        &self,
+        log: &dyn LogFile,
+        path: &Path,
+        tail: Range<u64>,
+    ) -> Result<(), LogError> {
+        let mut bytes = vec![0; usize::try_from(tail.end - tail.start).unwrap_or_default()];
+        log.read_at(&mut bytes, tail.start)
+            .map_err(|source| LogError::io("read the torn tail of", path, source))?;
+        let aside = self.shared.paths.torn(self.id, self.shared.clock.now());
+        fsutil::replace_atomically(&aside, &bytes)?;
+        tracing::warn!(session = %self.id, bytes = bytes.len(), "cut a torn tail");
+        Ok(())
+    }
+}
+
+/// A guard that ends a turn even after a panic, so that a queue with requests always has a thread.
+struct TurnGuard<'a>(&'a Arc<SessionCell>);
+
+impl Drop for TurnGuard<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        if queue.waiting.is_empty() {
+            queue.running = false;
+            return;
+        }
+        drop(queue);
+        self.0.schedule();
+    }
+}

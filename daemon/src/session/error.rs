@@ -1,0 +1,84 @@
+//! The errors of reading and writing sessions, in terms that callers act on.
+//!
+//! `SessionError` can be cloned, because a failed batch fails every write in it. It therefore holds the text of an
+//! error of the system instead of the error.
+
+use std::path::PathBuf;
+
+use ollm_protocol::{Seq, SessionId};
+
+use super::log::LogError;
+use crate::error_chain::with_sources;
+use crate::fsutil::{self, FsError};
+
+/// A session could not be read or written.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// No session has this id, or it is being deleted.
+    #[error("no session has the id {id}")]
+    NotFound { id: SessionId },
+    /// The key was used with other content.
+    #[error("the key was already used in session {id} with other content, for record {seq}")]
+    KeyConflict {
+        id: SessionId,
+        /// The record that the key created.
+        seq: Seq,
+    },
+    /// The session has no record with this number.
+    #[error("session {id} has no record {seq}")]
+    RecordNotFound { id: SessionId, seq: Seq },
+    /// The queue of writes is full.
+    #[error("session {id} has {waiting} writes waiting")]
+    Busy { id: SessionId, waiting: usize },
+    /// The disk refused an operation; nothing that was acknowledged is lost.
+    #[error("session {id}: {message}")]
+    Storage {
+        id: SessionId,
+        path: PathBuf,
+        /// The failed operation and the error of the system.
+        message: String,
+        /// Whether the disk or the user's quota is full.
+        full: bool,
+    },
+    /// The log was written by a newer version.
+    #[error("session {id} has records of version {found}, this daemon knows {supported}")]
+    UpgradeRequired { id: SessionId, found: u32, supported: u32 },
+    /// The record exists and cannot be read.
+    #[error("record {seq} of session {id} is damaged")]
+    Damaged { id: SessionId, seq: Seq },
+    /// The active leaf is another one than the write expected.
+    #[error("session {id} changed concurrently")]
+    LeafMoved { id: SessionId },
+    /// A session with this id exists with other content.
+    #[error("session {id} exists already and is not this import")]
+    Exists { id: SessionId },
+    /// The daemon stopped before the write was answered.
+    #[error("the daemon is stopping")]
+    Stopping,
+}
+
+impl SessionError {
+    /// Converts an error of the session's log.
+    pub(crate) fn log(id: SessionId, error: &LogError) -> Self {
+        match error {
+            LogError::UpgradeRequired { found, supported, .. } => {
+                Self::UpgradeRequired { id, found: *found, supported: *supported }
+            }
+            LogError::Io { path, source, .. } => {
+                let full = fsutil::is_full(source);
+                Self::Storage { id, path: path.clone(), message: with_sources(error), full }
+            }
+            LogError::Encode { path, .. } => {
+                let message = with_sources(error);
+                Self::Storage { id, path: path.clone(), message, full: false }
+            }
+            LogError::File(error) => Self::fs(id, error),
+        }
+    }
+
+    /// Converts an error of one of the session's files.
+    pub(crate) fn fs(id: SessionId, error: &FsError) -> Self {
+        let full = fsutil::is_full(&error.source);
+        Self::Storage { id, path: error.path.clone(), message: with_sources(error), full }
+    }
+}

@@ -1,0 +1,205 @@
+//! The result of an import: a session, its records, and a report of what could not be carried over.
+
+use std::collections::HashMap;
+
+use ollm_protocol::content::{
+    ImportLoss, ImportReport, LeafMove, RecordBody, Scope, SessionHeader,
+};
+use ollm_protocol::{Seq, Timestamp};
+
+/// A file could not be imported at all.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ImportError {
+    /// The file has nothing but white space.
+    #[error("the file is empty")]
+    Empty,
+    /// The file has none of the known formats.
+    #[error(
+        "the format is not known: looked for an own export (first line with `ollmExport`), a session document \
+         (an object with `messages`), and a pi session (first line with `type` \"session\" and an `id`); exports \
+         as Markdown and HTML are for reading, and sessions of other programs cannot be imported yet"
+    )]
+    Unrecognized,
+    /// A session document is not valid JSON.
+    #[error("line {line} is not valid JSON")]
+    Malformed {
+        /// The line, from 1.
+        line: u64,
+        #[source]
+        cause: serde_json::Error,
+    },
+    /// The brackets of a document are nested too deeply.
+    #[error("brackets are nested deeper than {limit}")]
+    TooDeep { limit: usize },
+    /// An own export has a newer version.
+    #[error("version {found} of the export is newer than {supported}")]
+    Newer { found: u64, supported: u64 },
+}
+
+/// A file as a session: its header, and its records in the order of the file.
+#[derive(Debug)]
+pub(crate) struct Imported {
+    /// The header, which becomes record 0.
+    pub header: SessionHeader,
+    /// The records 1, 2, ...; a parent always precedes its children.
+    pub records: Vec<ImportedRecord>,
+    /// The report; the caller sets `already_imported`.
+    pub report: ImportReport,
+}
+
+/// A record to be appended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ImportedRecord {
+    /// The index of the previous record on the path; absent for a record that starts a path.
+    pub parent: Option<usize>,
+    /// The time of the record in the file.
+    pub at: Timestamp,
+    pub body: RecordBody,
+    /// The idempotency key.
+    pub key: Option<String>,
+}
+
+impl Imported {
+    /// Returns the result of reading `source_records` records of a file in `format`.
+    pub(super) fn new(
+        format: String,
+        source_records: u64,
+        header: SessionHeader,
+        records: Vec<ImportedRecord>,
+        losses: Losses,
+    ) -> Self {
+        let report = ImportReport {
+            format,
+            source_records,
+            imported_records: records.len() as u64 + 1,
+            already_imported: false,
+            losses: losses.finish(),
+        };
+        Self { header, records, report }
+    }
+}
+
+/// Returns the number that the store gives to `records[index]`.
+pub(in crate::session) const fn seq_of(index: usize) -> Seq {
+    Seq(index as u64 + 1)
+}
+
+/// Appends a record that moves the active leaf to `leaf`, unless the last record on a path is `leaf`.
+pub(super) fn move_leaf(records: &mut Vec<ImportedRecord>, leaf: Option<usize>, at: Timestamp) {
+    let last = records.iter().rposition(|record| record.body.kind().scope() == Scope::Path);
+    if last != leaf {
+        let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
+        records.push(ImportedRecord { parent: leaf, at, body, key: None });
+    }
+}
+
+/// Maximum number of kinds of losses in a report; a hostile file could have one kind for each field.
+const MAX_KINDS: usize = 200;
+/// Maximum length of a name or a reason in characters.
+const MAX_CHARS: usize = 120;
+
+/// The losses of an import, one for each kind and reason.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    index: HashMap<(String, String), usize>,
+    kinds: Vec<LossKind>,
+    further: u64,
+}
+
+#[derive(Debug)]
+struct LossKind {
+    line: Option<u64>,
+    what: String,
+    reason: String,
+    n_times: u64,
+}
+
+impl Losses {
+    /// Adds a loss; a loss of a known kind and reason only increases its count.
+    pub(super) fn add(&mut self, line: Option<u64>, what: &str, reason: &str) {
+        let key = (shortened(what), shortened(reason));
+        if let Some(&at) = self.index.get(&key) {
+            self.kinds[at].n_times += 1;
+        } else if self.kinds.len() == MAX_KINDS {
+            self.further += 1;
+        } else {
+            let (what, reason) = key.clone();
+            self.index.insert(key, self.kinds.len());
+            self.kinds.push(LossKind { line, what, reason, n_times: 1 });
+        }
+    }
+
+    /// Adds a line that cannot be parsed; `torn` says that the file ends within it.
+    pub(super) fn add_damaged_line(&mut self, number: u64, torn: bool) {
+        let (what, reason) = if torn {
+            ("torn last line", "the file ends within it")
+        } else {
+            ("damaged line", "it is not valid JSON")
+        };
+        self.add(Some(number), what, reason);
+    }
+
+    /// Returns the losses in the order in which their kinds first appeared.
+    pub(super) fn finish(self) -> Vec<ImportLoss> {
+        let mut losses: Vec<_> = self
+            .kinds
+            .into_iter()
+            .map(|kind| ImportLoss {
+                line: kind.line,
+                what: match kind.n_times {
+                    1 => kind.what,
+                    n => format!("{} ({n} times)", kind.what),
+                },
+                reason: kind.reason,
+            })
+            .collect();
+        if self.further > 0 {
+            losses.push(ImportLoss {
+                line: None,
+                what: format!("{} further losses", self.further),
+                reason: format!("only the first {MAX_KINDS} kinds are named"),
+            });
+        }
+        losses
+    }
+}
+
+/// Returns a text of a file for a report: no control characters, at most `MAX_CHARS` characters.
+fn shortened(text: &str) -> String {
+    let mut kept: String = text.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect();
+    if kept.len() < text.len() && text.chars().nth(MAX_CHARS).is_some() {
+        kept.push('…');
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_losses_are_counted_at_their_first_line() {
+        let mut losses = Losses::default();
+        losses.add(Some(4), "signature", "not kept");
+        losses.add(Some(5), "other", "not kept");
+        losses.add(Some(6), "signature", "not kept");
+        let found = losses.finish();
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].what, "signature (2 times)");
+        assert_eq!(found[0].line, Some(4));
+        assert_eq!(found[1].what, "other");
+    }
+
+    #[test]
+    fn report_of_a_hostile_file_is_bounded() {
+        let mut losses = Losses::default();
+        for n in 0..10_000 {
+            losses.add(None, &format!("field\u{1b}[31m{n}{}", "x".repeat(5_000)), "unknown");
+        }
+        let found = losses.finish();
+        assert_eq!(found.len(), MAX_KINDS + 1);
+        assert_eq!(found[MAX_KINDS].what, "9800 further losses");
+        assert!(found.iter().all(|loss| loss.what.chars().count() <= MAX_CHARS + 1));
+        assert!(found.iter().all(|loss| !loss.what.contains('\u{1b}')));
+    }
+}

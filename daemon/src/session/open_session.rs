@@ -1,0 +1,196 @@
+//! An open session for readers: the fold, and a reader for the contents of records.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ollm_protocol::content::{Record, Session};
+use ollm_protocol::{Seq, SessionId, Timestamp};
+
+use super::index::{IndexEntry, OpenHint, ScanPoint};
+use super::log::recover::{self, ScanEnd};
+use super::log::{self, LogError};
+use super::state::SessionState;
+use super::write::NewSession;
+
+/// An open session.
+pub(crate) struct OpenSession {
+    pub(super) state: SessionState,
+    /// The log, absent for a draft.
+    log: Option<Arc<File>>,
+    blobs: PathBuf,
+    /// The header of a draft, which its first write puts into the log.
+    pub(super) draft: Option<NewSession>,
+    /// The size of the torn tail in bytes, until a write cuts it.
+    pub(super) torn_bytes: u64,
+    /// The number of damaged places that the scan found.
+    pub(super) damaged_places: u64,
+}
+
+impl OpenSession {
+    /// Returns a session that has no files yet.
+    pub(super) fn draft(session: NewSession, blobs: PathBuf) -> Self {
+        let state = SessionState::draft(&session);
+        let draft = Some(session);
+        Self { state, log: None, blobs, draft, torn_bytes: 0, damaged_places: 0 }
+    }
+
+    /// Opens a log and scans the part that `hint` does not describe; writes nothing.
+    ///
+    /// `seen_records` were intact and synced once: if some of them are missing now, they are damage and no torn tail.
+    ///
+    /// **Errors**: `Io`, also for a missing log; `UpgradeRequired`.
+    pub(super) fn open(
+        id: SessionId,
+        path: &Path,
+        blobs: PathBuf,
+        hint: Option<OpenHint>,
+        seen_records: u64,
+    ) -> Result<Self, LogError> {
+        let fail = |source| LogError::io("open", path, source);
+        let file = File::open(path).map_err(fail)?;
+        let len = file.metadata().map_err(fail)?.len();
+        // The records that a catalog has seen were synced, even if its hint cannot be used any more.
+        let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);
+        let durable = hinted_records.max(seen_records).checked_sub(1);
+        let hinted = hint
+            .and_then(|hint| SessionState::from_hint(id, hint))
+            .filter(|state| describes(state, &file, len));
+        let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
+        let ScanEnd { point, torn_bytes, damaged_places } =
+            recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
+        state.set_point(point);
+        state.note_damage(damaged_places);
+        Ok(Self {
+            state,
+            log: Some(Arc::new(file)),
+            blobs,
+            draft: None,
+            torn_bytes,
+            damaged_places,
+        })
+    }
+
+    /// Sets the log that was created for a draft; the session is no draft any more.
+    pub(super) fn set_log(&mut self, log: File) {
+        self.log = Some(Arc::new(log));
+        self.draft = None;
+    }
+
+    pub(crate) const fn state(&self) -> &SessionState {
+        &self.state
+    }
+
+    /// Returns the session as lists show it.
+    pub(crate) fn summary(&self, now: Timestamp) -> Session {
+        Session { draft: self.draft.is_some(), ..self.state.summary(now) }
+    }
+
+    /// Returns a reader that works without the lock of the fold.
+    pub(crate) fn reader(&self) -> RecordReader {
+        RecordReader { log: self.log.clone(), blobs: self.blobs.clone() }
+    }
+}
+
+/// Returns whether a stored fold describes this file: the last line that it knows must be intact and in its place.
+fn describes(state: &SessionState, file: &File, len: u64) -> bool {
+    let point = state.point();
+    if point == ScanPoint::default() {
+        return true;
+    }
+    let Some(last) = state.entries().last().filter(|last| !last.is_damaged()) else {
+        return false;
+    };
+    let end = last.offset + u64::from(last.len);
+    let mut line = vec![0; last.len as usize];
+    end == point.bytes
+        && end <= len
+        && file.read_exact_at(&mut line, last.offset).is_ok()
+        && log::line_crc(&line) == Some(point.last_crc)
+}
+
+/// Maximum number of bytes that are read at once for adjacent records.
+const MAX_RUN_BYTES: u64 = 1 << 20;
+
+/// A reader of records by their index entries.
+#[derive(Clone)]
+pub(crate) struct RecordReader {
+    log: Option<Arc<File>>,
+    blobs: PathBuf,
+}
+
+impl RecordReader {
+    /// Returns a reader of a log that is not open as a session.
+    pub(super) fn new(log: File, blobs: PathBuf) -> Self {
+        Self { log: Some(Arc::new(log)), blobs }
+    }
+
+    /// Reads one record with its blobs; returns `None` if it is damaged.
+    pub(crate) fn read(&self, entry: IndexEntry) -> Option<Record> {
+        if entry.is_damaged() {
+            return None;
+        }
+        let mut line = vec![0; entry.len as usize];
+        self.log.as_ref()?.read_exact_at(&mut line, entry.offset).ok()?;
+        log::decode_line(&line, &self.blobs)
+    }
+
+    /// Reads many records; returns `None` for those that are damaged, have another number, or are not wanted.
+    ///
+    /// `wants` receives the line of a record without blobs before it is checked. Adjacent records are read together.
+    pub(super) fn read_all(
+        &self,
+        entries: &[(Seq, IndexEntry)],
+        wants: &dyn Fn(&[u8]) -> bool,
+    ) -> Vec<Option<Record>> {
+        let mut records = Vec::with_capacity(entries.len());
+        let mut bytes = Vec::new();
+        let mut remaining = entries;
+        while !remaining.is_empty() {
+            let (run, later) = remaining.split_at(adjacent(remaining));
+            remaining = later;
+            let (first, len) = extent(run);
+            bytes.resize(len, 0);
+            let is_read =
+                self.log.as_ref().is_some_and(|log| log.read_exact_at(&mut bytes, first).is_ok());
+            if !is_read {
+                // The log may have become shorter; the records that are left are read one by one.
+                records.extend(
+                    run.iter()
+                        .map(|(seq, entry)| self.read(*entry).filter(|record| record.seq == *seq)),
+                );
+                continue;
+            }
+            records.extend(run.iter().map(|(seq, entry)| {
+                let at = usize::try_from(entry.offset.checked_sub(first)?).ok()?;
+                let line = bytes.get(at..at + entry.len as usize)?;
+                if !entry.has(IndexEntry::HAS_BLOBS) && !wants(line) {
+                    return None;
+                }
+                log::decode_line(line, &self.blobs).filter(|record| record.seq == *seq)
+            }));
+        }
+        records
+    }
+}
+
+/// Returns how many of the first entries are adjacent in the log and short enough to be read together.
+fn adjacent(entries: &[(Seq, IndexEntry)]) -> usize {
+    let Some(((_, first), _)) = entries.split_first() else { return 0 };
+    let mut end = first.offset + u64::from(first.len);
+    let follows = |(_, entry): &&(Seq, IndexEntry)| {
+        let next = entry.offset + u64::from(entry.len);
+        let is_next = entry.offset == end && next - first.offset <= MAX_RUN_BYTES;
+        end = if is_next { next } else { end };
+        is_next
+    };
+    1 + entries[1..].iter().take_while(follows).count()
+}
+
+/// Returns the offset and the length of adjacent lines.
+fn extent(run: &[(Seq, IndexEntry)]) -> (u64, usize) {
+    let first = run.first().map_or(0, |(_, entry)| entry.offset);
+    let len = run.iter().map(|(_, entry)| entry.len as usize).sum();
+    (first, len)
+}

@@ -1,0 +1,532 @@
+//! The fold of a session log: everything that a session is, except the contents of its records.
+//!
+//! Live appends and replay use the same [`SessionState::apply`], so a restart changes nothing. Session records apply in
+//! the order of the log; path records count only between the root and the active leaf. FORMAT.md, "The fold".
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use ollm_protocol::content::{
+    Meta, MetaPatch, ModeChange, RecordBody, RecordKind, Role, Scope, Session, SessionHeader,
+    SessionStatus, SessionUsage,
+};
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint};
+use super::log::ScannedRecord;
+use super::log::recover::{ScanItem, ScanSink};
+use super::write::NewSession;
+use crate::plain::plain;
+
+/// A session without activity for this long counts as closed, in milliseconds.
+pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Maximum length of the automatic title, in characters of the first user message.
+const TITLE_CHARS: usize = 60;
+/// Maximum length of the automatic description, in characters of the first user message.
+const DESCRIPTION_CHARS: usize = 200;
+/// Length of the part of the first user message that both are taken from, in bytes.
+const EXCERPT_BYTES: usize = 8 * 1024;
+
+/// The fold of one log up to a point.
+#[derive(Debug)]
+pub(crate) struct SessionState {
+    id: SessionId,
+    entries: Vec<IndexEntry>,
+    keys: Vec<KeyEntry>,
+    /// The position in `keys` of each digest.
+    by_key: HashMap<[u8; 16], u32>,
+    point: ScanPoint,
+    carry: Carry,
+}
+
+/// The part of the fold whose size does not grow with the log. The catalog stores it as JSON.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Carry {
+    header: Option<SessionHeader>,
+    /// The digests of the key of `session.create` and its payload.
+    create_key: Option<([u8; 16], [u8; 8])>,
+    /// The fields set since the header.
+    patch: MetaPatch,
+    auto_title: Option<String>,
+    auto_description: Option<String>,
+    leaf: Option<Seq>,
+    mode_changes: Vec<(Seq, ModeChange)>,
+    closed: bool,
+    last_activity: Option<Timestamp>,
+    last_at: Option<Timestamp>,
+    first_at: Option<Timestamp>,
+    message_count: u64,
+    tool_call_count: u64,
+    token_count: u64,
+    compaction_records: u64,
+    damaged: u64,
+    /// Records that a read found damaged. Not stored, because the marks of their entries are not stored either.
+    #[serde(skip)]
+    unreadable: u64,
+}
+
+impl SessionState {
+    /// Returns the state of an empty log.
+    pub(crate) fn new(id: SessionId) -> Self {
+        Self {
+            id,
+            entries: Vec::new(),
+            keys: Vec::new(),
+            by_key: HashMap::new(),
+            point: ScanPoint::default(),
+            carry: Carry::default(),
+        }
+    }
+
+    /// Returns the state of a session without a log: it has the settings of its header and no records.
+    ///
+    /// Applying the header as the first record does not change these settings.
+    pub(super) fn draft(session: &NewSession) -> Self {
+        let NewSession { header, key } = session;
+        let carry = Carry {
+            header: Some(header.clone()),
+            create_key: key.as_ref().map(|key| (key.digest.key, key.digest.payload)),
+            last_activity: Some(header.start_time),
+            ..Carry::default()
+        };
+        Self { carry, ..Self::new(header.session_id) }
+    }
+
+    /// Returns the state that a catalog stored, or `None` if its parts do not fit together.
+    pub(super) fn from_hint(id: SessionId, hint: OpenHint) -> Option<Self> {
+        let carry = serde_json::from_slice(&hint.carry).ok()?;
+        if hint.entries.len() as u64 != hint.point.records {
+            return None;
+        }
+        let by_key = hint.keys.iter().zip(0..).map(|(key, at)| (key.key, at)).collect();
+        let OpenHint { point, entries, keys, .. } = hint;
+        Some(Self { id, entries, keys, by_key, point, carry })
+    }
+
+    /// Returns the part of the state that a catalog stores beside entries and keys.
+    pub(super) fn carry_bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.carry).unwrap_or_default()
+    }
+
+    /// Applies the next record; its number must be the number of records so far.
+    pub(crate) fn apply(&mut self, scanned: &ScannedRecord) {
+        let ScannedRecord { seq, at, mut entry, key, ref body } = *scanned;
+        debug_assert_eq!(seq.0, self.entries.len() as u64, "records come in order");
+        let Some(kind) = entry.kind() else { return self.apply_hole(entry) };
+        let carry = &mut self.carry;
+        carry.first_at.get_or_insert(at);
+        carry.last_at = carry.last_at.max(Some(at));
+        // Building a context is no activity, and neither is the snapshot mark before it.
+        if !matches!(kind, RecordKind::Epoch | RecordKind::Snapshot) {
+            carry.last_activity = carry.last_activity.max(Some(at));
+            carry.closed = false;
+        }
+        if kind.scope() == Scope::Path {
+            if let Some(parent) = entry.parent()
+                && self.entries.get(index(parent)).is_none_or(IndexEntry::is_damaged)
+            {
+                entry = entry.reparented(self.nearest_before(seq));
+            }
+            self.carry.leaf = Some(seq);
+        }
+        self.count(kind, &entry);
+        if let Some(key) = key {
+            self.add_key(key, kind);
+        }
+        self.entries.push(entry);
+        if let Some(body) = body {
+            self.apply_body(seq, body);
+        }
+    }
+
+    fn apply_hole(&mut self, entry: IndexEntry) {
+        self.entries.push(entry);
+        self.carry.damaged += 1;
+    }
+
+    fn add_key(&mut self, key: KeyEntry, kind: RecordKind) {
+        if kind == RecordKind::Session {
+            self.carry.create_key = Some((key.key, key.payload));
+            return;
+        }
+        let at = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+        self.keys.push(key);
+        self.by_key.insert(key.key, at);
+    }
+
+    fn count(&mut self, kind: RecordKind, entry: &IndexEntry) {
+        let carry = &mut self.carry;
+        match kind {
+            RecordKind::Message => carry.message_count += 1,
+            RecordKind::ToolCall => carry.tool_call_count += 1,
+            RecordKind::Compaction => {
+                carry.compaction_records += 1;
+                return;
+            }
+            _ => return,
+        }
+        carry.token_count += u64::from(entry.tokens);
+        // A conversation that continues brings an archived session back.
+        carry.patch.archived = None;
+    }
+
+    fn apply_body(&mut self, seq: Seq, body: &RecordBody) {
+        let carry = &mut self.carry;
+        match body {
+            RecordBody::Session(header) => carry.header = Some(header.clone()),
+            RecordBody::Meta(patch) => merge(&mut carry.patch, patch.clone()),
+            RecordBody::ModeChange(change) => carry.mode_changes.push((seq, change.clone())),
+            RecordBody::Leaf(moved) => carry.leaf = moved.to,
+            RecordBody::Close(_) => carry.closed = true,
+            RecordBody::Message(message)
+                if message.role == Role::User && carry.auto_title.is_none() =>
+            {
+                let text = message.plain_text();
+                carry.auto_title = excerpt(&text, TITLE_CHARS);
+                carry.auto_description = excerpt(&text, DESCRIPTION_CHARS);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the newest readable path record before `seq`.
+    fn nearest_before(&self, seq: Seq) -> Option<Seq> {
+        let before = &self.entries[..index(seq).min(self.entries.len())];
+        let at = before
+            .iter()
+            .rposition(|entry| entry.kind().is_some_and(|kind| kind.scope() == Scope::Path))?;
+        Some(Seq(at as u64))
+    }
+
+    pub(super) fn set_point(&mut self, point: ScanPoint) {
+        self.point = point;
+    }
+
+    /// Raises the number of damaged records to the number of damaged places of a scan: a place in which no number was
+    /// lost leaves no hole.
+    pub(super) fn note_damage(&mut self, places: u64) {
+        self.carry.damaged = self.carry.damaged.max(places);
+    }
+
+    /// Marks a record as unreadable; returns false if it was known to be damaged.
+    pub(super) fn mark_unreadable(&mut self, seq: Seq) -> bool {
+        let Some(entry) = self.entries.get_mut(index(seq)).filter(|entry| !entry.is_damaged())
+        else {
+            return false;
+        };
+        entry.mark_unreadable();
+        self.carry.unreadable += 1;
+        true
+    }
+
+    /// Returns the end of the part of the log that is folded.
+    pub(crate) const fn point(&self) -> ScanPoint {
+        self.point
+    }
+
+    pub(crate) const fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Returns one entry for each record, by number.
+    pub(crate) fn entries(&self) -> &[IndexEntry] {
+        &self.entries
+    }
+
+    pub(crate) fn entry(&self, seq: Seq) -> Option<IndexEntry> {
+        self.entries.get(index(seq)).copied()
+    }
+
+    /// Returns the idempotency keys in the order of their first use.
+    pub(super) fn keys(&self) -> &[KeyEntry] {
+        &self.keys
+    }
+
+    /// Returns the entry of a key by its digest.
+    pub(crate) fn key(&self, key: &[u8; 16]) -> Option<KeyEntry> {
+        self.by_key.get(key).and_then(|at| self.keys.get(*at as usize)).copied()
+    }
+
+    /// Returns the key of `session.create`.
+    pub(super) fn create_key(&self) -> Option<KeyEntry> {
+        self.carry.create_key.map(|(key, payload)| KeyEntry { key, payload, seq: 0 })
+    }
+
+    /// Returns the active leaf.
+    pub(crate) const fn leaf(&self) -> Option<Seq> {
+        self.carry.leaf
+    }
+
+    /// Returns the numbers from the root to the active leaf, oldest first.
+    pub(crate) fn path(&self) -> Vec<Seq> {
+        self.path_to(self.carry.leaf)
+    }
+
+    /// Returns the numbers from the root to a record, oldest first.
+    pub(crate) fn path_to(&self, leaf: Option<Seq>) -> Vec<Seq> {
+        let mut path: Vec<Seq> = self.walk(leaf).map(|(seq, _)| seq).collect();
+        path.reverse();
+        path
+    }
+
+    /// Returns whether a record is on the active path or outside of all paths.
+    pub(crate) fn is_on_path(&self, seq: Seq, path: &[Seq]) -> bool {
+        match self.entry(seq).and_then(|entry| entry.kind()) {
+            Some(kind) if kind.scope() == Scope::Path => path.binary_search(&seq).is_ok(),
+            _ => true,
+        }
+    }
+
+    /// Returns the newest record of a kind on the active path.
+    pub(crate) fn newest_on_path(&self, kind: RecordKind) -> Option<Seq> {
+        self.newest_where(self.carry.leaf, |entry| entry.kind() == Some(kind))
+    }
+
+    /// Returns the newest record on the path to `leaf`, inclusive, for which `wanted` returns true.
+    pub(crate) fn newest_where(
+        &self,
+        leaf: Option<Seq>,
+        wanted: impl Fn(&IndexEntry) -> bool,
+    ) -> Option<Seq> {
+        self.walk(leaf).find(|(_, entry)| entry.as_ref().is_some_and(&wanted)).map(|(seq, _)| seq)
+    }
+
+    /// Returns the numbers and entries from a record to the root, newest first.
+    ///
+    /// A parent has a lower number than its child. Other parents, which damage could cause, end the walk.
+    fn walk(&self, leaf: Option<Seq>) -> impl Iterator<Item = (Seq, Option<IndexEntry>)> {
+        let with_entry = |seq| (seq, self.entry(seq));
+        std::iter::successors(leaf.map(with_entry), move |(seq, entry)| {
+            let parent = entry.as_ref()?.parent().filter(|parent| parent < seq)?;
+            Some(with_entry(parent))
+        })
+    }
+
+    /// Returns the model in force.
+    pub(crate) fn model(&self) -> Option<&str> {
+        let carry = &self.carry;
+        carry.patch.model.as_deref().or_else(|| carry.header.as_ref()?.model.as_deref())
+    }
+
+    /// Returns the system prompt in force.
+    pub(crate) fn system_prompt(&self) -> Option<&str> {
+        let carry = &self.carry;
+        let patched = carry.patch.system_prompt.as_deref();
+        patched
+            .or_else(|| carry.header.as_ref()?.system_prompt.as_deref())
+            .filter(|text| !text.is_empty())
+    }
+
+    /// Returns the context window in force, in tokens.
+    pub(crate) fn context_size(&self) -> Option<u32> {
+        let carry = &self.carry;
+        carry.patch.context_size.or_else(|| carry.header.as_ref()?.context_size)
+    }
+
+    /// Returns the canonical path of the project directory.
+    pub(crate) fn project_path(&self) -> Option<&str> {
+        let carry = &self.carry;
+        let patched = carry.patch.project_path.as_deref();
+        patched.or_else(|| carry.header.as_ref()?.project_path.as_deref())
+    }
+
+    /// Returns the mode in force.
+    pub(crate) fn mode(&self) -> Option<String> {
+        let path = if self.carry.mode_changes.is_empty() { Vec::new() } else { self.path() };
+        self.mode_on(|seq| path.binary_search(&seq).is_ok())
+    }
+
+    /// Returns the mode in force on the path whose records `on_path` accepts.
+    pub(crate) fn mode_on(&self, on_path: impl Fn(Seq) -> bool) -> Option<String> {
+        let mut changes = self.carry.mode_changes.iter().rev();
+        let changed = changes.find(|(seq, _)| on_path(*seq)).map(|(_, change)| change.to.clone());
+        changed.or_else(|| self.carry.header.as_ref()?.mode.clone())
+    }
+
+    /// Returns the time of the newest record, which no later record may precede.
+    pub(super) fn last_at(&self) -> Option<Timestamp> {
+        self.carry.last_at.max(self.carry.last_activity)
+    }
+
+    /// Returns the totals that replies to writes contain.
+    pub(super) const fn usage(&self) -> SessionUsage {
+        SessionUsage {
+            message_count: self.carry.message_count,
+            token_count: self.carry.token_count,
+        }
+    }
+
+    /// Returns the number of compactions on the active path.
+    pub(crate) fn compression_count(&self) -> u64 {
+        if self.carry.compaction_records == 0 {
+            return 0;
+        }
+        let is_compaction = |entry: IndexEntry| entry.kind() == Some(RecordKind::Compaction);
+        let path = self.walk(self.carry.leaf);
+        path.filter(|(_, entry)| entry.is_some_and(is_compaction)).count() as u64
+    }
+
+    /// Returns the session as lists show it; `now` decides whether it counts as closed.
+    pub(crate) fn summary(&self, now: Timestamp) -> Session {
+        let Carry { header, patch, .. } = &self.carry;
+        let header = header.as_ref();
+        let of_header = |get: fn(&SessionHeader) -> Option<String>| header.and_then(get);
+        let project_path = self.project_path().map(str::to_owned);
+        let title = patch.title.clone().or_else(|| of_header(|header| header.title.clone()));
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let start = header.map(|header| header.start_time).or(self.carry.first_at).unwrap_or(now);
+        Session {
+            session_id: self.id,
+            title: given(title).or_else(|| self.carry.auto_title.clone()).unwrap_or_default(),
+            description: given(patch.description.clone())
+                .or_else(|| self.carry.auto_description.clone())
+                .unwrap_or_default(),
+            project_hash: project_path.as_deref().map(project_hash),
+            project_name: project_path.as_deref().map(project_name),
+            project_path,
+            model: self.model().map(str::to_owned),
+            provider: patch
+                .provider
+                .clone()
+                .or_else(|| of_header(|header| header.provider.clone())),
+            mode: self.mode(),
+            context_size: self.context_size(),
+            status: self.status(now),
+            pinned: patch.pinned.unwrap_or_default(),
+            start_time: start,
+            last_activity: self.carry.last_activity.unwrap_or(start),
+            message_count: self.carry.message_count,
+            tool_call_count: self.carry.tool_call_count,
+            token_count: self.carry.token_count,
+            compression_count: self.compression_count(),
+            forked_from: header.and_then(|header| header.forked_from),
+            imported_from: of_header(|header| header.imported_from.clone()),
+            damaged_records: self.carry.damaged + self.carry.unreadable,
+            draft: false,
+            metadata: self.metadata(),
+        }
+    }
+
+    fn metadata(&self) -> Meta {
+        let header = self.carry.header.as_ref();
+        let mut metadata = header.map(|header| header.metadata.clone()).unwrap_or_default();
+        for (name, value) in &self.carry.patch.metadata {
+            if value.is_null() {
+                metadata.remove(name);
+            } else {
+                metadata.insert(name.clone(), value.clone());
+            }
+        }
+        metadata
+    }
+
+    fn status(&self, now: Timestamp) -> SessionStatus {
+        let carry = &self.carry;
+        let idle_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
+        if carry.damaged + carry.unreadable > 0 {
+            SessionStatus::Corrupted
+        } else if carry.patch.archived.unwrap_or_default() {
+            SessionStatus::Archived
+        } else if carry.closed || idle_ms > IDLE_CLOSE_MS {
+            SessionStatus::Closed
+        } else {
+            SessionStatus::Active
+        }
+    }
+}
+
+impl ScanSink for SessionState {
+    fn wants_body(&self, kind: RecordKind, role: Option<Role>) -> bool {
+        let is_folded = matches!(
+            kind,
+            RecordKind::Session
+                | RecordKind::Meta
+                | RecordKind::ModeChange
+                | RecordKind::Leaf
+                | RecordKind::Close
+        );
+        is_folded || (role == Some(Role::User) && self.carry.auto_title.is_none())
+    }
+
+    fn receive(&mut self, item: ScanItem) {
+        match item {
+            ScanItem::Record(scanned) => self.apply(&scanned),
+            ScanItem::Damaged(offset) => self.apply_hole(IndexEntry::damaged(offset)),
+        }
+    }
+}
+
+/// Returns the id of a project: the first 16 hex digits of blake3 over the canonical path of its directory.
+pub(crate) fn project_hash(path: &str) -> String {
+    blake3::hash(path.as_bytes()).to_hex()[..16].to_owned()
+}
+
+/// Returns the name of a project: the last component of its path.
+fn project_name(path: &str) -> String {
+    let last = Path::new(path).file_name();
+    last.map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Returns the position of a record in the list of entries.
+fn index(seq: Seq) -> usize {
+    usize::try_from(seq.0).unwrap_or(usize::MAX)
+}
+
+/// Replaces every field of `into` that `patch` sets.
+fn merge(into: &mut MetaPatch, patch: MetaPatch) {
+    let MetaPatch {
+        title,
+        description,
+        model,
+        provider,
+        system_prompt,
+        context_size,
+        project_path,
+        pinned,
+        archived,
+        metadata,
+    } = patch;
+    fn later<T>(into: &mut Option<T>, value: Option<T>) {
+        if value.is_some() {
+            *into = value;
+        }
+    }
+    later(&mut into.title, title);
+    later(&mut into.description, description);
+    later(&mut into.model, model);
+    later(&mut into.provider, provider);
+    later(&mut into.system_prompt, system_prompt);
+    later(&mut into.context_size, context_size);
+    later(&mut into.project_path, project_path);
+    later(&mut into.pinned, pinned);
+    later(&mut into.archived, archived);
+    into.metadata.extend(metadata);
+}
+
+/// Returns the beginning of a text on one line without control sequences, or `None` if it has no visible text.
+fn excerpt(text: &str, max_chars: usize) -> Option<String> {
+    let end = (0..=EXCERPT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    let text = plain(&text[..end.unwrap_or_default()]);
+    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((cut, _)) = line.char_indices().nth(max_chars) {
+        line.truncate(cut);
+        line.push('\u{2026}');
+    }
+    (!line.is_empty()).then_some(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn project_is_named_by_the_last_component_of_its_path() {
+        assert_eq!(project_name("/home/ada/engine"), "engine");
+        assert_eq!(project_name("/"), "/");
+        assert_eq!(project_hash("/home/ada/engine").len(), 16);
+        assert_ne!(project_hash("/a"), project_hash("/b"));
+    }
+}
