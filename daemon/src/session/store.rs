@@ -340,3 +340,49 @@ fn close_least_used(cells: &mut Cells) {
         !is_closed
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::{MetaPatch, SessionHeader};
+
+    use super::*;
+
+    #[test]
+    fn least_recently_used_sessions_are_closed_and_drafts_stay() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let open = || {
+            let options = SessionsOptions {
+                dir: dir.path().to_owned(),
+                clock: Arc::new(Clock::system()),
+                observer: Arc::new(()),
+            };
+            Sessions::new(options)
+        };
+        let create = |sessions: &Sessions| {
+            let clock = Clock::system();
+            let header = SessionHeader::new(clock.session_id(), clock.now());
+            let id = header.session_id;
+            sessions.create(NewSession { header, key: None }).expect("creates");
+            id
+        };
+        let first = open();
+        let write = |id: SessionId| {
+            let record = NewRecord::new(RecordBody::Meta(MetaPatch::default()), None);
+            let pending = first.append(id, vec![record], None).expect("queues");
+            pending.blocking_recv().expect("replies").expect("records");
+            id
+        };
+        let ids: Vec<_> = (0..=MAX_OPEN).map(|_| write(create(&first))).collect();
+
+        let sessions = open();
+        let draft = create(&sessions);
+        let read = |id: SessionId| sessions.summary(id).expect("opens");
+        ids[..MAX_OPEN].iter().for_each(|id| drop(read(*id)));
+        read(ids[0]);
+        assert_eq!(sessions.status().open_sessions, MAX_OPEN as u64 + 1, "with the draft");
+        read(ids[MAX_OPEN]);
+        let is_open = |id: SessionId| sessions.peek(id, |_| ()).is_some();
+        assert_eq!(sessions.status().open_sessions, MAX_OPEN as u64 + 1);
+        assert!(is_open(ids[0]) && !is_open(ids[1]) && is_open(ids[2]) && is_open(draft));
+    }
+}
