@@ -148,6 +148,7 @@ impl<'a> WritePlanner<'a> {
                     self.bytes.truncate(n_bytes);
                     self.cursor = cursor;
                     self.writes.truncate(n_writes);
+                    self.keys.retain(|_, key| u64::from(key.seq) < cursor.next.0);
                     (Vec::new(), WriteOutcome::Refused(SessionError::log(id, &error)))
                 }
             }

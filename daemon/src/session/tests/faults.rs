@@ -145,3 +145,28 @@ fn read_only_disk_refuses_writes_and_serves_reads() {
     assert!(refused.to_string().contains("read-only"), "{refused}");
     assert_eq!(texts(&sessions, id), ["kept"]);
 }
+
+#[test]
+fn key_of_a_request_that_failed_is_unknown_to_the_rest_of_the_batch() {
+    // The first write holds the writer until two more requests wait, so that they share a batch.
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let fixture = Fixture::with_files(Box::new(move |path, create| {
+        wait.lock().recv().map_err(io::Error::other)?;
+        open_real(path, create)
+    }));
+    // A file in place of the directory of blobs makes every large text fail.
+    let blobs = fixture.dir.path().join(format!("{}.blobs", fixture.id));
+    crate::fsutil::replace_atomically(&blobs, b"").expect("writes");
+    let first = fixture.sessions.append(fixture.id, vec![message("first")], None);
+    let large = || vec![message("small"), message(&"large ".repeat(20_000))];
+    let request = || fixture.sessions.append(fixture.id, large(), key("k", "both"));
+    let failing = [request(), request()];
+    release.send(()).expect("the writer waits");
+    first.expect("queues").blocking_recv().expect("replies").expect("records");
+    for pending in failing {
+        let refused = pending.expect("queues").blocking_recv().expect("replies");
+        assert!(matches!(refused, Err(SessionError::Storage { .. })), "{refused:?}");
+    }
+    assert_eq!(texts(&fixture.sessions, fixture.id), ["first"]);
+}
