@@ -10,7 +10,7 @@ use uuid::{ContextV7, Timestamp as UuidTime, Uuid};
 
 /// A clock that also makes ids.
 ///
-/// **Invariant**: times never go backwards within one process, whatever the system's clock does.
+/// **Invariant**: times never go backwards within one process, even if the system's clock does.
 pub(crate) struct Clock {
     latest_ms: Mutex<i64>,
     ids: Mutex<ContextV7>,

@@ -1,7 +1,7 @@
 //! The event ring: the newest events of all sessions, for any number of subscribers.
 //!
 //! Publishing never waits and never allocates without bound: the ring has a fixed capacity, and a subscriber that is
-//! slower receives the number of events it missed and continues behind them. A subscription is a position in the
+//! slower receives the number of events it missed and continues after them. A subscription is a position in the
 //! ring, so a replay from `since` and live events are the same thing.
 //!
 //! **Invariants**: event numbers start at 1 and have no gaps within an epoch. For a subscriber without a filter, events

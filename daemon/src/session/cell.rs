@@ -1,10 +1,10 @@
 //! One session: the queue of its writes, the fold, and the writer of its log.
 //!
-//! Writes wait in the queue. A thread of the sync pool takes all that wait as one batch, with one append and one sync
-//! (group commit).
+//! Writes wait in the queue. A thread of the sync pool takes all waiting writes as one batch, with one append
+//! and one sync (group commit).
 //!
 //! **Invariants**: the order is append, sync, apply to the fold, announce, reply. After a failed write the file is
-//! closed, and the next write first cuts it back to the end of what was acknowledged. The writer's lock is held for a
+//! closed, and the next write first truncates it to the last acknowledged byte. The writer's lock is held for a
 //! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
 
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ const MAX_WAITING: usize = 4096;
 /// Maximum number of requests in a batch, so that the first one does not wait for megabytes of others.
 const MAX_BATCH: usize = 256;
 
-/// A session that has a log or is a draft, open or not.
+/// A session with a log, open or closed, or a draft.
 pub(super) struct SessionCell {
     pub(super) id: SessionId,
     shared: Arc<StoreShared>,
@@ -57,7 +57,7 @@ struct WriteQueue {
 struct LogWriter {
     /// The log, open for writing; `None` before the first write and after a failed one.
     log: Option<Box<dyn LogFile>>,
-    /// The length to which a failed write must be cut back: the bytes behind it were never acknowledged.
+    /// The length to truncate the log to after a failed write: the bytes after it were never acknowledged.
     cut_to: Option<u64>,
     /// A new log, opened for reading before anything in it is acknowledged.
     reader: Option<File>,
@@ -157,7 +157,7 @@ impl SessionCell {
             planner.into_plan()
         };
         // The file counts as failed until the fold has the records: after a panic in between, the next write must not
-        // append behind bytes that the fold does not know.
+        // append after bytes that the fold does not know.
         let Some(mut log) = writer.log.take() else { return };
         writer.cut_to = Some(plan.start.bytes);
         if let Err(error) = self.make_durable(log.as_mut(), &plan) {
@@ -351,7 +351,7 @@ impl SessionCell {
         Ok(())
     }
 
-    /// Opens the log for writing if it is closed, and cuts what was never acknowledged.
+    /// Opens the log for writing if it is closed, and truncates it to the last acknowledged byte.
     fn open_writer(&self, writer: &mut LogWriter) -> Result<(), SessionError> {
         if writer.log.is_some() {
             return Ok(());
@@ -390,7 +390,7 @@ impl SessionCell {
         Ok(log)
     }
 
-    /// Opens a log for writing and cuts it to `point`. Saves what is cut, unless it is the rest of a failed write.
+    /// Opens a log for writing and truncates it to `point`. Saves the torn tail first, unless a failed write left it.
     fn reopen_log(
         &self,
         path: &Path,
@@ -411,8 +411,8 @@ impl SessionCell {
             }
             log.truncate(point.bytes).map_err(|source| LogError::io("cut", path, source))?;
         }
-        // What a crash left in the system's cache must be durable before a record claims that it is: the bytes of the
-        // log, and the names of the log and its blobs.
+        // A crash may have left data in the system's cache only: bytes of the log, the names of the log and of its
+        // blobs. They must be durable before a record claims that they are.
         log.sync().map_err(|source| LogError::io("sync", path, source))?;
         let blobs = self.shared.paths.blobs(self.id);
         if blobs.exists() {

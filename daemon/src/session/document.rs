@@ -11,7 +11,7 @@ use ollm_protocol::content::{
 };
 use serde::Serialize;
 
-/// What documents and exports say of a session besides its records.
+/// The properties of a session in documents and exports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionOverview<'a> {
     pub session: &'a Session,
@@ -129,7 +129,7 @@ impl DocumentWriter {
         false
     }
 
-    /// Writes the metadata behind the list of modes, which is its first field.
+    /// Writes the metadata after its first field, the list of modes.
     fn metadata(&self, overview: &SessionOverview<'_>, out: &mut String) {
         let session = overview.session;
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());

@@ -46,7 +46,7 @@ pub(crate) enum SessionError {
     /// The record exists and cannot be read.
     #[error("record {seq} of session {id} is damaged")]
     Damaged { id: SessionId, seq: Seq },
-    /// The active leaf is another one than the write expected.
+    /// The active leaf is not the one that the write expected.
     #[error("session {id} changed concurrently")]
     LeafMoved { id: SessionId },
     /// A session with this id exists with other content.

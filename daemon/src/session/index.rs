@@ -43,7 +43,7 @@ impl IndexEntry {
     pub(crate) const HAS_THINKING: u16 = 8;
     /// The record is a custom record that enters the context.
     pub(crate) const IN_CONTEXT: u16 = 16;
-    /// The record was readable once and is not any more; it keeps its position on the path.
+    /// The record could be read once and cannot be read any more; it keeps its position on the path.
     const UNREADABLE: u16 = 32;
     /// The record freezes a context head: an epoch, or a compaction that opens one.
     pub(crate) const OPENS_EPOCH: u16 = 64;
@@ -228,7 +228,7 @@ pub(crate) struct OpenHint {
     pub carry: Vec<u8>,
 }
 
-/// The hints that sessions are opened with.
+/// A source of the hints that sessions are opened with.
 pub(crate) trait HintSource: Send + Sync {
     /// Returns the stored hint of a session. May block on the disk.
     fn hint(&self, id: SessionId) -> Option<OpenHint>;
@@ -263,7 +263,7 @@ pub(crate) struct IndexProgress {
     pub keys: u64,
 }
 
-/// The sessions that a catalog indexes, open or not. Every call may block on the disk.
+/// A source of records and index entries for a catalog. Every call may block on the disk.
 pub(crate) trait IndexSource: Send + Sync {
     /// Returns every session that has a log, with the size of the log in bytes, in no order.
     fn logs(&self) -> std::io::Result<Vec<(SessionId, u64)>>;

@@ -38,7 +38,8 @@ impl OpenSession {
 
     /// Opens a log and scans the part that `hint` does not describe; writes nothing.
     ///
-    /// `seen_records` were intact and synced once: if some of them are missing now, they are damage and no torn tail.
+    /// `seen_records` is the number of records that were intact and synced once. If some of them are missing now, they
+    /// count as damage and not as a torn tail.
     ///
     /// **Errors**: `Io`, also for a missing log; `UpgradeRequired`.
     pub(super) fn open(

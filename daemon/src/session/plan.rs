@@ -1,4 +1,4 @@
-//! Writes before they reach the disk: the queued requests of a batch, and the plan that they become.
+//! Writes before they reach the disk: the requests of a batch, and the plan made from them.
 //!
 //! A plan holds the bytes of one append and, for each request, the records to apply and the reply to send once the
 //! bytes are durable. Making a plan changes neither the fold nor the log; it writes blobs only.
@@ -19,7 +19,7 @@ use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
 /// The sender of the result of a write.
 pub(super) type WriteReply = oneshot::Sender<Result<Appended, SessionError>>;
 
-/// Sends the result of a write. A caller that is gone does not undo what is durable.
+/// Sends the result of a write. The write stays durable if the caller is gone.
 pub(super) fn send_reply(reply: WriteReply, result: Result<Appended, SessionError>) {
     drop(reply.send(result));
 }
@@ -30,18 +30,18 @@ pub(super) struct WriteRequest {
     pub records: Vec<NewRecord>,
     /// The key of the first record; a known key makes the request write nothing.
     pub key: Option<IdempotencyKey>,
-    /// The active leaf without which the request is refused.
+    /// The active leaf that the request requires; with another leaf it is refused.
     pub expected_leaf: Option<Option<Seq>>,
     pub reply: WriteReply,
 }
 
 /// The result of a request, known before its records are durable.
 pub(super) enum WriteOutcome {
-    /// Its records are in the plan: the number and the time of the first.
+    /// The records are in the plan; the first one has this number and time.
     Written(Seq, Timestamp),
-    /// Its key had created this record before.
+    /// The key had created this record before.
     Known(KeyEntry),
-    /// It was refused; other requests of the batch are not affected.
+    /// The request was refused; other requests of the batch are not affected.
     Refused(SessionError),
 }
 
@@ -96,7 +96,7 @@ impl WritePlan {
     }
 }
 
-/// Makes a plan from requests, on top of the fold of a session.
+/// A builder that turns requests into a plan, on top of the fold of a session.
 pub(super) struct WritePlanner<'a> {
     session: &'a OpenSession,
     shared: &'a StoreShared,
@@ -108,7 +108,7 @@ pub(super) struct WritePlanner<'a> {
     cursor: PlanCursor,
 }
 
-/// The state of the session behind the records planned so far.
+/// The state of the session after the records planned so far.
 #[derive(Clone, Copy)]
 struct PlanCursor {
     next: Seq,
@@ -265,7 +265,7 @@ impl<'a> WritePlanner<'a> {
         Ok(ScannedRecord { seq, at, entry, key: digest, body: Some(body) })
     }
 
-    /// Moves the cursor behind a record as the fold will.
+    /// Advances the cursor past a record, as the fold will.
     fn advance(&mut self, body: &RecordBody, at: Timestamp, crc: u32) {
         let seq = self.cursor.next;
         match body {

@@ -1,4 +1,4 @@
-//! What the sessions of one directory share: the paths of their files, the clock, the pool and the observer.
+//! The parts that all sessions of a directory share: the paths of files, the clock, the pool and the observer.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;

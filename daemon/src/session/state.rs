@@ -41,7 +41,7 @@ pub(crate) struct SessionState {
     carry: Carry,
 }
 
-/// The part of the fold whose size does not grow with the log. The catalog stores it as JSON.
+/// The part of the fold besides entries and keys. It is small; the catalog stores it as JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Carry {

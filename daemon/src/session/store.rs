@@ -1,7 +1,8 @@
 //! All sessions of a directory: find, create, write and read them.
 //!
-//! The store owns the cells. **Invariant**: a session has at most one cell, because two would both write its log; a
-//! cell leaves the map only while no clone of it exists, and clones are made only under the lock of the map.
+//! The store owns the cells. **Invariant**: a session has at most one cell, because two would both write its log. Clones
+//! of a cell are made only under the lock of the map, and a cell leaves the map only while no caller has a clone of it,
+//! or when its session is deleted and it refuses all uses.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -32,7 +33,7 @@ const MAX_DRAFTS: usize = 10_000;
 /// A draft that was not used for this long is dropped, in milliseconds.
 const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// The parts that a store is made of.
+/// The dependencies of [`Sessions`].
 pub(crate) struct SessionsOptions {
     /// The directory of the logs, which must exist.
     pub dir: PathBuf,
@@ -150,7 +151,7 @@ impl Sessions {
         self.submit(id, records, None, Some(leaf))
     }
 
-    /// Queues records like [`Sessions::append_after`], with a key. A known key succeeds whatever the leaf is.
+    /// Queues records like [`Sessions::append_after`], with a key. A known key succeeds with any leaf.
     pub(crate) fn append_keyed_after(
         &self,
         id: SessionId,

@@ -54,7 +54,7 @@ fn fold(records: &[Record]) -> SessionState {
     state
 }
 
-/// Calls `write` with what exports say of the session of some records.
+/// Calls `write` with the properties of the session of some records.
 pub(super) fn with_overview<T>(
     records: &[Record],
     write: impl FnOnce(&SessionOverview<'_>) -> T,

@@ -1,4 +1,4 @@
-//! What callers write to a session, and what they and observers receive for it.
+//! The types of writing: new sessions and records, the results of writes, and the changes that observers receive.
 
 use std::sync::Arc;
 

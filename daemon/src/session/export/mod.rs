@@ -1,8 +1,8 @@
 //! Exports of a session: own JSON lines, the session document, Markdown and HTML.
 //!
 //! The module owns the form of each. It is pure: the caller passes the records page by page and takes the text, so
-//! memory stays that of one page. Between two pages an [`Exporter`] is a short cursor, so the daemon keeps no state of
-//! an export.
+//! memory stays that of one page. Between two pages an [`Exporter`] is a short cursor, so the daemon keeps no state of an
+//! export.
 
 mod html;
 mod markdown;
@@ -17,7 +17,7 @@ use super::document::{self, DocumentPass, DocumentTotals, DocumentWriter, Sessio
 /// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
 pub(crate) const JSONL_VERSION: u64 = 1;
 
-/// The number of fields of a cursor behind the format.
+/// The number of fields of a cursor after the format.
 const CURSOR_FIELDS: usize = 9;
 
 /// A writer of one session in one format.
@@ -111,7 +111,7 @@ impl Exporter {
 
     /// Parses what [`Exporter::to_cursor`] returned; returns `None` for any other text.
     ///
-    /// Cursors come from clients, so their numbers may be wrong, which at worst gives a wrong file.
+    /// Cursors come from clients; wrong numbers give a wrong file and no other harm.
     pub(crate) fn from_cursor(cursor: &str) -> Option<Self> {
         let mut fields = cursor.split('.');
         let format = format_of(fields.next()?)?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::plain::plain;
 
-/// Returns a text on one line without control sequences, cut behind `max_chars` characters.
+/// Returns a text on one line without control sequences, cut after `max_chars` characters.
 pub(super) fn one_line(text: &str, max_chars: usize) -> String {
     let text = plain(text);
     let mut line = String::new();

@@ -1,6 +1,6 @@
 //! Session documents, those of this daemon and those of OLLM-CLI, in which fields may be missing.
 //!
-//! A document has no tree, only `active` flags. An inactive record becomes part of a side branch behind the last active
+//! A document has no tree, only `active` flags. An inactive record becomes part of a side branch after the last active
 //! record, so that the active path has exactly the active records, in the order of the document.
 
 use std::collections::BTreeMap;
@@ -99,12 +99,12 @@ struct RecordChain {
     end: Option<Timestamp>,
     /// The newest active record.
     active: Option<usize>,
-    /// The newest record of the side branch; absent behind an active record.
+    /// The newest record of the side branch; absent after an active record.
     side: Option<usize>,
 }
 
 impl RecordChain {
-    /// Merges the three lists. Behind the same message, tool calls precede mode changes.
+    /// Merges the three lists. After the same message, tool calls precede mode changes.
     fn push_all(
         &mut self,
         messages: Vec<DocumentItem>,
@@ -134,7 +134,7 @@ impl RecordChain {
         } else {
             self.side = Some(index);
         }
-        // The times of a log never decrease, and they end with the last activity, whatever the messages say.
+        // The times of a log never decrease, and the last one is that of the last activity; the times of messages may differ.
         self.now = self.now.max(item.timestamp);
         let at = self.end.map_or(self.now, |end| self.now.min(end));
         self.records.push(ImportedRecord { parent, at, body: item.body, key: None });

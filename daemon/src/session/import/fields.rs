@@ -1,4 +1,4 @@
-//! Reading foreign JSON: the lines of a file, and the fields of an object. A field that is not taken is a loss.
+//! Access to foreign JSON: the lines of a file, and the fields of an object. A field that is not taken is a loss.
 
 use ollm_protocol::Timestamp;
 use serde_json::{Map, Value};
@@ -73,14 +73,14 @@ impl Fields {
     /// Takes a field if it is a non-negative integer.
     pub(super) fn count(&mut self, name: &str) -> Option<u64> {
         self.take(name, |value| {
-            let count = value.as_u64().or_else(|| u64::try_from(whole(&value)?).ok());
+            let count = value.as_u64().or_else(|| u64::try_from(integer(&value)?).ok());
             count.ok_or(value)
         })
     }
 
     /// Takes a field if it is an integer of 32 bits.
     pub(super) fn small(&mut self, name: &str) -> Option<i32> {
-        self.take(name, |value| whole(&value).and_then(|n| n.try_into().ok()).ok_or(value))
+        self.take(name, |value| integer(&value).and_then(|n| n.try_into().ok()).ok_or(value))
     }
 
     /// Takes a field if it is a number.
@@ -127,7 +127,7 @@ impl Fields {
 }
 
 /// Returns the integer of a number such as `3` or `3.0`.
-fn whole(value: &Value) -> Option<i64> {
+fn integer(value: &Value) -> Option<i64> {
     if let Some(number) = value.as_i64() {
         return Some(number);
     }

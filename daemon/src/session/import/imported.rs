@@ -55,7 +55,6 @@ pub(crate) struct ImportedRecord {
     /// The time of the record in the file.
     pub at: Timestamp,
     pub body: RecordBody,
-    /// The idempotency key.
     pub key: Option<String>,
 }
 

@@ -102,11 +102,7 @@ impl JsonlReader {
     fn parent(&mut self, line: Option<u64>, parent: Option<Seq>) -> Option<usize> {
         let parent = parent?;
         let found = self.map.exact(parent).or_else(|| {
-            self.losses.add(
-                line,
-                "parent",
-                "it is lost; the record follows the nearest one before it",
-            );
+            self.losses.add(line, "parent", "it is lost; the nearest record before it is used");
             self.map.at_or_before(parent)
         })?;
         usize::try_from(found.0).ok()?.checked_sub(1)

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, RecordBody};
 
-/// The numbers of the store by the numbers of a file.
+/// A map from the record numbers of a file to those of the store.
 #[derive(Debug, Default)]
 pub(super) struct SeqMap(BTreeMap<Seq, Seq>);
 
-/// The record that a record is about is lost, so that the record itself has no meaning.
+/// The record that another record refers to is lost, so that the other one has no meaning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TargetLost;
 

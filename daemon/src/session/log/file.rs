@@ -10,13 +10,13 @@ use std::path::Path;
 
 /// The operations that a writer needs.
 pub(crate) trait LogFile: Send {
-    /// Writes at the end.
+    /// Appends bytes.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
     /// Makes all appended bytes durable.
     fn sync(&mut self) -> io::Result<()>;
     /// Returns the size in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Cuts the file to `len` bytes, durably.
+    /// Truncates the file to `len` bytes, durably.
     fn truncate(&mut self, len: u64) -> io::Result<()>;
     /// Fills `buffer` with the bytes from `offset` on.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;

@@ -3,7 +3,7 @@
 //! This is the only module that knows the shape of a line. One file holds each version: `v1` is the only one so far and
 //! therefore also the one that is written; a second version adds a match on the version here.
 //!
-//! **Invariants**: a record that is returned had a correct checksum; a torn tail lies behind every acknowledged record.
+//! **Invariants**: a record that is returned had a correct checksum; a torn tail starts after the last acknowledged record.
 
 pub(super) mod file;
 mod record;

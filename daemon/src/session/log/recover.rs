@@ -1,4 +1,4 @@
-//! A scan of a log from a verified point to its end, which tells damage from a torn tail.
+//! A scan of a log from a verified point to its end, which distinguishes damage from a torn tail.
 //!
 //! Every line holds the highest number that was synced when it was written. Unreadable bytes whose number is above
 //! all of these were never acknowledged: they are the torn tail, which the next write cuts. Unreadable bytes at or
@@ -32,7 +32,7 @@ pub(crate) enum ScanItem {
 pub(crate) struct ScanEnd {
     /// The end of the readable part of the log.
     pub point: ScanPoint,
-    /// The size of the torn tail behind it, in bytes.
+    /// The size of the torn tail after it, in bytes.
     pub torn_bytes: u64,
     /// The number of damaged places, including those in which no number was lost.
     pub damaged_places: u64,
@@ -82,8 +82,8 @@ pub(crate) fn scan(
 struct Gap {
     /// The first number that may be lost.
     first_lost: u64,
-    /// The records read behind the place, each with its checksum and the offset of its end.
-    behind: Vec<(ScannedRecord, u32, u64)>,
+    /// The records read after it, each with its checksum and the offset of its end.
+    after: Vec<(ScannedRecord, u32, u64)>,
 }
 
 struct LogScan<'a> {
@@ -100,7 +100,7 @@ impl LogScan<'_> {
     fn expected(&self) -> u64 {
         match &self.gap {
             None => self.point.records,
-            Some(gap) => gap.behind.last().map_or(gap.first_lost, |(last, ..)| last.seq.0 + 1),
+            Some(gap) => gap.after.last().map_or(gap.first_lost, |(last, ..)| last.seq.0 + 1),
         }
     }
 
@@ -111,7 +111,7 @@ impl LogScan<'_> {
 
     fn open_gap(&mut self) {
         let first_lost = self.point.records;
-        self.gap.get_or_insert_with(|| Gap { first_lost, behind: Vec::new() });
+        self.gap.get_or_insert_with(|| Gap { first_lost, after: Vec::new() });
     }
 
     fn good(&mut self, record: ScannedRecord, durable: Option<u64>, crc: u32, len: u64) {
@@ -129,8 +129,8 @@ impl LogScan<'_> {
         match &mut self.gap {
             None => self.accept(record, crc, end),
             Some(gap) => {
-                gap.behind.push((record, crc, end));
-                // The lost numbers were synced, so the gap is damage and the records behind it are valid.
+                gap.after.push((record, crc, end));
+                // The lost numbers were synced, so the gap is damage and the records after it are valid.
                 if self.durable >= Some(gap.first_lost) {
                     self.close_gap();
                 }
@@ -138,11 +138,11 @@ impl LogScan<'_> {
         }
     }
 
-    /// Counts the gap as damage and accepts the records behind it.
+    /// Counts the gap as damage and accepts the records after it.
     fn close_gap(&mut self) {
         let Some(gap) = self.gap.take() else { return };
         self.damaged_places += 1;
-        for (record, crc, end) in gap.behind {
+        for (record, crc, end) in gap.after {
             while self.point.records < record.seq.0 {
                 self.sink.receive(ScanItem::Damaged(self.point.bytes));
                 self.point.records += 1;
@@ -158,7 +158,7 @@ impl LogScan<'_> {
 
     fn finish(mut self) -> ScanEnd {
         // A log whose first line is damaged is still a session if other records can be read.
-        if self.point.records == 0 && self.gap.as_ref().is_some_and(|gap| !gap.behind.is_empty()) {
+        if self.point.records == 0 && self.gap.as_ref().is_some_and(|gap| !gap.after.is_empty()) {
             self.close_gap();
         }
         // The end of the log was synced once: it is cut like a torn tail, but it also counts as damage.

@@ -4,7 +4,7 @@
 //! "message":{...},"crc":"0badcafe"}`: the checksum is the last field and covers every byte before its comma, so a
 //! line is verified without being parsed.
 //!
-//! A large text becomes a file `<sessionId>.blobs/<blake3>`, and in its place stands `{"$blob":"<hash>","bytes":N}`.
+//! A large text becomes a file `<sessionId>.blobs/<blake3>`, and a reference `{"$blob":"<hash>","bytes":N}` replaces it.
 //! The line lists the hashes in `blobs`; only an object that names a listed hash is a reference.
 
 use std::borrow::Cow;
@@ -140,7 +140,7 @@ fn checked(line: &[u8]) -> Option<(&[u8], u32)> {
     (crc32c::crc32c(&json[..body_len]) == stated).then_some((json, stated))
 }
 
-/// Returns the version of a line that ends in another way than version 1 does, if the version is newer.
+/// Returns the version of a line that does not end as version 1 does, if it is newer.
 ///
 /// A damaged line of version 1 still ends like one, so damage is not taken for a newer version.
 fn newer_version(line: &[u8]) -> Option<u32> {
@@ -346,7 +346,7 @@ fn decode_any(json: &[u8], blobs: &Path) -> Option<Record> {
     serde_json::from_value(Value::Object(line)).ok()
 }
 
-/// Writes every large text of a body to a blob, puts a reference in its place and returns the hashes.
+/// Writes every large text of a body to a blob, replaces it by a reference, and returns the hashes.
 fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
     let mut hashes = Vec::new();
     visit(body, &mut |value| {
@@ -358,7 +358,7 @@ fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
         let path = dir.join(&hash);
         fsutil::create_private_dir(dir)?;
         fsutil::sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
-        // An existing file may be damaged, or its name may not be durable yet; writing it again settles both.
+        // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
         fsutil::replace_atomically(&path, text.as_bytes())?;
         *value = json!({ "$blob": hash, "bytes": text.len() });
         if !hashes.contains(&hash) {
@@ -369,7 +369,7 @@ fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
     Ok(hashes)
 }
 
-/// Puts every listed text back in place of its reference; returns `None` if a blob is missing or damaged.
+/// Replaces every reference by its text; returns `None` if a blob is missing or damaged.
 fn load_blobs(body: &mut Value, hashes: &[String], dir: &Path) -> Option<()> {
     visit(body, &mut |value| {
         let Some(hash) = listed_reference(value, hashes) else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Truncated and damaged logs: acknowledged records stay, and damage is told from a torn tail.
+//! Truncated and damaged logs: acknowledged records stay, and damage is distinguished from a torn tail.
 #![expect(clippy::disallowed_methods, reason = "these tests damage files")]
 
 use ollm_protocol::content::SessionStatus;

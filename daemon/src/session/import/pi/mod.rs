@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str, digest_hex: &str, fallback_id: SessionId) -> Imp
     reader.finish(n_lines, digest_hex, fallback_id)
 }
 
-/// A line behind the header.
+/// A line after the header.
 struct PiEntry<'a> {
     line: Option<u64>,
     kind: String,
@@ -174,7 +174,7 @@ impl PiReader {
         self.push(at, RecordBody::Meta(patch));
     }
 
-    /// Carries over a compaction, whose summary stands for all records of the path before the first kept entry.
+    /// Carries over a compaction, whose summary replaces all records of the path before the first kept entry.
     fn compaction(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
         let kept = if let Some(id) = fields.text("firstKeptEntryId") {
             self.by_id.get(&id).copied()

@@ -38,7 +38,7 @@ pub(super) struct EntrySpan {
     pub(super) before: Option<usize>,
     /// The first record of the entry.
     pub(super) first: Option<usize>,
-    /// The end of the path behind the entry.
+    /// The end of the path after the entry.
     pub(super) tail: Option<usize>,
 }
 
