@@ -215,7 +215,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::session::testing::{FALLBACK_ID, export, mark_active, with_overview};
+    use crate::session::testing::{FALLBACK_ID, export, mark_active, tool_call, with_overview};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_unix_ms(1_769_508_000_000 + second * 1000)
@@ -242,16 +242,8 @@ mod tests {
         RecordBody::Message(Message::text(role, text, at(1)))
     }
 
-    fn tool_call(id: &str) -> RecordBody {
-        RecordBody::ToolCall(ToolCall {
-            id: id.to_owned(),
-            name: "read".to_owned(),
-            args: json!({ "path": "a" }),
-            result: ToolResult { llm_content: "x".to_owned(), ..ToolResult::default() },
-            timestamp: at(2),
-            duration_ms: None,
-            message_seq: None,
-        })
+    fn read() -> RecordBody {
+        tool_call("read", json!({ "path": "a" }), ToolResult::default(), at(2))
     }
 
     #[test]
@@ -265,9 +257,9 @@ mod tests {
         };
         let records = log(vec![
             (None, message(Role::User, "one")),
-            (Some(1), tool_call("a")),
+            (Some(1), read()),
             (Some(2), message(Role::Assistant, "two")),
-            (Some(3), tool_call("b")),
+            (Some(3), read()),
             (Some(2), RecordBody::ModeChange(mode)),
             (Some(5), message(Role::User, "three")),
         ]);
@@ -308,7 +300,7 @@ mod tests {
         };
         assert_eq!(passes_of(&log(vec![])), 1);
         assert_eq!(passes_of(&log(vec![(None, message(Role::User, "one"))])), 1);
-        assert_eq!(passes_of(&log(vec![(None, tool_call("a"))])), 2);
+        assert_eq!(passes_of(&log(vec![(None, read())])), 2);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Records as a store would number and fold them, for the tests of documents, exports and imports.
 
-use ollm_protocol::content::{ExportFormat, Record, RecordBody, Role};
+use ollm_protocol::content::{ExportFormat, Record, RecordBody, Role, ToolCall, ToolResult};
 use ollm_protocol::{Seq, Timestamp};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::document::SessionOverview;
@@ -52,6 +53,19 @@ fn fold(records: &[Record]) -> SessionState {
         state.apply(&scanned);
     }
     state
+}
+
+/// Returns a tool call whose id is its name.
+pub(super) fn tool_call(name: &str, args: Value, result: ToolResult, at: Timestamp) -> RecordBody {
+    RecordBody::ToolCall(ToolCall {
+        id: name.to_owned(),
+        name: name.to_owned(),
+        args,
+        result,
+        timestamp: at,
+        duration_ms: None,
+        message_seq: None,
+    })
 }
 
 /// Calls `write` with the properties of the session of some records.

@@ -110,19 +110,16 @@ fn parts(message: &Message, out: &mut String) {
 fn tool_call(call: &ToolCall, out: &mut String) {
     fenced("json", &serde_json::to_string_pretty(&call.args).unwrap_or_default(), out);
     let result = &call.result;
-    let mut verdict = String::new();
-    if result.success == Some(false) {
-        verdict.push_str("failed");
-    }
-    if let Some(code) = result.exit_code {
-        let _ = write!(verdict, "{}exit code {code}", if verdict.is_empty() { "" } else { ", " });
-    }
+    let failed = (result.success == Some(false)).then(|| "failed".to_owned());
+    let exit_code = result.exit_code.map(|code| format!("exit code {code}"));
+    let verdict: Vec<_> = failed.into_iter().chain(exit_code).collect();
+    let verdict = verdict.join(", ");
     let error = result.error.as_deref().filter(|error| !error.is_empty());
-    match error.map(|error| code(error, MAX_NAME_CHARS)) {
-        Some(error) if verdict.is_empty() => push_line(out, &format!("*error:* {error}\n")),
-        Some(error) => push_line(out, &format!("*{verdict}:* {error}\n")),
-        None if verdict.is_empty() => {}
-        None => push_line(out, &format!("*{verdict}*\n")),
+    if let Some(error) = error.map(|error| code(error, MAX_NAME_CHARS)) {
+        let label = if verdict.is_empty() { "error" } else { &verdict };
+        push_line(out, &format!("*{label}:* {error}\n"));
+    } else if !verdict.is_empty() {
+        push_line(out, &format!("*{verdict}*\n"));
     }
     fenced("text", &result.llm_content, out);
 }

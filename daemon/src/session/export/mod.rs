@@ -97,7 +97,7 @@ impl Exporter {
             totals.compactions,
             totals.tokens,
         ];
-        let mut cursor = String::from(format_name(self.format));
+        let mut cursor = document::json(&self.format).trim_matches('"').to_owned();
         for number in numbers {
             cursor.push('.');
             cursor.push_str(&number.to_string());
@@ -114,7 +114,7 @@ impl Exporter {
     /// Cursors come from clients; wrong numbers give a wrong file and no other harm.
     pub(crate) fn from_cursor(cursor: &str) -> Option<Self> {
         let mut fields = cursor.split('.');
-        let format = format_of(fields.next()?)?;
+        let format = serde_json::from_value(fields.next()?.into()).ok()?;
         let fields: Vec<_> = fields.collect();
         let (last, counts) = fields.split_last()?;
         if fields.len() != CURSOR_FIELDS {
@@ -152,20 +152,6 @@ impl Exporter {
             [Messages, ToolCalls, Modes, Done].into_iter().find(|&known| known as u64 == pass)?;
         Some(Self { format, document: DocumentWriter { pass, n_written, n_messages, totals } })
     }
-}
-
-const fn format_name(format: ExportFormat) -> &'static str {
-    match format {
-        ExportFormat::Json => "json",
-        ExportFormat::Jsonl => "jsonl",
-        ExportFormat::Markdown => "markdown",
-        ExportFormat::Html => "html",
-    }
-}
-
-fn format_of(name: &str) -> Option<ExportFormat> {
-    use ExportFormat::{Html, Json, Jsonl, Markdown};
-    [Json, Jsonl, Markdown, Html].into_iter().find(|&format| format_name(format) == name)
 }
 
 #[cfg(test)]

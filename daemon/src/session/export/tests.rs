@@ -2,7 +2,7 @@
 
 use ollm_protocol::content::{
     Compaction, Custom, ExportFormat, Message, Part, Record, RecordBody, Role, SessionHeader,
-    ToolCall, ToolResult,
+    ToolResult,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use proptest::strategy::Strategy as _;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::session::document::{DocumentPass, DocumentTotals, DocumentWriter};
 use crate::session::export::Exporter;
-use crate::session::testing::{FALLBACK_ID, export, mark_active};
+use crate::session::testing::{FALLBACK_ID, export, mark_active, tool_call};
 
 /// Content that tries to leave a page, a fence, a quote or a terminal.
 const HOSTILE: &str = "</pre></div></details><script>alert(1)</script>\n\
@@ -55,19 +55,12 @@ fn hostile_session() -> Vec<Record> {
         message.tool_name = Some(text());
         RecordBody::Message(message)
     };
-    let call = ToolCall {
-        id: HOSTILE.to_owned(),
-        name: HOSTILE.to_owned(),
-        args: json!({ HOSTILE: HOSTILE }),
-        result: ToolResult {
-            llm_content: HOSTILE.to_owned(),
-            error: Some(HOSTILE.to_owned()),
-            ..ToolResult::default()
-        },
-        timestamp: at,
-        duration_ms: None,
-        message_seq: None,
+    let result = ToolResult {
+        llm_content: HOSTILE.to_owned(),
+        error: Some(HOSTILE.to_owned()),
+        ..ToolResult::default()
     };
+    let call = tool_call(HOSTILE, json!({ HOSTILE: HOSTILE }), result, at);
     let compaction: Compaction =
         serde_json::from_value(json!({ "summary": HOSTILE, "tokensBefore": 1, "tokenizer": "t" }))
             .unwrap();
@@ -80,7 +73,7 @@ fn hostile_session() -> Vec<Record> {
         message(Role::User),
         message(Role::Assistant),
         message(Role::Tool),
-        RecordBody::ToolCall(call),
+        call,
         RecordBody::Compaction(compaction),
         RecordBody::Custom(custom),
     ])
@@ -96,44 +89,15 @@ fn has_unsafe_characters(text: &str) -> bool {
 fn html_of_hostile_session_has_only_known_tags() {
     let page = export(ExportFormat::Html, &hostile_session());
     assert!(!has_unsafe_characters(&page));
-    const TAGS: [&str; 29] = [
-        "!DOCTYPE html",
-        "html",
-        "/html",
-        "head",
-        "/head",
-        "meta",
-        "title",
-        "/title",
-        "style",
-        "/style",
-        "body",
-        "/body",
-        "h1",
-        "/h1",
-        "dl",
-        "/dl",
-        "dt",
-        "/dt",
-        "dd",
-        "/dd",
-        "article",
-        "/article",
-        "h2",
-        "/h2",
-        "time",
-        "/time",
-        "small",
-        "/small",
-        "p",
+    const ELEMENTS: [&str; 18] = [
+        "html", "head", "meta", "title", "style", "body", "h1", "dl", "dt", "dd", "article", "h2",
+        "time", "small", "p", "div", "details", "summary",
     ];
-    const TEXT_TAGS: [&str; 8] =
-        ["/p", "div", "/div", "details", "/details", "summary", "/summary", "pre"];
     for tag in page.split('<').skip(1).map(|rest| rest.split('>').next().unwrap_or_default()) {
-        let name =
-            if tag.starts_with('!') { tag } else { tag.split(' ').next().unwrap_or_default() };
-        let known = TAGS.contains(&name) || TEXT_TAGS.contains(&name) || name == "/pre";
-        assert!(known, "<{tag}>");
+        let name = tag.split(' ').next().unwrap_or_default();
+        let element = name.strip_prefix('/').unwrap_or(name);
+        let known = tag == "!DOCTYPE html" || element == "pre" || ELEMENTS.contains(&element);
+        assert!(known && name != "/meta", "<{tag}>");
         assert!(!tag.contains(" on"), "<{tag}>");
     }
     assert!(page.contains("default-src 'none'"));
@@ -146,16 +110,8 @@ fn folded_call_shows_its_main_argument() {
     let args = json!({ "content": "long", "path": "src/<main>.rs" });
     let part = Part::ToolCall { id: "1".to_owned(), name: "write".to_owned(), args: args.clone() };
     let message = Message { parts: vec![part], ..Message::text(Role::Assistant, "", at) };
-    let call = ToolCall {
-        id: "1".to_owned(),
-        name: "write".to_owned(),
-        args,
-        result: ToolResult::default(),
-        timestamp: at,
-        duration_ms: None,
-        message_seq: None,
-    };
-    let bodies = vec![RecordBody::Message(message), RecordBody::ToolCall(call)];
+    let call = tool_call("write", args, ToolResult::default(), at);
+    let bodies = vec![RecordBody::Message(message), call];
     let page = export(ExportFormat::Html, &session(bodies));
     assert!(page.contains("<summary>calls write: src/&lt;main&gt;.rs (4 lines)</summary>"));
     assert!(page.contains("<summary>arguments: src/&lt;main&gt;.rs (4 lines)</summary>"));
@@ -291,21 +247,14 @@ fn markdown_of_hostile_session_has_no_live_markup() {
 fn markdown_of_a_session_is_readable() {
     let at = Timestamp::from_unix_ms(1_769_508_000_000);
     let text = "Use `Vec` **now**:\n\n```rust\nlet a: Vec<u8> = vec![];\n```\n- C:\\Users";
-    let call = ToolCall {
-        id: "1".to_owned(),
-        name: "read_file".to_owned(),
-        args: json!({ "path": "a.rs" }),
-        result: ToolResult {
-            llm_content: "a\n```\nb".to_owned(),
-            success: Some(false),
-            exit_code: Some(2),
-            error: Some("`no` such file_name".to_owned()),
-            ..ToolResult::default()
-        },
-        timestamp: at,
-        duration_ms: None,
-        message_seq: None,
+    let result = ToolResult {
+        llm_content: "a\n```\nb".to_owned(),
+        success: Some(false),
+        exit_code: Some(2),
+        error: Some("`no` such file_name".to_owned()),
+        ..ToolResult::default()
     };
+    let call = tool_call("read_file", json!({ "path": "a.rs" }), result, at);
     let args = json!({ "path": "a_b.rs", "html": "<b>" });
     let calls = Part::ToolCall { id: "2".to_owned(), name: "read_file".to_owned(), args };
     let calls = Message { parts: vec![calls], ..Message::text(Role::Assistant, "", at) };
@@ -314,7 +263,7 @@ fn markdown_of_a_session_is_readable() {
     let mut records = session(vec![
         RecordBody::Message(Message::text(Role::User, "hi", at)),
         RecordBody::Message(Message::text(Role::Assistant, text, at)),
-        RecordBody::ToolCall(call),
+        call,
         RecordBody::Message(calls),
         RecordBody::Message(result),
     ]);

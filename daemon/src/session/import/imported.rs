@@ -1,7 +1,6 @@
 //! The result of an import: a session, its records, and a report of what could not be carried over.
 
-use std::collections::HashMap;
-
+use hashlink::LinkedHashMap;
 use ollm_protocol::content::{
     ImportLoss, ImportReport, LeafMove, RecordBody, Scope, SessionHeader,
 };
@@ -97,34 +96,24 @@ const MAX_KINDS: usize = 200;
 /// Maximum length of a name or a reason in characters.
 const MAX_CHARS: usize = 120;
 
-/// The losses of an import, one for each kind and reason.
+/// The losses of an import, one for each kind and reason, in the order in which they first appeared.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
-    index: HashMap<(String, String), usize>,
-    kinds: Vec<LossKind>,
+    /// The first line and the number of each loss, by its name and its reason.
+    kinds: LinkedHashMap<(String, String), (Option<u64>, u64)>,
     further: u64,
-}
-
-#[derive(Debug)]
-struct LossKind {
-    line: Option<u64>,
-    what: String,
-    reason: String,
-    n_times: u64,
 }
 
 impl Losses {
     /// Adds a loss; a loss of a known kind and reason only increases its count.
     pub(super) fn add(&mut self, line: Option<u64>, what: &str, reason: &str) {
         let key = (shortened(what), shortened(reason));
-        if let Some(&at) = self.index.get(&key) {
-            self.kinds[at].n_times += 1;
+        if let Some((_, n_times)) = self.kinds.get_mut(&key) {
+            *n_times += 1;
         } else if self.kinds.len() == MAX_KINDS {
             self.further += 1;
         } else {
-            let (what, reason) = key.clone();
-            self.index.insert(key, self.kinds.len());
-            self.kinds.push(LossKind { line, what, reason, n_times: 1 });
+            self.kinds.insert(key, (line, 1));
         }
     }
 
@@ -138,20 +127,13 @@ impl Losses {
         self.add(Some(number), what, reason);
     }
 
-    /// Returns the losses in the order in which their kinds first appeared.
     pub(super) fn finish(self) -> Vec<ImportLoss> {
-        let mut losses: Vec<_> = self
-            .kinds
-            .into_iter()
-            .map(|kind| ImportLoss {
-                line: kind.line,
-                what: match kind.n_times {
-                    1 => kind.what,
-                    n => format!("{} ({n} times)", kind.what),
-                },
-                reason: kind.reason,
-            })
-            .collect();
+        let loss = |((what, reason), (line, n_times)): ((String, String), _)| ImportLoss {
+            line,
+            what: if n_times == 1 { what } else { format!("{what} ({n_times} times)") },
+            reason,
+        };
+        let mut losses: Vec<_> = self.kinds.into_iter().map(loss).collect();
         if self.further > 0 {
             losses.push(ImportLoss {
                 line: None,
