@@ -6,9 +6,9 @@ use std::time::Instant;
 use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall};
 use ollm_protocol::{Seq, SessionId};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::turn::TurnReporter;
 use crate::app::core::Core;
 use crate::app::drafts::message_drafts;
 use crate::app::error::AppError;
@@ -38,6 +38,29 @@ pub(super) fn is_final_answer(message: &Message) -> bool {
     };
     is_complete(message.finish_reason.as_deref().unwrap_or_default())
         && message.parts.iter().any(has_content)
+}
+
+/// Sends the events of a turn to its client as long as that listens.
+pub(super) struct TurnReporter(mpsc::Sender<Result<ChatEvent, AppError>>);
+
+impl TurnReporter {
+    pub(super) const fn new(sender: mpsc::Sender<Result<ChatEvent, AppError>>) -> Self {
+        Self(sender)
+    }
+
+    /// Waits for a slow client, but not longer than until the turn is canceled.
+    pub(super) async fn send(&self, event: ChatEvent, cancel: &CancellationToken) {
+        tokio::select! {
+            biased;
+            // Fails for a client that left.
+            sent = self.0.send(Ok(event)) => drop(sent),
+            () = cancel.cancelled() => {}
+        }
+    }
+
+    pub(super) async fn send_last(&self, last: Result<ChatEvent, AppError>) {
+        drop(self.0.send(last).await);
+    }
 }
 
 /// An answer as far as it arrived.

@@ -9,8 +9,10 @@
 mod answer;
 mod empty_answer;
 mod model_call;
+mod record;
 mod request;
 mod retry;
+mod run;
 mod tool_results;
 mod turn;
 

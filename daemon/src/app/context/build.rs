@@ -6,7 +6,6 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
 use ollm_protocol::methods::context::ContextBuildParams;
 
-use super::deltas::pending_deltas;
 use super::inputs::{self, BuildLeaf, Inputs};
 use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
@@ -87,7 +86,7 @@ fn next_step(
     let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
     let leaf = inputs.leaf;
     if params.compact == CompactMode::Auto {
-        let deltas = pending_deltas(core, &inputs)?.into_iter();
+        let deltas = inputs.pending_deltas(core)?.into_iter();
         let deltas: Vec<Draft> =
             deltas.map(|delta| counted(RecordBody::Delta(delta), &inputs.counter)).collect();
         if !deltas.is_empty() {

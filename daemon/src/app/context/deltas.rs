@@ -3,12 +3,13 @@
 //! **Invariant**: the system message of an epoch stays as it is. A context entry that is set or changed, and a goal that
 //! a client changes, are sent once, as a `delta` record after the conversation so far.
 
+use std::sync::Arc;
+
 use ollm_protocol::content::{Delta, Epoch, RecordBody, RecordKind};
 use ollm_protocol::{Seq, SessionId};
 
 use super::entries::{ENTRIES_PERCENT, entries_block, render_entry};
 use super::folds::{Folds, goal_changes};
-use super::inputs::Inputs;
 use crate::app::core::Core;
 use crate::app::error::AppError;
 use crate::app::path::ActivePath;
@@ -69,7 +70,7 @@ impl SentDeltas {
         core: &Core,
         id: SessionId,
         path: &ActivePath,
-        epoch: Option<&(Seq, std::sync::Arc<Epoch>)>,
+        epoch: Option<&(Seq, Arc<Epoch>)>,
     ) -> Result<Self, AppError> {
         let Some((seq, epoch)) = epoch else { return Ok(Self::default()) };
         let items = path.after(*seq).iter();
@@ -88,27 +89,27 @@ impl SentDeltas {
         }
         Ok(sent)
     }
-}
 
-/// Returns the changes that the model was not sent yet. Blocks on the disk.
-///
-/// Empty without an epoch: its system message will hold them.
-pub(super) fn pending_deltas(core: &Core, inputs: &Inputs) -> Result<Vec<Delta>, AppError> {
-    let has_basis = inputs.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
-    if !has_basis {
-        return Ok(Vec::new());
-    }
-    let mut deltas = Vec::new();
-    for (entry, key_and_digest) in inputs.folds.entries.iter().zip(&inputs.additions.entries) {
-        if !inputs.sent.entries.contains(key_and_digest) {
-            let topic = format!("{ENTRY_TOPIC}{}", entry.key);
-            deltas.push(Delta { topic, text: render_entry(entry) });
+    /// Returns the changes of goals and entries since then, each as a delta. Blocks on the disk.
+    pub(super) fn pending(
+        &self,
+        core: &Core,
+        id: SessionId,
+        path: &ActivePath,
+        (folds, additions): (&Folds, &Additions),
+    ) -> Result<Vec<Delta>, AppError> {
+        let mut deltas = Vec::new();
+        for (entry, key_and_digest) in folds.entries.iter().zip(&additions.entries) {
+            if !self.entries.contains(key_and_digest) {
+                let topic = format!("{ENTRY_TOPIC}{}", entry.key);
+                deltas.push(Delta { topic, text: render_entry(entry) });
+            }
         }
+        let changes = goal_changes(core, id, path, self.goal_until)?;
+        let text = goal_delta(&folds.goals, &changes);
+        if !text.is_empty() {
+            deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text });
+        }
+        Ok(deltas)
     }
-    let changes = goal_changes(core, inputs.id, &inputs.path, inputs.sent.goal_until)?;
-    let text = goal_delta(&inputs.folds.goals, &changes);
-    if !text.is_empty() {
-        deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text });
-    }
-    Ok(deltas)
 }

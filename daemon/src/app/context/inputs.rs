@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{Checkpoint, Compaction, Epoch, RecordBody, Retention};
+use ollm_protocol::content::{Checkpoint, Compaction, Delta, Epoch, RecordBody, Retention};
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{Seq, SessionId};
 
@@ -15,6 +15,7 @@ use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
+use crate::goal::GoalState;
 use crate::session::{Live, SessionError, Sessions};
 use crate::tokens::Counter;
 
@@ -36,11 +37,11 @@ pub(crate) struct Inputs {
     /// How much survived the newest compaction.
     pub(crate) retention: Option<Retention>,
     pub(crate) build_id: String,
-    pub(super) folds: Folds,
+    folds: Folds,
     /// The end of the system message as it would be now.
-    pub(super) additions: Additions,
+    additions: Additions,
     /// What was sent since the epoch was opened.
-    pub(super) sent: SentDeltas,
+    sent: SentDeltas,
     settings: SessionSettings,
     mode_text: Option<String>,
     locked_decisions: Vec<String>,
@@ -120,7 +121,7 @@ impl Inputs {
     }
 
     /// Returns the goals of the session.
-    pub(crate) fn goals(&self) -> &crate::goal::GoalState {
+    pub(crate) fn goals(&self) -> &GoalState {
         &self.folds.goals
     }
 
@@ -154,6 +155,17 @@ impl Inputs {
             counter: self.counter.clone(),
             build_id: self.build_id.clone(),
         }
+    }
+
+    /// Returns the changes beside the conversation that the model was not sent yet. Blocks on the disk.
+    ///
+    /// Empty without an epoch: its system message will hold them.
+    pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>, AppError> {
+        let has_basis = self.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
+        if !has_basis {
+            return Ok(Vec::new());
+        }
+        self.sent.pending(core, self.id, &self.path, (&self.folds, &self.additions))
     }
 
     /// Returns a reader of the contents of the session's records.
