@@ -73,7 +73,7 @@ impl From<&ListenError> for RpcError {
             ListenError::InUse { .. } => ErrorKind::Locked,
             _ => ErrorKind::Config,
         };
-        Self::with_causes(kind, error).with_hint("ollmctl socket")
+        Self::with_sources(kind, error).with_hint("ollmctl socket")
     }
 }
 

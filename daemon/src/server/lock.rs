@@ -32,9 +32,9 @@ impl From<&LockError> for RpcError {
     fn from(error: &LockError) -> Self {
         match error {
             LockError::Held { .. } => {
-                Self::with_causes(ErrorKind::Locked, error).with_hint("ollmctl daemon status")
+                Self::with_sources(ErrorKind::Locked, error).with_hint("ollmctl daemon status")
             }
-            LockError::File(file) => Self::with_causes(ErrorKind::Storage, error)
+            LockError::File(file) => Self::with_sources(ErrorKind::Storage, error)
                 .with_field("path", file.path.to_string_lossy()),
         }
     }

@@ -29,7 +29,7 @@ pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, SessionState, project_hash};
 pub(crate) use store::{Sessions, SessionsOptions};
 pub(crate) use write::{
-    Appended, IdempotencyKey, NewRecord, NewSession, Parent, SessionChange, SessionObserver,
+    Appended, IdempotencyKey, NewRecord, NewSession, Observer, Parent, SessionChange,
 };
 
 #[cfg(test)]

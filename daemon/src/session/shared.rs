@@ -12,7 +12,7 @@ use super::error::SessionError;
 use super::index::{HintSource, OpenHint};
 use super::log::file::OpenLogFile;
 use super::pool::SyncPool;
-use super::write::SessionObserver;
+use super::write::Observer;
 use crate::clock::Clock;
 use crate::fsutil;
 
@@ -49,7 +49,7 @@ impl SessionPaths {
 pub(super) struct StoreShared {
     pub(super) paths: SessionPaths,
     pub(super) clock: Arc<Clock>,
-    pub(super) observer: Arc<dyn SessionObserver>,
+    pub(super) observer: Arc<dyn Observer>,
     pub(super) pool: SyncPool,
     pub(super) open_file: Box<OpenLogFile>,
     pub(super) stats: StoreStats,

@@ -352,7 +352,7 @@ impl SessionState {
     }
 
     /// Returns the totals that replies to writes contain.
-    pub(super) const fn usage(&self) -> SessionUsage {
+    pub(crate) const fn usage(&self) -> SessionUsage {
         SessionUsage {
             message_count: self.carry.message_count,
             token_count: self.carry.token_count,

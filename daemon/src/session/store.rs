@@ -22,7 +22,7 @@ use super::open_session::OpenSession;
 use super::plan::WriteRequest;
 use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared, StoreStats};
-use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, SessionObserver};
+use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
 use crate::fsutil::FsError;
 
@@ -38,7 +38,7 @@ pub(crate) struct SessionsOptions {
     /// The directory of the logs, which must exist.
     pub dir: PathBuf,
     pub clock: Arc<Clock>,
-    pub observer: Arc<dyn SessionObserver>,
+    pub observer: Arc<dyn Observer>,
 }
 
 /// The receiver of the result of a write, which is sent when the records are synced.

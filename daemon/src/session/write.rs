@@ -99,12 +99,12 @@ pub(crate) enum SessionChange<'a> {
 }
 
 /// A receiver of changes. It is called on the writer's thread, so it must return quickly and never block.
-pub(crate) trait SessionObserver: Send + Sync {
+pub(crate) trait Observer: Send + Sync {
     /// Receives one change.
     fn changed(&self, id: SessionId, change: &SessionChange<'_>);
 }
 
 /// Ignores all changes.
-impl SessionObserver for () {
+impl Observer for () {
     fn changed(&self, _: SessionId, _: &SessionChange<'_>) {}
 }

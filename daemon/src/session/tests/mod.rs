@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::log::file::{OpenLogFile, open_real};
 use super::store::{Sessions, SessionsOptions};
 use super::{
-    Appended, IdempotencyKey, NewRecord, NewSession, SessionChange, SessionError, SessionObserver,
+    Appended, IdempotencyKey, NewRecord, NewSession, Observer, SessionChange, SessionError,
 };
 use crate::clock::Clock;
 
@@ -29,7 +29,7 @@ impl ChangeLog {
     }
 }
 
-impl SessionObserver for ChangeLog {
+impl Observer for ChangeLog {
     fn changed(&self, _: SessionId, change: &SessionChange<'_>) {
         let line = match change {
             SessionChange::Created(session) => format!("created {}", session.title),
