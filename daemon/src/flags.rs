@@ -1,4 +1,4 @@
-//! The command-line flags of `ollmd`.
+//! The flags of `ollmd`.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -7,15 +7,15 @@ use clap::Parser;
 
 /// The daemon of ollm: durable sessions and search for local language models, over one Unix socket.
 ///
-/// It stays in the foreground. `ollmctl daemon start` starts it in the background, and so does any other `ollmctl`
-/// command when no daemon answers.
+/// It runs in the foreground. `ollmctl daemon start` starts it in the background, and so does any other `ollmctl` command
+/// when no daemon answers.
 #[derive(Debug, Parser)]
 #[command(name = "ollmd", version)]
 pub struct Flags {
-    /// Keep all files in DIR [default: ~/.ollm].
+    /// Keep all data in DIR [default: ~/.ollm].
     #[arg(long, value_name = "DIR", env = "OLLM_HOME")]
     pub home: Option<PathBuf>,
-    /// Listen on PATH instead of the default socket of the home.
+    /// Listen on PATH [default: a path derived from the home].
     #[arg(long, value_name = "PATH", env = "OLLM_SOCKET")]
     pub socket: Option<PathBuf>,
     /// Read the configuration from FILE [default: config.yaml in the home].
@@ -24,25 +24,25 @@ pub struct Flags {
     /// Log messages of LEVEL and above: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", env = "OLLM_LOG")]
     pub log_level: Option<String>,
-    /// Detach from the terminal (setsid) and log to the file only.
+    /// Detach from the terminal: start a new process session and log to files only.
     #[arg(long)]
     pub detach: bool,
-    /// Write `ok`, or one line of JSON with the error, to the open descriptor N when the start has succeeded or failed.
+    /// Write `ok`, or the error as one line of JSON, to the open descriptor N when the start has succeeded or failed.
     #[arg(long, value_name = "N", hide = true)]
     pub ready_fd: Option<RawFd>,
     /// Check the configuration and exit.
     #[arg(long, conflicts_with = "show_config")]
     pub check_config: bool,
-    /// Print the configuration in force and the source of each value, and exit.
+    /// Print the configuration in force with the source of each value, and exit.
     #[arg(long)]
     pub show_config: bool,
-    /// Print JSON; for --check-config and --show-config.
+    /// Print JSON, with --check-config and --show-config.
     #[arg(long)]
     pub json: bool,
 }
 
 impl Flags {
-    /// Parses the arguments of this process; prints help or the error and exits where there are no valid flags.
+    /// Parses the flags of this process; prints the help or the error and exits if there is one.
     #[must_use]
     pub fn of_process() -> Self {
         Self::parse()

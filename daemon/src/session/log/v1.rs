@@ -100,7 +100,7 @@ pub(super) fn scan(
     let Some((json, crc)) = checked(line) else {
         return newer_version(line).map_or(ScannedLine::Damaged, ScannedLine::Newer);
     };
-    let line: Envelope<'_> = match serde_json::from_slice(json) {
+    let line: LineEnvelope<'_> = match serde_json::from_slice(json) {
         Ok(line) => line,
         Err(_) => match serde_json::from_slice::<VersionOnly>(json) {
             Ok(only) if only.v > MAX_VERSION => return ScannedLine::Newer(only.v),
@@ -204,7 +204,7 @@ fn unhex(text: &str, seq: u64) -> Option<KeyEntry> {
 /// The fields of a line that the index needs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Envelope<'a> {
+struct LineEnvelope<'a> {
     v: u32,
     seq: u64,
     parent: Option<u64>,
@@ -246,7 +246,7 @@ struct CompactionEnvelope {
     epoch: Option<IgnoredAny>,
 }
 
-impl Envelope<'_> {
+impl LineEnvelope<'_> {
     /// Returns the flags that [`IndexEntry::flags_of`] returns for the whole body.
     fn flags(&self) -> u16 {
         let mut flags = 0;
