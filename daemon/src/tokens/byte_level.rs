@@ -5,10 +5,8 @@
 //!
 //! **Source**: `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`.
 
-use super::merge::{Merger, Part};
-use super::pairs::Pairs;
-use super::split::{Pre, pre_of};
-use super::tokenizer::UnknownRule;
+use super::merge::{Merger, Pairs, Part};
+use super::split::Pre;
 use super::vocab::{TextIndex, Texts, Vocabulary};
 use super::words::{Encoder, Sink, Words};
 
@@ -26,10 +24,8 @@ pub(super) struct ByteLevel {
 }
 
 impl ByteLevel {
-    /// Takes a vocabulary whose rule is known.
-    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, UnknownRule> {
-        let pre = pre_of(&vocabulary.pre);
-        let pre = pre.ok_or_else(|| UnknownRule::Pre(vocabulary.pre.clone()))?;
+    /// Builds the tables of a vocabulary whose text is split by `pre`.
+    pub(super) fn new(vocabulary: &Vocabulary, pre: Pre) -> Self {
         let alphabet = Alphabet::new();
         let mut texts = Texts::default();
         let mut index = TextIndex::with_room(vocabulary.texts.len());
@@ -50,7 +46,7 @@ impl ByteLevel {
         if !pre.ignores_merges {
             index = TextIndex::default();
         }
-        Ok(Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes })
+        Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes }
     }
 
     /// What the name of the split rule decides.

@@ -9,7 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ESTIMATE_MARGIN_DIVISOR;
+use super::estimate::ESTIMATE_MARGIN_DIVISOR;
 
 /// Counts that are kept; an older one says less of the model as it is now.
 const MAX_SEEN: usize = 24;

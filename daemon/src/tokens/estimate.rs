@@ -10,6 +10,24 @@
 //! (characters divided by four: sums from 0.71 to 1.10). Short samples: German 1.0, Russian 1.1, Arabic 1.1,
 //! Korean 1.0, Chinese and Japanese 1.2, hexadecimal 1.1, Base64 0.8.
 
+/// Tokens that a chat template spends around one message.
+///
+/// **Source**: ChatML (`<|im_start|>`, role, line break, `<|im_end|>`, line break) and the Llama 3 template spend
+/// five; the other common ones spend three to five. Smaller would let many short messages pass the limit.
+pub(super) const MESSAGE_OVERHEAD_TOKENS: u32 = 5;
+
+/// Tokens that a chat template spends around one tool call or one tool definition: its tags, the JSON keys and
+/// the id. The names and arguments themselves are counted.
+pub(super) const TOOL_OVERHEAD_TOKENS: u32 = 12;
+
+/// The share of an estimated prompt by which it may be larger: estimates are off by a few percent, and an answer
+/// that reaches the end of the window makes a server drop the oldest half of the conversation without a word.
+pub(crate) const ESTIMATE_MARGIN_DIVISOR: u64 = 10;
+
+/// Tokens of one picture. Vision models spend between 256 (Gemma 3) and about 1,280 (Qwen2-VL at its usual
+/// limit), whatever the size of the file; the larger is taken, because too small would overflow the window.
+pub(crate) const IMAGE_TOKENS: u32 = 1280;
+
 /// Costs are sixteenths of a token, so that sums stay exact in integers.
 const UNIT: u64 = 16;
 

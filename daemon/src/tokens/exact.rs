@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ollm_protocol::content::{ContextMessage, Role};
 
-use super::template::{Chunk, Place, Template, whole};
-use super::{MESSAGE_OVERHEAD_TOKENS, Tokenizer};
+use super::estimate::MESSAGE_OVERHEAD_TOKENS;
+use super::template::learn::whole;
+use super::template::{Chunk, Place, Template};
+use super::tokenizer::Tokenizer;
 
 /// Shorter texts are counted faster than they are looked up.
 const MIN_REMEMBERED_BYTES: usize = 256;

@@ -6,8 +6,7 @@
 //! and a run of line feeds that is a token is that token whatever the merges say.
 
 use super::escaped::{self, Cuts, byte_tokens, chars};
-use super::merge::{Merger, Part};
-use super::pairs::Pairs;
+use super::merge::{Merger, Pairs, Part};
 use super::vocab::{TextIndex, Texts, Vocabulary};
 use super::words::{Encoder, Sink, Words};
 

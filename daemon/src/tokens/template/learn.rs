@@ -6,13 +6,9 @@
 use ollm_protocol::content::{ContextFunction, ContextMessage, ContextToolCall, Role};
 use serde_json::{Value, json};
 
-use super::arguments::ArgumentForm;
-use super::call::CallForm;
-use super::json::JsonStyle;
-use super::seam::Seam;
-use super::trim::{Trim, Trims};
-use super::{Place, Template};
-use crate::tokens::Tokenizer;
+use super::calls::{ArgumentForm, CallForm, JsonStyle};
+use super::{Place, Seam, Template, Trim, Trims};
+use crate::tokens::tokenizer::Tokenizer;
 
 /// The texts that are looked for; no template holds them.
 const MARKS: [&str; 6] =

@@ -1,31 +1,23 @@
-//! What a chat template puts around messages, so that a conversation is counted without asking the server.
+//! A chat template, reduced to what counting needs: the text that it puts around and between messages.
 //!
-//! A template is known by its seams: the text between two neighbors, by who they are. It is learned from rendered
-//! probes (`learn`), and each seam is divided where counting its two sides apart changes nothing (`seam`).
+//! A template is a list of seams, one for each pair of neighboring message kinds. Each seam is divided at a position
+//! where the tokens of both sides can be counted separately. `learn` derives a template from rendered probes.
+//! Must not know how prompts are rendered or where templates are stored.
 //!
-//! Must not know how prompts are rendered or where templates are kept. **Invariant**: the texts of the chunks of a
-//! conversation, one after the other, are the prompt that the server renders.
+//! **Invariant**: the concatenated chunks of a conversation are the prompt that the server renders.
 
-mod arguments;
-mod call;
-mod json;
-mod learn;
-mod seam;
+pub(super) mod calls;
+pub(super) mod learn;
 #[cfg(test)]
 mod tests;
-mod trim;
 
 use std::borrow::Cow;
 
 use ollm_protocol::content::{ContextMessage, Role};
 use serde::{Deserialize, Serialize};
 
-use self::call::CallForm;
-use self::json::JsonStyle;
-pub(super) use self::learn::whole;
-pub(crate) use self::learn::{learn, probes};
-use self::seam::Seam;
-use self::trim::Trims;
+use self::calls::{CallForm, JsonStyle};
+use super::tokenizer::Tokenizer;
 
 /// One side of a seam.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,4 +132,149 @@ impl Template {
         let chunks: Option<Vec<Chunk>> = messages.iter().enumerate().map(chunk).collect();
         chunks.filter(|chunks| !chunks.is_empty())
     }
+}
+
+/// What is dropped of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Trim {
+    /// Nothing.
+    #[default]
+    None,
+    /// White space at both ends.
+    Both,
+    /// White space at the end.
+    End,
+    /// Line breaks at the beginning.
+    FirstBreaks,
+}
+
+impl Trim {
+    /// What a template may do, the usual first.
+    pub(super) const ALL: [Self; 4] = [Self::None, Self::Both, Self::End, Self::FirstBreaks];
+
+    /// What is left of a text.
+    pub(super) fn apply(self, text: &str) -> &str {
+        match self {
+            Self::None => text,
+            Self::Both => text.trim(),
+            Self::End => text.trim_end(),
+            Self::FirstBreaks => text.trim_start_matches('\n'),
+        }
+    }
+}
+
+/// What is dropped of each role's texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Trims {
+    pub(super) system: Trim,
+    pub(super) user: Trim,
+    pub(super) assistant: Trim,
+    pub(super) tool: Trim,
+}
+
+impl Trims {
+    /// What a template may do to conversations without tools.
+    pub(super) fn plain() -> impl Iterator<Item = Self> {
+        let each = |make: fn(Self, Trim) -> Self| {
+            move |trims: Self| Trim::ALL.into_iter().map(move |trim| make(trims, trim))
+        };
+        Trim::ALL
+            .into_iter()
+            .map(|user| Self { user, ..Self::default() })
+            .flat_map(each(|trims, assistant| Self { assistant, ..trims }))
+            .flat_map(each(|trims, system| Self { system, ..trims }))
+    }
+
+    pub(super) const fn of(self, role: Role) -> Trim {
+        match role {
+            Role::System => self.system,
+            Role::User => self.user,
+            Role::Assistant => self.assistant,
+            Role::Tool => self.tool,
+        }
+    }
+}
+
+/// Candidates at each end of a long text; what belongs to neighbors stands at its ends.
+const NEAR_ENDS: usize = 96;
+/// How messages end: with what tokenizers like to join with what follows.
+const ENDS: [&str; 9] = ["a", "a.", "a\n", "a. \n\n", "12", "字", "a  ", "{\"a\":1}", "\t"];
+/// How messages begin.
+const BEGINNINGS: [&str; 9] = ["a", " a", "\na", ".", "12", "\n\n", "'s", "字", "  {"];
+
+/// The text between two messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::tokens) struct Seam {
+    /// Its part that is counted with the message before it.
+    pub(in crate::tokens) left: String,
+    /// Its part that is counted with the message after it.
+    pub(in crate::tokens) right: String,
+    /// Tokens that the whole has more than the two sides.
+    pub(in crate::tokens) extra: i32,
+}
+
+impl Seam {
+    /// Divides a text between two messages; `None` where the sides never add up.
+    pub(super) fn between(tokenizer: &Tokenizer, text: &str) -> Option<Self> {
+        let places: Vec<usize> = (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
+        let far = places.len().saturating_sub(NEAR_ENDS);
+        let tried = places.iter().enumerate().filter(|(at, _)| *at < NEAR_ENDS || *at >= far);
+        let mut second = None;
+        for (_, at) in tried {
+            let (left, right) = text.split_at(*at);
+            match difference(tokenizer, left, right) {
+                Some(0) => return Some(Self::of(left, right, 0)),
+                Some(extra) => second = second.or(Some(Self::of(left, right, extra))),
+                None => {}
+            }
+        }
+        second
+    }
+
+    /// The text before the first message, which is counted with it.
+    pub(super) fn start(tokenizer: &Tokenizer, text: &str) -> Option<Self> {
+        let around = tokenizer.ids_with("", true);
+        match around.as_slice() {
+            [] => Some(Self::of("", text, 0)),
+            // The engine puts it there unless the text brings it along.
+            [bos] if tokenizer.adds_bos() => {
+                let has = tokenizer.ids(text).first() == Some(bos);
+                Some(Self::of("", text, i32::from(!has)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The text after the last message, which is counted with it.
+    pub(super) fn end(text: &str) -> Self {
+        Self::of(text, "", 0)
+    }
+
+    fn of(left: &str, right: &str, extra: i32) -> Self {
+        Self { left: left.to_owned(), right: right.to_owned(), extra }
+    }
+
+    /// The whole text.
+    pub(super) fn text(&self) -> String {
+        format!("{}{}", self.left, self.right)
+    }
+}
+
+/// What the whole has more than its sides, where that is the same for all neighbors.
+fn difference(tokenizer: &Tokenizer, left: &str, right: &str) -> Option<i32> {
+    let count = |text: &str| i64::from(tokenizer.count(text));
+    let mut common = None;
+    for end in ENDS {
+        let before = format!("{end}{left}");
+        let n_before = count(&before);
+        for beginning in BEGINNINGS {
+            let after = format!("{right}{beginning}");
+            let extra = count(&format!("{before}{after}")) - n_before - count(&after);
+            if *common.get_or_insert(extra) != extra {
+                return None;
+            }
+        }
+    }
+    i32::try_from(common?).ok()
 }

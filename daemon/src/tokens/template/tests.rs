@@ -6,8 +6,7 @@ use ollm_protocol::content::{ContextFunction, ContextToolCall};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::learn::whole;
-use super::trim::Trim;
+use super::learn::{learn, probes, whole};
 use super::*;
 use crate::tokens::testing::vocabulary;
 use crate::tokens::{Counter, Engine, Exact, Tokenizer};

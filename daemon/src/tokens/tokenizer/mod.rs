@@ -14,6 +14,7 @@ use super::byte_level::ByteLevel;
 use super::gemma::Gemma;
 use super::sentence_piece::SentencePiece;
 use super::special::{Fragment, Specials};
+use super::split::pre_of;
 use super::vocab::Vocabulary;
 use super::words::{Count, Sink, Words};
 
@@ -164,7 +165,10 @@ impl Family {
                 Ok(Self::Gemma(Gemma::new(vocabulary, true)))
             }
             "gpt2" if pre == "sarvam-moe" => Ok(Self::Gemma(Gemma::new(vocabulary, false))),
-            "gpt2" => ByteLevel::new(vocabulary).map(Self::ByteLevel),
+            "gpt2" => match pre_of(pre) {
+                Some(pre) => Ok(Self::ByteLevel(ByteLevel::new(vocabulary, pre))),
+                None => Err(UnknownRule::Pre(pre.to_owned())),
+            },
             "llama" if vocabulary.architecture == "phi3" && vocabulary.name.is_none() => {
                 Err(UnknownRule::Name)
             }

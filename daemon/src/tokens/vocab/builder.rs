@@ -5,40 +5,12 @@
 //! **Source**: the keys and their meaning in llama.cpp's `llama-arch.cpp` and `llama_vocab::impl::load`.
 
 use super::texts::{TextIndex, Texts};
-use super::{Merge, Roles, Vocabulary, VocabularyError, stored};
+use super::vocabulary::{self, Kind, Merge, Roles, Vocabulary, VocabularyError};
 
 /// The most tokens of a vocabulary; the largest known has 262,144.
 const MAX_TOKENS: usize = 4 << 20;
 /// The most merges; the largest known has 514,906.
 const MAX_MERGES: usize = 16 << 20;
-
-/// What a token is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(in super::super) enum Kind {
-    Undefined = 0,
-    Normal = 1,
-    Unknown = 2,
-    Control = 3,
-    UserDefined = 4,
-    Unused = 5,
-    Byte = 6,
-}
-
-impl Kind {
-    /// The kind with a number of GGUF.
-    pub(in super::super) fn of(number: i64) -> Self {
-        match number {
-            1 => Self::Normal,
-            2 => Self::Unknown,
-            3 => Self::Control,
-            4 => Self::UserDefined,
-            5 => Self::Unused,
-            6 => Self::Byte,
-            _ => Self::Undefined,
-        }
-    }
-}
 
 /// The keys that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +210,7 @@ impl Builder {
             adds_space_prefix: self.adds_space_prefix,
             digest: blake3::Hash::from_bytes([0; 32]),
         };
-        vocabulary.digest = stored::digest(&vocabulary);
+        vocabulary.digest = vocabulary::digest(&vocabulary);
         Ok(vocabulary)
     }
 }

@@ -7,8 +7,8 @@
 
 use std::io::Read;
 
-use super::VocabularyError;
 use super::builder::{Builder, Key, Value};
+use super::vocabulary::VocabularyError;
 
 /// The longest text that is kept. Longer ones, such as chat templates, belong to keys that are skipped.
 const MAX_TEXT_BYTES: u64 = 1 << 20;

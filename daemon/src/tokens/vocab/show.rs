@@ -11,8 +11,8 @@ use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-use super::VocabularyError;
 use super::builder::{Builder, Key, Value};
+use super::vocabulary::VocabularyError;
 
 /// Reads all of `json`.
 pub(super) fn read(json: &[u8]) -> Result<Builder, VocabularyError> {

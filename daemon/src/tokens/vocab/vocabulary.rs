@@ -1,11 +1,168 @@
-//! The stored form of a vocabulary: `vocab/<digest>` of FORMAT.md.
+//! A vocabulary as a value, its stored form (`vocab/<digest>` in FORMAT.md), and the error of all readers.
 //!
-//! Must not know files. **Invariant**: what decodes is a vocabulary that could have been built; every other sequence
-//! of bytes is an error.
+//! Must not know files, JSON or GGUF.
+//!
+//! **Invariants**: every id is below the number of tokens, and every merge names a text that exists; the stored form
+//! decodes to a valid vocabulary or fails.
 
-use super::builder::Kind;
+use thiserror::Error;
+
 use super::texts::Texts;
-use super::{Merge, Roles, Vocabulary, VocabularyError};
+
+/// A merge: the text that it makes, and how many bytes of that are its left half. Its rank is its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct Merge {
+    pub(in super::super) text: u32,
+    pub(in super::super) left_bytes: u32,
+}
+
+/// The tokens that a model names by their role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Roles {
+    pub(in super::super) bos: Option<u32>,
+    pub(in super::super) eos: Option<u32>,
+    pub(in super::super) eot: Option<u32>,
+    pub(in super::super) eom: Option<u32>,
+    pub(in super::super) unknown: Option<u32>,
+    pub(in super::super) fim_prefix: Option<u32>,
+    pub(in super::super) fim_suffix: Option<u32>,
+    pub(in super::super) fim_middle: Option<u32>,
+    pub(in super::super) fim_pad: Option<u32>,
+    pub(in super::super) fim_repo: Option<u32>,
+    pub(in super::super) fim_separator: Option<u32>,
+}
+
+impl Roles {
+    pub(super) fn all_mut(&mut self) -> [&mut Option<u32>; 11] {
+        [
+            &mut self.bos,
+            &mut self.eos,
+            &mut self.eot,
+            &mut self.eom,
+            &mut self.unknown,
+            &mut self.fim_prefix,
+            &mut self.fim_suffix,
+            &mut self.fim_middle,
+            &mut self.fim_pad,
+            &mut self.fim_repo,
+            &mut self.fim_separator,
+        ]
+    }
+}
+
+/// What a model says of its tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Vocabulary {
+    /// `tokenizer.ggml.model`: the family.
+    pub(in super::super) model: String,
+    /// `tokenizer.ggml.pre`: the split rule; empty where the model names none.
+    pub(in super::super) pre: String,
+    /// `general.name`; `None` where it was left out, as a model server does.
+    pub(in super::super) name: Option<String>,
+    /// `general.architecture`.
+    pub(in super::super) architecture: String,
+    /// The tokens by id; behind them the texts that only merges make.
+    pub(in super::super) texts: Texts,
+    /// How many of the texts are tokens.
+    pub(in super::super) n_tokens: u32,
+    pub(in super::super) merges: Vec<Merge>,
+    /// One for each token, or none at all.
+    pub(in super::super) scores: Vec<f32>,
+    /// One for each token, or none at all.
+    pub(in super::super) kinds: Vec<Kind>,
+    pub(in super::super) roles: Roles,
+    pub(in super::super) adds_bos: Option<bool>,
+    pub(in super::super) adds_eos: Option<bool>,
+    pub(in super::super) adds_space_prefix: Option<bool>,
+    /// The hash of all of the above.
+    pub(in super::super) digest: blake3::Hash,
+}
+
+/// Why bytes are not a vocabulary.
+#[derive(Debug, Error)]
+pub enum VocabularyError {
+    /// The bytes are not what they were said to be.
+    #[error("not a vocabulary: {0}")]
+    Malformed(&'static str),
+    /// The JSON does not parse.
+    #[error("read the description of the model")]
+    Json(#[source] serde_json::Error),
+    /// The file cannot be read, or ends too early.
+    #[error("read the header of the model file")]
+    Io(#[source] std::io::Error),
+    /// The model says nothing of its tokens; a server leaves them out where it was not asked for all of them.
+    #[error("the model's description holds no tokens")]
+    NoTokens,
+    /// More or longer than any vocabulary.
+    #[error("the vocabulary has too many {0}")]
+    TooLarge(&'static str),
+    /// A stored vocabulary of another version of the daemon.
+    #[error("the stored vocabulary is of version {found}, this daemon writes {supported}")]
+    Version {
+        /// The version in the bytes.
+        found: u32,
+        /// The only one that is read.
+        supported: u32,
+    },
+    /// A stored vocabulary that is damaged.
+    #[error("the stored vocabulary does not match its checksum")]
+    Checksum,
+}
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(in super::super) enum Kind {
+    Undefined = 0,
+    Normal = 1,
+    Unknown = 2,
+    Control = 3,
+    UserDefined = 4,
+    Unused = 5,
+    Byte = 6,
+}
+
+impl Kind {
+    /// The kind with a number of GGUF.
+    pub(in super::super) fn of(number: i64) -> Self {
+        match number {
+            1 => Self::Normal,
+            2 => Self::Unknown,
+            3 => Self::Control,
+            4 => Self::UserDefined,
+            5 => Self::Unused,
+            6 => Self::Byte,
+            _ => Self::Undefined,
+        }
+    }
+}
+
+impl Vocabulary {
+    /// Reads what [`Self::to_bytes`] wrote.
+    ///
+    /// **Errors**: `Version` where another daemon wrote it, `Checksum` or `Malformed` where it is damaged.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, VocabularyError> {
+        decode(bytes)
+    }
+
+    /// The compact form for `vocab/<digest>`; FORMAT.md describes it.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// Says what the model is called, which a model server leaves out of its description.
+    #[must_use]
+    pub fn with_name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self.digest = digest(&self);
+        self
+    }
+
+    /// The number of tokens.
+    pub fn n_tokens(&self) -> u32 {
+        self.n_tokens
+    }
+}
 
 const MAGIC: &[u8; 8] = b"ollmvoc\n";
 /// Raised with every change of the form; a file of another version is read anew from the model.
@@ -18,7 +175,7 @@ pub(super) fn digest(vocabulary: &Vocabulary) -> blake3::Hash {
 }
 
 /// Magic, version, hash of the body, body.
-pub(super) fn encode(vocabulary: &Vocabulary) -> Vec<u8> {
+fn encode(vocabulary: &Vocabulary) -> Vec<u8> {
     let body = body(vocabulary);
     let mut bytes = Vec::with_capacity(body.len() + 64);
     bytes.extend_from_slice(MAGIC);
@@ -88,7 +245,7 @@ impl Writer {
 }
 
 /// The vocabulary in `bytes`.
-pub(super) fn decode(bytes: &[u8]) -> Result<Vocabulary, VocabularyError> {
+fn decode(bytes: &[u8]) -> Result<Vocabulary, VocabularyError> {
     let mut reader = Reader(bytes);
     if reader.take(MAGIC.len())? != MAGIC {
         return Err(VocabularyError::Malformed("the file is of another kind"));
