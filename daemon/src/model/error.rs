@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::InvalidHost;
+use super::host::InvalidHost;
 
 /// The longest words of a server that are repeated: its errors are a line or two, and what claims to be more is
 /// likely something else, such as a page.

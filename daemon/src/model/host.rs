@@ -19,6 +19,28 @@ pub(crate) struct Host {
     base_path: String,
 }
 
+/// Something that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    /// Hides a text.
+    pub(crate) const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text, for the one place that sends it.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(secret)")
+    }
+}
+
 /// A text that names no host. The text is not repeated, since it may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the address of the model server {problem}")]

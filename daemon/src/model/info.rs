@@ -1,6 +1,9 @@
 //! What a server says of its models. Values only.
 
-use super::KvGeometry;
+use std::fmt;
+
+/// Bytes of a number in the memory of a conversation: engines keep it in half precision unless told otherwise.
+const KV_NUMBER_BYTES: u64 = 2;
 
 /// A model in the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,6 +101,125 @@ pub(crate) struct RunningModel {
     pub expires_at: Option<String>,
 }
 
+/// The shape of a model's memory of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvGeometry {
+    /// Heads that keep keys and values, over all layers.
+    pub kv_heads: u64,
+    /// Numbers of one key.
+    pub key_length: u64,
+    /// Numbers of one value.
+    pub value_length: u64,
+}
+
+impl KvGeometry {
+    /// Bytes that each token of the window takes, in half precision.
+    ///
+    /// An upper bound: layers with a sliding window or without attention take less.
+    pub(crate) const fn bytes_per_token(&self) -> u64 {
+        self.kv_heads
+            .saturating_mul(self.key_length.saturating_add(self.value_length))
+            .saturating_mul(KV_NUMBER_BYTES)
+    }
+}
+
+/// A version as the server tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    text: String,
+    numbers: Option<(u32, u32, u32)>,
+}
+
+/// The engine behind the API, which decides what counts mean and what overflow does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Era {
+    /// Up to 0.3: a C++ server counts what it did not have cached.
+    LlamaCpp,
+    /// 0.4 to 0.24: runners in Go count the whole prompt.
+    GoRunner,
+    /// From 0.30: llama-server counts the whole prompt.
+    LlamaServer,
+}
+
+/// What a version can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Features {
+    /// `prompt_eval_count` is the whole prompt.
+    pub counts_whole_prompt: bool,
+    /// `truncate: false` is understood.
+    pub truncate: bool,
+    /// `think` is understood.
+    pub think: bool,
+    /// Capabilities of models are told.
+    pub capabilities: bool,
+    /// The running models tell their window.
+    pub running_window: bool,
+    /// The prompt can be rendered without being answered.
+    pub render: bool,
+}
+
+impl Version {
+    /// Reads a version; anything is one.
+    pub(crate) fn parse(text: &str) -> Self {
+        let text = text.trim();
+        let core = text.trim_start_matches('v').split(['-', '+']).next().unwrap_or_default();
+        let mut parts = core.split('.').map(str::parse::<u32>);
+        let numbers = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch)), None) => {
+                Some((major, minor, patch))
+            }
+            (Some(Ok(major)), Some(Ok(minor)), None, None) => Some((major, minor, 0)),
+            _ => None,
+        };
+        Self { text: text.to_owned(), numbers: numbers.filter(|numbers| *numbers != (0, 0, 0)) }
+    }
+
+    /// Whether it is this version or a later one.
+    fn has(&self, since: (u32, u32, u32)) -> bool {
+        self.numbers.is_none_or(|numbers| numbers >= since)
+    }
+
+    /// The engine behind it.
+    pub(crate) fn era(&self) -> Era {
+        if self.has((0, 30, 0)) {
+            Era::LlamaServer
+        } else if self.has((0, 4, 0)) {
+            Era::GoRunner
+        } else {
+            Era::LlamaCpp
+        }
+    }
+
+    /// What it can do.
+    pub(crate) fn features(&self) -> Features {
+        Features {
+            // 0.30.0 alone went back to counting what was not cached.
+            counts_whole_prompt: self.era() != Era::LlamaCpp && self.numbers != Some((0, 30, 0)),
+            truncate: self.has((0, 12, 6)),
+            think: self.has((0, 9, 0)),
+            capabilities: self.has((0, 6, 4)),
+            running_window: self.has((0, 10, 0)),
+            render: self.has((0, 11, 5)),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// The name that a server knows a model by: with a tag, and without the parts that are understood.
+///
+/// **Source**: `model.ParseName` of Ollama 0.33: host `registry.ollama.ai`, namespace `library`, tag `latest`.
+pub(crate) fn canonical(model: &str) -> String {
+    let model = model.strip_prefix("registry.ollama.ai/").unwrap_or(model);
+    let model = model.strip_prefix("library/").unwrap_or(model);
+    let last = model.rsplit('/').next().unwrap_or(model);
+    if last.contains(':') { model.to_owned() } else { format!("{model}:latest") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,5 +231,57 @@ mod tests {
         info.capabilities = vec!["completion".to_owned(), "tools".to_owned()];
         assert_eq!(info.can("tools"), Some(true));
         assert_eq!(info.can("thinking"), Some(false));
+    }
+
+    #[test]
+    fn eras_follow_the_numbers_and_the_unknown_is_new() {
+        let check = |text: &str, era| assert_eq!(Version::parse(text).era(), era, "{text}");
+        check("0.1.35", Era::LlamaCpp);
+        check("0.3.14", Era::LlamaCpp);
+        check("0.4.0-rc3", Era::GoRunner);
+        check("v0.24.1", Era::GoRunner);
+        check("0.30.0", Era::LlamaServer);
+        check("0.33.0-rc2", Era::LlamaServer);
+        check("1.0", Era::LlamaServer);
+        check("0.0.0", Era::LlamaServer);
+        check("dev", Era::LlamaServer);
+        check("", Era::LlamaServer);
+        check("0.3.1.4", Era::LlamaServer);
+    }
+
+    #[test]
+    fn features_begin_with_the_release_that_brought_them() {
+        let features = |text| Version::parse(text).features();
+        assert!(!features("0.3.14").counts_whole_prompt);
+        assert!(features("0.4.0").counts_whole_prompt);
+        assert!(!features("0.30.0").counts_whole_prompt);
+        assert!(features("0.30.1").counts_whole_prompt);
+        assert!(!features("0.12.5").truncate && features("0.12.6").truncate);
+        assert!(!features("0.8.0").think && features("0.9.0").think);
+        assert!(!features("0.6.3").capabilities && features("0.6.4").capabilities);
+        assert!(!features("0.9.6").running_window && features("0.10.0").running_window);
+        assert!(!features("0.11.4").render && features("0.11.5").render);
+        let new = features("nightly");
+        assert!(new.counts_whole_prompt && new.truncate && new.render);
+    }
+
+    #[test]
+    fn memory_follows_from_the_geometry() {
+        // Llama 3 8B: 32 layers with 8 heads of 128 numbers each are 128 KiB a token.
+        let llama = KvGeometry { kv_heads: 32 * 8, key_length: 128, value_length: 128 };
+        assert_eq!(llama.bytes_per_token(), 131_072);
+        assert_eq!(llama.bytes_per_token() * 8192, 1 << 30);
+        let endless = KvGeometry { kv_heads: u64::MAX, key_length: 1, value_length: 1 };
+        assert_eq!(endless.bytes_per_token(), u64::MAX);
+    }
+
+    #[test]
+    fn names_mean_the_same_model() {
+        let check = |name: &str, expect: &str| assert_eq!(canonical(name), expect);
+        check("qwen3", "qwen3:latest");
+        check("qwen3:8b", "qwen3:8b");
+        check("registry.ollama.ai/library/qwen3", "qwen3:latest");
+        check("hf.co/someone/model:Q4_K_M", "hf.co/someone/model:Q4_K_M");
+        check("host:5000/someone/model", "host:5000/someone/model:latest");
     }
 }

@@ -1,20 +1,20 @@
 //! The handle on models: the server in force, its queues and windows, and what was learned of it.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ollm_protocol::Timestamp;
 use tokio::time::Instant;
 
-use super::loads::{Loads, canonical};
+use super::backend::{Backend, Timeouts};
+use super::chat::WarmRequest;
+use super::error::{ModelError, Phase, Target};
+use super::host::{Host, InvalidHost, Secret};
+use super::info::{ModelInfo, RunningModel, canonical};
 use super::ollama::Ollama;
 use super::queue::{Priority, Queues};
-use super::{
-    Backend, Host, InvalidHost, ModelError, ModelInfo, Phase, RunningModel, Target, Timeouts,
-    WarmRequest, Window, advise, clamp_window,
-};
+use super::window::{Loads, Window, advise, clamp_window};
 use crate::clock::Clock;
 use crate::shutdown::Tasks;
 
@@ -27,28 +27,6 @@ const FIRST_STATUS: Duration = Duration::from_millis(100);
 const INFO_FRESH: Duration = Duration::from_secs(300);
 /// Most models that are remembered; beyond, all are forgotten.
 const MAX_INFOS: usize = 64;
-
-/// Something that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
-
-impl Secret {
-    /// Hides a text.
-    pub(crate) const fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// The text, for the one place that sends it.
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("(secret)")
-    }
-}
 
 /// How models are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::loads::canonical;
+use super::info::canonical;
 
 /// How urgent a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

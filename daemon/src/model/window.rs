@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::RunningModel;
+use super::info::{KvGeometry, RunningModel, canonical};
 
 /// The smallest window that any engine takes.
 const MIN_WINDOW: u32 = 4;
@@ -15,9 +15,6 @@ const FREE_TOKENS: u32 = 1;
 /// The smallest window that is worth recommending, and the step of recommendations.
 const ADVICE_MIN: u64 = 2048;
 const ADVICE_STEP: u64 = 1024;
-/// Bytes of a number in the memory of a conversation: engines keep it in half precision unless told otherwise.
-const KV_NUMBER_BYTES: u64 = 2;
-
 /// The window of a model, as it was asked for and as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
@@ -62,28 +59,6 @@ pub(crate) fn cap_num_predict(
     NonZeroU32::new(wanted.min(room))
 }
 
-/// The shape of a model's memory of a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KvGeometry {
-    /// Heads that keep keys and values, over all layers.
-    pub kv_heads: u64,
-    /// Numbers of one key.
-    pub key_length: u64,
-    /// Numbers of one value.
-    pub value_length: u64,
-}
-
-impl KvGeometry {
-    /// Bytes that each token of the window takes, in half precision.
-    ///
-    /// An upper bound: layers with a sliding window or without attention take less.
-    pub(crate) const fn bytes_per_token(&self) -> u64 {
-        self.kv_heads
-            .saturating_mul(self.key_length.saturating_add(self.value_length))
-            .saturating_mul(KV_NUMBER_BYTES)
-    }
-}
-
 /// What a person should know of where a loaded model lies.
 ///
 /// `None` when all of it is in the memory of the graphics processor.
@@ -107,6 +82,65 @@ pub(crate) fn advise(running: &RunningModel, geometry: Option<KvGeometry>) -> Op
         text.push_str(&format!("; a window of {window} tokens might fit"));
     }
     Some(text)
+}
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The windows in force, by model.
+#[derive(Debug, Default)]
+pub(crate) struct Loads(Mutex<HashMap<String, u32>>);
+
+/// How a window came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    /// It was in force already.
+    Kept,
+    /// It is the first one, as it was asked for.
+    Begun,
+    /// It is the first one, and the server has the model loaded with it, which is enough.
+    Adopted,
+    /// More was needed than was in force; the server will load the model again.
+    Grown {
+        /// The window until now.
+        from: u32,
+    },
+}
+
+/// The window to send, and how it came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Agreed {
+    /// The window in tokens.
+    pub num_ctx: u32,
+    /// How it came about.
+    pub how: Agreement,
+}
+
+impl Loads {
+    /// The window to send for a model that somebody needs `wanted` tokens of, which is already clamped.
+    ///
+    /// `loaded` is the window that the server has the model loaded with, where it does.
+    pub(crate) fn agree(&self, model: &str, wanted: u32, loaded: Option<u32>) -> Agreed {
+        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (num_ctx, how) = match (windows.get(&canonical(model)).copied(), loaded) {
+            (Some(current), _) if current >= wanted => (current, Agreement::Kept),
+            (Some(current), _) => (wanted, Agreement::Grown { from: current }),
+            (None, Some(loaded)) if loaded >= wanted => (loaded, Agreement::Adopted),
+            (None, _) => (wanted, Agreement::Begun),
+        };
+        windows.insert(canonical(model), num_ctx);
+        Agreed { num_ctx, how }
+    }
+
+    /// The window in force.
+    pub(crate) fn current(&self, model: &str) -> Option<u32> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&canonical(model)).copied()
+    }
+
+    /// Forgets all of them: another server has other models.
+    pub(crate) fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
 }
 
 #[cfg(test)]
@@ -148,16 +182,6 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_from_the_geometry() {
-        // Llama 3 8B: 32 layers with 8 heads of 128 numbers each are 128 KiB a token.
-        let llama = KvGeometry { kv_heads: 32 * 8, key_length: 128, value_length: 128 };
-        assert_eq!(llama.bytes_per_token(), 131_072);
-        assert_eq!(llama.bytes_per_token() * 8192, 1 << 30);
-        let endless = KvGeometry { kv_heads: u64::MAX, key_length: 1, value_length: 1 };
-        assert_eq!(endless.bytes_per_token(), u64::MAX);
-    }
-
-    #[test]
     fn advice_names_a_window_that_might_fit() {
         let geometry = KvGeometry { kv_heads: 256, key_length: 128, value_length: 128 };
         let check = |size: u64, vram: u64, effective, expect: Option<&str>| {
@@ -192,5 +216,23 @@ mod tests {
         assert_eq!(window(None).warning(), None);
         let warning = "the server uses a window of 4096 tokens instead of 8192";
         assert_eq!(window(Some(4096)).warning().as_deref(), Some(warning));
+    }
+
+    #[test]
+    fn a_window_is_kept_and_only_grows_by_need() {
+        let loads = Loads::default();
+        let agree = |model, wanted, loaded| {
+            let Agreed { num_ctx, how } = loads.agree(model, wanted, loaded);
+            (num_ctx, how)
+        };
+        assert_eq!(agree("a", 4096, None), (4096, Agreement::Begun));
+        assert_eq!(agree("a:latest", 4096, Some(9999)), (4096, Agreement::Kept));
+        assert_eq!(agree("library/a", 2048, None), (4096, Agreement::Kept));
+        assert_eq!(agree("a", 8192, None), (8192, Agreement::Grown { from: 4096 }));
+        assert_eq!(agree("a", 4096, None), (8192, Agreement::Kept));
+        assert_eq!(agree("a:7b", 4096, Some(8192)), (8192, Agreement::Adopted));
+        assert_eq!(agree("b", 4096, Some(2048)), (4096, Agreement::Begun));
+        loads.clear();
+        assert_eq!(loads.current("b"), None);
     }
 }

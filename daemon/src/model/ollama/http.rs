@@ -13,9 +13,11 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValu
 use reqwest::{Client, Method, Response, redirect};
 use tokio::time::{Instant, timeout_at};
 
-use super::refusal::refusal;
+use super::error_response::refusal;
 use crate::clock::Clock;
-use crate::model::{Host, ModelError, Phase, Secret, Target, Timeouts};
+use crate::model::backend::Timeouts;
+use crate::model::error::{self, ModelError, Phase, Target};
+use crate::model::host::{Host, Secret};
 
 /// How often a request is sent at most.
 const TRIES: u32 = 3;
@@ -278,7 +280,7 @@ fn innermost(error: &reqwest::Error) -> String {
     }
     let text = cause.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
-    crate::model::error::said(&text.to_lowercase())
+    error::said(&text.to_lowercase())
 }
 
 /// Whether what came back is not even HTTP.

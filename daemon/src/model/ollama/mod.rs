@@ -1,8 +1,7 @@
 //! Ollama over HTTP, versions 0.1.35 and later.
 
+mod error_response;
 mod http;
-mod ndjson;
-mod refusal;
 mod stream;
 mod wire;
 
@@ -14,11 +13,11 @@ use serde::de::DeserializeOwned;
 
 use self::http::{Call, Http};
 use self::stream::OllamaStream;
-use super::loads::canonical;
-use super::{
-    Answer, Backend, ChatRequest, ChatStream, Host, ListedModel, ModelError, ModelInfo, Phase,
-    RunningModel, Secret, Target, Timeouts, Version, WarmRequest,
-};
+use super::backend::{Answer, Backend, ChatStream, Timeouts};
+use super::chat::{ChatRequest, WarmRequest};
+use super::error::{ModelError, Phase, Target};
+use super::host::{Host, Secret};
+use super::info::{ListedModel, ModelInfo, RunningModel, Version, canonical};
 use crate::clock::Clock;
 
 /// The largest answer that is not streamed: a vocabulary with its scores has about 13 MB.

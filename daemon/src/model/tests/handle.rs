@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::loads::Agreement;
 use crate::model::models::LoadReport;
+use crate::model::window::Agreement;
 use crate::shutdown::Tasks;
 
 fn settings(host: String) -> ModelSettings {

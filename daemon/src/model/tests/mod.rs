@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use ollm_protocol::content::{ContextMessage, Role};
 
-use super::chat::{ChatDelta, ChatEnd};
+use super::chat::WarmRequest;
+use super::host::Host;
+use super::info::HiddenMessage;
 use super::ollama::Ollama;
-use super::options::Sampling;
+use super::window::Window;
 use super::*;
 use crate::clock::Clock;
 

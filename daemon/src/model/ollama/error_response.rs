@@ -5,8 +5,7 @@
 
 use serde_json::Value;
 
-use crate::model::error::{Capability, said};
-use crate::model::{ModelError, Target};
+use crate::model::error::{Capability, ModelError, Target, said};
 
 /// What a model's process says when it does not come up or dies.
 const LOAD_TEXTS: &[&str] = &[
