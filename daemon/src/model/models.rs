@@ -1,10 +1,11 @@
 //! The handle on models: the server in force, its queues and windows, and what was learned of it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use hashlink::LruCache;
 use ollm_protocol::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::backend::{Backend, Timeouts};
@@ -25,7 +26,7 @@ const STATUS_FRESH: Duration = Duration::from_secs(5);
 const FIRST_STATUS: Duration = Duration::from_millis(100);
 /// How long what a model is stays known. It changes when somebody makes another of the same name.
 const INFO_FRESH: Duration = Duration::from_secs(300);
-/// Most models that are remembered; beyond, all are forgotten.
+/// Maximum number of models whose info is remembered.
 const MAX_INFOS: usize = 64;
 
 /// How models are reached.
@@ -84,7 +85,7 @@ struct State {
     generation: u64,
     status: Option<(ServerStatus, Instant)>,
     asking: bool,
-    infos: HashMap<String, (Arc<ModelInfo>, Instant)>,
+    infos: LruCache<String, (Arc<ModelInfo>, Instant)>,
 }
 
 impl Models {
@@ -96,7 +97,7 @@ impl Models {
             generation: 0,
             status: None,
             asking: false,
-            infos: HashMap::new(),
+            infos: LruCache::new(MAX_INFOS),
         };
         Self(Arc::new(Shared {
             clock,
@@ -148,9 +149,6 @@ impl Models {
         let info = Arc::new(backend.show(model).await?);
         let mut state = self.state();
         if state.generation == generation {
-            if state.infos.len() >= MAX_INFOS {
-                state.infos.clear();
-            }
             state.infos.insert(model.to_owned(), (Arc::clone(&info), Instant::now()));
         }
         Ok(info)
@@ -268,7 +266,7 @@ impl Models {
 
     /// Short sections only; never held across an await.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 

@@ -7,8 +7,9 @@
 //! ticket that is dropped, waiting or admitted, leaves no trace.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::info::canonical;
@@ -72,7 +73,7 @@ impl Queues {
     pub(crate) fn enter(&self, model: &str, priority: Priority, holder: &str) -> Ticket {
         let model = canonical(model);
         let changed = Arc::new(Notify::new());
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.last_id += 1;
         let id = state.last_id;
         let places = &mut state.lines.entry(model.clone()).or_default().places;
@@ -85,16 +86,12 @@ impl Queues {
         drop(state);
         Ticket { queues: self.clone(), model, id, changed }
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Ticket {
     /// What is before this ticket.
     pub(crate) fn ahead(&self) -> Ahead {
-        let state = self.queues.state();
+        let state = self.queues.0.lock();
         let places = state.lines.get(&self.model).map_or(&[][..], |line| &line.places);
         Ahead {
             count: places.iter().position(|place| place.id == self.id).unwrap_or(0),
@@ -116,7 +113,7 @@ impl Ticket {
 
     /// Whether a chat waits behind this ticket, so that a side call may want to give way.
     pub(crate) fn chat_waits(&self) -> bool {
-        let state = self.queues.state();
+        let state = self.queues.0.lock();
         let line = state.lines.get(&self.model);
         line.is_some_and(|line| {
             let chat = |place: &Place| place.priority == Priority::Chat && place.id != self.id;
@@ -127,7 +124,7 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.queues.state();
+        let mut state = self.queues.0.lock();
         let Some(line) = state.lines.get_mut(&self.model) else { return };
         line.places.retain(|place| place.id != self.id);
         // A stored permit wakes who is not waiting right now, so nobody can miss its turn.
@@ -171,7 +168,7 @@ mod tests {
         drop(second_chat);
         assert!(is_admitted(&second));
         drop(second);
-        assert!(queues.state().lines.keys().eq(["other:latest"]));
+        assert!(queues.0.lock().lines.keys().eq(["other:latest"]));
     }
 
     #[test]

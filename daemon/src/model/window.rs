@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use parking_lot::Mutex;
+
 use super::info::{KvGeometry, RunningModel, canonical};
 
 /// The smallest window that any engine takes.
@@ -85,7 +87,6 @@ pub(crate) fn advise(running: &RunningModel, geometry: Option<KvGeometry>) -> Op
 }
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// The windows in force, by model.
 #[derive(Debug, Default)]
@@ -121,7 +122,7 @@ impl Loads {
     ///
     /// `loaded` is the window that the server has the model loaded with, where it does.
     pub(crate) fn agree(&self, model: &str, wanted: u32, loaded: Option<u32>) -> Agreed {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.0.lock();
         let (num_ctx, how) = match (windows.get(&canonical(model)).copied(), loaded) {
             (Some(current), _) if current >= wanted => (current, Agreement::Kept),
             (Some(current), _) => (wanted, Agreement::Grown { from: current }),
@@ -134,12 +135,12 @@ impl Loads {
 
     /// The window in force.
     pub(crate) fn current(&self, model: &str) -> Option<u32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&canonical(model)).copied()
+        self.0.lock().get(&canonical(model)).copied()
     }
 
     /// Forgets all of them: another server has other models.
     pub(crate) fn clear(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.lock().clear();
     }
 }
 

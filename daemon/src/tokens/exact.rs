@@ -3,10 +3,11 @@
 //! **Invariant**: the head and the messages of a conversation that is covered sum up to what the engine counts for the
 //! whole prompt.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use hashlink::LruCache;
 use ollm_protocol::content::{ContextMessage, Role};
+use parking_lot::Mutex;
 
 use super::estimate::MESSAGE_OVERHEAD_TOKENS;
 use super::template::learn::whole;
@@ -15,7 +16,7 @@ use super::tokenizer::Tokenizer;
 
 /// Shorter texts are counted faster than they are looked up.
 const MIN_REMEMBERED_BYTES: usize = 256;
-/// Most counts that are remembered, some 40 bytes each; beyond, all are forgotten.
+/// Maximum number of remembered counts, about 100 bytes each.
 const MAX_REMEMBERED: usize = 1 << 14;
 
 /// A tokenizer that remembers what it counted, because every build counts the same messages again.
@@ -24,14 +25,15 @@ pub(crate) struct Engine {
     tokenizer: Tokenizer,
     identity: Arc<str>,
     /// By hash of the text. Held only for looking up and for adding one.
-    counted: Mutex<HashMap<[u8; 32], u32>>,
+    counted: Mutex<LruCache<[u8; 32], u32>>,
 }
 
 impl Engine {
     /// With nothing counted yet.
     pub(crate) fn new(tokenizer: Tokenizer) -> Self {
         let identity = tokenizer.identity().into();
-        Self { tokenizer, identity, counted: Mutex::default() }
+        let counted = Mutex::new(LruCache::new(MAX_REMEMBERED));
+        Self { tokenizer, identity, counted }
     }
 
     /// What it counts with.
@@ -49,16 +51,11 @@ impl Engine {
             return self.tokenizer.count(text);
         }
         let hash = *blake3::hash(text.as_bytes()).as_bytes();
-        let counted = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = counted().get(&hash) {
+        if let Some(known) = self.counted.lock().get(&hash) {
             return *known;
         }
         let tokens = self.tokenizer.count(text);
-        let mut counted = counted();
-        if counted.len() >= MAX_REMEMBERED {
-            counted.clear();
-        }
-        counted.insert(hash, tokens);
+        self.counted.lock().insert(hash, tokens);
         tokens
     }
 }

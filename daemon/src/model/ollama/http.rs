@@ -6,9 +6,10 @@
 //! **Invariants**: what is retried was refused before the server could begin, a refused connection or status 503;
 //! redirects are not followed; between this process and this machine there is no proxy.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Client, Method, Response, redirect};
 use tokio::time::{Instant, timeout_at};
@@ -105,7 +106,7 @@ impl Http {
 
     /// Gives the client back when it was not used for a while. Answers that are under way keep theirs.
     pub(super) fn rest(&self) -> bool {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         let unused = pool.as_ref().is_some_and(|pool| pool.used_at.elapsed() >= UNUSED);
         if unused {
             *pool = None;
@@ -214,7 +215,7 @@ impl Http {
 
     /// The client, made when it is first needed.
     fn client(&self, to: &Target) -> Result<Client, ModelError> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = self.pool.lock();
         if let Some(pool) = pool.as_mut() {
             pool.used_at = Instant::now();
             return Ok(pool.client.clone());

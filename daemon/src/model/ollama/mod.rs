@@ -5,9 +5,10 @@ mod http;
 mod stream;
 mod wire;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
@@ -58,7 +59,7 @@ impl Ollama {
         };
         let answer = asked.await;
         if answer.as_ref().is_err_and(is_away) {
-            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *self.version.lock() = None;
         }
         answer
     }
@@ -72,13 +73,13 @@ impl Ollama {
     }
 
     async fn ask_version(&self) -> Result<Version, ModelError> {
-        let known = self.version.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = self.version.lock().clone();
         if let Some(version) = known {
             return Ok(version);
         }
         let body: wire::VersionBody = self.get("/api/version", self.http.timeouts().answer).await?;
         let version = Version::parse(&body.version);
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.clone());
+        *self.version.lock() = Some(version.clone());
         Ok(version)
     }
 
@@ -132,7 +133,7 @@ impl Ollama {
         let sent = self.http.send(&call, Phase::FirstToken, first_token).await;
         let (response, first) = sent.inspect_err(|error| {
             if is_away(error) {
-                *self.version.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                *self.version.lock() = None;
             }
         })?;
         Ok(Box::new(OllamaStream::new(call.to, version, response, first, idle)))

@@ -2,8 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
 /// What is done on a connection, one after the other.
@@ -91,14 +92,14 @@ impl Server {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let connection = {
-                    let mut seen = all.seen.lock().expect("unharmed");
+                    let mut seen = all.seen.lock();
                     seen.connections += 1;
                     seen.connections
                 };
                 let (shared, script) = (Arc::clone(&all), Arc::clone(&script));
                 std::thread::spawn(move || {
                     let served = serve(stream, connection, version, &shared, &*script);
-                    let mut seen = shared.seen.lock().expect("unharmed");
+                    let mut seen = shared.seen.lock();
                     seen.left += usize::from(served.is_err() || served.is_ok_and(|left| left));
                     shared.changed.notify_all();
                 });
@@ -113,14 +114,14 @@ impl Server {
 
     /// The requests so far, those for the version left out.
     pub(super) fn requests(&self) -> Vec<Request> {
-        let seen = self.shared.seen.lock().expect("unharmed");
+        let seen = self.shared.seen.lock();
         let asked = |request: &&Request| request.line != "GET /api/version";
         seen.requests.iter().filter(asked).cloned().collect()
     }
 
     /// How many bytes of floods were taken.
     pub(super) fn flooded(&self) -> usize {
-        self.shared.seen.lock().expect("unharmed").flooded
+        self.shared.seen.lock().flooded
     }
 
     /// Waits until a client left in the middle of something.
@@ -129,10 +130,9 @@ impl Server {
     pub(super) async fn wait_for_leaving(&self) {
         let shared = Arc::clone(&self.shared);
         let waited = tokio::task::spawn_blocking(move || {
-            let seen = shared.seen.lock().expect("unharmed");
+            let mut seen = shared.seen.lock();
             let still = |seen: &mut Seen| seen.left == 0;
-            let left = shared.changed.wait_timeout_while(seen, super::LONG, still);
-            left.expect("unharmed").1.timed_out()
+            shared.changed.wait_while_for(&mut seen, still, super::LONG).timed_out()
         });
         assert!(!waited.await.expect("waits"), "the client is still there");
     }
@@ -149,7 +149,7 @@ fn serve(
     stream.set_nodelay(true)?;
     while let Some(request) = read(&mut stream, connection)? {
         let number = {
-            let mut seen = shared.seen.lock().expect("unharmed");
+            let mut seen = shared.seen.lock();
             seen.requests.push(request.clone());
             let asked = |request: &&Request| request.line != "GET /api/version";
             seen.requests.iter().filter(asked).count()
@@ -187,7 +187,7 @@ fn flood(stream: &mut TcpStream, bytes: usize, shared: &Shared) -> std::io::Resu
         write!(stream, "{:x}\r\n", piece.len())?;
         stream.write_all(&piece)?;
         stream.write_all(b"\r\n")?;
-        shared.seen.lock().expect("unharmed").flooded += piece.len();
+        shared.seen.lock().flooded += piece.len();
     }
     Ok(())
 }

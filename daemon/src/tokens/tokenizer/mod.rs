@@ -6,8 +6,7 @@
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::byte_level::ByteLevel;
@@ -123,16 +122,11 @@ impl Tokenizer {
             Family::Gemma(family) => family.heap_bytes(),
             Family::SentencePiece(family) => family.heap_bytes(),
         };
-        family + self.idle().iter().map(Words::heap_bytes).sum::<usize>()
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Words>> {
-        // Buffers are not given back by a thread that panicked, so what is here is whole.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        family + self.idle.lock().iter().map(Words::heap_bytes).sum::<usize>()
     }
 
     fn run<S: Sink>(&self, text: &str, add_special: bool, sink: &mut S) {
-        let mut words = self.idle().pop().unwrap_or_default();
+        let mut words = self.idle.lock().pop().unwrap_or_default();
         let around = |id: Option<u32>| id.filter(|_| add_special);
         sink.take(around(self.bos).as_slice());
         let text = text.as_bytes();
@@ -149,7 +143,7 @@ impl Tokenizer {
         }
         sink.take(around(self.eos).as_slice());
         words.shrink();
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if idle.len() < KEPT_BUFFERS {
             idle.push(words);
         }
