@@ -11,7 +11,7 @@ use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
 use crate::clock::Clock;
 use crate::session::{Birth, Change, Draft, Observer, Sessions, SessionsOptions};
 use crate::tokens::Counter;
-pub use crate::tokens::{Tokenizer, UnknownRule, Vocabulary, VocabularyError};
+pub use crate::tokens::{Tokenizer, TokenizerError, Vocabulary, VocabularyError};
 
 /// Sessions of a directory, as the daemon holds them, told to nobody.
 #[derive(Clone)]

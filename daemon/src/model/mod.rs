@@ -1,7 +1,7 @@
 //! The connection to a model server: its models, their properties, and streamed answers.
 //!
 //! [`Models`] is the handle that the rest of the daemon uses: the server in use, one queue and one window per model,
-//! and cached reports of the server. [`Backend`] is a model server in words of the domain, and `ollama` implements it
+//! and cached reports of the server. [`backend::Backend`] is a model server in words of the domain, and `ollama` implements it
 //! over HTTP. Must not know sessions, contexts or prompts.
 //!
 //! **Invariants**: only the server's own end marker is success; nothing is retried after the first byte of an
@@ -19,7 +19,7 @@ mod queue;
 mod tests;
 mod window;
 
-pub(crate) use backend::{Backend, ChatStream, Timeouts};
+pub(crate) use backend::{ChatStream, Timeouts};
 pub(crate) use chat::{
     AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, LengthCause, PromptCount,
     Sampling, Think,

@@ -12,48 +12,50 @@ use ollm_protocol::content::{
 };
 use serde_json::Value;
 
-use super::calibration::{Calibration, Column, Parts};
+use super::calibration::{Calibration, InexactParts, PartKind};
 use super::estimate::{
     self, ESTIMATE_MARGIN_DIVISOR, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS,
 };
-use super::exact::Exact;
+use super::exact::ExactCounter;
 
-/// Names the estimate beside its counts.
-const ESTIMATE: &str = "estimate-v1";
+/// Tokens of the longest pair of delimiters around a summary or another inserted text, with their line breaks.
+const DELIMITER_TOKENS: u32 = 12;
+/// The identity of estimated counts.
+const ESTIMATE_IDENTITY: &str = "estimate-v1";
 
-/// Counts tokens as one model does; a cheap clone.
+/// Counts tokens as one model does; cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter {
-    exact: Option<Arc<Exact>>,
-    /// What the server's counts taught; used for the prompts that are not counted exactly.
+    exact: Option<Arc<ExactCounter>>,
+    /// Corrects prompts that cannot be counted exactly.
     calibration: Option<Arc<Calibration>>,
 }
 
 impl Counter {
-    /// Counts without a vocabulary.
+    /// The counter for models without a vocabulary.
     pub(crate) const ESTIMATE: Self = Self { exact: None, calibration: None };
 
-    /// Counts with a model's own vocabulary, and with its template where that is known.
-    pub(crate) fn exact(exact: Exact) -> Self {
+    /// Creates a counter with a model's vocabulary and, if known, its template.
+    pub(crate) fn exact(exact: ExactCounter) -> Self {
         Self { exact: Some(Arc::new(exact)), calibration: None }
     }
 
-    /// The same with what the server's counts taught, or without.
+    /// Replaces the calibration.
     pub(crate) fn calibrated(self, calibration: Option<Arc<Calibration>>) -> Self {
         Self { calibration, ..self }
     }
 
-    /// Whether texts are counted with the model's own vocabulary.
-    pub(crate) const fn knows_texts(&self) -> bool {
+    /// Returns whether texts are counted with the model's vocabulary.
+    pub(crate) const fn has_vocabulary(&self) -> bool {
         self.exact.is_some()
     }
 
-    /// Names the tokenizer whose counts these are; stored beside every count.
+    /// Returns the name of the tokenizer, which is stored beside every count.
     pub(crate) fn identity(&self) -> Arc<str> {
-        self.exact.as_ref().map_or_else(|| ESTIMATE.into(), |exact| exact.identity())
+        self.exact.as_ref().map_or_else(|| ESTIMATE_IDENTITY.into(), |exact| exact.identity())
     }
 
-    /// How far counts of texts and plain messages can be trusted.
+    /// Returns how exact counts of messages without tool calls and images are.
     pub(crate) fn kind(&self) -> CountKind {
         match &self.exact {
             None => CountKind::Estimated,
@@ -62,7 +64,7 @@ impl Counter {
         }
     }
 
-    /// How far the count of a whole conversation can be trusted.
+    /// Returns how exact the count of a conversation is.
     pub(crate) fn kind_of(&self, messages: &[ContextMessage]) -> CountKind {
         match &self.exact {
             Some(exact) if !exact.covers(messages) => CountKind::Calibrated,
@@ -71,7 +73,7 @@ impl Counter {
         }
     }
 
-    /// How far the count of a text by itself can be trusted.
+    /// Returns how exact the count of a text is.
     pub(crate) const fn kind_of_text(&self) -> CountKind {
         match &self.exact {
             Some(_) => CountKind::Exact,
@@ -79,27 +81,27 @@ impl Counter {
         }
     }
 
-    /// Tokens of a text; 0 for the empty one.
+    /// Counts the tokens of a text; 0 for the empty text.
     pub(crate) fn count_text(&self, text: &str) -> u32 {
-        self.exact.as_ref().map_or_else(|| estimate::count(text), |exact| exact.text(text))
+        self.exact.as_ref().map_or_else(|| estimate::count(text), |exact| exact.count_text(text))
     }
 
-    /// Tokens of a JSON value as a template writes it.
-    pub(crate) fn count_json(&self, value: &Value) -> u32 {
+    /// Counts the tokens of a JSON value; 0 for null.
+    fn count_json(&self, value: &Value) -> u32 {
         match value {
             Value::Null => 0,
             value => self.count_text(&value.to_string()),
         }
     }
 
-    /// Tokens of one recorded message as it enters a context: thinking stays out.
+    /// Counts the tokens of a recorded message as it enters a context, without thinking.
     pub(crate) fn count_message(&self, message: &Message) -> u32 {
-        let plain = message.parts.iter().all(|part| matches!(part, Part::Text { .. }));
-        if plain && let Some(exact) = &self.exact {
-            return exact.turn(message.role, &message.plain_text());
+        let is_text = message.parts.iter().all(|part| matches!(part, Part::Text { .. }));
+        if is_text && let Some(exact) = &self.exact {
+            return exact.count_turn(message.role, &message.plain_text());
         }
-        let around = self.count_around(message.role);
-        message.parts.iter().fold(around, |sum, part| {
+        let overhead = self.count_turn(message.role, "");
+        message.parts.iter().fold(overhead, |sum, part| {
             sum.saturating_add(match part {
                 Part::Text { text } => self.count_text(text),
                 Part::Thinking { .. } => 0,
@@ -109,19 +111,22 @@ impl Counter {
         })
     }
 
-    /// Tokens of an executed tool call, the call itself included.
+    /// Counts the tokens of an executed tool call and its result.
     ///
-    /// Where an assistant message already made the call only the result enters, so this is an upper bound.
-    pub(crate) fn count_tool_call(&self, call: &ToolCall) -> u32 {
-        self.count_around(Role::Assistant)
-            .saturating_add(self.count_around(Role::Tool))
+    /// This is an upper bound: if an assistant message already contains the call, only the result is added.
+    fn count_tool_call(&self, call: &ToolCall) -> u32 {
+        self.count_turn(Role::Assistant, "")
+            .saturating_add(self.count_turn(Role::Tool, ""))
             .saturating_add(self.count_call(&call.name, &call.args))
             .saturating_add(self.count_text(&call.result.llm_content))
     }
 
-    /// Tokens that a record costs in a context as it is rendered; 0 for one that never enters.
+    /// Counts the tokens that a record adds to a rendered context; 0 for a record that never enters one.
     pub(crate) fn count_record(&self, body: &RecordBody) -> u32 {
-        let turn = |text: &str| self.count_around(Role::User).saturating_add(self.count_note(text));
+        let turn = |text: &str| {
+            let overhead = self.count_turn(Role::User, "").saturating_add(DELIMITER_TOKENS);
+            overhead.saturating_add(self.count_text(text))
+        };
         match body {
             RecordBody::Message(message) => self.count_message(message),
             RecordBody::ToolCall(call) => self.count_tool_call(call),
@@ -135,18 +140,15 @@ impl Counter {
         }
     }
 
-    /// Tokens of a user turn that stands for no record.
+    /// Counts the tokens of a user message that is not recorded.
     pub(crate) fn count_user_text(&self, text: &str) -> u32 {
-        match &self.exact {
-            Some(exact) => exact.turn(Role::User, text),
-            None => MESSAGE_OVERHEAD_TOKENS.saturating_add(self.count_text(text)),
-        }
+        self.count_turn(Role::User, text)
     }
 
-    /// Tokens of the last of some messages of a conversation, which `next` follows.
+    /// Counts the tokens of the last of some messages of a conversation, which `next` follows.
     ///
-    /// `has_system`: a system message stands before them. What the template puts before the first message is no part
-    /// of it: [`Self::count_head`] has that.
+    /// `has_system`: a system message precedes `messages`. The template's text before the first message is not
+    /// included, because [`Self::count_head`] counts it.
     pub(crate) fn count_last(
         &self,
         messages: &[ContextMessage],
@@ -154,131 +156,139 @@ impl Counter {
         has_system: bool,
     ) -> u32 {
         let Some(last) = messages.last() else { return 0 };
-        let exact = self.exact.as_ref().and_then(|exact| exact.last(messages, next, has_system));
+        let exact =
+            self.exact.as_ref().and_then(|exact| exact.count_last(messages, next, has_system));
         exact.unwrap_or_else(|| {
             let tokens = self.count_context_message(last);
-            let mut parts = Parts::default();
-            self.note_message(last, tokens, &mut parts);
+            let mut parts = InexactParts::default();
+            self.add_message(last, tokens, &mut parts);
             self.corrected(&parts, tokens)
         })
     }
 
-    /// Tokens of the system message, with what a template puts before every conversation; then those of the tools.
+    /// Counts the tokens before the first message, including the system message, and the tokens of the tools.
     pub(crate) fn count_head(
         &self,
         system: Option<&ContextMessage>,
         tools: &[Value],
     ) -> (u32, u32) {
-        let exact = self.exact.as_ref().and_then(|exact| exact.head(system, !tools.is_empty()));
+        let exact =
+            self.exact.as_ref().and_then(|exact| exact.count_head(system, !tools.is_empty()));
         if let Some((head, Some(tool_tokens))) = exact {
             return (head, tool_tokens);
         }
-        let own = || system.map_or(0, |message| self.count_context_message(message));
-        let head = exact.map_or_else(own, |(head, _)| head);
+        let system_tokens = || system.map_or(0, |message| self.count_context_message(message));
+        let head = exact.map_or_else(system_tokens, |(head, _)| head);
         let tool_tokens = self.count_tools(tools);
-        let mut parts = Parts::default();
-        self.note_head(head.saturating_add(tool_tokens), &mut parts);
+        let mut parts = InexactParts::default();
+        self.add_head(head.saturating_add(tool_tokens), &mut parts);
         (self.corrected(&parts, head), tool_tokens)
     }
 
-    /// What of a prompt is not counted exactly.
-    pub(crate) fn parts(&self, messages: &[ContextMessage], tools: &[Value]) -> Parts {
-        let mut parts = Parts::default();
-        let system = messages.first().filter(|first| first.role == Role::System);
-        let head = self.exact.as_ref().and_then(|exact| exact.head(system, !tools.is_empty()));
+    /// Returns the parts of a prompt that are not counted exactly.
+    pub(crate) fn inexact_parts(
+        &self,
+        messages: &[ContextMessage],
+        tools: &[Value],
+    ) -> InexactParts {
+        let mut parts = InexactParts::default();
+        let (system, turns) = split_system(messages);
+        let head =
+            self.exact.as_ref().and_then(|exact| exact.count_head(system, !tools.is_empty()));
         if !matches!(head, Some((_, Some(_)))) {
             let tokens = system.map_or(0, |message| self.count_context_message(message));
-            self.note_head(tokens.saturating_add(self.count_tools(tools)), &mut parts);
+            self.add_head(tokens.saturating_add(self.count_tools(tools)), &mut parts);
         }
-        let rest = &messages[usize::from(system.is_some())..];
-        for (at, message) in rest.iter().enumerate() {
-            let (said, next) = (&rest[..=at], rest.get(at + 1));
+        for (at, message) in turns.iter().enumerate() {
+            let (until, next) = (&turns[..=at], turns.get(at + 1));
             let exact = self.exact.as_ref();
-            if exact.and_then(|exact| exact.last(said, next, system.is_some())).is_none() {
-                self.note_message(message, self.count_context_message(message), &mut parts);
+            if exact.and_then(|exact| exact.count_last(until, next, system.is_some())).is_none() {
+                self.add_message(message, self.count_context_message(message), &mut parts);
             }
         }
         parts
     }
 
-    /// By how much the count of a whole prompt may be wrong.
+    /// Returns the maximum error of the count of a whole prompt.
     pub(crate) fn margin(&self, messages: &[ContextMessage], tools: &[Value], tokens: u64) -> u64 {
         if self.kind_of(messages) == CountKind::Exact {
             return 0;
         }
         match &self.calibration {
-            Some(calibration) => calibration.margin(&self.parts(messages, tools), tokens),
+            Some(calibration) => calibration.margin(&self.inexact_parts(messages, tools), tokens),
             None => tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR),
         }
     }
 
-    fn note_head(&self, tokens: u32, parts: &mut Parts) {
-        parts.add(Column::Head, 1);
-        self.note_text(tokens, parts);
+    fn add_head(&self, tokens: u32, parts: &mut InexactParts) {
+        parts.add(PartKind::Head, 1);
+        self.add_text(tokens, parts);
     }
 
-    fn note_message(&self, message: &ContextMessage, tokens: u32, parts: &mut Parts) {
-        let column = match message.role {
-            Role::System | Role::User => Column::User,
-            Role::Assistant => Column::Assistant,
-            Role::Tool => Column::Result,
+    fn add_message(&self, message: &ContextMessage, tokens: u32, parts: &mut InexactParts) {
+        let kind = match message.role {
+            Role::System | Role::User => PartKind::User,
+            Role::Assistant => PartKind::Assistant,
+            Role::Tool => PartKind::Result,
         };
-        parts.add(column, 1);
+        parts.add(kind, 1);
         let n_calls = u32::try_from(message.tool_calls.len()).unwrap_or(u32::MAX);
-        parts.add(Column::Call, n_calls);
-        self.note_text(tokens, parts);
+        parts.add(PartKind::Call, n_calls);
+        self.add_text(tokens, parts);
     }
 
-    fn note_text(&self, tokens: u32, parts: &mut Parts) {
-        if !self.knows_texts() {
-            parts.add(Column::Text, tokens);
+    fn add_text(&self, tokens: u32, parts: &mut InexactParts) {
+        if !self.has_vocabulary() {
+            parts.add(PartKind::Text, tokens);
         }
     }
 
-    /// A count with what the server's counts taught of such parts.
-    fn corrected(&self, parts: &Parts, tokens: u32) -> u32 {
+    /// Applies the calibration to a count.
+    fn corrected(&self, parts: &InexactParts, tokens: u32) -> u32 {
         let Some(calibration) = &self.calibration else { return tokens };
         let corrected = calibration.corrected(parts, tokens.into());
         u32::try_from(corrected).unwrap_or(u32::MAX)
     }
 
-    /// Tokens of a whole prompt.
+    /// Counts the tokens of a whole prompt.
     pub(crate) fn count_prompt(&self, messages: &[ContextMessage], tools: &[Value]) -> u64 {
-        let system = messages.first().filter(|first| first.role == Role::System);
+        let (system, turns) = split_system(messages);
         let (head, tool_tokens) = self.count_head(system, tools);
-        let rest = &messages[usize::from(system.is_some())..];
-        let counts = (1..=rest.len()).map(|end| {
-            let (said, next) = (&rest[..end], rest.get(end));
-            u64::from(self.count_last(said, next, system.is_some()))
+        let counts = (1..=turns.len()).map(|end| {
+            let (until, next) = (&turns[..end], turns.get(end));
+            u64::from(self.count_last(until, next, system.is_some()))
         });
         u64::from(head) + u64::from(tool_tokens) + counts.sum::<u64>()
     }
 
-    /// Tokens of one message as a model server takes it, wherever it stands.
+    /// Counts the tokens of a message in any position.
     pub(crate) fn count_context_message(&self, message: &ContextMessage) -> u32 {
         let calls = message.tool_calls.iter().fold(0_u32, |sum, call| {
             sum.saturating_add(self.count_call(&call.function.name, &call.function.arguments))
         });
         let images = u32::try_from(message.images.len()).unwrap_or(u32::MAX);
-        self.count_around(message.role)
+        self.count_turn(message.role, "")
             .saturating_add(self.count_text(&message.content))
             .saturating_add(calls)
             .saturating_add(images.saturating_mul(IMAGE_TOKENS))
     }
 
-    /// Tokens of tool definitions, about.
+    /// Estimates the tokens of tool definitions.
     fn count_tools(&self, tools: &[Value]) -> u32 {
         tools.iter().fold(0, |sum, tool| {
             sum.saturating_add(TOOL_OVERHEAD_TOKENS).saturating_add(self.count_json(tool))
         })
     }
 
-    /// What a template puts around one message.
-    fn count_around(&self, role: Role) -> u32 {
-        self.exact.as_ref().map_or(MESSAGE_OVERHEAD_TOKENS, |exact| exact.around(role))
+    /// Counts the tokens of a message of text between its usual neighbors.
+    fn count_turn(&self, role: Role, text: &str) -> u32 {
+        match &self.exact {
+            Some(exact) => exact.count_turn(role, text),
+            None => MESSAGE_OVERHEAD_TOKENS.saturating_add(estimate::count(text)),
+        }
     }
 
-    /// Tokens of thinking, which is recorded and never sent back.
+    /// Counts the tokens of a message's thinking, which is recorded but never sent again.
     pub(crate) fn count_thinking(&self, message: &Message) -> u32 {
         message.parts.iter().fold(0, |sum, part| match part {
             Part::Thinking { text } => sum.saturating_add(self.count_text(text)),
@@ -291,12 +301,13 @@ impl Counter {
             .saturating_add(self.count_text(name))
             .saturating_add(self.count_json(args))
     }
+}
 
-    /// A text between the delimiters of a note.
-    fn count_note(&self, text: &str) -> u32 {
-        /// The longest pair of delimiters with its line breaks.
-        const DELIMITER_TOKENS: u32 = 12;
-        self.count_text(text).saturating_add(DELIMITER_TOKENS)
+/// Splits the system message off.
+fn split_system(messages: &[ContextMessage]) -> (Option<&ContextMessage>, &[ContextMessage]) {
+    match messages.split_first() {
+        Some((first, turns)) if first.role == Role::System => (Some(first), turns),
+        _ => (None, messages),
     }
 }
 
@@ -313,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_costs_its_parts_and_never_its_thinking() {
+    fn message_count_includes_its_parts_but_not_thinking() {
         let mut message = Message::text(Role::Assistant, "hello world", at());
         let plain = Counter::ESTIMATE.count_message(&message);
         assert_eq!(plain, MESSAGE_OVERHEAD_TOKENS + Counter::ESTIMATE.count_text("hello world"));
@@ -325,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_never_enter_cost_nothing() {
+    fn record_that_never_enters_a_context_counts_nothing() {
         assert_eq!(Counter::ESTIMATE.count_record(&RecordBody::Usage(Usage::default())), 0);
         let call = ToolCall {
             id: "c".into(),

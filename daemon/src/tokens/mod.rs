@@ -1,7 +1,12 @@
-//! Counting tokens: what a text, a message or a record costs in a context.
+//! Counting tokens of texts, messages, records and whole prompts.
 //!
-//! Must not know sessions, windows or budgets. Every count is a pure function of its input, so the same log
-//! always gives the same context.
+//! [`Counter`] is what the rest of the daemon uses: it estimates, or counts exactly with a [`Tokenizer`], which returns
+//! llama.cpp's token ids, and a [`Template`], which knows the text between messages. A [`Calibration`] corrects counts
+//! that are not exact. One file per tokenizer family turns words into tokens.
+//! Must not know sessions, windows or budgets, and does no I/O.
+//!
+//! **Invariants**: a count depends only on its input and on what its counter was created from; an unknown vocabulary or
+//! rule is an error, never a guess.
 
 mod byte_level;
 mod calibration;
@@ -24,8 +29,8 @@ mod words;
 pub(crate) use calibration::{Calibration, is_plausible};
 pub(crate) use counter::Counter;
 pub(crate) use estimate::{ESTIMATE_MARGIN_DIVISOR, IMAGE_TOKENS};
-pub(crate) use exact::{Engine, Exact};
+pub(crate) use exact::{CachedTokenizer, ExactCounter};
 pub(crate) use template::Template;
 pub(crate) use template::learn::{learn, probes};
-pub use tokenizer::{Tokenizer, UnknownRule};
+pub use tokenizer::{Tokenizer, TokenizerError};
 pub use vocab::{Vocabulary, VocabularyError};

@@ -34,15 +34,15 @@ impl Counts {
     fn learn_from(&self, request: &ChatRequest, read: u64) {
         let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
-        let parts = counter.parts(messages, tools);
+        let parts = counter.inexact_parts(messages, tools);
         let counted = counter.count_prompt(messages, tools);
-        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.knows_texts()) {
+        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
             return;
         }
         let key = Variant::new(*think, tools).key();
         self.change(model, |known| {
             // A vocabulary that cannot be read now will be read again: what is learned without it is not for it.
-            if known.vocabulary.is_empty() == counter.knows_texts() {
+            if known.vocabulary.is_empty() == counter.has_vocabulary() {
                 return;
             }
             if known.calibrations.len() >= MAX_TEMPLATES && !known.calibrations.contains_key(&key) {

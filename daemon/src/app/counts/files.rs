@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Known;
 use crate::fsutil::{FsError, create_private_dir, replace_atomically};
-use crate::tokens::{Calibration, Engine, Template, Tokenizer, Vocabulary};
+use crate::tokens::{CachedTokenizer, Calibration, Template, Tokenizer, Vocabulary};
 
 /// The version of `models.json`; another one is not read.
 const VERSION: u32 = 3;
@@ -101,7 +101,7 @@ impl Files {
     }
 
     /// A vocabulary; `None` where it cannot be used.
-    pub(super) fn engine(&self, digest: &str) -> Option<Arc<Engine>> {
+    pub(super) fn engine(&self, digest: &str) -> Option<Arc<CachedTokenizer>> {
         // Whoever changed the list does not thereby read other files.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
@@ -112,7 +112,7 @@ impl Files {
             .ok()?;
         let tokenizer = Tokenizer::new(&vocabulary);
         let tokenizer = tokenizer.inspect_err(|error| tracing::warn!(digest, "{error}")).ok()?;
-        Some(Arc::new(Engine::new(tokenizer)))
+        Some(Arc::new(CachedTokenizer::new(tokenizer)))
     }
 
     /// Keeps a vocabulary.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Counts, Known, MAX_TEMPLATES, Variant, weights};
 use crate::app::{AppError, Core, blocking};
 use crate::model::{ChatRequest, ModelError, ModelInfo, Phase, Sampling, Think, canonical};
-use crate::tokens::{Counter, Engine, Template, Tokenizer, Vocabulary, learn, probes};
+use crate::tokens::{CachedTokenizer, Counter, Template, Tokenizer, Vocabulary, learn, probes};
 
 /// What is to be counted.
 #[derive(Clone)]
@@ -221,7 +221,7 @@ impl Counts {
     ) {
         let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
         self.files.store_vocabulary(&name, vocabulary);
-        let engine = Arc::new(Engine::new(tokenizer));
+        let engine = Arc::new(CachedTokenizer::new(tokenizer));
         let mut state = self.state();
         state.failed.remove(&name);
         state.engines.insert(name.clone(), (engine, Instant::now()));
@@ -233,14 +233,14 @@ impl Counts {
     }
 
     /// The vocabulary of a model, where it is in memory.
-    fn engine(&self, model: &str) -> Option<Arc<Engine>> {
+    fn engine(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state();
         let known = state.models.as_ref()?.get(&canonical(model))?;
         Some(Arc::clone(&state.engines.get(&known.vocabulary)?.0))
     }
 
     /// What a template is learned with, unless it is known.
-    fn engine_without(&self, model: &str, variant: &Variant) -> Option<Arc<Engine>> {
+    fn engine_without(&self, model: &str, variant: &Variant) -> Option<Arc<CachedTokenizer>> {
         let is_known = {
             let state = self.state();
             let known = state.models.as_ref()?.get(&canonical(model))?;

@@ -21,7 +21,7 @@ pub(super) use learning::{Purpose, distrust, known, prepare, rendered};
 
 use self::files::Files;
 use crate::model::{Think, canonical};
-use crate::tokens::{Calibration, Counter, Engine, Exact, Template};
+use crate::tokens::{CachedTokenizer, Calibration, Counter, ExactCounter, Template};
 
 /// How long a vocabulary stays in memory without being used; it takes tens of MB and is read again in a moment.
 const UNUSED: Duration = Duration::from_secs(180);
@@ -46,7 +46,7 @@ struct State {
     /// What is known of each model; `None` before it was read.
     models: Option<BTreeMap<String, Known>>,
     /// Vocabularies in memory, by digest.
-    engines: HashMap<String, (Arc<Engine>, Instant)>,
+    engines: HashMap<String, (Arc<CachedTokenizer>, Instant)>,
     /// When learning a model or one of its templates, or reading a vocabulary, failed.
     failed: HashMap<String, Instant>,
 }
@@ -188,9 +188,9 @@ impl Counts {
         let (engine, used) = engine.ok_or_else(|| Missing::Vocabulary(known.vocabulary.clone()))?;
         *used = Instant::now();
         let template = |variant: &Variant| known.templates.get(&variant.key()).cloned().flatten();
-        Ok(Counter::exact(Exact {
-            engine: Arc::clone(engine),
-            plain: template(&variant.without_tools()),
+        Ok(Counter::exact(ExactCounter {
+            tokenizer: Arc::clone(engine),
+            without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
         })
         .calibrated(calibration))

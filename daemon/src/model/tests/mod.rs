@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ollm_protocol::content::{ContextMessage, Role};
 
+use super::backend::Backend;
 use super::chat::WarmRequest;
 use super::host::Host;
 use super::info::HiddenMessage;

@@ -1,4 +1,4 @@
-//! Split rules by name: how the text of a byte-level vocabulary is split into words before its merges.
+//! The pre-tokenizers by name: how the text of a byte-level vocabulary is split into words before its merges.
 //!
 //! Must not know vocabularies or merges.
 //!
@@ -12,24 +12,56 @@ mod rule;
 mod tests;
 
 use self::class::{LETTER, MARK};
-use self::rule::{self as sets, Cased, Rule, Step, Words};
+use self::rule::{CasedRule, Cl100kRule, SplitRule, SplitStep};
 
-/// What the name of a split rule decides.
+/// The settings that the name of a pre-tokenizer (`tokenizer.ggml.pre`) selects.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pre {
-    /// How text is cut.
-    pub(super) rule: Rule,
-    /// Whether a word that is a token is that token, whatever the merges say.
+pub(super) struct PreTokenizer {
+    pub(super) rule: SplitRule,
+    /// Whether a word that is a token becomes this token regardless of the merges.
     pub(super) ignores_merges: bool,
-    /// Whether a text begins with the token of the beginning where the model does not say.
+    /// Whether a prompt begins with the BOS token unless the model says otherwise.
     pub(super) adds_bos: bool,
-    /// Whether the model has a token of the beginning at all.
+    /// Whether the model has a BOS token.
     pub(super) has_bos: bool,
 }
 
-impl Pre {
-    const fn new(steps: &'static [Step]) -> Self {
-        Self { rule: Rule(steps), ignores_merges: false, adds_bos: false, has_bos: true }
+impl PreTokenizer {
+    /// Returns the pre-tokenizer with a name, or `None` for an unknown name.
+    ///
+    /// A vocabulary that names none gets the default, as in the engine.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        let pre = match name {
+            "" | "default" => DEFAULT,
+            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
+            | "midm-2.0" | "lfm2" | "jina-v5-nano" => LLAMA3.ignoring_merges().adding_bos(),
+            "dbrx" | "smaug-bpe" => LLAMA3,
+            "chatglm-bpe" => LLAMA3.without_bos(),
+            "glm4" | "glm5" => LLAMA3.ignoring_merges().without_bos(),
+            "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "gigachat" | "jina-v2-es"
+            | "jina-v2-de" | "a.x-4.0" | "mellum" | "modern-bert" | "jina-v1-en"
+            | "jina-v2-code" | "roberta-bpe" | "exaone4" | "mpt" | "olmo" | "jais" | "trillion"
+            | "granite-docling" => GPT2,
+            "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone"
+            | "minerva-7b" | "mellum2" => STARCODER,
+            "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
+            | "hunyuan" | "solar-open" | "grok-2" => QWEN2,
+            "qwen35" => QWEN35,
+            "laguna" => LAGUNA,
+            "falcon" => FALCON,
+            "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => GPT4O,
+            "tekken" => TEKKEN.ignoring_merges().adding_bos(),
+            "deepseek-llm" => DEEPSEEK_LLM,
+            "deepseek-coder" => DEEPSEEK_CODER,
+            "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => DEEPSEEK3,
+            _ => return None,
+        };
+        Some(pre)
+    }
+
+    const fn new(steps: &'static [SplitStep]) -> Self {
+        let rule = SplitRule(steps);
+        Self { rule, ignores_merges: false, adds_bos: false, has_bos: true }
     }
 
     const fn ignoring_merges(self) -> Self {
@@ -47,73 +79,51 @@ impl Pre {
 
 const UNLIMITED: usize = usize::MAX;
 
-const DEFAULT: Pre = Pre::new(&[
-    Step::Runs(sets::default_signs, UNLIMITED),
-    Step::Gpt2,
-    Step::Runs(sets::numbers, UNLIMITED),
-    Step::Triples,
+const DEFAULT: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::default_signs, UNLIMITED),
+    SplitStep::Gpt2,
+    SplitStep::Runs(rule::numbers, UNLIMITED),
+    SplitStep::DigitTriples,
 ]);
-const GPT2: Pre = Pre::new(&[Step::Gpt2]);
-const STARCODER: Pre = Pre::new(&[Step::Runs(sets::numbers, 1), Step::Gpt2]);
-const FALCON: Pre =
-    Pre::new(&[Step::Runs(sets::falcon_signs, UNLIMITED), Step::Gpt2, Step::Triples]);
-const LLAMA3: Pre = Pre::new(&[Step::Words(Words { letters: LETTER, digits: 3 })]);
-const QWEN2: Pre = Pre::new(&[Step::Words(Words { letters: LETTER, digits: 1 })]);
-const QWEN35: Pre = Pre::new(&[Step::Words(Words { letters: LETTER | MARK, digits: 1 })]);
-const LAGUNA: Pre = Pre::new(&[
-    Step::Runs(sets::line_feeds, UNLIMITED),
-    Step::Words(Words { letters: LETTER, digits: 1 }),
+const GPT2: PreTokenizer = PreTokenizer::new(&[SplitStep::Gpt2]);
+const STARCODER: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Runs(rule::numbers, 1), SplitStep::Gpt2]);
+const FALCON: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::falcon_signs, UNLIMITED),
+    SplitStep::Gpt2,
+    SplitStep::DigitTriples,
 ]);
-const GPT4O: Pre = Pre::new(&[Step::Cased(Cased { digits: 3, contractions: true })]);
-const TEKKEN: Pre = Pre::new(&[Step::Cased(Cased { digits: 1, contractions: false })]);
-const DEEPSEEK_LLM: Pre = Pre::new(&[
-    Step::Runs(sets::breaks, 1),
-    Step::AfterSpace(sets::deepseek_letters),
-    Step::AfterSpace(sets::deepseek_signs),
-    Step::TrailingSpace,
-    Step::Runs(sets::asian, UNLIMITED),
-    Step::Runs(sets::numbers, UNLIMITED),
+const LLAMA3: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 3 })]);
+const QWEN2: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 1 })]);
+const QWEN35: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cl100k(Cl100kRule { letters: LETTER | MARK, max_digits: 1 })]);
+const LAGUNA: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::line_feeds, UNLIMITED),
+    SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 1 }),
 ]);
-const DEEPSEEK_CODER: Pre = Pre::new(&[
-    Step::Runs(sets::breaks, 1),
-    Step::AfterSpace(sets::letters),
-    Step::AfterSpace(sets::punctuation),
-    Step::Runs(sets::asian, UNLIMITED),
-    Step::Runs(sets::numbers, 1),
+const GPT4O: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 3, contractions: true })]);
+const TEKKEN: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 1, contractions: false })]);
+const DEEPSEEK_LLM: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::breaks, 1),
+    SplitStep::RunsWithSpace(rule::deepseek_letters),
+    SplitStep::RunsWithSpace(rule::deepseek_signs),
+    SplitStep::TrailingSpace,
+    SplitStep::Runs(rule::asian, UNLIMITED),
+    SplitStep::Runs(rule::numbers, UNLIMITED),
 ]);
-const DEEPSEEK3: Pre = Pre::new(&[
-    Step::Runs(sets::numbers, 3),
-    Step::Runs(sets::han_and_kana, UNLIMITED),
-    Step::DeepSeek3,
+const DEEPSEEK_CODER: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::breaks, 1),
+    SplitStep::RunsWithSpace(rule::letters),
+    SplitStep::RunsWithSpace(rule::punctuation),
+    SplitStep::Runs(rule::asian, UNLIMITED),
+    SplitStep::Runs(rule::numbers, 1),
 ]);
-
-/// What a name stands for; nothing where the name is not known.
-///
-/// **Source**: a model without the name is counted by the default rule, as the engine does.
-pub(super) fn pre_of(name: &str) -> Option<Pre> {
-    let pre = match name {
-        "" | "default" => DEFAULT,
-        "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0"
-        | "lfm2" | "jina-v5-nano" => LLAMA3.ignoring_merges().adding_bos(),
-        "dbrx" | "smaug-bpe" => LLAMA3,
-        "chatglm-bpe" => LLAMA3.without_bos(),
-        "glm4" | "glm5" => LLAMA3.ignoring_merges().without_bos(),
-        "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "gigachat" | "jina-v2-es" | "jina-v2-de"
-        | "a.x-4.0" | "mellum" | "modern-bert" | "jina-v1-en" | "jina-v2-code" | "roberta-bpe"
-        | "exaone4" | "mpt" | "olmo" | "jais" | "trillion" | "granite-docling" => GPT2,
-        "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone" | "minerva-7b"
-        | "mellum2" => STARCODER,
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2" | "hunyuan"
-        | "solar-open" | "grok-2" => QWEN2,
-        "qwen35" => QWEN35,
-        "laguna" => LAGUNA,
-        "falcon" => FALCON,
-        "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => GPT4O,
-        "tekken" => TEKKEN.ignoring_merges().adding_bos(),
-        "deepseek-llm" => DEEPSEEK_LLM,
-        "deepseek-coder" => DEEPSEEK_CODER,
-        "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => DEEPSEEK3,
-        _ => return None,
-    };
-    Some(pre)
-}
+const DEEPSEEK3: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::numbers, 3),
+    SplitStep::Runs(rule::han_and_kana, UNLIMITED),
+    SplitStep::DeepSeek3,
+]);

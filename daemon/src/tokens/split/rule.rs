@@ -1,6 +1,6 @@
 //! The steps that split rules consist of: word scanners and character sets.
 //!
-//! Each step splits every piece that the step before it produced, and sees nothing beyond the ends of that piece.
+//! Each step splits every piece that the previous step produced, and sees nothing beyond the ends of that piece.
 //! Text that an expression does not match is a piece of its own.
 //! Must not know which name stands for which rule.
 //!
@@ -10,113 +10,95 @@
 //! **Source**: `llm_tokenizer_bpe` in llama.cpp's `llama-vocab.cpp`, and `unicode_regex_split` with the
 //! `unicode_regex_split_custom_*` functions in its `unicode.cpp`.
 
-use super::class::{ANY, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL, Scan};
+use super::class::{ANY, CharReader, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL};
 
-/// How one family of vocabularies cuts text into words.
+/// The way in which a family of vocabularies splits text into words.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Rule(pub(super) &'static [Step]);
+pub(in super::super) struct SplitRule(pub(super) &'static [SplitStep]);
 
-impl Rule {
-    /// Gives every word of a text, in order, as its first byte and the one after its last.
+impl SplitRule {
+    /// Calls `emit` with the start and end of each word of a text, in order.
     #[inline]
     pub(in super::super) fn split(self, text: &[u8], emit: &mut impl FnMut(usize, usize)) {
-        let scan = Scan::new(text);
-        // The common rules have one step, which is worth a loop of its own for each.
+        let reader = CharReader::new(text);
+        // The common rules have one step; inlining their scanners is worth a branch for each.
         match self.0 {
-            [Step::Gpt2] => each(scan, |at| gpt2(scan, at), emit),
-            [Step::Words(rule)] => each(scan, |at| words(scan, at, *rule), emit),
-            steps => cut_all(steps, text, 0, emit),
+            [SplitStep::Gpt2] => split_fully(reader, |at| gpt2_word(reader, at), emit),
+            [SplitStep::Cl100k(rule)] => {
+                split_fully(reader, |at| cl100k_word(reader, at, *rule), emit);
+            }
+            steps => split_by_steps(steps, text, 0, emit),
         }
     }
 }
 
 /// One pass over the text.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
-    /// Words as GPT-2 cuts them.
+pub(super) enum SplitStep {
+    /// The words of GPT-2.
     Gpt2,
-    /// Words as cl100k and its descendants cut them.
-    Words(Words),
-    /// Words in which a capital begins a new one.
-    Cased(Cased),
+    /// The words of cl100k and its descendants.
+    Cl100k(Cl100kRule),
+    /// Words in which a capital begins a new word.
+    Cased(CasedRule),
     /// The last step of DeepSeek V3.
     DeepSeek3,
-    /// Runs of a set, at most so many characters each.
-    Runs(Set, usize),
+    /// Runs of a character set, each of at most the given number of characters.
+    Runs(CharSet, usize),
     /// Groups of exactly three ASCII digits.
-    Triples,
-    /// Runs of a set, each with one white space before it.
-    AfterSpace(Set),
+    DigitTriples,
+    /// Runs of a character set, each with one preceding white space character.
+    RunsWithSpace(CharSet),
     /// The white space at the end: `\s+$`.
     TrailingSpace,
 }
 
-/// Cuts a text by a scanner that always finds a word.
+/// The parameters of the rules that descend from cl100k (Llama 3, Qwen).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cl100kRule {
+    /// The character classes of a word: letters, and for Qwen 3.5 also marks.
+    pub(super) letters: u8,
+    /// Maximum number of digits in a word.
+    pub(super) max_digits: usize,
+}
+
+/// The parameters of the rules that distinguish capitals from small letters (GPT-4o, Tekken).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CasedRule {
+    /// Maximum number of digits in a word.
+    pub(super) max_digits: usize,
+    /// Whether `'s` and other contractions belong to the preceding word.
+    pub(super) contractions: bool,
+}
+
+/// Returns the length in bytes of the character at a position if it belongs to the set, else 0.
+pub(super) type CharSet = fn(CharReader<'_>, usize) -> usize;
+
+/// Splits a text with a scanner that matches at every position.
 #[inline]
-pub(super) fn each(
-    scan: Scan<'_>,
+fn split_fully(
+    reader: CharReader<'_>,
     end_of: impl Fn(usize) -> usize,
     emit: &mut impl FnMut(usize, usize),
 ) {
     let mut at = 0;
-    while at < scan.text.len() {
+    while at < reader.text.len() {
         let end = end_of(at);
         emit(at, end);
         at = end;
     }
 }
-/// Cuts a piece by all steps; `offset` is where it lies in the text.
-pub(super) fn cut_all(
-    steps: &[Step],
-    piece: &[u8],
-    offset: usize,
-    emit: &mut dyn FnMut(usize, usize),
-) {
-    match steps {
-        [] => emit(offset, offset + piece.len()),
-        [last] => last.cut(piece, &mut |start, end| emit(offset + start, offset + end)),
-        [step, rest @ ..] => step.cut(piece, &mut |start, end| {
-            cut_all(rest, &piece[start..end], offset + start, emit);
-        }),
-    }
-}
 
-impl Step {
-    fn cut(self, piece: &[u8], emit: &mut dyn FnMut(usize, usize)) {
-        let scan = Scan::new(piece);
-        let mut emit = |start: usize, end: usize| emit(start, end);
-        match self {
-            Self::Gpt2 => each(scan, |at| gpt2(scan, at), &mut emit),
-            Self::Words(rule) => each(scan, |at| words(scan, at, rule), &mut emit),
-            Self::Cased(rule) => each(scan, |at| cased(scan, at, rule), &mut emit),
-            Self::DeepSeek3 => matches(scan, |at| deepseek3(scan, at), &mut emit),
-            Self::Runs(set, limit) => matches(scan, |at| run(scan, at, set, limit), &mut emit),
-            Self::Triples => {
-                matches(scan, |at| run(scan, at, digits, 3).filter(|end| end - at == 3), &mut emit)
-            }
-            Self::AfterSpace(set) => matches(scan, |at| after_space(scan, at, set), &mut emit),
-            Self::TrailingSpace => {
-                let end = trailing_space(scan);
-                for (start, end) in [(0, end), (end, piece.len())] {
-                    if start < end {
-                        emit(start, end);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Cuts a text by an expression: what lies between two matches is a piece too.
-fn matches(
-    scan: Scan<'_>,
-    end_of: impl Fn(usize) -> Option<usize>,
+/// Splits a text with an expression. The text between two matches is a piece too.
+fn split_by_matches(
+    reader: CharReader<'_>,
+    match_end: impl Fn(usize) -> Option<usize>,
     emit: &mut impl FnMut(usize, usize),
 ) {
     let (mut gap, mut at) = (0, 0);
-    while at < scan.text.len() {
-        let Some(end) = end_of(at) else {
-            at += scan.class(at).1;
+    while at < reader.text.len() {
+        let Some(end) = match_end(at) else {
+            at += reader.class(at).1;
             continue;
         };
         if gap < at {
@@ -130,10 +112,61 @@ fn matches(
     }
 }
 
-fn run(scan: Scan<'_>, at: usize, set: Set, limit: usize) -> Option<usize> {
+/// Splits a piece, which begins at `offset` of the text, by several steps.
+fn split_by_steps(
+    steps: &[SplitStep],
+    piece: &[u8],
+    offset: usize,
+    emit: &mut dyn FnMut(usize, usize),
+) {
+    match steps {
+        [] => emit(offset, offset + piece.len()),
+        [last] => last.split(piece, &mut |start, end| emit(offset + start, offset + end)),
+        [step, rest @ ..] => step.split(piece, &mut |start, end| {
+            split_by_steps(rest, &piece[start..end], offset + start, emit);
+        }),
+    }
+}
+
+impl SplitStep {
+    fn split(self, piece: &[u8], emit: &mut dyn FnMut(usize, usize)) {
+        let reader = CharReader::new(piece);
+        let mut emit = |start: usize, end: usize| emit(start, end);
+        match self {
+            Self::Gpt2 => split_fully(reader, |at| gpt2_word(reader, at), &mut emit),
+            Self::Cl100k(rule) => {
+                split_fully(reader, |at| cl100k_word(reader, at, rule), &mut emit);
+            }
+            Self::Cased(rule) => split_fully(reader, |at| cased_word(reader, at, rule), &mut emit),
+            Self::DeepSeek3 => {
+                split_by_matches(reader, |at| deepseek3_word(reader, at), &mut emit);
+            }
+            Self::Runs(set, limit) => {
+                split_by_matches(reader, |at| run(reader, at, set, limit), &mut emit);
+            }
+            Self::DigitTriples => {
+                let triple = |at| run(reader, at, digits, 3).filter(|end| end - at == 3);
+                split_by_matches(reader, triple, &mut emit);
+            }
+            Self::RunsWithSpace(set) => {
+                split_by_matches(reader, |at| run_with_space(reader, at, set), &mut emit);
+            }
+            Self::TrailingSpace => {
+                let end = trailing_space(reader);
+                for (start, end) in [(0, end), (end, piece.len())] {
+                    if start < end {
+                        emit(start, end);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn run(reader: CharReader<'_>, at: usize, set: CharSet, limit: usize) -> Option<usize> {
     let mut end = at;
     for _ in 0..limit {
-        let len = set(scan, end);
+        let len = set(reader, end);
         if len == 0 {
             break;
         }
@@ -142,50 +175,32 @@ fn run(scan: Scan<'_>, at: usize, set: Set, limit: usize) -> Option<usize> {
     (end > at).then_some(end)
 }
 
-fn after_space(scan: Scan<'_>, at: usize, set: Set) -> Option<usize> {
-    let (class, len) = scan.class(at);
-    let behind = (class & SPACE != 0).then(|| run(scan, at + len, set, usize::MAX)).flatten();
-    behind.or_else(|| run(scan, at, set, usize::MAX))
+fn run_with_space(reader: CharReader<'_>, at: usize, set: CharSet) -> Option<usize> {
+    let (class, len) = reader.class(at);
+    let spaced = (class & SPACE != 0).then(|| run(reader, at + len, set, usize::MAX)).flatten();
+    spaced.or_else(|| run(reader, at, set, usize::MAX))
 }
 
-/// Where the white space at the end begins.
-fn trailing_space(scan: Scan<'_>) -> usize {
-    let mut begin = scan.text.len();
-    while begin > 0 {
-        let before = scan.text[..begin].iter().rposition(|byte| byte & 0xc0 != 0x80);
-        match before {
-            Some(at) if scan.class(at).0 & SPACE != 0 => begin = at,
+/// Returns the start of the white space at the end of the text.
+fn trailing_space(reader: CharReader<'_>) -> usize {
+    let mut start = reader.text.len();
+    while start > 0 {
+        let previous = reader.text[..start].iter().rposition(|byte| byte & 0xc0 != 0x80);
+        match previous {
+            Some(at) if reader.class(at).0 & SPACE != 0 => start = at,
             _ => break,
         }
     }
-    begin
+    start
 }
 
-/// What differs between the rules that descend from cl100k.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Words {
-    /// What a word is made of: letters, with Qwen 3.5 their marks too.
-    pub(super) letters: u8,
-    /// The most digits that stay together.
-    pub(super) digits: usize,
-}
-
-/// What differs between the rules that tell capitals from small letters.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cased {
-    /// The most digits that stay together.
-    pub(super) digits: usize,
-    /// Whether `'s` and the like belong to the word before them.
-    pub(super) contractions: bool,
-}
-
-/// The length of an English contraction at a position, or 0.
-fn contraction(scan: Scan<'_>, at: usize, any_case: bool) -> usize {
+/// Returns the length of the English contraction at a position, or 0.
+fn contraction(reader: CharReader<'_>, at: usize, any_case: bool) -> usize {
     let fold = |offset: usize| {
-        let byte = scan.text.get(at + offset).copied().unwrap_or_default();
+        let byte = reader.text.get(at + offset).copied().unwrap_or_default();
         if any_case { byte.to_ascii_lowercase() } else { byte }
     };
-    if scan.text.get(at) != Some(&b'\'') {
+    if reader.text.get(at) != Some(&b'\'') {
         return 0;
     }
     match (fold(1), fold(2)) {
@@ -195,91 +210,94 @@ fn contraction(scan: Scan<'_>, at: usize, any_case: bool) -> usize {
     }
 }
 
-/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+/// Returns the end of the GPT-2 word at a position:
+/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
 #[inline]
-pub(super) fn gpt2(scan: Scan<'_>, at: usize) -> usize {
+fn gpt2_word(reader: CharReader<'_>, at: usize) -> usize {
     const OTHERS: u8 = ANY & !(LETTER | NUMBER | SPACE);
-    let first = scan.text[at];
+    let first = reader.text[at];
     if first == b'\'' {
-        let len = contraction(scan, at, false);
+        let len = contraction(reader, at, false);
         if len > 0 {
             return at + len;
         }
     }
     let start = at + usize::from(first == b' ');
-    let (class, _) = scan.class(start);
+    let (class, _) = reader.class(start);
     let group = [LETTER, NUMBER, OTHERS].into_iter().find(|group| class & group != 0);
     match group {
-        Some(group) => scan.run(start, group),
-        None => scan.blank(at, false),
+        Some(group) => reader.run(start, group),
+        None => reader.white_space(at, false),
     }
 }
 
-/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+/// Returns the end of the cl100k word at a position:
+/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`.
 #[inline]
-pub(super) fn words(scan: Scan<'_>, at: usize, rule: Words) -> usize {
+fn cl100k_word(reader: CharReader<'_>, at: usize, rule: Cl100kRule) -> usize {
     let others = ANY & !(rule.letters | NUMBER | SPACE);
-    let first = scan.text[at];
+    let first = reader.text[at];
     if first == b'\'' {
-        let len = contraction(scan, at, true);
+        let len = contraction(reader, at, true);
         if len > 0 {
             return at + len;
         }
     }
-    let (class, len) = scan.class(at);
+    let (class, len) = reader.class(at);
     if class & NUMBER != 0 {
-        return scan.run_up_to(at, NUMBER, rule.digits);
+        return reader.run_up_to(at, NUMBER, rule.max_digits);
     }
-    let (next, _) = scan.class(at + len);
+    let (next, _) = reader.class(at + len);
     if first != b'\r' && first != b'\n' && (class | next) & rule.letters != 0 {
-        return scan.run(at + len, rule.letters);
+        return reader.run(at + len, rule.letters);
     }
     let is_other = if first == b' ' { next & others != 0 } else { class & others != 0 };
     if is_other {
-        return scan.bytes(scan.run(at + len, others), b"\r\n");
+        return reader.run_of_bytes(reader.run(at + len, others), b"\r\n");
     }
-    scan.blank(at, true)
+    reader.white_space(at, true)
 }
 
+/// Returns the end of the cased word at a position:
 /// `[^\r\n\p{L}\p{N}]?U*W+|[^\r\n\p{L}\p{N}]?U+W*|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`, where
-/// `U` is any letter but `a-z` and `W` any letter but `A-Z`; a contraction may follow a word.
-pub(super) fn cased(scan: Scan<'_>, at: usize, rule: Cased) -> usize {
+/// `U` is any letter except `a-z` and `W` any letter except `A-Z`, and a contraction may follow a word.
+fn cased_word(reader: CharReader<'_>, at: usize, rule: CasedRule) -> usize {
     const OTHERS: u8 = ANY & !(LETTER | NUMBER | SPACE);
-    let first = scan.text[at];
-    let (class, len) = scan.class(at);
+    let first = reader.text[at];
+    let (class, len) = reader.class(at);
     if class & NUMBER != 0 {
-        return scan.run_up_to(at, NUMBER, rule.digits);
+        return reader.run_up_to(at, NUMBER, rule.max_digits);
     }
     let is_break = first == b'\r' || first == b'\n';
-    let (next, _) = scan.class(at + len);
+    let (next, _) = reader.class(at + len);
     let letters = match (class & LETTER != 0, next & LETTER != 0) {
         (true, _) => Some(at),
         (false, true) if !is_break => Some(at + len),
         _ => None,
     };
     if let Some(letters) = letters {
-        let end = cased_word(scan, letters);
-        return end + if rule.contractions { contraction(scan, end, true) } else { 0 };
+        let end = cased_letters(reader, letters);
+        return end + if rule.contractions { contraction(reader, end, true) } else { 0 };
     }
     let is_other = if first == b' ' { next & OTHERS != 0 } else { class & OTHERS != 0 };
     if is_other {
-        return scan.bytes(scan.run(at + len, OTHERS), b"\r\n/");
+        return reader.run_of_bytes(reader.run(at + len, OTHERS), b"\r\n/");
     }
-    scan.blank(at, true)
+    reader.white_space(at, true)
 }
 
-/// The end of `U*W+`, or where that does not match of `U+`; there is a letter at the position.
-fn cased_word(scan: Scan<'_>, start: usize) -> usize {
-    // What is neither: a letter outside of ASCII, which is both U and W.
+/// Returns the end of `U*W+` or, if that does not match, of `U+`. A letter must be at `start`.
+fn cased_letters(reader: CharReader<'_>, start: usize) -> usize {
+    // The end of the last letter outside ASCII, which is both U and W.
     let mut after_both = None;
     let mut at = start;
     loop {
-        let (class, len) = scan.class(at);
+        let (class, len) = reader.class(at);
         if class & LETTER == 0 {
-            // No small letter ends the word, so the expression goes back to the last letter that is both.
+            // Without a small letter, the expression backtracks to the last letter that is both.
             return after_both.unwrap_or(at);
         }
-        match scan.text[at] {
+        match reader.text[at] {
             b'a'..=b'z' => break,
             b'A'..=b'Z' => {}
             _ => after_both = Some(at + len),
@@ -287,107 +305,109 @@ fn cased_word(scan: Scan<'_>, start: usize) -> usize {
         at += len;
     }
     loop {
-        let (class, len) = scan.class(at);
-        if class & LETTER == 0 || scan.text[at].is_ascii_uppercase() {
+        let (class, len) = reader.class(at);
+        if class & LETTER == 0 || reader.text[at].is_ascii_uppercase() {
             return at;
         }
         at += len;
     }
 }
 
-/// ``[!-/:-@[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+``
-pub(super) fn deepseek3(scan: Scan<'_>, at: usize) -> Option<usize> {
+/// Returns the end of the DeepSeek V3 word at a position:
+/// ``[!-/:-@[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+``.
+fn deepseek3_word(reader: CharReader<'_>, at: usize) -> Option<usize> {
     const SIGNS: u8 = PUNCTUATION | SYMBOL;
     const WORD: u8 = LETTER | MARK;
-    let first = *scan.text.get(at)?;
-    let rest = &scan.text[at + 1..];
+    let first = *reader.text.get(at)?;
+    let rest = &reader.text[at + 1..];
     if first.is_ascii_punctuation() && rest.first().is_some_and(u8::is_ascii_alphabetic) {
         let end = rest.iter().position(|byte| !byte.is_ascii_alphabetic());
-        return Some(end.map_or(scan.text.len(), |end| at + 1 + end));
+        return Some(end.map_or(reader.text.len(), |end| at + 1 + end));
     }
-    let (class, len) = scan.class(at);
-    let (next, _) = scan.class(at + len);
+    let (class, len) = reader.class(at);
+    let (next, _) = reader.class(at + len);
     let may_lead = class & (LETTER | SIGNS) == 0 && first != b'\r' && first != b'\n';
     if class & WORD != 0 || (may_lead && next & WORD != 0) {
-        return Some(scan.run(at + len, WORD));
+        return Some(reader.run(at + len, WORD));
     }
     if class & SIGNS != 0 || (first == b' ' && next & SIGNS != 0) {
-        return Some(scan.bytes(scan.run(at + len, SIGNS), b"\r\n"));
+        return Some(reader.run_of_bytes(reader.run(at + len, SIGNS), b"\r\n"));
     }
-    (class & SPACE != 0).then(|| scan.blank(at, true))
+    (class & SPACE != 0).then(|| reader.white_space(at, true))
 }
 
-/// The length in bytes of the character at a position when it belongs to the set, else 0.
-pub(super) type Set = fn(Scan<'_>, usize) -> usize;
-
-fn in_class(scan: Scan<'_>, at: usize, mask: u8) -> usize {
-    let (class, len) = scan.class(at);
+fn in_class(reader: CharReader<'_>, at: usize, mask: u8) -> usize {
+    let (class, len) = reader.class(at);
     if class & mask == 0 { 0 } else { len }
 }
 
-fn in_ranges(scan: Scan<'_>, at: usize, ranges: &[(u32, u32)]) -> usize {
-    let (code, len) = scan.code(at);
+/// Matches a code point in sorted ranges.
+///
+/// White space outside ASCII is in no range: the engine replaces it by a vertical tab before it applies an expression
+/// without `\p`.
+fn in_ranges(reader: CharReader<'_>, at: usize, ranges: &[(u32, u32)]) -> usize {
+    let (code, len) = reader.code(at);
     let near = ranges.partition_point(|(_, last)| *last < code);
     let is_in = ranges.get(near).is_some_and(|(first, _)| *first <= code);
-    if is_in && in_class(scan, at, SPACE) == 0 { len } else { 0 }
+    if is_in && in_class(reader, at, SPACE) == 0 { len } else { 0 }
 }
 
-fn in_bytes(scan: Scan<'_>, at: usize, bytes: &[u8]) -> usize {
-    usize::from(scan.text.get(at).is_some_and(|byte| bytes.contains(byte)))
+fn in_bytes(reader: CharReader<'_>, at: usize, bytes: &[u8]) -> usize {
+    usize::from(reader.text.get(at).is_some_and(|byte| bytes.contains(byte)))
 }
 
 /// `\p{L}`
-pub(super) fn letters(scan: Scan<'_>, at: usize) -> usize {
-    in_class(scan, at, LETTER)
+pub(super) fn letters(reader: CharReader<'_>, at: usize) -> usize {
+    in_class(reader, at, LETTER)
 }
 
 /// `\p{N}`
-pub(super) fn numbers(scan: Scan<'_>, at: usize) -> usize {
-    in_class(scan, at, NUMBER)
+pub(super) fn numbers(reader: CharReader<'_>, at: usize) -> usize {
+    in_class(reader, at, NUMBER)
 }
 
 /// `\p{P}`
-pub(super) fn punctuation(scan: Scan<'_>, at: usize) -> usize {
-    in_class(scan, at, PUNCTUATION)
+pub(super) fn punctuation(reader: CharReader<'_>, at: usize) -> usize {
+    in_class(reader, at, PUNCTUATION)
 }
 
 /// ``[\p{P}\$\+<=>\^~\|`]``
-pub(super) fn falcon_signs(scan: Scan<'_>, at: usize) -> usize {
-    in_class(scan, at, PUNCTUATION) | in_bytes(scan, at, b"$+<=>^~|`")
+pub(super) fn falcon_signs(reader: CharReader<'_>, at: usize) -> usize {
+    in_class(reader, at, PUNCTUATION) | in_bytes(reader, at, b"$+<=>^~|`")
 }
 
 /// `[\p{P}\$\+<=>\^~\|]`
-pub(super) fn default_signs(scan: Scan<'_>, at: usize) -> usize {
-    in_class(scan, at, PUNCTUATION) | in_bytes(scan, at, b"$+<=>^~|")
+pub(super) fn default_signs(reader: CharReader<'_>, at: usize) -> usize {
+    in_class(reader, at, PUNCTUATION) | in_bytes(reader, at, b"$+<=>^~|")
 }
 
 /// `[\r\n]`
-pub(super) fn breaks(scan: Scan<'_>, at: usize) -> usize {
-    in_bytes(scan, at, b"\r\n")
+pub(super) fn breaks(reader: CharReader<'_>, at: usize) -> usize {
+    in_bytes(reader, at, b"\r\n")
 }
 
 /// `\n`
-pub(super) fn line_feeds(scan: Scan<'_>, at: usize) -> usize {
-    in_bytes(scan, at, b"\n")
+pub(super) fn line_feeds(reader: CharReader<'_>, at: usize) -> usize {
+    in_bytes(reader, at, b"\n")
 }
 
 /// `[0-9]`
-pub(super) fn digits(scan: Scan<'_>, at: usize) -> usize {
-    usize::from(scan.text.get(at).is_some_and(u8::is_ascii_digit))
+pub(super) fn digits(reader: CharReader<'_>, at: usize) -> usize {
+    usize::from(reader.text.get(at).is_some_and(u8::is_ascii_digit))
 }
 
-/// Han and kana, as DeepSeek V3 splits them off.
-pub(super) fn han_and_kana(scan: Scan<'_>, at: usize) -> usize {
-    in_ranges(scan, at, &[(0x3040, 0x30ff), (0x4e00, 0x9fa5)])
+/// Han and kana, which DeepSeek V3 splits off.
+pub(super) fn han_and_kana(reader: CharReader<'_>, at: usize) -> usize {
+    in_ranges(reader, at, &[(0x3040, 0x30ff), (0x4e00, 0x9fa5)])
 }
 
-/// What the older DeepSeek rules take for Asian text: everything from U+0800 to the last Han, and Hangul.
-pub(super) fn asian(scan: Scan<'_>, at: usize) -> usize {
-    in_ranges(scan, at, &[(0x800, 0x9fa5), (0xac00, 0xd7ff)])
+/// Asian text by the older DeepSeek rules: U+0800 to the last Han character, and Hangul.
+pub(super) fn asian(reader: CharReader<'_>, at: usize) -> usize {
+    in_ranges(reader, at, &[(0x800, 0x9fa5), (0xac00, 0xd7ff)])
 }
 
-/// The signs of DeepSeek's first rule; the second range holds the ASCII letters too.
-pub(super) fn deepseek_signs(scan: Scan<'_>, at: usize) -> usize {
+/// The signs of DeepSeek's first rule. Its second range also contains the ASCII letters.
+pub(super) fn deepseek_signs(reader: CharReader<'_>, at: usize) -> usize {
     const RANGES: &[(u32, u32)] = &[
         (0x21, 0x2f),
         (0x3a, 0x7e),
@@ -396,12 +416,12 @@ pub(super) fn deepseek_signs(scan: Scan<'_>, at: usize) -> usize {
         (0xff01, 0xff0f),
         (0xff1a, 0xff5e),
     ];
-    in_ranges(scan, at, RANGES)
+    in_ranges(reader, at, RANGES)
 }
 
 /// The cased letters of DeepSeek's first rule.
-pub(super) fn deepseek_letters(scan: Scan<'_>, at: usize) -> usize {
-    in_ranges(scan, at, CASED_LETTERS)
+pub(super) fn deepseek_letters(reader: CharReader<'_>, at: usize) -> usize {
+    in_ranges(reader, at, CASED_LETTERS)
 }
 
 #[rustfmt::skip]

@@ -1,29 +1,29 @@
 //! The text form in which a chat template writes tool calls, their arguments, and JSON.
 //!
-//! Must not know seams or prompts beyond the text of one call.
+//! Must not know seams, or prompts beyond the text of one call.
 //!
-//! **Invariant**: values that template engines write in different ways have no form (`None`), never a guessed one.
+//! **Invariant**: a value that template engines write in different ways has no text (`None`), never a guessed one.
 
 use ollm_protocol::content::ContextToolCall;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// How calls are written.
+/// The form of the tool calls of an assistant message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct CallForm {
-    /// Before the name of the first call, where the message has no text.
+    /// The text before the name of the first call, in a message without text.
     pub(super) open: String,
-    /// The same behind a text; absent where a text with calls is written in a way that was not understood.
+    /// The same in a message with text; `None` if that form was not understood.
     pub(super) open_behind_text: Option<String>,
-    /// Between a call's name and its arguments.
+    /// The text between the name and the arguments of a call.
     pub(super) middle: String,
-    /// Between a call's arguments and the next call's name; absent where only one call is understood.
+    /// The text between the arguments of a call and the name of the next; `None` if only single calls were understood.
     pub(super) between: Option<String>,
     pub(super) arguments: ArgumentForm,
 }
 
 impl CallForm {
-    /// A message's text with its calls; `None` where that is not known.
+    /// Returns the text of a message with its calls, or `None` if the form does not cover it.
     pub(super) fn write(&self, content: &str, calls: &[ContextToolCall]) -> Option<String> {
         let mut text = content.to_owned();
         let open = if content.is_empty() { &self.open } else { self.open_behind_text.as_ref()? };
@@ -40,17 +40,17 @@ impl CallForm {
     }
 }
 
-/// How arguments are written.
+/// The form of the arguments of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ArgumentForm {
-    /// As one JSON object.
+    /// One JSON object.
     Object(JsonStyle),
-    /// One after the other, as tags or lines.
+    /// A list of names and values, as tags or lines.
     List(ListForm),
 }
 
-/// One argument after the other: texts as they are, lists and objects as JSON.
+/// The form of arguments as a list: strings are written verbatim, arrays and objects as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ListForm {
@@ -58,32 +58,31 @@ pub(super) struct ListForm {
     behind_name: String,
     behind_value: String,
     style: JsonStyle,
-    /// `True` and `False`, as Python has it.
+    /// Whether booleans are written as `True` and `False`.
     is_python: bool,
 }
 
 impl ArgumentForm {
-    /// The forms in which a prompt may show the arguments of the first call of a tool, with how they stand there.
-    pub(super) fn shown(prompt: &str, tool: &str, arguments: &Value) -> Vec<(Self, String)> {
+    /// Returns the forms that the arguments of the first call of `tool` may have in a prompt, each with their text.
+    pub(super) fn candidates(prompt: &str, tool: &str, arguments: &Value) -> Vec<(Self, String)> {
         let objects = styles().map(Self::Object);
-        let lists = styles().filter_map(|style| ListForm::shown(prompt, tool, arguments, style));
+        let lists = styles().filter_map(|style| ListForm::find(prompt, tool, arguments, style));
         let lists = lists.flat_map(|form| {
             let python = ListForm { is_python: true, ..form.clone() };
             [Self::List(form), Self::List(python)]
         });
         let written = |form: Self| Some((form.write(arguments)?, form));
-        let found = objects.chain(lists).filter_map(written);
-        found.filter(|(text, _)| prompt.contains(text)).map(|(text, form)| (form, text)).collect()
+        let forms = objects.chain(lists).filter_map(written);
+        forms.filter(|(text, _)| prompt.contains(text)).map(|(text, form)| (form, text)).collect()
     }
 
-    /// How JSON is written.
     pub(super) const fn style(&self) -> JsonStyle {
         match self {
             Self::Object(style) | Self::List(ListForm { style, .. }) => *style,
         }
     }
 
-    /// Arguments in this form; `None` where engines differ in how they write them.
+    /// Returns the text of arguments, or `None` if template engines write them in different ways.
     pub(super) fn write(&self, arguments: &Value) -> Option<String> {
         match self {
             Self::Object(style) => style.write(arguments),
@@ -93,30 +92,30 @@ impl ArgumentForm {
 }
 
 impl ListForm {
-    /// The form in which two arguments, the first of them a text, stand behind the name of a tool.
-    fn shown(prompt: &str, tool: &str, arguments: &Value, style: JsonStyle) -> Option<Self> {
+    /// Finds the form of two arguments, the first of them a string, after the first mention of a tool.
+    fn find(prompt: &str, tool: &str, arguments: &Value, style: JsonStyle) -> Option<Self> {
         let (_, mut rest) = prompt.split_once(tool)?;
         let [(first, first_value), (second, second_value)] = ordered(arguments, style)?[..] else {
             return None;
         };
-        let marks = [
+        let parts = [
             first.to_owned(),
             value_of(first_value, style, false)?,
             second.to_owned(),
             value_of(second_value, style, false)?,
         ];
         let mut between = Vec::new();
-        for mark in &marks {
-            let (piece, after) = rest.split_once(mark)?;
-            between.push(piece);
+        for part in &parts {
+            let (gap, after) = rest.split_once(part)?;
+            between.push(gap);
             rest = after;
         }
-        let [opening, behind_name, next, again] = between[..] else { return None };
-        // What stands before each name is what both have in common: more of it than there is changes nothing, as it
-        // then follows the last value too.
+        let [opening, behind_name, next, second_behind_name] = between[..] else { return None };
+        // The text before a name is the common end of the texts before both names. It may wrongly include an end of
+        // the text after a value, which changes nothing because that also follows the last value.
         let before_name = common_suffix(opening, next);
         let behind_value = next.strip_suffix(before_name)?;
-        (behind_name == again && rest.starts_with(behind_value)).then(|| Self {
+        (behind_name == second_behind_name && rest.starts_with(behind_value)).then(|| Self {
             before_name: before_name.to_owned(),
             behind_name: behind_name.to_owned(),
             behind_value: behind_value.to_owned(),
@@ -137,7 +136,7 @@ impl ListForm {
     }
 }
 
-/// Arguments in the order in which they are written.
+/// Returns the arguments in the order in which they are written.
 fn ordered(arguments: &Value, style: JsonStyle) -> Option<Vec<(&String, &Value)>> {
     let mut fields: Vec<_> = arguments.as_object()?.iter().collect();
     if style.is_sorted() {
@@ -146,15 +145,15 @@ fn ordered(arguments: &Value, style: JsonStyle) -> Option<Vec<(&String, &Value)>
     Some(fields)
 }
 
-/// A value as it stands in a list.
+/// Returns the text of a value in a list.
 fn value_of(value: &Value, style: JsonStyle, is_python: bool) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
         Value::Bool(true) if is_python => Some("True".to_owned()),
         Value::Bool(false) if is_python => Some("False".to_owned()),
-        // Left out, written, or written as Python does.
+        // Engines omit null, or write it as `null` or `None`.
         Value::Null => None,
-        other => style.write_inner(other),
+        other => style.write_nested(other),
     }
 }
 
@@ -164,33 +163,35 @@ fn common_suffix<'t>(text: &'t str, other: &str) -> &'t str {
     &text[text.len() - n_bytes..]
 }
 
-/// How a template writes arguments as JSON.
+/// The style in which a template engine writes JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::tokens) struct JsonStyle {
-    /// In which order keys stand.
+pub(super) struct JsonStyle {
     order: KeyOrder,
-    /// A space behind commas and colons.
+    /// Whether a space follows commas and colons.
     spaced: bool,
-    /// `<`, `>` and `&` as escapes, as Go does.
+    /// Whether `<`, `>` and `&` are escaped, as Go does.
     escaped: bool,
 }
 
-/// In which order the keys of objects stand.
+/// The order of the keys of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum KeyOrder {
-    /// As they were given.
+    /// The given order.
     Given,
-    /// Those of the arguments as they were given, those within them by the alphabet: a server that keeps the former in
-    /// a list of its own and the latter in maps.
-    Inner,
-    /// By the alphabet.
-    Alphabet,
+    /// The given order for the outermost object, alphabetical for nested ones: some servers store arguments in a list
+    /// and nested objects in maps.
+    #[serde(rename = "inner")]
+    NestedAlphabetical,
+    /// Alphabetical for all objects.
+    #[serde(rename = "alphabet")]
+    Alphabetical,
 }
 
-/// Every style that is known.
+/// Returns every known style.
 pub(super) fn styles() -> impl Iterator<Item = JsonStyle> {
-    let orders = [KeyOrder::Given, KeyOrder::Inner, KeyOrder::Alphabet].into_iter();
+    let orders =
+        [KeyOrder::Given, KeyOrder::NestedAlphabetical, KeyOrder::Alphabetical].into_iter();
     orders.flat_map(|order| {
         let flags = [(false, false), (true, false), (false, true), (true, true)].into_iter();
         flags.map(move |(spaced, escaped)| JsonStyle { order, spaced, escaped })
@@ -198,33 +199,33 @@ pub(super) fn styles() -> impl Iterator<Item = JsonStyle> {
 }
 
 impl JsonStyle {
-    /// A value in this style; `None` for numbers that engines write differently.
+    /// Returns a value as JSON, or `None` if engines write one of its numbers or strings in different ways.
     pub(super) fn write(self, value: &Value) -> Option<String> {
         let mut out = String::new();
         self.append(value, self.is_sorted(), &mut out)?;
         Some(out)
     }
 
-    /// A text as JSON without its quotes.
+    /// Returns a string as JSON without its quotes.
     pub(super) fn unquoted(self, text: &str) -> Option<String> {
         let json = self.write(&Value::from(text))?;
         Some(json.strip_prefix('"')?.strip_suffix('"')?.to_owned())
     }
 
-    /// A value that stands within another one, in this style.
-    pub(super) fn write_inner(self, value: &Value) -> Option<String> {
+    /// Returns a value that is nested in another one as JSON.
+    pub(super) fn write_nested(self, value: &Value) -> Option<String> {
         let mut out = String::new();
         self.append(value, self.order != KeyOrder::Given, &mut out)?;
         Some(out)
     }
 
-    /// Whether the keys of the outermost object stand by the alphabet.
+    /// Returns whether the keys of the outermost object are in alphabetical order.
     pub(super) fn is_sorted(self) -> bool {
-        self.order == KeyOrder::Alphabet
+        self.order == KeyOrder::Alphabetical
     }
 
     fn append(self, value: &Value, is_sorted: bool, out: &mut String) -> Option<()> {
-        let sorts_inner = self.order != KeyOrder::Given;
+        let sorts_nested = self.order != KeyOrder::Given;
         let comma = if self.spaced { ", " } else { "," };
         match value {
             Value::Object(fields) => {
@@ -237,7 +238,7 @@ impl JsonStyle {
                     out.push_str(if at > 0 { comma } else { "" });
                     self.text(name, out)?;
                     out.push_str(if self.spaced { ": " } else { ":" });
-                    self.append(value, sorts_inner, out)?;
+                    self.append(value, sorts_nested, out)?;
                 }
                 out.push('}');
             }
@@ -245,12 +246,12 @@ impl JsonStyle {
                 out.push('[');
                 for (at, value) in values.iter().enumerate() {
                     out.push_str(if at > 0 { comma } else { "" });
-                    self.append(value, sorts_inner, out)?;
+                    self.append(value, sorts_nested, out)?;
                 }
                 out.push(']');
             }
             Value::String(text) => self.text(text, out)?,
-            // Servers read them as floating point numbers and write them in ways of their own.
+            // Servers parse these as floating point numbers, and print them in different ways.
             Value::Number(number) if number.as_i64().is_none_or(|n| n.abs() > 1_000_000) => {
                 return None;
             }
@@ -260,7 +261,7 @@ impl JsonStyle {
     }
 
     fn text(self, text: &str, out: &mut String) -> Option<()> {
-        // Control characters have several escapes.
+        // There are several escapes for these control characters.
         if text.chars().any(|char| char.is_control() && !matches!(char, '\n' | '\r' | '\t'))
             || text.contains(['\u{2028}', '\u{2029}'])
         {

@@ -13,24 +13,6 @@ mod tests;
 mod texts;
 mod vocabulary;
 
-use std::io::Read;
-
 pub(super) use texts::{TextIndex, Texts};
-pub(super) use vocabulary::Kind;
+pub(super) use vocabulary::TokenKind;
 pub use vocabulary::{Vocabulary, VocabularyError};
-
-impl Vocabulary {
-    /// Reads the answer of `/api/show` with `verbose: true`.
-    ///
-    /// **Errors**: `Json` where it does not parse, `NoTokens` where it was not verbose.
-    pub fn from_show(json: &[u8]) -> Result<Self, VocabularyError> {
-        show::read(json)?.finish()
-    }
-
-    /// Reads the header of a GGUF file, version 2 or 3, up to where the tensors are listed.
-    ///
-    /// **Errors**: `Io` where the reader ends or fails, `Malformed` where it is no such file.
-    pub fn from_gguf(file: impl Read) -> Result<Self, VocabularyError> {
-        gguf::read(file)?.finish()
-    }
-}

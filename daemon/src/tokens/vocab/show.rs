@@ -1,40 +1,48 @@
-//! Reads a vocabulary from the JSON of `/api/show` with `verbose: true`, element by element, without a tree of it.
+//! Reads a vocabulary from the JSON of `/api/show` with `verbose: true`, one element at a time.
 //!
+//! Parsing into a `serde_json::Value` first would take many times the memory of the vocabulary.
 //! Must not know what the values mean.
 //!
-//! **Source**: the field `model_info` holds every key of the GGUF file but `general.name` and the chat template; a
-//! server that was not asked to be verbose answers with null instead of arrays.
+//! **Source**: the field `model_info` contains the keys of the GGUF file except `general.name` and the chat template.
+//! Without `verbose` the server reports null instead of arrays.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{
     DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
 };
 
-use super::builder::{Builder, Key, Value};
-use super::vocabulary::VocabularyError;
+use super::builder::{MetadataKey, MetadataValue, VocabularyBuilder};
+use super::vocabulary::{Vocabulary, VocabularyError};
 
-/// Reads all of `json`.
-pub(super) fn read(json: &[u8]) -> Result<Builder, VocabularyError> {
-    let mut builder = Builder::default();
-    let mut failure = None;
-    let mut source = serde_json::Deserializer::from_slice(json);
-    let answer = Answer { builder: &mut builder, failure: &mut failure };
-    let read = source.deserialize_map(answer).and_then(|()| source.end());
-    match (failure, read) {
-        (Some(failure), _) => Err(failure),
-        (None, Err(error)) => Err(VocabularyError::Json(error)),
-        (None, Ok(())) => Ok(builder),
+impl Vocabulary {
+    /// Reads the response of `/api/show` with `verbose: true`.
+    ///
+    /// **Errors**: `Json` if it cannot be parsed, `NoTokens` if it is not verbose.
+    pub fn from_show(json: &[u8]) -> Result<Self, VocabularyError> {
+        let mut target = ShowTarget::default();
+        let mut source = serde_json::Deserializer::from_slice(json);
+        let read = source.deserialize_map(ResponseVisitor(&mut target)).and_then(|()| source.end());
+        match (target.failure, read) {
+            (Some(failure), _) => Err(failure),
+            (None, Err(error)) => Err(VocabularyError::Json(error)),
+            (None, Ok(())) => target.builder.finish(),
+        }
     }
 }
 
-/// The whole answer, of which only `model_info` is read.
-struct Answer<'b> {
-    builder: &'b mut Builder,
-    failure: &'b mut Option<VocabularyError>,
+/// The builder that visitors fill, and its error if it refused a value.
+#[derive(Default)]
+struct ShowTarget {
+    builder: VocabularyBuilder,
+    failure: Option<VocabularyError>,
 }
 
-impl<'de> Visitor<'de> for Answer<'_> {
+/// Visits the whole response and reads `model_info`.
+struct ResponseVisitor<'t>(&'t mut ShowTarget);
+
+impl<'de> Visitor<'de> for ResponseVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,9 +50,9 @@ impl<'de> Visitor<'de> for Answer<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
             if name == "model_info" {
-                map.next_value_seed(Info { builder: self.builder, failure: self.failure })?;
+                map.next_value_seed(InfoVisitor(self.0))?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
@@ -53,13 +61,10 @@ impl<'de> Visitor<'de> for Answer<'_> {
     }
 }
 
-/// The object of keys and values.
-struct Info<'b> {
-    builder: &'b mut Builder,
-    failure: &'b mut Option<VocabularyError>,
-}
+/// Visits the object `model_info`.
+struct InfoVisitor<'t>(&'t mut ShowTarget);
 
-impl<'de> DeserializeSeed<'de> for Info<'_> {
+impl<'de> DeserializeSeed<'de> for InfoVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
@@ -67,7 +72,7 @@ impl<'de> DeserializeSeed<'de> for Info<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Info<'_> {
+impl<'de> Visitor<'de> for InfoVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,43 +80,39 @@ impl<'de> Visitor<'de> for Info<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            match Key::of(&name) {
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            match MetadataKey::by_name(&name) {
                 None => drop(map.next_value::<IgnoredAny>()?),
-                Some(key) => map.next_value_seed(Entry {
-                    builder: self.builder,
-                    failure: self.failure,
-                    key,
-                    is_element: false,
-                })?,
+                Some(key) => {
+                    map.next_value_seed(EntryVisitor { target: self.0, key, is_element: false })?;
+                }
             }
         }
         Ok(())
     }
 }
 
-/// The value under a key that matters, or an element of its array.
-struct Entry<'b> {
-    builder: &'b mut Builder,
-    failure: &'b mut Option<VocabularyError>,
-    key: Key,
+/// Visits the value of a key, or an element of its array.
+struct EntryVisitor<'t> {
+    target: &'t mut ShowTarget,
+    key: MetadataKey,
     is_element: bool,
 }
 
-impl Entry<'_> {
-    fn take<E: serde::de::Error>(self, value: Value<'_>) -> Result<(), E> {
+impl EntryVisitor<'_> {
+    fn store<E: serde::de::Error>(self, value: MetadataValue<'_>) -> Result<(), E> {
         if !self.is_element {
-            self.builder.value(self.key, value);
+            self.target.builder.set(self.key, value);
             return Ok(());
         }
-        self.builder.element(self.key, value).map_err(|error| {
-            *self.failure = Some(error);
+        self.target.builder.append(self.key, value).map_err(|error| {
+            self.target.failure = Some(error);
             E::custom("not a vocabulary")
         })
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Entry<'_> {
+impl<'de> DeserializeSeed<'de> for EntryVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
@@ -119,7 +120,7 @@ impl<'de> DeserializeSeed<'de> for Entry<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Entry<'_> {
+impl<'de> Visitor<'de> for EntryVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -127,23 +128,23 @@ impl<'de> Visitor<'de> for Entry<'_> {
     }
 
     fn visit_bool<E: serde::de::Error>(self, flag: bool) -> Result<(), E> {
-        self.take(Value::Flag(flag))
+        self.store(MetadataValue::Flag(flag))
     }
 
     fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<(), E> {
-        self.take(Value::Integer(number))
+        self.store(MetadataValue::Integer(number))
     }
 
     fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<(), E> {
-        self.take(Value::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
+        self.store(MetadataValue::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
     fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<(), E> {
-        self.take(Value::Real(number))
+        self.store(MetadataValue::Real(number))
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
-        self.take(Value::Text(text.as_bytes()))
+        self.store(MetadataValue::Text(text.as_bytes()))
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
@@ -154,16 +155,11 @@ impl<'de> Visitor<'de> for Entry<'_> {
         if self.is_element {
             return Err(A::Error::custom("an array in an array"));
         }
-        loop {
-            let next = Entry {
-                builder: self.builder,
-                failure: self.failure,
-                key: self.key,
-                is_element: true,
-            };
-            if elements.next_element_seed(next)?.is_none() {
-                return Ok(());
-            }
-        }
+        let Self { target, key, .. } = self;
+        while elements
+            .next_element_seed(EntryVisitor { target: &mut *target, key, is_element: true })?
+            .is_some()
+        {}
+        Ok(())
     }
 }
