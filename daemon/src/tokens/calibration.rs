@@ -272,6 +272,8 @@ mod tests {
         }
         assert_eq!(calibration.margin(&parts([1, 9, 0, 0, 8, 0]), 1000), 1);
         let stored = serde_json::to_string(&calibration).unwrap();
+        let first = r#"[{"parts":[1,1,0,0,0,0],"counted":100,"read":117,"missed":0},"#;
+        assert!(stored.starts_with(first), "{stored}");
         assert_eq!(serde_json::from_str::<Calibration>(&stored).unwrap(), calibration);
     }
 

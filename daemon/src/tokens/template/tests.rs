@@ -241,6 +241,37 @@ fn template_that_is_not_understood_is_not_used() {
     assert_eq!(calls.between.as_deref(), Some("}\n</tool_call>\n<tool_call>\n{\"name\":\""));
 }
 
+/// FORMAT.md describes this form, in which `vocab/models.json` keeps templates.
+#[test]
+fn serialized_form_is_unchanged() {
+    let stored = |render: Render| serde_json::to_value(learned(&GPT2, render).unwrap()).unwrap();
+    let single = stored(one_call);
+    let style = json!({ "order": "inner", "spaced": false, "escaped": false });
+    let calls = json!({
+        "open": "<call>", "open_behind_text": null, "middle": " ", "between": null,
+        "arguments": { "object": style },
+    });
+    assert_eq!((&single["calls"], &single["results"]), (&calls, &style));
+    let calls = json!({
+        "open": "<call>\n<tool=", "open_behind_text": "\n<call>\n<tool=", "middle": "",
+        "between": ">\n</tool>\n</call>\n<call>\n<tool=",
+        "arguments": { "list": {
+            "beforeName": ">\n<parameter=", "behindName": ">\n", "behindValue": "\n</parameter",
+            "style": { "order": "given", "spaced": false, "escaped": false }, "isPython": true,
+        } },
+    });
+    assert_eq!(stored(with_python_tags)["calls"], calls);
+    let trimmed = stored(trimming_some);
+    let trims =
+        json!({ "system": "both", "user": "none", "assistant": "firstBreaks", "tool": "none" });
+    assert_eq!(trimmed["trims"], trims);
+    let seam = json!(["user", "assistant", {
+        "left": "<", "right": "|im_end|>\n<|im_start|>assistant\n", "extra": 0,
+    }]);
+    assert_eq!(trimmed["seams"][2], seam);
+    assert_eq!(serde_json::from_value::<Template>(single).ok(), learned(&GPT2, one_call));
+}
+
 #[test]
 fn single_calls_and_results_as_json_are_learned() {
     let template = learned(&GPT2, one_call).unwrap();
