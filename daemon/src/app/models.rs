@@ -58,7 +58,7 @@ pub(crate) async fn models_show(
     let model = named(core, params.model)?;
     let info = core.models.show(&model).await?;
     let host = core.models.backend()?.host();
-    Ok(ModelShowResult { host, model: details(&info, core.models.loads().current(&model)) })
+    Ok(ModelShowResult { host, model: details(&info, core.models.windows().current(&model)) })
 }
 
 /// The models in the server's memory, with what a person should know of each.
@@ -165,13 +165,15 @@ async fn counter_for(
         // Counting goes on by what there is.
         Err(_) => return Ok(known),
     };
-    let ticket = core.models.queues().enter(model, Priority::Side, "model.countTokens");
+    let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
     if needs_template {
         let wanted = core.config().context.size_for(None);
-        let wanted = clamp_window(wanted, info.trained, info.can("vision").unwrap_or(false));
-        let loaded = core.models.in_memory(model).await.and_then(|running| running.effective);
-        purpose.num_ctx = Some(core.models.loads().agree(model, wanted, loaded).num_ctx);
+        let wanted =
+            clamp_window(wanted, info.trained_context, info.can("vision").unwrap_or(false));
+        let loaded =
+            core.models.in_memory(model).await.and_then(|running| running.effective_context);
+        purpose.num_ctx = Some(core.models.windows().choose(model, wanted, loaded));
     }
     // Counting goes on by what there is.
     Ok(prepare(core, &info, &purpose).await.unwrap_or(known))
@@ -199,7 +201,7 @@ fn summary(listed: ListedModel) -> ModelSummary {
         family: listed.family,
         parameter_size: listed.parameter_size,
         quantization: listed.quantization,
-        trained_context: listed.trained,
+        trained_context: listed.trained_context,
         capabilities: listed.capabilities,
         remote_host: listed.remote_host,
     }
@@ -215,12 +217,12 @@ fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
         parameter_size: info.parameter_size,
         parameter_count: info.parameter_count,
         quantization: info.quantization,
-        trained_context: info.trained,
+        trained_context: info.trained_context,
         requested_context: requested,
         context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
         capabilities: info.capabilities,
         system: info.system,
-        hidden_messages: info.messages.len() as u64,
+        hidden_messages: info.n_hidden_messages,
         template: info.template,
         remote_host: info.remote_host,
     }
@@ -233,7 +235,7 @@ fn in_memory(running: RunningModel, geometry: Option<KvGeometry>) -> RunningMode
         digest: running.digest,
         size_bytes: running.size_bytes,
         size_vram_bytes: running.size_vram_bytes,
-        effective_context: running.effective,
+        effective_context: running.effective_context,
         expires_at: running.expires_at,
         warnings,
     }

@@ -72,7 +72,7 @@ async fn close_unused(core: Arc<Core>) {
         tokio::time::sleep(LOOK_FOR_UNUSED).await;
         let before = core.clock.now().unix_ms() - UNUSED_MS;
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
-        core.models.rest();
+        core.models.release_idle();
         core.counts.rest();
         if closed > 0 {
             tracing::debug!(closed, "closed unused sessions");

@@ -10,76 +10,77 @@ use super::chat::{ChatItem, ChatRequest, WarmRequest};
 use super::error::ModelError;
 use super::info::{ListedModel, ModelInfo, RunningModel, Version};
 
-/// An answer that takes time.
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
+/// The future of a call to a model server; boxed, so that the traits can be used as trait objects.
+pub(crate) type BackendFuture<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
 
 /// A model server.
 ///
-/// **Cancel safety**: every answer may be dropped; the connection is closed and the server gives up.
+/// **Cancel safety**: every future may be dropped, which closes the connection and makes the server stop.
 pub(crate) trait Backend: Send + Sync {
-    /// Where it is, as a person reads it.
+    /// Returns the address of the server.
     fn host(&self) -> String;
 
-    /// Which version it is; remembered until the server was away.
-    fn version(&self) -> Answer<'_, Version>;
+    /// Returns the version of the server, which is cached until the server cannot be reached.
+    fn version(&self) -> BackendFuture<'_, Version>;
 
-    /// The models that it has.
-    fn list(&self) -> Answer<'_, Vec<ListedModel>>;
+    /// Lists the models that the server has.
+    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>>;
 
-    /// One model.
-    fn show<'a>(&'a self, model: &'a str) -> Answer<'a, ModelInfo>;
+    /// Describes a model.
+    fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo>;
 
-    /// Everything that the server says of a model, vocabulary included, as the JSON that it sent.
-    fn vocabulary<'a>(&'a self, model: &'a str) -> Answer<'a, Vec<u8>>;
+    /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON.
+    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>>;
 
-    /// The models that are in its memory. May be refused in time while one is being loaded.
-    fn running(&self) -> Answer<'_, Vec<RunningModel>>;
+    /// Lists the models in the server's memory. May time out while the server loads a model.
+    fn running(&self) -> BackendFuture<'_, Vec<RunningModel>>;
 
-    /// Loads a model, or with a keep-alive of zero takes it out of memory.
-    fn warm<'a>(&'a self, request: &'a WarmRequest) -> Answer<'a, ()>;
+    /// Loads a model, or unloads it if `keep_alive` is zero.
+    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()>;
 
-    /// Begins an answer. What comes before its first line is waited for in the stream's first item.
-    fn stream<'a>(&'a self, request: &'a ChatRequest) -> Answer<'a, Box<dyn ChatStream>>;
+    /// Starts an answer. The first item of the stream waits until the model is loaded and the prompt is read.
+    fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>>;
 
-    /// The prompt as the server would give it to the model; `None` where the server cannot tell.
-    fn render<'a>(&'a self, request: &'a ChatRequest) -> Answer<'a, Option<String>>;
+    /// Renders the prompt of a request without answering it; `None` if the server cannot.
+    fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>>;
 
-    /// Gives memory and connections back that were not used for a while; true when there was something to give.
-    fn rest(&self) -> bool;
+    /// Releases memory and connections that have been idle for a while; returns whether there were any.
+    fn release_idle(&self) -> bool;
 }
 
-/// An answer as it comes.
+/// A streamed answer.
 ///
 /// **Shape**: deltas, then exactly one end or one error; nothing after that.
-pub(crate) trait ChatStream: Send {
-    /// The next item. Cancel safe: an item that was not returned comes with the next call.
-    fn next(&mut self) -> Answer<'_, ChatItem>;
+pub(crate) trait AnswerStream: Send {
+    /// Returns the next item. Cancel safe: dropping the future loses no item.
+    fn next(&mut self) -> BackendFuture<'_, ChatItem>;
 }
 
-/// How long each phase of a call may take. There is no limit on a whole answer.
+/// The time limits of the phases of a call. A whole answer has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
-    /// Until a connection stands.
+    /// Until the connection is established.
     pub connect: Duration,
-    /// From the request to the first line of an answer; loading a model and reading the prompt are silent.
+    /// From the request to the first line of an answer. Loading a model and reading the prompt send nothing.
     pub first_token: Duration,
     /// Between two pieces of an answer.
     pub idle: Duration,
-    /// For the whole of a small answer, such as the list of models.
-    pub answer: Duration,
-    /// For a question that must not hold anybody up: the version for the status, and the running models, for
-    /// which servers wait while a model is being loaded.
+    /// For a whole response that is not streamed, such as the list of models.
+    pub response: Duration,
+    /// For requests that must not block others: the version, and the running models, which a server reports only
+    /// after it has loaded a model.
     pub probe: Duration,
 }
 
 impl Timeouts {
-    /// Small answers come from a server's memory or a few files: whoever takes longer is stuck.
-    const ANSWER: Duration = Duration::from_secs(30);
-    /// A server on this machine answers within a millisecond; across a slow network within half a second.
+    /// Responses that are not streamed come from the server's memory or from a few files.
+    const RESPONSE: Duration = Duration::from_secs(30);
+    /// A server on this machine responds within a millisecond, one in a slow network within half a second.
     const PROBE: Duration = Duration::from_secs(2);
 
-    /// With the limits that are not configured.
+    /// Adds the limits that cannot be configured.
     pub(crate) const fn new(connect: Duration, first_token: Duration, idle: Duration) -> Self {
-        Self { connect, first_token, idle, answer: Self::ANSWER, probe: Self::PROBE }
+        Self { connect, first_token, idle, response: Self::RESPONSE, probe: Self::PROBE }
     }
 }

@@ -10,7 +10,7 @@ use crate::catalog::CatalogError;
 use crate::causes::with_causes;
 use crate::context::ContextError;
 use crate::goal::{GoalError, MAX_ITEMS};
-use crate::model::{ModelError, Phase};
+use crate::model::{CallPhase, ModelError};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -141,7 +141,7 @@ impl From<ModelError> for RpcError {
             ModelError::Unreachable { .. } => {
                 (ErrorKind::ModelUnavailable, Some("ollama serve".to_owned()))
             }
-            ModelError::Timeout { phase: Phase::Connect | Phase::Answer, .. }
+            ModelError::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
             | ModelError::ForbiddenHost { .. }
             | ModelError::Unauthorized { .. }
             | ModelError::NotOllama { .. }

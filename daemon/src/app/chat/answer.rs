@@ -12,7 +12,7 @@ use super::partial::{Pieces, parts};
 use super::run::Teller;
 use crate::app::{AppError, Core, append, counted, goal};
 use crate::model::{
-    AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatStream, DoneReason, ModelError, Phase,
+    AnswerCall, AnswerStream, CallPhase, ChatDelta, ChatEnd, ChatItem, DoneReason, ModelError,
 };
 use crate::session::Draft;
 use crate::shutdown::Tasks;
@@ -59,7 +59,7 @@ pub(super) enum Stop {
 /// Reads an answer to its end, tells it and writes it piece by piece.
 pub(super) async fn collect(
     core: &Core,
-    mut stream: Box<dyn ChatStream>,
+    mut stream: Box<dyn AnswerStream>,
     mut pieces: Pieces,
     teller: &Teller,
     (cancel, tasks): (&CancellationToken, &Tasks),
@@ -160,7 +160,7 @@ impl Answer {
             },
             Err(Stop::Canceled) => CANCELED,
             Err(Stop::Failed(ModelError::Timeout {
-                phase: Phase::FirstToken | Phase::NextToken,
+                phase: CallPhase::FirstToken | CallPhase::NextToken,
                 ..
             })) => TIMEOUT,
             Err(Stop::Stopping | Stop::Failed(_)) => INTERRUPTED,

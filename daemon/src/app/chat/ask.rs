@@ -88,7 +88,7 @@ impl Turn {
     /// Waits for a place at the model, and finds its window and its counter.
     async fn place(&self, info: &ModelInfo, tasks: &Tasks) -> Result<Place, AppError> {
         let core = self.core();
-        let ticket = core.models.queues().enter(&self.plan.model, Priority::Chat, "chat.send");
+        let ticket = core.models.queues().enter(&self.plan.model, Priority::Chat);
         self.unless_ended(tasks, async {
             self.admitted(&ticket).await;
             Ok(())
@@ -96,11 +96,11 @@ impl Turn {
         .await?;
         let window = self.plan.window(info, core.chats.learned(&self.plan.model));
         let loaded = self.unless_ended(tasks, async { Ok(self.loaded().await) }).await?;
-        let agreed = core.models.loads().agree(&self.plan.model, window, loaded.flatten());
+        let num_ctx = core.models.windows().choose(&self.plan.model, window, loaded.flatten());
         if loaded.is_none() {
             self.tell(phase(ChatPhase::Loading, None, None, None)).await;
         }
-        let purpose = self.plan.purpose(agreed.num_ctx);
+        let purpose = self.plan.purpose(num_ctx);
         let counter = async { Ok(counts::prepare(core, info, &purpose).await?) };
         let counter = self.unless_ended(tasks, counter).await?;
         let params = ContextBuildParams {
@@ -110,7 +110,7 @@ impl Turn {
             compact: CompactMode::Auto,
             ..ContextBuildParams::new(self.plan.id)
         };
-        Ok(Place { ticket, num_ctx: agreed.num_ctx, is_loaded: loaded.is_some(), counter, params })
+        Ok(Place { ticket, num_ctx, is_loaded: loaded.is_some(), counter, params })
     }
 
     /// Compacts before the call where that is due. What goes wrong with it is not the turn's end: the context that
@@ -158,13 +158,13 @@ impl Turn {
 
     async fn admitted(&self, ticket: &Ticket) {
         loop {
-            let ahead = ticket.ahead().count;
+            let ahead = ticket.n_ahead();
             if ahead == 0 {
                 return;
             }
             let ahead = Some(ahead as u64);
             self.tell(phase(ChatPhase::Queued, None, None, ahead)).await;
-            ticket.moved().await;
+            ticket.changed().await;
         }
     }
 
@@ -173,9 +173,9 @@ impl Turn {
         let core = self.core();
         let used = core.chats.learned(&self.plan.model).used;
         if used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2) {
-            return Some(core.models.loads().current(&self.plan.model));
+            return Some(core.models.windows().current(&self.plan.model));
         }
-        core.models.in_memory(&self.plan.model).await.map(|running| running.effective)
+        core.models.in_memory(&self.plan.model).await.map(|running| running.effective_context)
     }
 
     async fn tell_reading(&self, built: &BuiltContext, is_loaded: bool) {

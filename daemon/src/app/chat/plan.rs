@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::app::counts::Purpose;
 use crate::app::models::named;
 use crate::app::{AppError, Core};
-use crate::model::{ChatEnd, ModelInfo, PromptCount, Sampling, Think, clamp_window};
+use crate::model::{ChatEnd, ModelInfo, PromptCount, Sampling, ThinkMode, clamp_window};
 
 /// Fewer tokens say nothing about how fast a model reads.
 const MIN_LEARNED_TOKENS: u64 = 64;
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     /// The longest answer.
     pub(super) max_tokens: Option<NonZeroU32>,
     /// Whether the model thinks first.
-    pub(super) think: Option<Think>,
+    pub(super) think: Option<ThinkMode>,
     /// The form of the answer.
     pub(super) format: Option<Value>,
     /// The window that the session wants.
@@ -64,8 +64,11 @@ impl Plan {
 
     /// The window to build for: what the session wants, within what the model takes.
     pub(super) fn window(&self, info: &ModelInfo, learned: Learned) -> u32 {
-        let wanted =
-            clamp_window(self.context_size, info.trained, info.can("vision").unwrap_or(false));
+        let wanted = clamp_window(
+            self.context_size,
+            info.trained_context,
+            info.can("vision").unwrap_or(false),
+        );
         learned.effective.map_or(wanted, |effective| wanted.min(effective))
     }
 }
@@ -75,14 +78,14 @@ fn brief(value: &Value) -> String {
     text.chars().take(80).collect()
 }
 
-const fn think_of(asked: AskedThink) -> Think {
+const fn think_of(asked: AskedThink) -> ThinkMode {
     match asked {
-        AskedThink::Flag(false) => Think::Off,
-        AskedThink::Flag(true) => Think::On,
-        AskedThink::Level(ThinkLevel::Low) => Think::Low,
-        AskedThink::Level(ThinkLevel::Medium) => Think::Medium,
-        AskedThink::Level(ThinkLevel::High) => Think::High,
-        AskedThink::Level(ThinkLevel::Max) => Think::Max,
+        AskedThink::Flag(false) => ThinkMode::Off,
+        AskedThink::Flag(true) => ThinkMode::On,
+        AskedThink::Level(ThinkLevel::Low) => ThinkMode::Low,
+        AskedThink::Level(ThinkLevel::Medium) => ThinkMode::Medium,
+        AskedThink::Level(ThinkLevel::High) => ThinkMode::High,
+        AskedThink::Level(ThinkLevel::Max) => ThinkMode::Max,
     }
 }
 
@@ -114,7 +117,7 @@ impl Learned {
             PromptCount::Unknown => 0,
         };
         // A server that does not tell what it had from before seems to read faster than it does.
-        if let Some(took) = end.reading.filter(|_| read >= MIN_LEARNED_TOKENS) {
+        if let Some(took) = end.prompt_time.filter(|_| read >= MIN_LEARNED_TOKENS) {
             self.reading = Some((read, took));
         }
         self.used = Some(Instant::now());
@@ -135,10 +138,9 @@ mod tests {
             prompt: PromptCount::Whole(600),
             cached_tokens: Some(100),
             answer_tokens: Some(5),
-            total: None,
-            load: None,
-            reading: Some(Duration::from_secs(1)),
-            answering: None,
+            load_time: None,
+            prompt_time: Some(Duration::from_secs(1)),
+            answer_time: None,
         };
         learned.note(&end);
         assert_eq!(learned.expected(1000), Some(Duration::from_secs(2)));

@@ -20,7 +20,7 @@ use crate::app::loops::may_call_model;
 use crate::app::{AppError, Core, counts};
 use crate::context::reliability::{Evidence, judge};
 use crate::events::EventDraft;
-use crate::model::{Capability, ChatEnd, ModelError, ModelInfo, PromptCount, Target};
+use crate::model::{CallTarget, Capability, ChatEnd, ModelError, ModelInfo, PromptCount};
 use crate::shutdown::Tasks;
 
 /// Tells a turn's client what happens, as long as it listens.
@@ -139,7 +139,7 @@ impl Turn {
             return Ok(());
         }
         let host = self.core().models.backend()?.host();
-        let to = Target { host, model: Some(self.plan.model.clone()) };
+        let to = CallTarget { host, model: Some(self.plan.model.clone()) };
         Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
     }
 
@@ -189,10 +189,10 @@ impl Turn {
     /// The window that the server really uses, asked for after it loaded the model.
     async fn effective(&self, end: &ChatEnd, num_ctx: u32) -> Option<u32> {
         let known = self.core().chats.learned(&self.plan.model);
-        if known.used.is_some() && end.load.is_none_or(|load| load < Duration::from_secs(1)) {
+        if known.used.is_some() && end.load_time.is_none_or(|load| load < Duration::from_secs(1)) {
             return known.effective.or(Some(num_ctx));
         }
-        self.core().models.in_memory(&self.plan.model).await?.effective
+        self.core().models.in_memory(&self.plan.model).await?.effective_context
     }
 
     /// Fewer tokens read than sent, where both are certain, means that the server cut the prompt.
@@ -302,10 +302,10 @@ fn usage(
         prompt_limit: asked.built.token_budget,
         count_kind: Some(asked.built.count_kind),
         requested_context: asked.request.num_ctx,
-        trained_context: info.trained,
+        trained_context: info.trained_context,
         effective_context: effective,
-        load_ms: end.load.map(as_ms),
-        reading_ms: end.reading.map(as_ms),
-        answering_ms: end.answering.map(as_ms),
+        load_ms: end.load_time.map(as_ms),
+        reading_ms: end.prompt_time.map(as_ms),
+        answering_ms: end.answer_time.map(as_ms),
     }
 }

@@ -135,9 +135,9 @@ fn spent(info: &ModelInfo, asked: &Asked, end: &ChatEnd, cause: LengthCause) -> 
         prompt_tokens: asked.built.tokens_used,
         prompt_limit: asked.built.token_budget,
         window,
-        max_tokens: (cause == LengthCause::Asked).then_some(most),
+        max_tokens: (cause == LengthCause::NumPredict).then_some(most),
         reserve_helps: asked.built.tokens_used * 100 > u64::from(window) * LEAST_PROMPT_PERCENT,
-        trained: info.trained.filter(|trained| *trained > window),
+        trained: info.trained_context.filter(|trained| *trained > window),
     }
 }
 

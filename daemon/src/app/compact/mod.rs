@@ -38,7 +38,7 @@ use self::summarize::Seat;
 use super::{AppError, Core, blocking};
 use crate::config::CompressionStrategy;
 use crate::context;
-use crate::model::{Priority, Ticket, canonical};
+use crate::model::{Priority, Ticket, canonical_name};
 use crate::tokens::Counter;
 
 /// How often a compaction is planned anew because another one came first.
@@ -118,7 +118,7 @@ impl Core {
     /// Whether the model of a chat writes its summaries too.
     pub(super) fn summarizes_itself(&self, model: &str) -> bool {
         let other = self.config().compression.model.clone();
-        other.is_none_or(|other| canonical(&other) == canonical(model))
+        other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
     }
 }
 
@@ -165,7 +165,7 @@ fn has_model(core: &Core, id: SessionId) -> bool {
 
 async fn in_background(core: &Arc<Core>, id: SessionId) {
     let order = configured(core, core.builds.like_last(id), None);
-    let seat = Seat::Own(Priority::Side);
+    let seat = Seat::Own(Priority::Background);
     let task = Task { core, order, cause: Cause::Background, seat, must: false };
     match task.run(id).await {
         Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}

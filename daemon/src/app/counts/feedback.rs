@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Counts, MAX_TEMPLATES, Variant};
 use crate::app::{Core, blocking};
-use crate::model::{ChatRequest, Think};
+use crate::model::{ChatRequest, ThinkMode};
 use crate::tokens::is_plausible;
 
 /// Notes how many tokens the server read of a request; prompts that are counted exactly teach nothing.
@@ -26,7 +26,7 @@ pub(in crate::app) async fn learn_from(core: &Arc<Core>, request: &ChatRequest, 
 fn teaches(request: &ChatRequest) -> bool {
     let has_images = request.messages.iter().any(|message| !message.images.is_empty());
     // A model that thinks first answers in a form in two passes, and the count is that of one of them.
-    let has_passes = request.format.is_some() && request.think != Some(Think::Off);
+    let has_passes = request.format.is_some() && request.think != Some(ThinkMode::Off);
     !has_images && !has_passes
 }
 

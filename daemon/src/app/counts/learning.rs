@@ -9,7 +9,9 @@ use serde_json::Value;
 
 use super::{Counts, Known, MAX_TEMPLATES, Variant, weights};
 use crate::app::{AppError, Core, blocking};
-use crate::model::{ChatRequest, ModelError, ModelInfo, Phase, Sampling, Think, canonical};
+use crate::model::{
+    CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode, canonical_name,
+};
 use crate::tokens::{CachedTokenizer, Counter, Template, Tokenizer, Vocabulary, learn, probes};
 
 /// What is to be counted.
@@ -18,7 +20,7 @@ pub(in crate::app) struct Purpose {
     /// The model.
     pub model: String,
     /// How it thinks.
-    pub think: Option<Think>,
+    pub think: Option<ThinkMode>,
     /// The tools that are sent along.
     pub tools: Vec<Value>,
     /// The window that every request to the model names; absent: only the vocabulary is wanted, for which the model
@@ -127,7 +129,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, purpose: &Purpose)
 /// Takes a vocabulary from the file of the model's weights, where that is on this machine: it is read in a moment, and
 /// alone has the model's name, by which one engine's rules are told apart.
 async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
-    let Some(named) = info.weights.clone() else { return false };
+    let Some(named) = info.model_path.clone() else { return false };
     let (name, digest) = (model.to_owned(), info.digest.clone());
     let learned = blocking(core, move |core| {
         let found = weights::vocabulary(&named, &core.config().ollama.models_dirs);
@@ -183,7 +185,8 @@ async fn learn_template(
             Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => prompts.push(None),
             Err(error) => {
                 core.counts.failed(&tried, &error);
-                let is_hung = matches!(error, ModelError::Timeout { phase: Phase::FirstToken, .. });
+                let is_hung =
+                    matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
                 return if is_hung { Err(error) } else { Ok(()) };
             }
         }
@@ -205,7 +208,7 @@ impl Counts {
     /// Whether the vocabulary of a model is in memory, and still that model's.
     fn has_vocabulary(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state();
-        let known = state.models.as_ref().and_then(|models| models.get(&canonical(model)));
+        let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
         known.is_some_and(|known| {
             state.engines.contains_key(&known.vocabulary)
                 && (info.digest.is_none() || known.digest == info.digest)
@@ -235,7 +238,7 @@ impl Counts {
     /// The vocabulary of a model, where it is in memory.
     fn engine(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state();
-        let known = state.models.as_ref()?.get(&canonical(model))?;
+        let known = state.models.as_ref()?.get(&canonical_name(model))?;
         Some(Arc::clone(&state.engines.get(&known.vocabulary)?.0))
     }
 
@@ -243,7 +246,7 @@ impl Counts {
     fn engine_without(&self, model: &str, variant: &Variant) -> Option<Arc<CachedTokenizer>> {
         let is_known = {
             let state = self.state();
-            let known = state.models.as_ref()?.get(&canonical(model))?;
+            let known = state.models.as_ref()?.get(&canonical_name(model))?;
             known.templates.contains_key(&variant.key())
         };
         if is_known { None } else { self.engine(model) }
@@ -265,7 +268,7 @@ impl Counts {
     fn note_think(&self, model: &str, think: &str) {
         let differs = {
             let state = self.state();
-            let known = state.models.as_ref().and_then(|models| models.get(&canonical(model)));
+            let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
             known.is_some_and(|known| known.think != think)
         };
         if differs {

@@ -20,7 +20,7 @@ pub(super) use feedback::learn_from;
 pub(super) use learning::{Purpose, distrust, known, prepare, rendered};
 
 use self::files::Files;
-use crate::model::{Think, canonical};
+use crate::model::{ThinkMode, canonical_name};
 use crate::tokens::{CachedTokenizer, Calibration, Counter, ExactCounter, Template};
 
 /// How long a vocabulary stays in memory without being used; it takes tens of MB and is read again in a moment.
@@ -74,7 +74,7 @@ struct Variant {
 }
 
 impl Variant {
-    fn new(think: Option<Think>, tools: &[Value]) -> Self {
+    fn new(think: Option<ThinkMode>, tools: &[Value]) -> Self {
         Self { think: think_name(think).to_owned(), tools: tools_name(tools) }
     }
 
@@ -87,15 +87,15 @@ impl Variant {
     }
 }
 
-const fn think_name(think: Option<Think>) -> &'static str {
+const fn think_name(think: Option<ThinkMode>) -> &'static str {
     match think {
         None => "default",
-        Some(Think::Off) => "off",
-        Some(Think::On) => "on",
-        Some(Think::Low) => "low",
-        Some(Think::Medium) => "medium",
-        Some(Think::High) => "high",
-        Some(Think::Max) => "max",
+        Some(ThinkMode::Off) => "off",
+        Some(ThinkMode::On) => "on",
+        Some(ThinkMode::Low) => "low",
+        Some(ThinkMode::Medium) => "medium",
+        Some(ThinkMode::High) => "high",
+        Some(ThinkMode::Max) => "max",
     }
 }
 
@@ -141,7 +141,7 @@ impl Counts {
     pub(crate) fn load(
         &self,
         model: Option<&str>,
-        think: Option<Option<Think>>,
+        think: Option<Option<ThinkMode>>,
         tools: &[Value],
     ) -> Counter {
         let Some(model) = model else { return Counter::ESTIMATE };
@@ -177,7 +177,7 @@ impl Counts {
         let mut state = self.state();
         let State { models, engines, .. } = &mut *state;
         let known = models.as_ref().ok_or(Missing::Models)?;
-        let known = known.get(&canonical(model)).ok_or(Missing::Model)?;
+        let known = known.get(&canonical_name(model)).ok_or(Missing::Model)?;
         let think = think.unwrap_or(&known.think).to_owned();
         let variant = Variant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
@@ -197,7 +197,7 @@ impl Counts {
     }
 
     /// A template gave another count than the server: it is not used again. Blocks.
-    pub(crate) fn distrust(&self, model: &str, think: Option<Think>, tools: &[Value]) {
+    pub(crate) fn distrust(&self, model: &str, think: Option<ThinkMode>, tools: &[Value]) {
         let variant = Variant::new(think, tools);
         tracing::warn!(model, variant = variant.key(), "counts differ from those of the server");
         self.change(model, |known| {
@@ -212,7 +212,7 @@ impl Counts {
         let models = {
             let mut state = self.state();
             let models = state.models.get_or_insert_default();
-            change(models.entry(canonical(model)).or_default());
+            change(models.entry(canonical_name(model)).or_default());
             models.clone()
         };
         self.files.store(&models);
