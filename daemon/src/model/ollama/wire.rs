@@ -407,6 +407,7 @@ impl ChatLine {
                 "length" => DoneReason::Length,
                 "load" => DoneReason::Load,
                 "unload" => DoneReason::Unload,
+                "" => DoneReason::Other(String::new()),
                 other => DoneReason::Other(sanitized(other)),
             },
             prompt: match self.prompt_eval_count {

@@ -89,6 +89,14 @@ async fn answer_that_is_not_streamed_is_accepted() {
 }
 
 #[tokio::test]
+async fn missing_done_reason_is_empty() {
+    let mut last = done();
+    last.as_object_mut().expect("an object").remove("done_reason");
+    let (_, end) = chat(streamed(&[last])).await;
+    assert_eq!(end.expect("ends well").reason, DoneReason::Other(String::new()));
+}
+
+#[tokio::test]
 async fn meaning_of_the_prompt_count_depends_on_the_version() {
     let mut without = done();
     without.as_object_mut().expect("an object").remove("prompt_eval_count");
