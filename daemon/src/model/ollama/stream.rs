@@ -102,8 +102,8 @@ impl OllamaStream {
         self.first = None;
         self.ready.extend(line.take_deltas().into_iter().map(ChatItem::Delta));
         if line.is_done() {
-            self.drain().await;
             self.ready.push_back(ChatItem::End(line.into_end(&self.version)));
+            self.drain().await;
         }
         Ok(())
     }

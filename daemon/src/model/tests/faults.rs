@@ -226,6 +226,16 @@ async fn dropped_stream_closes_the_connection() {
 }
 
 #[tokio::test]
+async fn end_marker_survives_a_dropped_call() {
+    let server =
+        ScriptedServer::new("0.33.0", vec![ScriptStep::Begin, chunk(DONE), ScriptStep::Hang]);
+    let mut stream = connect(&server, PATIENT).stream(&request()).await.expect("begins");
+    // The body does not end, so the first call is dropped while it waits for that.
+    assert!(tokio::time::timeout(SHORT, stream.next()).await.is_err());
+    assert!(matches!(stream.next().await, Ok(ChatItem::End(_))));
+}
+
+#[tokio::test]
 async fn stream_ends_after_an_error() {
     let steps = vec![ScriptStep::Begin, chunk("what\n"), chunk(DONE), ScriptStep::End];
     let server = ScriptedServer::new("0.33.0", steps);
