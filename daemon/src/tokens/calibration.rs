@@ -23,7 +23,7 @@ const MAX_HEAD_WEIGHT: f64 = 65_536.0;
 const TEXT_WEIGHTS: (f64, f64) = (-0.75, 8.0);
 /// The unit of estimated tokens in the fit, so that all columns have a similar magnitude.
 const TEXT_UNIT: f64 = 1000.0;
-/// A column is left out if its share that the columns before it do not explain is smaller.
+/// A column gets no weight if the previous columns explain all but this share of it.
 const MIN_INDEPENDENT_SHARE: f64 = 1e-6;
 
 /// A kind of prompt part that cannot be counted exactly; one column of the fit.

@@ -1,7 +1,7 @@
 //! Counting tokens of texts, messages, records and whole prompts.
 //!
-//! [`Counter`] is what the rest of the daemon uses: it estimates, or counts exactly with a [`Tokenizer`], which returns
-//! llama.cpp's token ids, and a [`Template`], which knows the text between messages. A [`Calibration`] corrects counts
+//! The rest of the daemon uses [`Counter`]. It estimates, or counts exactly with a [`Tokenizer`], which returns the token
+//! ids of llama.cpp ("the engine"), and a [`Template`], which knows the text between messages. A [`Calibration`] corrects counts
 //! that are not exact. One file per tokenizer family turns words into tokens.
 //! Must not know sessions, windows or budgets, and does no I/O.
 //!

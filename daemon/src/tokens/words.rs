@@ -31,7 +31,7 @@ impl TokenSink for TokenCount {
     }
 }
 
-/// A tokenizer family, as far as it turns a single word into tokens.
+/// The part of a tokenizer family that turns a word into tokens.
 pub(super) trait WordEncoder {
     /// Appends the tokens of a word.
     fn encode_word(&self, word: &[u8], merger: &mut Merger, ids: &mut Vec<u32>);
@@ -73,7 +73,7 @@ impl WordBuffers {
         sink.push_all(&self.ids);
     }
 
-    /// Takes the empty buffer for a rewritten text out; [`Self::return_text`] puts it back.
+    /// Takes the buffer for a rewritten text, emptied; [`Self::return_text`] puts it back.
     pub(super) fn take_text(&mut self) -> Vec<u8> {
         let mut text = std::mem::take(&mut self.text);
         text.clear();

@@ -189,7 +189,7 @@ enum KeyOrder {
 }
 
 /// Returns every known style.
-pub(super) fn styles() -> impl Iterator<Item = JsonStyle> {
+fn styles() -> impl Iterator<Item = JsonStyle> {
     let orders =
         [KeyOrder::Given, KeyOrder::NestedAlphabetical, KeyOrder::Alphabetical].into_iter();
     orders.flat_map(|order| {
@@ -213,14 +213,14 @@ impl JsonStyle {
     }
 
     /// Returns a value that is nested in another one as JSON.
-    pub(super) fn write_nested(self, value: &Value) -> Option<String> {
+    fn write_nested(self, value: &Value) -> Option<String> {
         let mut out = String::new();
         self.append(value, self.order != KeyOrder::Given, &mut out)?;
         Some(out)
     }
 
     /// Returns whether the keys of the outermost object are in alphabetical order.
-    pub(super) fn is_sorted(self) -> bool {
+    fn is_sorted(self) -> bool {
         self.order == KeyOrder::Alphabetical
     }
 

@@ -26,7 +26,7 @@ const DIFFICULT: [&str; 6] = [
     "x",
 ];
 
-// The probes by their position. Those of a name in CHECK are used for checks only.
+// The positions of the probes. Probes whose names begin with CHECK are used only for checks.
 const USER: usize = 0;
 const SYSTEM: usize = 1;
 const ASSISTANT_LAST: usize = 2;

@@ -9,9 +9,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{
-    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::builder::{MetadataKey, MetadataValue, VocabularyBuilder};
 use super::vocabulary::{Vocabulary, VocabularyError};
@@ -21,98 +19,66 @@ impl Vocabulary {
     ///
     /// **Errors**: `Json` if it cannot be parsed, `NoTokens` if it is not verbose.
     pub fn from_show(json: &[u8]) -> Result<Self, VocabularyError> {
-        let mut target = ShowTarget::default();
+        let (mut builder, mut failure) = (VocabularyBuilder::default(), None);
         let mut source = serde_json::Deserializer::from_slice(json);
-        let read = source.deserialize_map(ResponseVisitor(&mut target)).and_then(|()| source.end());
-        match (target.failure, read) {
+        let visitor = ShowVisitor {
+            builder: &mut builder,
+            failure: &mut failure,
+            position: ShowPosition::Response,
+        };
+        let read = visitor.deserialize(&mut source).and_then(|()| source.end());
+        match (failure, read) {
             (Some(failure), _) => Err(failure),
             (None, Err(error)) => Err(VocabularyError::Json(error)),
-            (None, Ok(())) => target.builder.finish(),
+            (None, Ok(())) => builder.finish(),
         }
     }
 }
 
-/// The builder that visitors fill, and its error if it refused a value.
-#[derive(Default)]
-struct ShowTarget {
-    builder: VocabularyBuilder,
-    failure: Option<VocabularyError>,
+/// Visits the response and what it contains, and passes the metadata to a builder.
+struct ShowVisitor<'b> {
+    builder: &'b mut VocabularyBuilder,
+    /// The error of the builder, if it refused a value.
+    failure: &'b mut Option<VocabularyError>,
+    position: ShowPosition,
 }
 
-/// Visits the whole response and reads `model_info`.
-struct ResponseVisitor<'t>(&'t mut ShowTarget);
+/// The position of a value in the response.
+#[derive(Clone, Copy)]
+enum ShowPosition {
+    /// The whole response, an object.
+    Response,
+    /// The object `model_info`.
+    ModelInfo,
+    /// The value of a key in `model_info`.
+    Entry(MetadataKey),
+    /// An element of an array in `model_info`.
+    Element(MetadataKey),
+}
 
-impl<'de> Visitor<'de> for ResponseVisitor<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the description of a model")
+impl ShowVisitor<'_> {
+    fn at(&mut self, position: ShowPosition) -> ShowVisitor<'_> {
+        ShowVisitor { builder: self.builder, failure: self.failure, position }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            if name == "model_info" {
-                map.next_value_seed(InfoVisitor(self.0))?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
+    fn store<E: Error>(self, value: MetadataValue<'_>) -> Result<(), E> {
+        match self.position {
+            ShowPosition::Entry(key) => {
+                self.builder.set(key, value);
+                Ok(())
+            }
+            ShowPosition::Element(key) => self.builder.append(key, value).map_err(|error| {
+                *self.failure = Some(error);
+                E::custom("not a vocabulary")
+            }),
+            ShowPosition::Response | ShowPosition::ModelInfo => {
+                Err(E::custom("expected an object"))
             }
         }
-        Ok(())
     }
 }
 
-/// Visits the object `model_info`.
-struct InfoVisitor<'t>(&'t mut ShowTarget);
-
-impl<'de> DeserializeSeed<'de> for InfoVisitor<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
-        source.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for InfoVisitor<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of model information")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
-            match MetadataKey::by_name(&name) {
-                None => drop(map.next_value::<IgnoredAny>()?),
-                Some(key) => {
-                    map.next_value_seed(EntryVisitor { target: self.0, key, is_element: false })?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Visits the value of a key, or an element of its array.
-struct EntryVisitor<'t> {
-    target: &'t mut ShowTarget,
-    key: MetadataKey,
-    is_element: bool,
-}
-
-impl EntryVisitor<'_> {
-    fn store<E: serde::de::Error>(self, value: MetadataValue<'_>) -> Result<(), E> {
-        if !self.is_element {
-            self.target.builder.set(self.key, value);
-            return Ok(());
-        }
-        self.target.builder.append(self.key, value).map_err(|error| {
-            self.target.failure = Some(error);
-            E::custom("not a vocabulary")
-        })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for EntryVisitor<'_> {
+impl<'de> DeserializeSeed<'de> for ShowVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
@@ -120,46 +86,65 @@ impl<'de> DeserializeSeed<'de> for EntryVisitor<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for EntryVisitor<'_> {
+impl<'de> Visitor<'de> for ShowVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a number, a flag or an array of these")
+        f.write_str("the description of a model")
     }
 
-    fn visit_bool<E: serde::de::Error>(self, flag: bool) -> Result<(), E> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        if matches!(self.position, ShowPosition::Entry(_) | ShowPosition::Element(_)) {
+            return Err(A::Error::custom("an object in an entry"));
+        }
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            let position = match self.position {
+                ShowPosition::Response if name == "model_info" => Some(ShowPosition::ModelInfo),
+                ShowPosition::ModelInfo => MetadataKey::by_name(&name).map(ShowPosition::Entry),
+                _ => None,
+            };
+            match position {
+                Some(position) => map.next_value_seed(self.at(position))?,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut elements: A) -> Result<(), A::Error> {
+        let ShowPosition::Entry(key) = self.position else {
+            return Err(A::Error::custom("an array that is not an entry"));
+        };
+        while elements.next_element_seed(self.at(ShowPosition::Element(key)))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<(), E> {
         self.store(MetadataValue::Flag(flag))
     }
 
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<(), E> {
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
         self.store(MetadataValue::Integer(number))
     }
 
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<(), E> {
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
         self.store(MetadataValue::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
     }
 
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<(), E> {
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
         self.store(MetadataValue::Real(number))
     }
 
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
         self.store(MetadataValue::Text(text.as_bytes()))
     }
 
-    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
-        if self.is_element {
-            return Err(A::Error::custom("an array in an array"));
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        match self.position {
+            ShowPosition::Entry(_) | ShowPosition::Element(_) => Ok(()),
+            ShowPosition::Response | ShowPosition::ModelInfo => {
+                Err(E::custom("expected an object"))
+            }
         }
-        let Self { target, key, .. } = self;
-        while elements
-            .next_element_seed(EntryVisitor { target: &mut *target, key, is_element: true })?
-            .is_some()
-        {}
-        Ok(())
     }
 }

@@ -13,7 +13,7 @@ pub(in super::super) struct Texts {
 
 impl Texts {
     /// Maximum size of all texts. The largest known vocabulary has 3 MB of tokens and 8 MB of merges.
-    pub(in super::super) const MAX_BYTES: usize = 256 << 20;
+    const MAX_BYTES: usize = 256 << 20;
 
     /// Appends a text; returns false if it does not fit.
     pub(in super::super) fn push(&mut self, text: &[u8]) -> bool {
@@ -31,7 +31,7 @@ impl Texts {
     }
 
     /// Returns the text with a number; empty for an unknown number.
-    pub(in super::super) fn at(&self, at: usize) -> &[u8] {
+    fn at(&self, at: usize) -> &[u8] {
         let Some(&end) = self.ends.get(at) else { return &[] };
         let start = if at == 0 { 0 } else { self.ends[at - 1] };
         &self.bytes[start as usize..end as usize]
