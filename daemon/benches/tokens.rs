@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
-use ollm_daemon::bench_api::{Tokenizer, UnknownRule, Vocabulary};
+use ollm_daemon::bench_api::{Tokenizer, TokenizerError, Vocabulary};
 use serde_json::json;
 
 use harness::report::{Report, Row, rounded};
@@ -115,7 +115,13 @@ fn load(report: &Report, name: &str, vocabulary: &Vocabulary) -> Result<Option<T
     let decoded = started.elapsed();
     let tokenizer = match Tokenizer::new(&stored) {
         Ok(tokenizer) => tokenizer,
-        Err(UnknownRule::Model(_) | UnknownRule::Pre(_) | UnknownRule::Name) => return Ok(None),
+        Err(
+            TokenizerError::UnknownModel(_)
+            | TokenizerError::UnknownPreTokenizer(_)
+            | TokenizerError::MissingName,
+        ) => {
+            return Ok(None);
+        }
     };
     let row = Row::new(&format!("{name}: load the stored vocabulary"), "ms")
         .with("value", rounded(started.elapsed().as_secs_f64() * 1e3))

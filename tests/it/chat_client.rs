@@ -338,7 +338,7 @@ fn an_answer_that_stops_early_says_why_and_how_it_goes_on() {
     fake.next("/api/chat", &[Fault::ErrorLine { after: 1, text: said.into() }]);
     person.types("two\r");
     person.sees("half \r\nerror: model tiny at ");
-    person.sees("does not run: CUDA error: out of memory");
+    person.sees("is not running: CUDA error: out of memory");
     person.sees("your message and what came of the answer are kept: /retry asks anew");
     fake.answer(Answer::text("half an answer"));
     fake.next("/api/chat", &[Fault::Break { after: 1 }]);

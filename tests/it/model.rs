@@ -238,7 +238,7 @@ fn something_else_on_the_port_is_told_from_a_model_server() {
     fake.next("/api/version", &[Fault::Page]);
     let status = asked(&mut wire);
     assert_eq!(status["reachable"], false);
-    assert!(status["error"].as_str().unwrap().contains("is no Ollama"), "{status}");
+    assert!(status["error"].as_str().unwrap().contains("is not an Ollama server"), "{status}");
     fake.next("/api/tags", &[Fault::Page]);
     let error = wire.refused("model.list", json!({}), "modelUnavailable");
     assert_eq!(error["data"]["reason"], "notOllama", "{error}");

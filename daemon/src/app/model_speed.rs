@@ -54,7 +54,7 @@ impl MeasuredModel {
             PromptCount::Unknown => 0,
         };
         // A server that does not report cached tokens seems to read faster than it does.
-        if let Some(took) = end.reading.filter(|_| read >= MIN_PROMPT_TOKENS) {
+        if let Some(took) = end.prompt_time.filter(|_| read >= MIN_PROMPT_TOKENS) {
             self.reading = Some((read, took));
         }
         self.last_used = Some(Instant::now());
@@ -75,10 +75,9 @@ mod tests {
             prompt: PromptCount::Whole(600),
             cached_tokens: Some(100),
             answer_tokens: Some(5),
-            total: None,
-            load: None,
-            reading: Some(Duration::from_secs(1)),
-            answering: None,
+            load_time: None,
+            prompt_time: Some(Duration::from_secs(1)),
+            answer_time: None,
         };
         models.note("m", &end, Some(2048));
         assert_eq!(models.get("m").expected_reading(1000), Some(Duration::from_secs(2)));

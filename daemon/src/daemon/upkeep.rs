@@ -76,7 +76,7 @@ async fn release_idle(core: Arc<Core>) {
         tokio::time::sleep(IDLE_CHECK).await;
         let before = core.clock.now().unix_ms() - IDLE_MS;
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
-        core.models.rest();
+        core.models.release_idle();
         core.counts.drop_idle();
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");

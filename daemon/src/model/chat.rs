@@ -1,68 +1,62 @@
-//! A request for an answer, and the answer's pieces. Values only.
+//! Requests to a model, their sampling options, and the items of its answer.
+//!
+//! Must not know how requests are sent.
+//!
+//! **Invariant**: sampling options never contain an option for which a server would reload the model.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ollm_protocol::content::ContextMessage;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::options::Sampling;
-
-/// Asks a model for an answer.
+/// A request for an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ChatRequest {
-    /// The model.
     pub model: String,
     /// The conversation, as a model server takes it.
     pub messages: Vec<ContextMessage>,
     /// Tool definitions, as a model server takes them.
     pub tools: Vec<Value>,
-    /// The window to load the model with; equal in all requests to a model, or the server loads it again.
+    /// The window to load the model with; the same in all requests to a model.
     pub num_ctx: u32,
-    /// The longest answer in tokens; absent: as long as the server lets it be.
+    /// Maximum number of tokens of the answer; `None` leaves the limit to the server.
     pub num_predict: Option<NonZeroU32>,
-    /// How the next token is chosen.
     pub sampling: Sampling,
-    /// Whether the model thinks first; absent: as the model does by itself.
-    pub think: Option<Think>,
+    /// `None` leaves the choice to the model.
+    pub think: Option<ThinkMode>,
     /// `"json"` or a JSON Schema that the answer must follow.
     pub format: Option<Value>,
-    /// How long the model stays in memory afterwards.
+    /// How long the server keeps the model in memory after the answer.
     pub keep_alive: Duration,
 }
 
-/// Asks for a model to be loaded.
+/// A request to load or unload a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WarmRequest {
-    /// The model.
     pub model: String,
-    /// The window to load it with.
+    /// The window to load the model with.
     pub num_ctx: u32,
-    /// How long it stays; zero takes it out of memory.
+    /// How long the server keeps the model in memory; zero unloads it.
     pub keep_alive: Duration,
 }
 
-/// Whether a model thinks before it answers.
+/// Whether and how much a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Think {
-    /// Not at all.
+pub(crate) enum ThinkMode {
     Off,
-    /// As much as it likes.
+    /// As much as the model decides.
     On,
-    /// A little.
     Low,
-    /// Some.
     Medium,
-    /// Much.
     High,
-    /// As much as it can.
     Max,
 }
 
-/// One item of an answer.
+/// An item of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ChatItem {
-    /// A further piece.
+    /// A piece of the answer.
     Delta(ChatDelta),
     /// The server's end marker.
     End(ChatEnd),
@@ -71,119 +65,214 @@ pub(crate) enum ChatItem {
 /// A piece of an answer; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ChatDelta {
-    /// Text of the answer.
     Text(String),
-    /// Text of the thinking.
     Thinking(String),
-    /// Whole tool calls.
+    /// Complete tool calls.
     ToolCalls(Vec<AnswerCall>),
 }
 
-/// A tool call that a model makes.
+/// A tool call in an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AnswerCall {
-    /// The server's id, where it gives one.
+    /// The server's id, if it sends one.
     pub id: Option<String>,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments: an object, or whatever the model made of it.
+    /// The arguments: an object, unless the model sent something else.
     pub args: Value,
 }
 
-/// How an answer ended and what it cost.
+/// The end of an answer, with its counts and durations as far as the server reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChatEnd {
-    /// Why it ended.
     pub reason: DoneReason,
-    /// Tokens of the prompt.
     pub prompt: PromptCount,
-    /// Tokens of the prompt that the server still had from before, where it says so.
+    /// Tokens of the prompt that the server took from its cache.
     pub cached_tokens: Option<u64>,
-    /// Tokens of the answer, thinking included.
+    /// Tokens of the answer, including thinking.
     pub answer_tokens: Option<u64>,
-    /// From the request to the end.
-    pub total: Option<Duration>,
-    /// Of that, loading the model.
-    pub load: Option<Duration>,
-    /// Of that, reading the prompt.
-    pub reading: Option<Duration>,
-    /// Of that, answering.
-    pub answering: Option<Duration>,
+    /// Time for loading the model.
+    pub load_time: Option<Duration>,
+    /// Time for reading the prompt.
+    pub prompt_time: Option<Duration>,
+    /// Time for generating the answer.
+    pub answer_time: Option<Duration>,
 }
 
-/// Why an answer ended.
+/// The reason why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DoneReason {
-    /// The model was done.
+    /// The model ended its answer.
     Stop,
-    /// The longest answer or the end of the window was reached; [`ChatEnd::length_cause`] tells which.
+    /// `num_predict` or the end of the window was reached; see [`ChatEnd::length_cause`].
     Length,
-    /// The model was only loaded.
+    /// The request only loaded the model.
     Load,
-    /// The model was only taken out of memory.
+    /// The request only unloaded the model.
     Unload,
-    /// Something else, in the server's word; empty where it gave none.
+    /// Another reason in the server's words; empty if it sent none.
     Other(String),
 }
 
-/// What the server's count of the prompt means, which differs by version.
+/// The server's count of the prompt, whose meaning depends on its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PromptCount {
-    /// All of the prompt.
+    /// All tokens of the prompt.
     Whole(u64),
-    /// Only what the server did not have from before.
+    /// Tokens of the prompt that were not cached.
     Uncached(u64),
-    /// Nothing was said.
+    /// The server sent no count.
     Unknown,
 }
 
-/// Which limit an answer ran into.
+/// The limit that an answer reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthCause {
-    /// The longest answer that was asked for.
-    Asked,
+    /// The requested maximum length.
+    NumPredict,
     /// The end of the window.
     Window,
 }
 
 impl ChatEnd {
-    /// Which limit the answer ran into; `None` when it ended for another reason.
+    /// Returns which limit the answer reached, or `None` if it ended for another reason.
     ///
-    /// **Source**: servers use one word for both, so the counts decide.
+    /// **Source**: servers report both limits as `length`, so the counts decide.
     pub(crate) fn length_cause(&self, num_predict: Option<NonZeroU32>) -> Option<LengthCause> {
         if self.reason != DoneReason::Length {
             return None;
         }
-        let reached = num_predict
+        let is_reached = num_predict
             .zip(self.answer_tokens)
-            .is_some_and(|(asked, answered)| answered >= u64::from(asked.get()));
-        Some(if reached { LengthCause::Asked } else { LengthCause::Window })
+            .is_some_and(|(limit, tokens)| tokens >= u64::from(limit.get()));
+        Some(if is_reached { LengthCause::NumPredict } else { LengthCause::Window })
+    }
+}
+
+/// Options for choosing the next token.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sampling(Map<String, Value>);
+
+/// An option cannot be part of a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidOption {
+    /// The server would reload the model for each request with another value.
+    #[error("{name} applies to all requests to a model and cannot be set for a single request")]
+    Load { name: String },
+    /// The option is unknown; servers ignore unknown options silently.
+    #[error("unknown option {name}")]
+    Unknown { name: String },
+    /// The value has a wrong type.
+    #[error("{name} must be {expected}")]
+    Type { name: String, expected: &'static str },
+}
+
+/// The type of an option's value.
+#[derive(Clone, Copy)]
+enum OptionType {
+    Integer,
+    Number,
+    Texts,
+}
+
+/// The options of a single request.
+///
+/// **Source**: `api.Options` of Ollama 0.33. `num_predict` is missing because the daemon sets it.
+const OPTIONS: &[(&str, OptionType)] = &[
+    ("num_keep", OptionType::Integer),
+    ("seed", OptionType::Integer),
+    ("top_k", OptionType::Integer),
+    ("top_p", OptionType::Number),
+    ("min_p", OptionType::Number),
+    ("typical_p", OptionType::Number),
+    ("repeat_last_n", OptionType::Integer),
+    ("temperature", OptionType::Number),
+    ("repeat_penalty", OptionType::Number),
+    ("presence_penalty", OptionType::Number),
+    ("frequency_penalty", OptionType::Number),
+    ("stop", OptionType::Texts),
+];
+
+/// The options of the model's process. A server reloads the model if one of them differs.
+const LOAD_OPTIONS: &[&str] =
+    &["num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft_num_predict"];
+
+impl Sampling {
+    /// Validates the options of a client.
+    ///
+    /// **Errors**: the first invalid option. A server would ignore an unknown option, fail for a wrong type, and reload
+    /// the model for an option of its process.
+    pub(crate) fn check(options: Map<String, Value>) -> Result<Self, InvalidOption> {
+        for (name, value) in &options {
+            if LOAD_OPTIONS.contains(&name.as_str()) {
+                return Err(InvalidOption::Load { name: name.clone() });
+            }
+            let Some((_, option_type)) = OPTIONS.iter().find(|(known, _)| known == name) else {
+                return Err(InvalidOption::Unknown { name: name.clone() });
+            };
+            let (fits, expected) = match option_type {
+                OptionType::Integer => (value.is_i64(), "an integer"),
+                OptionType::Number => (value.is_number(), "a number"),
+                OptionType::Texts => {
+                    let texts = value.as_array();
+                    (texts.is_some_and(|all| all.iter().all(Value::is_string)), "a list of strings")
+                }
+            };
+            if !fits {
+                return Err(InvalidOption::Type { name: name.clone(), expected });
+            }
+        }
+        Ok(Self(options))
+    }
+
+    pub(super) const fn as_map(&self) -> &Map<String, Value> {
+        &self.0
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn the_counts_tell_which_limit_was_reached() {
-        let check = |reason: DoneReason, answered, asked, expect| {
+    fn length_cause_follows_from_the_counts() {
+        let check = |reason: DoneReason, answer_tokens, num_predict, expect| {
             let end = ChatEnd {
                 reason,
                 prompt: PromptCount::Unknown,
                 cached_tokens: None,
-                answer_tokens: answered,
-                total: None,
-                load: None,
-                reading: None,
-                answering: None,
+                answer_tokens,
+                load_time: None,
+                prompt_time: None,
+                answer_time: None,
             };
-            assert_eq!(end.length_cause(NonZeroU32::new(asked)), expect);
+            assert_eq!(end.length_cause(NonZeroU32::new(num_predict)), expect);
         };
-        check(DoneReason::Length, Some(64), 64, Some(LengthCause::Asked));
+        check(DoneReason::Length, Some(64), 64, Some(LengthCause::NumPredict));
         check(DoneReason::Length, Some(63), 64, Some(LengthCause::Window));
         check(DoneReason::Length, None, 64, Some(LengthCause::Window));
         check(DoneReason::Length, Some(64), 0, Some(LengthCause::Window));
         check(DoneReason::Stop, Some(64), 64, None);
+    }
+
+    #[test]
+    fn only_options_of_a_single_request_are_valid() {
+        let check = |options: Value, expect: Result<(), &str>| {
+            let Value::Object(map) = options else { panic!("an object") };
+            let found = Sampling::check(map).map(|_| ()).map_err(|error| error.to_string());
+            assert_eq!(found, expect.map_err(str::to_owned));
+        };
+        check(json!({}), Ok(()));
+        check(json!({"temperature": 0, "top_p": 0.5, "seed": -1, "stop": ["a", "b"]}), Ok(()));
+        let load =
+            "num_ctx applies to all requests to a model and cannot be set for a single request";
+        check(json!({"num_ctx": 4096}), Err(load));
+        check(json!({"num_predict": 5}), Err("unknown option num_predict"));
+        check(json!({"shift": true}), Err("unknown option shift"));
+        check(json!({"seed": 0.5}), Err("seed must be an integer"));
+        check(json!({"temperature": "hot"}), Err("temperature must be a number"));
+        check(json!({"stop": "a"}), Err("stop must be a list of strings"));
     }
 }

@@ -1,28 +1,28 @@
-//! What can go wrong between the daemon and a model server: one variant for each thing that a caller can do
-//! something different about.
+//! The errors of calls to a model server: one variant for each cause that callers or users treat differently.
 //!
-//! **Invariant**: a text holds the server's own words at most [`MAX_SAID_BYTES`] long and without control
-//! characters, and never what was said in a conversation.
+//! Must not know how calls are made.
+//!
+//! **Invariant**: an error contains at most [`MAX_MESSAGE_BYTES`] of the server's own message, without control
+//! characters, and no text of a conversation.
 
 use std::fmt;
 use std::time::Duration;
 
-use super::InvalidHost;
+use super::host::InvalidHost;
 
-/// The longest words of a server that are repeated: its errors are a line or two, and what claims to be more is
-/// likely something else, such as a page.
-pub(super) const MAX_SAID_BYTES: usize = 300;
+/// Maximum length of a server's message that is repeated. Error messages have one or two lines; a longer text is
+/// probably something else, such as a page.
+const MAX_MESSAGE_BYTES: usize = 300;
 
-/// Whom a call went to.
+/// The server, and if the call is about one, the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
-    /// The server, as [`super::Backend::host`] tells it.
+pub(crate) struct CallTarget {
+    /// The address of the server, as returned by [`super::backend::Backend::host`].
     pub host: String,
-    /// The model, where the call is about one.
     pub model: Option<String>,
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for CallTarget {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.model {
             Some(model) => write!(out, "model {model} at {}", self.host),
@@ -31,40 +31,37 @@ impl fmt::Display for Target {
     }
 }
 
-/// A part of a call that has a time limit of its own.
+/// A phase of a call that has its own time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Until a connection stands.
+pub(crate) enum CallPhase {
+    /// Establishing the connection.
     Connect,
-    /// For all of a small answer.
-    Answer,
-    /// From the request to the first piece of an answer.
+    /// Waiting for a whole response that is not streamed.
+    Response,
+    /// Waiting for the first piece of an answer.
     FirstToken,
-    /// Between two pieces of an answer.
+    /// Waiting for the next piece of an answer.
     NextToken,
 }
 
-impl fmt::Display for Phase {
+impl fmt::Display for CallPhase {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Self::Connect => "no connection",
-            Self::Answer => "no answer",
-            Self::FirstToken => "no first token",
-            Self::NextToken => "no further token",
+            Self::Connect => "connection",
+            Self::Response => "response",
+            Self::FirstToken => "first token",
+            Self::NextToken => "further token",
         })
     }
 }
 
-/// Something that a model may be able to do.
+/// An ability that a model may lack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Capability {
-    /// Calling tools.
     Tools,
-    /// Thinking before it answers.
     Thinking,
-    /// Conversations.
     Chat,
-    /// Something else, in the server's word.
+    /// Another ability in the server's words.
     Other(String),
 }
 
@@ -74,7 +71,7 @@ impl fmt::Display for Capability {
             Self::Tools => "tools",
             Self::Thinking => "thinking",
             Self::Chat => "chat",
-            Self::Other(word) => word,
+            Self::Other(name) => name,
         })
     }
 }
@@ -82,81 +79,81 @@ impl fmt::Display for Capability {
 /// A call to a model server failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ModelError {
-    /// The configured address is none.
+    /// The configured address is invalid.
     #[error(transparent)]
     InvalidHost(#[from] InvalidHost),
-    /// Nobody answers there.
+    /// No connection could be established.
     #[error("cannot reach {to}: {reason}")]
-    Unreachable { to: Target, reason: String },
-    /// A phase of the call took too long.
-    #[error("{phase} from {to} within {}", Seconds(*.after))]
-    Timeout { to: Target, phase: Phase, after: Duration },
+    Unreachable { to: CallTarget, reason: String },
+    /// A phase of the call exceeded its time limit.
+    #[error("no {phase} from {to} within {} s", after.as_secs_f64())]
+    Timeout { to: CallTarget, phase: CallPhase, after: Duration },
     /// The server does not have the model.
     #[error("there is no {to}")]
-    NotFound { to: Target },
-    /// The model cannot do what was asked for.
-    #[error("{to} cannot do {capability}")]
-    Unsupported { to: Target, capability: Capability },
-    /// The server does not take the request.
-    #[error("{to} refuses the request with status {status}: {said}")]
-    Refused { to: Target, status: u16, said: String },
+    NotFound { to: CallTarget },
+    /// The model lacks a capability that the request needs.
+    #[error("{to} does not support {capability}")]
+    Unsupported { to: CallTarget, capability: Capability },
+    /// The server refused the request.
+    #[error("{to} refused the request with status {status}: {message}")]
+    Refused { to: CallTarget, status: u16, message: String },
     /// Too many requests wait for the server.
-    #[error("{to} is busy: {said}")]
-    Busy { to: Target, said: String },
-    /// The model cannot be loaded, or its process died.
-    #[error("{to} does not run: {said}")]
-    LoadFailed { to: Target, said: String },
-    /// The prompt is longer than the window; numbers where the server gives them.
-    #[error("the prompt is longer than the window of {to}{}", Numbers(*.needed, *.window))]
-    Overflow { to: Target, needed: Option<u64>, window: Option<u64> },
-    /// The server gave the request up because it took its client for gone.
-    #[error("{to} gave the request up: {said}")]
-    GivenUp { to: Target, said: String },
-    /// The server failed before it answered.
-    #[error("{to} failed with status {status}: {said}")]
-    Failed { to: Target, status: u16, said: String },
-    /// The server broke an answer off and said why.
-    #[error("{to} broke the answer off: {said}")]
-    BrokeOff { to: Target, said: String },
+    #[error("{to} is busy: {message}")]
+    Busy { to: CallTarget, message: String },
+    /// The model could not be loaded, or its process ended.
+    #[error("{to} is not running: {message}")]
+    LoadFailed { to: CallTarget, message: String },
+    /// The prompt is longer than the window. The numbers are `None` if the server does not report them.
+    #[error("the prompt is longer than the window of {to}{}", OverflowNumbers(*.needed, *.window))]
+    Overflow { to: CallTarget, needed: Option<u64>, window: Option<u64> },
+    /// The server canceled the request because it considered the client disconnected.
+    #[error("{to} canceled the request: {message}")]
+    GivenUp { to: CallTarget, message: String },
+    /// The server failed before it sent a piece of the answer.
+    #[error("{to} failed with status {status}: {message}")]
+    Failed { to: CallTarget, status: u16, message: String },
+    /// The server sent an error within the answer.
+    #[error("{to} aborted the answer: {message}")]
+    BrokeOff { to: CallTarget, message: String },
     /// The answer ended without the server's end marker.
     #[error("the answer of {to} ended without its end marker")]
-    Incomplete { to: Target },
-    /// The connection broke during an answer.
+    Incomplete { to: CallTarget },
+    /// The connection was closed during the answer.
     #[error("the connection to {to} broke: {reason}")]
-    Disconnected { to: Target, reason: String },
-    /// The server does not take the name that it was called by.
-    #[error("{to} does not answer to this host name (status 403 without a word)")]
-    ForbiddenHost { to: Target },
-    /// The server wants a key.
-    #[error("{to} wants a valid key: {said}")]
-    Unauthorized { to: Target, said: String },
-    /// Something else listens there.
-    #[error("{to} is no Ollama: {found}")]
-    NotOllama { to: Target, found: String },
-    /// What was sent is not what the protocol says.
-    #[error("{to} sent {what}")]
-    Garbage { to: Target, what: String },
-    /// An answer, or a line of one, is larger than anything that makes sense.
+    Disconnected { to: CallTarget, reason: String },
+    /// The server does not accept the host name in the request.
+    #[error("{to} does not accept this host name (status 403 without a message)")]
+    ForbiddenHost { to: CallTarget },
+    /// The server requires a key.
+    #[error("{to} requires a valid API key: {message}")]
+    Unauthorized { to: CallTarget, message: String },
+    /// The address belongs to another kind of server.
+    #[error("{to} is not an Ollama server: {found}")]
+    NotOllama { to: CallTarget, found: String },
+    /// A part of the answer is not valid.
+    #[error("{to} sent an invalid answer: {problem}")]
+    Garbage { to: CallTarget, problem: String },
+    /// A response, or a line of an answer, exceeds the size limit.
     #[error("{to} sent {what} of more than {limit_bytes} bytes")]
-    TooLarge { to: Target, what: &'static str, limit_bytes: usize },
-    /// The server sends its clients elsewhere, where no conversation may go unasked.
+    TooLarge { to: CallTarget, what: &'static str, limit_bytes: usize },
+    /// The server redirects to another address, to which a conversation must not be sent without being configured.
     #[error("{to} redirects to {location}, which is not followed")]
-    Redirected { to: Target, location: String },
-    /// The HTTP client cannot be made.
-    #[error("cannot prepare a connection to {to}: {reason}")]
-    Client { to: Target, reason: String },
+    Redirected { to: CallTarget, location: String },
+    /// The HTTP client or a request could not be created.
+    #[error("cannot prepare a request to {to}: {reason}")]
+    Client { to: CallTarget, reason: String },
 }
 
 impl ModelError {
-    /// The stable name of what went wrong, for programs.
+    /// Returns the stable name of the error, for programs.
     pub(crate) const fn reason(&self) -> &'static str {
         match self {
             Self::InvalidHost(_) => "invalidHost",
             Self::Unreachable { .. } => "unreachable",
-            Self::Timeout { phase: Phase::Connect, .. } => "connectTimeout",
-            Self::Timeout { phase: Phase::Answer, .. } => "answerTimeout",
-            Self::Timeout { phase: Phase::FirstToken, .. } => "firstTokenTimeout",
-            Self::Timeout { phase: Phase::NextToken, .. } => "idleTimeout",
+            Self::Timeout { phase: CallPhase::Connect, .. } => "connectTimeout",
+            Self::Timeout { phase: CallPhase::Response, .. } => "answerTimeout",
+            Self::Timeout { phase: CallPhase::FirstToken, .. } => "firstTokenTimeout",
+            Self::Timeout { phase: CallPhase::NextToken, .. } => "idleTimeout",
             Self::NotFound { .. } => "notFound",
             Self::Unsupported { .. } => "unsupported",
             Self::Refused { .. } => "refused",
@@ -178,7 +175,7 @@ impl ModelError {
         }
     }
 
-    /// With what was counted and the window, where the server gave no numbers of its own to an overflow.
+    /// Adds the numbers of the caller to an overflow for which the server reported none.
     #[must_use]
     pub(crate) fn with_numbers(self, counted: u64, num_ctx: u32) -> Self {
         match self {
@@ -190,8 +187,8 @@ impl ModelError {
         }
     }
 
-    /// Whom the call went to.
-    pub(crate) const fn target(&self) -> Option<&Target> {
+    /// Returns the server and the model of the call.
+    pub(crate) const fn target(&self) -> Option<&CallTarget> {
         match self {
             Self::InvalidHost(_) => None,
             Self::Unreachable { to, .. }
@@ -218,24 +215,15 @@ impl ModelError {
     }
 }
 
-/// A duration as a person reads it.
-struct Seconds(Duration);
+/// Prints the numbers of an overflow, as far as they are known.
+struct OverflowNumbers(Option<u64>, Option<u64>);
 
-impl fmt::Display for Seconds {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} s", self.0.as_secs_f64())
-    }
-}
-
-/// The numbers of an overflow, as far as they are known.
-struct Numbers(Option<u64>, Option<u64>);
-
-impl fmt::Display for Numbers {
+impl fmt::Display for OverflowNumbers {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0, self.1) {
-            // The server counts otherwise, and does not say how many.
+            // The server's count is higher, but it does not report it.
             (Some(counted), Some(window)) if counted <= window => {
-                write!(out, ": {counted} of {window} tokens as they were counted here")
+                write!(out, ": {counted} of {window} tokens by the daemon's own count")
             }
             (Some(needed), Some(window)) => write!(out, ": {needed} of {window} tokens"),
             (Some(needed), None) => write!(out, ": {needed} tokens"),
@@ -245,25 +233,25 @@ impl fmt::Display for Numbers {
     }
 }
 
-/// Words of a server as an error repeats them: on one line, short, without anything that a terminal obeys.
-pub(super) fn said(text: &str) -> String {
-    let mut said = String::new();
+/// Returns a server's message on one short line, without control characters.
+pub(super) fn sanitized(text: &str) -> String {
+    let mut message = String::new();
     for word in text.split(|char: char| char.is_whitespace() || char.is_control()) {
         if word.is_empty() {
             continue;
         }
-        if !said.is_empty() {
-            said.push(' ');
+        if !message.is_empty() {
+            message.push(' ');
         }
-        said.push_str(word);
-        if said.len() > MAX_SAID_BYTES {
-            let end = (0..=MAX_SAID_BYTES).rev().find(|end| said.is_char_boundary(*end));
-            said.truncate(end.unwrap_or(0));
-            said.push('…');
+        message.push_str(word);
+        if message.len() > MAX_MESSAGE_BYTES {
+            let end = (0..=MAX_MESSAGE_BYTES).rev().find(|end| message.is_char_boundary(*end));
+            message.truncate(end.unwrap_or(0));
+            message.push('…');
             break;
         }
     }
-    if said.is_empty() { "without a word".to_owned() } else { said }
+    if message.is_empty() { "no message".to_owned() } else { message }
 }
 
 #[cfg(test)]
@@ -271,8 +259,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_name_server_model_and_numbers() {
-        let to = Target { host: "http://h:1".to_owned(), model: Some("m:7b".to_owned()) };
+    fn error_text_names_server_model_and_numbers() {
+        let to = CallTarget { host: "http://h:1".to_owned(), model: Some("m:7b".to_owned()) };
         let check = |error: ModelError, expect: &str| assert_eq!(error.to_string(), expect);
         check(
             ModelError::Overflow { to: to.clone(), needed: Some(309), window: Some(256) },
@@ -281,7 +269,7 @@ mod tests {
         let silent = ModelError::Overflow { to: to.clone(), needed: None, window: None };
         check(
             silent.with_numbers(200, 256),
-            "the prompt is longer than the window of model m:7b at http://h:1: 200 of 256 tokens as they were counted here",
+            "the prompt is longer than the window of model m:7b at http://h:1: 200 of 256 tokens by the daemon's own count",
         );
         check(
             ModelError::Overflow { to: to.clone(), needed: None, window: None },
@@ -289,11 +277,11 @@ mod tests {
         );
         let after = Duration::from_millis(1500);
         check(
-            ModelError::Timeout { to: to.clone(), phase: Phase::NextToken, after },
+            ModelError::Timeout { to: to.clone(), phase: CallPhase::NextToken, after },
             "no further token from model m:7b at http://h:1 within 1.5 s",
         );
         check(ModelError::NotFound { to }, "there is no model m:7b at http://h:1");
-        let to = Target { host: "http://h:1".to_owned(), model: None };
+        let to = CallTarget { host: "http://h:1".to_owned(), model: None };
         check(
             ModelError::Unreachable { to, reason: "connection refused".to_owned() },
             "cannot reach the model server at http://h:1: connection refused",
@@ -301,10 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn a_servers_words_are_short_and_harmless() {
-        assert_eq!(said(" server busy,\n\u{1b}[31mplease  try"), "server busy, [31mplease try");
-        assert_eq!(said(" \n "), "without a word");
-        let long = said(&"é".repeat(1000));
-        assert!(long.len() <= MAX_SAID_BYTES + "…".len() && long.ends_with('…'));
+    fn server_message_is_shortened_and_sanitized() {
+        assert_eq!(
+            sanitized(" server busy,\n\u{1b}[31mplease  try"),
+            "server busy, [31mplease try"
+        );
+        assert_eq!(sanitized(" \n "), "no message");
+        let long = sanitized(&"é".repeat(1000));
+        assert!(long.len() <= MAX_MESSAGE_BYTES + "…".len() && long.ends_with('…'));
     }
 }

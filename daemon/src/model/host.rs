@@ -1,41 +1,66 @@
-//! Where a model server is: the rules of `OLLAMA_HOST`, as its own clients read it. Pure.
+//! The address of a model server, by the rules of `OLLAMA_HOST`, and the key for it.
+//!
+//! Must not know how a server is called.
+//!
+//! **Invariant**: no error repeats the address, which may contain a password, and no `Debug` output contains the key.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The port without a scheme.
+/// The default port of an address without a scheme.
 const PORT: u16 = 11_434;
-/// The one name that means a service elsewhere.
+/// The name of the hosted service, for which https is the default.
 const CLOUD: &str = "ollama.com";
 
-/// Where a model server is.
+/// The address of a model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     https: bool,
-    /// A name, or an address in the form of a URL.
+    /// A host name, or an IP address as it is written in a URL.
     name: String,
     port: u16,
-    /// Without slashes at its ends.
+    /// A path without leading and trailing slashes.
     base_path: String,
 }
 
-/// A text that names no host. The text is not repeated, since it may hold a password.
+/// An API key, whose text is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Returns the text, for sending it.
+    pub(super) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(secret)")
+    }
+}
+
+/// The address of the model server is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the address of the model server {problem}")]
 pub(crate) struct InvalidHost {
-    /// What is wrong with it.
+    /// The problem, as the predicate of a sentence.
     pub problem: &'static str,
 }
 
 impl Host {
-    /// Reads what `OLLAMA_HOST` or `ollama.host` says; empty is this machine.
+    /// Parses the value of `OLLAMA_HOST` or `ollama.host`; an empty value means this machine.
     ///
-    /// **Source**: `envconfig` of Ollama 0.33 and the examples of its Python client: a scheme sets the port 80 or
-    /// 443, without one it is http on 11434; a port that is none becomes the default; what follows the first
-    /// slash is a base path; an address to listen on everywhere means this machine.
+    /// **Source**: `envconfig` of Ollama 0.33 and the examples of its Python client. The default port is 80 or 443 with
+    /// a scheme, and http on 11434 without one; an invalid port becomes the default; the text after the first slash is a
+    /// base path; an address for listening on all interfaces means this machine.
     ///
-    /// **Errors**: a scheme that is not http or https, and characters that no host has. Ollama's own clients
-    /// take these for names and fail when they connect.
+    /// **Errors**: a scheme other than http or https, and characters that are invalid in host names. Ollama's own
+    /// clients accept them as names and fail when they connect.
     pub(crate) fn parse(text: &str) -> Result<Self, InvalidHost> {
         let text = text.trim_matches(|sign: char| sign.is_whitespace() || "\"'".contains(sign));
         let (https, rest, default) = match text.split_once("://") {
@@ -47,24 +72,25 @@ impl Host {
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         if authority.contains('@') {
-            return Err(InvalidHost { problem: "holds a user name; give a key in OLLAMA_API_KEY" });
+            return Err(InvalidHost {
+                problem: "contains a user name; set the key with OLLAMA_API_KEY",
+            });
         }
         let (name, port) = split_port(authority);
         let port = port.map_or(default, |port| port.parse().unwrap_or(default));
         Ok(Self { https, name: name_of(name)?, port, base_path: path_of(path)? })
     }
 
-    /// The URL of a path, which begins with a slash.
+    /// Returns the URL of a path, which begins with a slash.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{self}{path}")
     }
 
-    /// Whether it speaks TLS.
     pub(crate) const fn is_https(&self) -> bool {
         self.https
     }
 
-    /// Whether it is this machine, which no proxy may come between.
+    /// Returns whether the address is this machine, so that no proxy may be used.
     pub(crate) fn is_loopback(&self) -> bool {
         let address: Option<IpAddr> = self.name.trim_matches(['[', ']']).parse().ok();
         address.map_or_else(
@@ -82,7 +108,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// A host and its port; an address of version 6 has a port only behind brackets.
+/// Splits the port off. An IPv6 address has a port only if it is in brackets.
 fn split_port(authority: &str) -> (&str, Option<&str>) {
     if let Some(inside) = authority.strip_prefix('[')
         && let Some((address, rest)) = inside.split_once(']')
@@ -95,7 +121,7 @@ fn split_port(authority: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The name as a URL has it.
+/// Returns the host name as it is written in a URL.
 fn name_of(name: &str) -> Result<String, InvalidHost> {
     let name = name.trim_matches(['[', ']']);
     if name.is_empty() {
@@ -121,7 +147,7 @@ fn path_of(path: &str) -> Result<String, InvalidHost> {
     if path.chars().all(fits) && !path.split('/').any(|part| part == "..") {
         return Ok(path.to_owned());
     }
-    Err(InvalidHost { problem: "has a path with characters that no path has" })
+    Err(InvalidHost { problem: "has a path with invalid characters" })
 }
 
 #[cfg(test)]
@@ -129,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_is_read_as_the_servers_own_clients_read_it() {
+    fn address_is_parsed_like_in_ollamas_own_clients() {
         let check = |text: &str, expect: &str| {
             assert_eq!(Host::parse(text).expect(text).to_string(), expect, "{text}");
         };
@@ -178,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_host_can_be_is_refused_without_being_repeated() {
+    fn invalid_address_is_refused_and_not_repeated() {
         for text in [
             "ftp://example.com",
             "http://user:hunter2@example.com",
@@ -194,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_told_from_others() {
+    fn loopback_is_recognized() {
         let check = |text, expect| {
             assert_eq!(Host::parse(text).expect(text).is_loopback(), expect, "{text}");
         };
@@ -210,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_joined_behind_the_base() {
+    fn path_is_appended_to_the_base_path() {
         let url = |text: &str| Host::parse(text).expect(text).url("/api/tags");
         assert_eq!(url(""), "http://127.0.0.1:11434/api/tags");
         assert_eq!(url("https://a.b/c/"), "https://a.b:443/c/api/tags");

@@ -1,101 +1,173 @@
-//! What a server says of its models. Values only.
+//! The reports of a model server: its version, and the models that it has.
+//!
+//! Must not know the server's JSON.
 
-use super::KvGeometry;
+use std::fmt;
 
-/// A model in the list.
+/// Bytes of a number in the key-value cache: engines store it in half precision by default.
+const KV_NUMBER_BYTES: u64 = 2;
+
+/// A model in the server's list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListedModel {
-    /// Its name with its tag.
+    /// The name with its tag.
     pub model: String,
-    /// Names its contents: the same digest is the same model, template and vocabulary.
+    /// The hash of the model's contents: models with the same digest have the same template and vocabulary.
     pub digest: String,
-    /// Its size on disk.
+    /// The size on disk.
     pub size_bytes: u64,
-    /// When it was last changed, as the server writes it.
+    /// The time of the last change, in the server's format.
     pub modified_at: Option<String>,
-    /// The architecture's family.
+    /// The family of the architecture.
     pub family: Option<String>,
-    /// The number of its parameters, as the server writes it.
+    /// The number of parameters, in the server's format.
     pub parameter_size: Option<String>,
-    /// How its weights are packed.
     pub quantization: Option<String>,
-    /// The longest window it was trained for; newer servers only.
-    pub trained: Option<u32>,
-    /// What it can do; newer servers only.
+    /// The longest window that the model was trained for; newer servers only.
+    pub trained_context: Option<u32>,
+    /// Newer servers only.
     pub capabilities: Vec<String>,
-    /// The machine that really answers, for models that are elsewhere.
+    /// The machine that runs a remote model.
     pub remote_host: Option<String>,
 }
 
-/// Everything that matters of one model.
+/// The description of one model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ModelInfo {
-    /// Its name as it was asked for.
+    /// The requested name.
     pub model: String,
-    /// Names its contents; absent where the server's list does not have the name.
+    /// The hash of the model's contents; `None` if the server does not list the model.
     pub digest: Option<String>,
-    /// The architecture's name, which is the prefix of its numbers.
     pub architecture: Option<String>,
-    /// The architecture's family.
+    /// The family of the architecture.
     pub family: Option<String>,
-    /// The number of its parameters, as the server writes it.
+    /// The number of parameters, in the server's format.
     pub parameter_size: Option<String>,
-    /// The number of its parameters.
     pub parameter_count: Option<u64>,
-    /// How its weights are packed.
     pub quantization: Option<String>,
-    /// The longest window it was trained for.
-    pub trained: Option<u32>,
-    /// What it can do; empty where the server does not say.
+    /// The longest window that the model was trained for.
+    pub trained_context: Option<u32>,
+    /// Empty if the server does not report capabilities.
     pub capabilities: Vec<String>,
-    /// How its messages become a prompt.
+    /// The chat template.
     pub template: Option<String>,
-    /// The renderer that is used in the place of the template.
-    pub renderer: Option<String>,
-    /// The system message that the server puts before conversations that have none.
+    /// The system message for conversations that have none.
     pub system: Option<String>,
-    /// Messages that the server puts before every conversation.
-    pub messages: Vec<HiddenMessage>,
-    /// What its memory of a conversation costs, where the server says enough.
+    /// The number of messages that the server inserts before every conversation.
+    pub n_hidden_messages: u64,
+    /// The shape of the key-value cache, if the server reports enough of it.
     pub geometry: Option<KvGeometry>,
-    /// The file of its weights, as the server names it; that may lie on another machine.
-    pub weights: Option<String>,
-    /// The machine that really answers, for models that are elsewhere.
+    /// The path of the model file on the server's machine.
+    pub model_path: Option<String>,
+    /// The machine that runs a remote model.
     pub remote_host: Option<String>,
 }
 
 impl ModelInfo {
-    /// Whether the model can do something; `None` where the server does not say what it can.
+    /// Returns whether the model has a capability, or `None` if the server does not report capabilities.
     pub(crate) fn can(&self, capability: &str) -> Option<bool> {
         (!self.capabilities.is_empty())
             .then(|| self.capabilities.iter().any(|known| known == capability))
     }
 }
 
-/// A message that belongs to the model itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HiddenMessage {
-    /// Who speaks.
-    pub role: String,
-    /// The text.
-    pub content: String,
-}
-
 /// A model in the server's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunningModel {
-    /// Its name with its tag.
+    /// The name with its tag.
     pub model: String,
-    /// Names its contents.
+    /// The hash of the model's contents.
     pub digest: String,
-    /// Memory that it takes, its window included.
+    /// The memory of the model, including its window.
     pub size_bytes: u64,
-    /// Of that, memory of the graphics processor.
+    /// The part of it that is GPU memory.
     pub size_vram_bytes: u64,
-    /// The window that it was loaded with; newer servers only.
-    pub effective: Option<u32>,
-    /// When it leaves memory unless it is used, as the server writes it.
+    /// The window with which the model was loaded; newer servers only.
+    pub effective_context: Option<u32>,
+    /// The time at which the server unloads the model if it stays idle, in the server's format.
     pub expires_at: Option<String>,
+}
+
+/// The shape of a model's key-value cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KvGeometry {
+    /// The number of key-value heads in all layers.
+    pub kv_heads: u64,
+    /// The number of numbers in a key.
+    pub key_length: u64,
+    /// The number of numbers in a value.
+    pub value_length: u64,
+}
+
+impl KvGeometry {
+    /// Returns the memory of one token of the window, in bytes.
+    ///
+    /// This is an upper bound: layers with a sliding window or without attention use less.
+    pub(crate) const fn bytes_per_token(&self) -> u64 {
+        self.kv_heads
+            .saturating_mul(self.key_length.saturating_add(self.value_length))
+            .saturating_mul(KV_NUMBER_BYTES)
+    }
+}
+
+/// A version of Ollama.
+///
+/// A version without a release number, such as the `0.0.0` of a build from source, counts as the newest: all old
+/// releases had numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    text: String,
+    numbers: Option<(u32, u32, u32)>,
+}
+
+impl Version {
+    /// Reads a version; any text is valid.
+    pub(crate) fn parse(text: &str) -> Self {
+        let text = text.trim();
+        let core = text.trim_start_matches('v').split(['-', '+']).next().unwrap_or_default();
+        let mut parts = core.split('.').map(str::parse::<u32>);
+        let numbers = match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch)), None) => {
+                Some((major, minor, patch))
+            }
+            (Some(Ok(major)), Some(Ok(minor)), None, None) => Some((major, minor, 0)),
+            _ => None,
+        };
+        Self { text: text.to_owned(), numbers: numbers.filter(|numbers| *numbers != (0, 0, 0)) }
+    }
+
+    /// Returns whether `prompt_eval_count` is the whole prompt, and not only its uncached tokens.
+    ///
+    /// **Source**: uncached tokens up to 0.3 (a C++ server) and in 0.30.0 alone; the whole prompt from 0.4 (Go
+    /// runners) and from 0.30.1 (llama-server) on.
+    pub(crate) fn counts_whole_prompt(&self) -> bool {
+        self.is_at_least((0, 4, 0)) && self.numbers != Some((0, 30, 0))
+    }
+
+    /// Returns whether the server can render a prompt without answering it, which it can since 0.11.5.
+    pub(crate) fn can_render(&self) -> bool {
+        self.is_at_least((0, 11, 5))
+    }
+
+    fn is_at_least(&self, since: (u32, u32, u32)) -> bool {
+        self.numbers.is_none_or(|numbers| numbers >= since)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.text)
+    }
+}
+
+/// Returns the full name of a model, with a tag and without the default host and namespace.
+///
+/// **Source**: `model.ParseName` of Ollama 0.33: host `registry.ollama.ai`, namespace `library`, tag `latest`.
+pub(crate) fn canonical_name(model: &str) -> String {
+    let model = model.strip_prefix("registry.ollama.ai/").unwrap_or(model);
+    let model = model.strip_prefix("library/").unwrap_or(model);
+    let last = model.rsplit('/').next().unwrap_or(model);
+    if last.contains(':') { model.to_owned() } else { format!("{model}:latest") }
 }
 
 #[cfg(test)]
@@ -103,11 +175,53 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_capability_is_known_only_where_the_server_lists_them() {
+    fn capability_is_unknown_if_the_server_reports_none() {
         let mut info = ModelInfo::default();
         assert_eq!(info.can("tools"), None);
         info.capabilities = vec!["completion".to_owned(), "tools".to_owned()];
         assert_eq!(info.can("tools"), Some(true));
         assert_eq!(info.can("thinking"), Some(false));
+    }
+
+    #[test]
+    fn version_without_release_number_counts_as_the_newest() {
+        let check = |text: &str, counts_whole_prompt, can_render| {
+            let version = Version::parse(text);
+            let found = (version.counts_whole_prompt(), version.can_render());
+            assert_eq!(found, (counts_whole_prompt, can_render), "{text}");
+        };
+        check("0.1.35", false, false);
+        check("0.3.14", false, false);
+        check("0.4.0-rc3", true, false);
+        check("0.11.4", true, false);
+        check("0.11.5", true, true);
+        check("v0.24.1", true, true);
+        check("0.30.0", false, true);
+        check("0.30.1", true, true);
+        check("0.33.0-rc2", true, true);
+        check("1.0", true, true);
+        for text in ["0.0.0", "dev", "nightly", "", "0.3.1.4"] {
+            check(text, true, true);
+        }
+    }
+
+    #[test]
+    fn memory_per_token_follows_from_the_geometry() {
+        // Llama 3 8B: 32 layers with 8 heads of 128 numbers each are 128 KiB a token.
+        let llama = KvGeometry { kv_heads: 32 * 8, key_length: 128, value_length: 128 };
+        assert_eq!(llama.bytes_per_token(), 131_072);
+        assert_eq!(llama.bytes_per_token() * 8192, 1 << 30);
+        let huge = KvGeometry { kv_heads: u64::MAX, key_length: 1, value_length: 1 };
+        assert_eq!(huge.bytes_per_token(), u64::MAX);
+    }
+
+    #[test]
+    fn canonical_name_has_a_tag_and_no_default_parts() {
+        let check = |name: &str, expect: &str| assert_eq!(canonical_name(name), expect);
+        check("qwen3", "qwen3:latest");
+        check("qwen3:8b", "qwen3:8b");
+        check("registry.ollama.ai/library/qwen3", "qwen3:latest");
+        check("hf.co/someone/model:Q4_K_M", "hf.co/someone/model:Q4_K_M");
+        check("host:5000/someone/model", "host:5000/someone/model:latest");
     }
 }

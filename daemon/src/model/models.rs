@@ -1,167 +1,147 @@
-//! The handle on models: the server in force, its queues and windows, and what was learned of it.
+//! The handle on the model server: the server in use, the queues and windows of its models, and cached reports.
+//!
+//! Must not know HTTP.
+//!
+//! **Invariant**: after a change of settings, no report of the previous server is cached or returned.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use hashlink::LruCache;
 use ollm_protocol::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::loads::{Loads, canonical};
+use super::backend::{Backend, Timeouts};
+use super::chat::WarmRequest;
+use super::error::{CallPhase, CallTarget, ModelError};
+use super::host::{Host, InvalidHost, Secret};
+use super::info::{ModelInfo, RunningModel, canonical_name};
 use super::ollama::Ollama;
 use super::queue::{Priority, Queues};
-use super::{
-    Backend, Host, InvalidHost, ModelError, ModelInfo, Phase, RunningModel, Target, Timeouts,
-    WarmRequest, Window, advise, clamp_window,
-};
+use super::window::{ModelWindows, Window, advise, clamp_window};
 use crate::clock::Clock;
 use crate::shutdown::Tasks;
 
-/// How long what was learned of the server is told again without asking.
-const STATUS_FRESH: Duration = Duration::from_secs(5);
-/// How long the very first question for the status may wait for an answer: a server on this machine needs a
-/// millisecond, and nobody else is waited for.
-const FIRST_STATUS: Duration = Duration::from_millis(100);
-/// How long what a model is stays known. It changes when somebody makes another of the same name.
-const INFO_FRESH: Duration = Duration::from_secs(300);
-/// Most models that are remembered; beyond, all are forgotten.
-const MAX_INFOS: usize = 64;
+/// How long a status report is returned without asking the server again.
+const STATUS_TTL: Duration = Duration::from_secs(5);
+/// How long the first call of `status` waits for a report. A server on this machine needs a millisecond.
+const FIRST_STATUS_WAIT: Duration = Duration::from_millis(100);
+/// How long a model's description is cached. It changes only if the model is replaced by another one of its name.
+const INFO_TTL: Duration = Duration::from_secs(300);
+/// Maximum number of cached descriptions.
+const MAX_CACHED_INFOS: usize = 64;
 
-/// Something that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
-
-impl Secret {
-    /// Hides a text.
-    pub(crate) const fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// The text, for the one place that sends it.
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("(secret)")
-    }
-}
-
-/// How models are reached.
+/// The settings of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModelSettings {
-    /// The server's address as somebody wrote it; empty is this machine.
+    /// The configured address; empty for this machine.
     pub host: String,
-    /// The key that it wants.
     pub key: Option<Secret>,
-    /// How long each phase may take.
     pub timeouts: Timeouts,
 }
 
-/// What is known of the server.
+/// The last known state of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerStatus {
-    /// Its address.
+    /// The address of the server.
     pub host: String,
-    /// Whether it answers; `None` while nobody knows.
+    /// `None` until the server was asked.
     pub reachable: Option<bool>,
-    /// Its version, where it answers.
+    /// The version of a reachable server.
     pub version: Option<String>,
-    /// Why it does not, where it does not.
+    /// Why the server is not reachable.
     pub error: Option<ModelError>,
-    /// When it was asked.
+    /// When the server was asked.
     pub checked_at: Option<Timestamp>,
 }
 
-/// What loading a model came to.
+/// The result of loading a model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LoadReport {
-    /// Its window.
     pub window: Window,
-    /// How it lies in memory, where the server says.
+    /// The model in the server's memory, if the server reports it.
     pub running: Option<RunningModel>,
-    /// What a person should know.
     pub warnings: Vec<String>,
 }
 
-/// The models; clones share everything.
+/// The handle on the model server; clones share everything.
 #[derive(Clone)]
-pub(crate) struct Models(Arc<Shared>);
+pub(crate) struct Models(Arc<ModelsShared>);
 
-struct Shared {
+struct ModelsShared {
     clock: Arc<Clock>,
     tasks: Tasks,
     queues: Queues,
-    loads: Loads,
-    state: Mutex<State>,
+    windows: ModelWindows,
+    /// Locked for short sections only, never across an await.
+    state: Mutex<ModelsState>,
 }
 
-struct State {
+struct ModelsState {
     settings: ModelSettings,
     backend: Result<Arc<dyn Backend>, InvalidHost>,
-    /// Counts servers, so that what one said is not taken for the next one's.
+    /// Counts changes of settings, to recognize reports of a previous server.
     generation: u64,
     status: Option<(ServerStatus, Instant)>,
-    asking: bool,
-    infos: HashMap<String, (Arc<ModelInfo>, Instant)>,
+    /// Whether a task is asking for the status.
+    is_asking: bool,
+    infos: LruCache<String, (Arc<ModelInfo>, Instant)>,
 }
 
 impl Models {
-    /// Nothing is connected before the first question.
+    /// Creates the handle; the first request opens a connection.
     pub(crate) fn new(settings: ModelSettings, clock: Arc<Clock>, tasks: Tasks) -> Self {
-        let state = State {
-            backend: connect(&settings, &clock),
+        let state = ModelsState {
+            backend: create_backend(&settings, &clock),
             settings,
             generation: 0,
             status: None,
-            asking: false,
-            infos: HashMap::new(),
+            is_asking: false,
+            infos: LruCache::new(MAX_CACHED_INFOS),
         };
-        Self(Arc::new(Shared {
+        Self(Arc::new(ModelsShared {
             clock,
             tasks,
             queues: Queues::default(),
-            loads: Loads::default(),
+            windows: ModelWindows::default(),
             state: Mutex::new(state),
         }))
     }
 
-    /// Takes other settings; calls that are under way end as they began.
+    /// Changes the settings. Calls in progress end with their own settings.
     pub(crate) fn configure(&self, settings: ModelSettings) {
         let mut state = self.state();
         if state.settings == settings {
             return;
         }
         if state.settings.host != settings.host {
-            self.0.loads.clear();
+            self.0.windows.clear();
         }
-        state.backend = connect(&settings, &self.0.clock);
+        state.backend = create_backend(&settings, &self.0.clock);
         state.settings = settings;
         state.generation += 1;
         state.status = None;
-        state.asking = false;
+        state.is_asking = false;
         state.infos.clear();
     }
 
-    /// The server.
+    /// Returns the server in use.
     pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, ModelError> {
         Ok(self.state().backend.clone()?)
     }
 
-    /// Who may talk to which model.
+    /// Returns the queues of the models.
     pub(crate) fn queues(&self) -> &Queues {
         &self.0.queues
     }
 
-    /// The windows that models are loaded with.
-    pub(crate) fn loads(&self) -> &Loads {
-        &self.0.loads
+    /// Returns the windows of the models.
+    pub(crate) fn windows(&self) -> &ModelWindows {
+        &self.0.windows
     }
 
-    /// What a model is, as the server says now.
+    /// Requests the description of a model from the server.
     pub(crate) async fn show(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
         let (backend, generation) = {
             let state = self.state();
@@ -170,26 +150,23 @@ impl Models {
         let info = Arc::new(backend.show(model).await?);
         let mut state = self.state();
         if state.generation == generation {
-            if state.infos.len() >= MAX_INFOS {
-                state.infos.clear();
-            }
             state.infos.insert(model.to_owned(), (Arc::clone(&info), Instant::now()));
         }
         Ok(info)
     }
 
-    /// What a model is, as the server said not long ago.
+    /// Returns the description of a model, from the cache if it is recent.
     pub(crate) async fn info(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
-        let known = self.state().infos.get(model).cloned();
-        match known {
-            Some((info, at)) if at.elapsed() < INFO_FRESH => Ok(info),
+        let cached = self.state().infos.get(model).cloned();
+        match cached {
+            Some((info, at)) if at.elapsed() < INFO_TTL => Ok(info),
             _ => self.show(model).await,
         }
     }
 
-    /// Loads a model with at least `wanted` tokens and tells what came of it.
+    /// Loads a model with a window of at least `wanted` tokens and reports the result.
     ///
-    /// Waits behind everybody who talks to the model.
+    /// Waits in the model's queue.
     pub(crate) async fn warm(
         &self,
         model: &str,
@@ -198,116 +175,117 @@ impl Models {
     ) -> Result<LoadReport, ModelError> {
         let backend = self.backend()?;
         let info = self.show(model).await?;
-        let ticket = self.0.queues.enter(model, Priority::Side, "model.warm");
+        let ticket = self.0.queues.enter(model, Priority::Background);
         ticket.admitted().await;
         let vision = info.can("vision").unwrap_or(false);
-        let wanted = clamp_window(wanted, info.trained, vision);
-        let before = running(&*backend, model).await;
-        let loaded = before.and_then(|running| running.effective);
-        let agreed = self.0.loads.agree(model, wanted, loaded);
-        let request = WarmRequest { model: model.to_owned(), num_ctx: agreed.num_ctx, keep_alive };
-        backend.warm(&request).await?;
-        let running = running(&*backend, model).await;
+        let wanted = clamp_window(wanted, info.trained_context, vision);
+        let before = running_model(&*backend, model).await;
+        let loaded = before.and_then(|running| running.effective_context);
+        let num_ctx = self.0.windows.choose(model, wanted, loaded);
+        backend.warm(&WarmRequest { model: model.to_owned(), num_ctx, keep_alive }).await?;
+        let running = running_model(&*backend, model).await;
         let window = Window {
-            requested: agreed.num_ctx,
-            trained: info.trained,
-            effective: running.as_ref().and_then(|running| running.effective),
+            requested: num_ctx,
+            trained: info.trained_context,
+            effective: running.as_ref().and_then(|running| running.effective_context),
         };
         let advice = running.as_ref().and_then(|running| advise(running, info.geometry));
         let warnings = window.warning().into_iter().chain(advice).collect();
         Ok(LoadReport { window, running, warnings })
     }
 
-    /// The model as it lies in the server's memory; `None` where it does not, or the server does not tell in time.
+    /// Returns the model as it is in the server's memory; `None` if it is not, or if the server does not respond in
+    /// time.
     pub(crate) async fn in_memory(&self, model: &str) -> Option<RunningModel> {
-        running(&*self.backend().ok()?, model).await
+        running_model(&*self.backend().ok()?, model).await
     }
 
-    /// What is known of the server, which is asked again behind the answer when that is old.
+    /// Returns the last known status of the server, and refreshes it in the background if it is old.
     ///
-    /// Waits a moment only where nothing is known at all.
+    /// Waits a moment for the first report.
     pub(crate) async fn status(&self) -> ServerStatus {
-        let (known, ask) = {
+        let (is_known, asks) = {
             let mut state = self.state();
-            let known = state.status.clone();
-            let old = known.as_ref().is_none_or(|(_, at)| at.elapsed() >= STATUS_FRESH);
-            let ask = old && !state.asking;
-            state.asking |= ask;
-            (known, ask)
+            let is_old = state.status.as_ref().is_none_or(|(_, at)| at.elapsed() >= STATUS_TTL);
+            let asks = is_old && !state.is_asking;
+            state.is_asking |= asks;
+            (state.status.is_some(), asks)
         };
-        if ask {
+        if asks {
             let models = self.clone();
-            let asked = self.0.tasks.spawn(async move { models.ask_status().await });
-            if known.is_none() {
-                drop(tokio::time::timeout(FIRST_STATUS, asked).await);
+            let task = self.0.tasks.spawn(async move { models.refresh_status().await });
+            if !is_known {
+                drop(tokio::time::timeout(FIRST_STATUS_WAIT, task).await);
             }
         }
         let state = self.state();
         match &state.status {
             Some((status, _)) => status.clone(),
-            None => unknown(&state),
+            None => unknown_status(&state),
         }
     }
 
-    async fn ask_status(&self) {
+    async fn refresh_status(&self) {
         let (backend, generation, limit) = {
             let state = self.state();
             (state.backend.clone(), state.generation, state.settings.timeouts.probe)
         };
-        let answer = match &backend {
+        let response = match &backend {
             Err(error) => Some(Err(error.clone().into())),
-            // The end of the daemon is not held up by a server that does not answer.
+            // A server that does not respond must not delay the shutdown.
             Ok(backend) => tokio::select! {
                 () = self.0.tasks.stopping() => return,
-                answer = tokio::time::timeout(limit, backend.version()) => answer.ok(),
+                response = tokio::time::timeout(limit, backend.version()) => response.ok(),
             },
         };
         let mut state = self.state();
         if state.generation != generation {
             return;
         }
-        let mut status = unknown(&state);
+        let mut status = unknown_status(&state);
         status.checked_at = Some(self.0.clock.now());
-        status.reachable = Some(matches!(answer, Some(Ok(_))));
-        match answer {
+        status.reachable = Some(matches!(response, Some(Ok(_))));
+        match response {
             Some(Ok(version)) => status.version = Some(version.to_string()),
             Some(Err(error)) => status.error = Some(error),
             None => {
-                let to = Target { host: status.host.clone(), model: None };
-                let phase = Phase::Answer;
+                let to = CallTarget { host: status.host.clone(), model: None };
+                let phase = CallPhase::Response;
                 status.error = Some(ModelError::Timeout { to, phase, after: limit });
             }
         }
         state.status = Some((status, Instant::now()));
-        state.asking = false;
+        state.is_asking = false;
     }
 
-    /// Gives back what was not used for a while.
-    pub(crate) fn rest(&self) -> bool {
+    /// Releases memory and connections that have been idle for a while; returns whether there were any.
+    pub(crate) fn release_idle(&self) -> bool {
         let backend = self.state().backend.clone();
-        backend.is_ok_and(|backend| backend.rest())
+        backend.is_ok_and(|backend| backend.release_idle())
     }
 
-    /// Short sections only; never held across an await.
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ModelsState> {
+        self.0.state.lock()
     }
 }
 
-fn connect(settings: &ModelSettings, clock: &Arc<Clock>) -> Result<Arc<dyn Backend>, InvalidHost> {
+fn create_backend(
+    settings: &ModelSettings,
+    clock: &Arc<Clock>,
+) -> Result<Arc<dyn Backend>, InvalidHost> {
     let ModelSettings { host, key, timeouts } = settings;
     let host = Host::parse(host)?;
     Ok(Arc::new(Ollama::new(host, key.clone(), *timeouts, Arc::clone(clock))))
 }
 
-fn unknown(state: &State) -> ServerStatus {
+fn unknown_status(state: &ModelsState) -> ServerStatus {
     let host = state.backend.as_ref().map_or_else(|_| String::new(), |backend| backend.host());
     ServerStatus { host, reachable: None, version: None, error: None, checked_at: None }
 }
 
-/// The model among those in memory; what cannot be told in time is not worth an error.
-async fn running(backend: &dyn Backend, model: &str) -> Option<RunningModel> {
-    let name = canonical(model);
+/// Returns the model as it is in the server's memory. A failure is only logged, because callers can do without.
+async fn running_model(backend: &dyn Backend, model: &str) -> Option<RunningModel> {
+    let name = canonical_name(model);
     let all = backend.running().await.inspect_err(|error| tracing::debug!("{error}")).ok()?;
-    all.into_iter().find(|running| canonical(&running.model) == name)
+    all.into_iter().find(|running| canonical_name(&running.model) == name)
 }

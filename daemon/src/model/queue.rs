@@ -1,54 +1,50 @@
-//! One queue a model: who may talk to it, and in which order.
+//! The queue of each model: which call may use the model, and in which order.
 //!
-//! A server lets requests for a loaded model wait without end and in its own order, so the order is made here:
-//! chats go before what the daemon asks for by itself, and each kind in the order of arrival.
+//! A server queues requests for a loaded model without limit and in its own order. So the daemon sends one request at a
+//! time to each model: chats first, then background calls, each in the order of arrival.
+//! Must not know what the calls are.
 //!
-//! **Invariants**: one ticket of a model is admitted at a time; a side call is not admitted while a chat waits; a
-//! ticket that is dropped, waiting or admitted, leaves no trace.
+//! **Invariants**: one ticket per model is admitted at a time; a background call is not admitted while a chat waits; a
+//! dropped ticket, waiting or admitted, leaves the queue.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::loads::canonical;
+use super::info::canonical_name;
 
-/// How urgent a call is.
+/// The urgency of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Priority {
-    /// Somebody waits for the answer.
+    /// A user waits for the answer.
     Chat,
-    /// The daemon asks for its own ends, such as a summary.
-    Side,
+    /// A summary, or another call that is not a chat.
+    Background,
 }
 
 /// The queues of all models; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queues(Arc<Mutex<State>>);
+pub(crate) struct Queues(Arc<Mutex<QueueState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     last_id: u64,
-    lines: HashMap<String, Line>,
-}
-
-/// Who waits for one model; the first one is admitted. Never empty.
-#[derive(Debug, Default)]
-struct Line {
-    places: Vec<Place>,
+    /// The tickets of each model, of which the first one is admitted. No list is empty.
+    waiters: HashMap<String, Vec<Waiter>>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Waiter {
     id: u64,
     priority: Priority,
-    holder: String,
     changed: Arc<Notify>,
 }
 
-/// A place in a model's queue; it is given up when this is dropped.
+/// A position in a model's queue.
 #[derive(Debug)]
-#[must_use = "the place is given up when the ticket is dropped"]
+#[must_use = "dropping the ticket leaves the queue"]
 pub(crate) struct Ticket {
     queues: Queues,
     model: String,
@@ -56,84 +52,66 @@ pub(crate) struct Ticket {
     changed: Arc<Notify>,
 }
 
-/// What is before a ticket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ahead {
-    /// How many go before; 0 when it is admitted.
-    pub count: usize,
-    /// Who is admitted, in the words of whoever took the ticket.
-    pub holder: String,
-}
-
 impl Queues {
-    /// Takes a place for a call to a model; `holder` tells others who it is.
+    /// Enters the queue of a model.
     ///
-    /// A chat is placed behind the chats, but never before the one that is admitted.
-    pub(crate) fn enter(&self, model: &str, priority: Priority, holder: &str) -> Ticket {
-        let model = canonical(model);
+    /// A chat is inserted after the other chats, but never before the admitted ticket.
+    pub(crate) fn enter(&self, model: &str, priority: Priority) -> Ticket {
+        let model = canonical_name(model);
         let changed = Arc::new(Notify::new());
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.last_id += 1;
         let id = state.last_id;
-        let places = &mut state.lines.entry(model.clone()).or_default().places;
-        let waiting = places.iter().skip(1).take_while(|place| place.priority <= priority).count();
-        let at = if places.is_empty() { 0 } else { 1 + waiting };
-        let changed_too = Arc::clone(&changed);
-        places.insert(at, Place { id, priority, holder: holder.to_owned(), changed: changed_too });
-        // Whoever was moved back is told.
-        places.iter().skip(at + 1).for_each(|place| place.changed.notify_one());
+        let waiters = state.waiters.entry(model.clone()).or_default();
+        let n_before =
+            waiters.iter().skip(1).take_while(|waiter| waiter.priority <= priority).count();
+        let at = if waiters.is_empty() { 0 } else { 1 + n_before };
+        waiters.insert(at, Waiter { id, priority, changed: Arc::clone(&changed) });
+        // The tickets behind the new one have moved back.
+        waiters[at + 1..].iter().for_each(|waiter| waiter.changed.notify_one());
         drop(state);
         Ticket { queues: self.clone(), model, id, changed }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Ticket {
-    /// What is before this ticket.
-    pub(crate) fn ahead(&self) -> Ahead {
-        let state = self.queues.state();
-        let places = state.lines.get(&self.model).map_or(&[][..], |line| &line.places);
-        Ahead {
-            count: places.iter().position(|place| place.id == self.id).unwrap_or(0),
-            holder: places.first().map(|place| place.holder.clone()).unwrap_or_default(),
-        }
+    /// Returns the number of tickets before this one; 0 if it is admitted.
+    pub(crate) fn n_ahead(&self) -> usize {
+        let state = self.queues.0.lock();
+        let waiters = state.waiters.get(&self.model).map_or(&[][..], Vec::as_slice);
+        waiters.iter().position(|waiter| waiter.id == self.id).unwrap_or(0)
     }
 
-    /// Waits until it is admitted, which it then stays until it is dropped. Cancel safe.
+    /// Waits until this ticket is admitted; it stays admitted until it is dropped. Cancel safe.
     pub(crate) async fn admitted(&self) {
-        while self.ahead().count > 0 {
-            self.moved().await;
+        while self.n_ahead() > 0 {
+            self.changed().await;
         }
     }
 
-    /// Waits until what is before it may have changed. Cancel safe.
-    pub(crate) async fn moved(&self) {
+    /// Waits until the position of this ticket may have changed. Cancel safe.
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Whether a chat waits behind this ticket, so that a side call may want to give way.
+    /// Returns whether a chat waits behind this ticket, in which case a background call may give way.
     pub(crate) fn chat_waits(&self) -> bool {
-        let state = self.queues.state();
-        let line = state.lines.get(&self.model);
-        line.is_some_and(|line| {
-            let chat = |place: &Place| place.priority == Priority::Chat && place.id != self.id;
-            line.places.iter().any(chat)
+        let state = self.queues.0.lock();
+        state.waiters.get(&self.model).is_some_and(|waiters| {
+            waiters.iter().any(|other| other.priority == Priority::Chat && other.id != self.id)
         })
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.queues.state();
-        let Some(line) = state.lines.get_mut(&self.model) else { return };
-        line.places.retain(|place| place.id != self.id);
-        // A stored permit wakes who is not waiting right now, so nobody can miss its turn.
-        line.places.iter().for_each(|place| place.changed.notify_one());
-        if line.places.is_empty() {
-            state.lines.remove(&self.model);
+        let mut state = self.queues.0.lock();
+        let Some(waiters) = state.waiters.get_mut(&self.model) else { return };
+        waiters.retain(|waiter| waiter.id != self.id);
+        // A ticket that is not waiting right now finds the notification later.
+        waiters.iter().for_each(|waiter| waiter.changed.notify_one());
+        if waiters.is_empty() {
+            state.waiters.remove(&self.model);
         }
     }
 }
@@ -152,17 +130,16 @@ mod tests {
     }
 
     #[test]
-    fn chats_go_before_side_calls_and_each_in_order() {
+    fn chats_are_admitted_before_background_calls_in_order_of_arrival() {
         let queues = Queues::default();
-        let running = queues.enter("m", Priority::Side, "summary 1");
-        let second = queues.enter("m:latest", Priority::Side, "summary 2");
-        let first_chat = queues.enter("m", Priority::Chat, "chat 1");
-        let second_chat = queues.enter("m", Priority::Chat, "chat 2");
-        let elsewhere = queues.enter("other", Priority::Side, "alone");
+        let running = queues.enter("m", Priority::Background);
+        let second = queues.enter("m:latest", Priority::Background);
+        let first_chat = queues.enter("m", Priority::Chat);
+        let second_chat = queues.enter("m", Priority::Chat);
+        let elsewhere = queues.enter("other", Priority::Background);
         assert!(is_admitted(&running) && is_admitted(&elsewhere));
         assert!(running.chat_waits() && !elsewhere.chat_waits());
-        assert_eq!(first_chat.ahead(), Ahead { count: 1, holder: "summary 1".to_owned() });
-        assert_eq!(second.ahead().count, 3);
+        assert_eq!((first_chat.n_ahead(), second_chat.n_ahead(), second.n_ahead()), (1, 2, 3));
         drop(running);
         assert!(is_admitted(&first_chat));
         assert!(!is_admitted(&second_chat) && !is_admitted(&second));
@@ -171,29 +148,29 @@ mod tests {
         drop(second_chat);
         assert!(is_admitted(&second));
         drop(second);
-        assert!(queues.state().lines.keys().eq(["other:latest"]));
+        assert!(queues.0.lock().waiters.keys().eq(["other:latest"]));
     }
 
     #[test]
-    fn who_gives_up_while_waiting_leaves_no_trace() {
+    fn dropped_waiting_ticket_leaves_the_queue() {
         let queues = Queues::default();
-        let running = queues.enter("m", Priority::Chat, "a");
-        let waiting = queues.enter("m", Priority::Chat, "b");
-        let last = queues.enter("m", Priority::Chat, "c");
+        let running = queues.enter("m", Priority::Chat);
+        let waiting = queues.enter("m", Priority::Chat);
+        let last = queues.enter("m", Priority::Chat);
         assert!(!is_admitted(&waiting));
         drop(waiting);
-        assert_eq!(last.ahead(), Ahead { count: 1, holder: "a".to_owned() });
+        assert_eq!(last.n_ahead(), 1);
         drop(running);
         assert!(is_admitted(&last));
     }
 
     #[tokio::test]
-    async fn a_waiting_ticket_is_woken() {
+    async fn waiting_ticket_is_woken() {
         let queues = Queues::default();
-        let running = queues.enter("m", Priority::Chat, "a");
-        let waiting = queues.enter("m", Priority::Side, "b");
+        let running = queues.enter("m", Priority::Chat);
+        let waiting = queues.enter("m", Priority::Background);
         let release = async { drop(running) };
         tokio::join!(waiting.admitted(), release);
-        assert_eq!(waiting.ahead().count, 0);
+        assert_eq!(waiting.n_ahead(), 0);
     }
 }

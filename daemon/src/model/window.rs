@@ -1,36 +1,45 @@
-//! Windows: what was asked for, what a model was trained for, what is in force, and what it costs. Pure.
+//! Context windows: their limits, the advice about a loaded model's memory, and the one window of each model.
+//!
+//! A server reloads a model whenever a request names another window than the previous one. Reloading takes seconds to
+//! minutes and discards the server's prompt cache.
+//!
+//! **Invariant**: all requests to a model name the same window as long as the daemon runs; it only grows, when a
+//! larger one is needed.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 
-use super::RunningModel;
+use parking_lot::Mutex;
 
-/// The smallest window that any engine takes.
+use super::info::{KvGeometry, RunningModel, canonical_name};
+
+/// The smallest window that engines accept.
 const MIN_WINDOW: u32 = 4;
-/// The smallest window of a model that sees pictures.
+/// The smallest window of a model that accepts images.
 const MIN_VISION_WINDOW: u32 = 2048;
-/// Tokens of the window that must stay free: an engine takes at most one less than the window.
+/// Tokens of the window that must stay free.
 ///
-/// **Source**: measured with llama-server: at 256 tokens a prompt of 255 is taken and one of 256 refused.
+/// **Source**: measured with llama-server: with a window of 256 tokens it accepts a prompt of 255 and refuses one
+/// of 256.
 const FREE_TOKENS: u32 = 1;
-/// The smallest window that is worth recommending, and the step of recommendations.
-const ADVICE_MIN: u64 = 2048;
+/// The smallest window worth recommending.
+const MIN_ADVISED_WINDOW: u64 = 2048;
+/// Recommended windows are multiples of this number of tokens.
 const ADVICE_STEP: u64 = 1024;
-/// Bytes of a number in the memory of a conversation: engines keep it in half precision unless told otherwise.
-const KV_NUMBER_BYTES: u64 = 2;
 
-/// The window of a model, as it was asked for and as it is.
+/// The window of a model: requested, trained for, and used by the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// What was sent.
+    /// The window in the request.
     pub requested: u32,
-    /// The longest that the model was trained for.
+    /// The longest window that the model was trained for.
     pub trained: Option<u32>,
-    /// What the server really uses; absent where it does not say.
+    /// The window that the server uses, if it reports it.
     pub effective: Option<u32>,
 }
 
 impl Window {
-    /// What a person should know of it.
+    /// Returns a warning if the server uses a smaller window than requested.
     pub(crate) fn warning(&self) -> Option<String> {
         let effective = self.effective.filter(|effective| *effective < self.requested)?;
         Some(format!(
@@ -40,68 +49,42 @@ impl Window {
     }
 }
 
-/// The window to ask for: what is wanted, within what the model takes.
+/// Limits a window to the range that a model supports.
 ///
-/// Servers clamp by themselves and say so in their log only, so that later requests would seem to differ.
+/// A server would do so itself, but silently, so that later requests would seem to name another window.
 pub(crate) fn clamp_window(wanted: u32, trained: Option<u32>, vision: bool) -> u32 {
     let least = if vision { MIN_VISION_WINDOW } else { MIN_WINDOW };
     let wanted = wanted.max(least);
     trained.map_or(wanted, |trained| wanted.min(trained.max(MIN_WINDOW)))
 }
 
-/// The longest answer to ask for, so that prompt and answer leave one token of the window free.
+/// Limits the length of an answer so that prompt and answer leave one token of the window free.
 ///
-/// `None` when not even one token fits. Never 0, which servers take for "without end".
+/// Returns `None` if not even one token fits, and never 0, which servers take for "unlimited".
 pub(crate) fn cap_num_predict(
     num_ctx: u32,
     prompt_tokens: u32,
-    asked: Option<u32>,
+    max_tokens: Option<u32>,
 ) -> Option<NonZeroU32> {
     let room = num_ctx.saturating_sub(FREE_TOKENS).saturating_sub(prompt_tokens);
-    let wanted = asked.map_or(room, |asked| asked.max(1));
+    let wanted = max_tokens.map_or(room, |max| max.max(1));
     NonZeroU32::new(wanted.min(room))
 }
 
-/// The shape of a model's memory of a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct KvGeometry {
-    /// Heads that keep keys and values, over all layers.
-    pub kv_heads: u64,
-    /// Numbers of one key.
-    pub key_length: u64,
-    /// Numbers of one value.
-    pub value_length: u64,
-}
-
-impl KvGeometry {
-    /// Bytes that each token of the window takes, in half precision.
-    ///
-    /// An upper bound: layers with a sliding window or without attention take less.
-    pub(crate) const fn bytes_per_token(&self) -> u64 {
-        self.kv_heads
-            .saturating_mul(self.key_length.saturating_add(self.value_length))
-            .saturating_mul(KV_NUMBER_BYTES)
-    }
-}
-
-/// What a person should know of where a loaded model lies.
-///
-/// `None` when all of it is in the memory of the graphics processor.
+/// Returns advice about a loaded model that is not entirely in GPU memory.
 pub(crate) fn advise(running: &RunningModel, geometry: Option<KvGeometry>) -> Option<String> {
-    let RunningModel { size_bytes, size_vram_bytes, effective, .. } = running;
+    let RunningModel { size_bytes, size_vram_bytes, effective_context, .. } = running;
     let outside = size_bytes.checked_sub(*size_vram_bytes).filter(|outside| *outside > 0)?;
     if *size_vram_bytes == 0 {
-        return Some("it runs on the processor alone, without a graphics processor".to_owned());
+        return Some("the model runs on the CPU only".to_owned());
     }
     let percent = outside.saturating_mul(100) / size_bytes.max(&1);
-    let mut text = format!(
-        "{} % of it is outside the memory of the graphics processor, which makes it slow",
-        percent.max(1)
-    );
-    let smaller = geometry.zip(*effective).and_then(|(geometry, effective)| {
+    let mut text =
+        format!("{} % of the model is outside of GPU memory, which makes it slow", percent.max(1));
+    let smaller = geometry.zip(*effective_context).and_then(|(geometry, window)| {
         let tokens = outside.div_ceil(geometry.bytes_per_token().max(1));
-        let fits = u64::from(effective).checked_sub(tokens)? / ADVICE_STEP * ADVICE_STEP;
-        (fits >= ADVICE_MIN).then_some(fits)
+        let fitting = u64::from(window).checked_sub(tokens)? / ADVICE_STEP * ADVICE_STEP;
+        (fitting >= MIN_ADVISED_WINDOW).then_some(fitting)
     });
     if let Some(window) = smaller {
         text.push_str(&format!("; a window of {window} tokens might fit"));
@@ -109,15 +92,42 @@ pub(crate) fn advise(running: &RunningModel, geometry: Option<KvGeometry>) -> Op
     Some(text)
 }
 
+/// The window of each model, by canonical name.
+#[derive(Debug, Default)]
+pub(crate) struct ModelWindows(Mutex<HashMap<String, u32>>);
+
+impl ModelWindows {
+    /// Chooses the window to request for a caller that needs `wanted` tokens, already clamped.
+    ///
+    /// The current window stays if it is large enough. The first window is the one with which the server has `loaded`
+    /// the model, if that is large enough.
+    pub(crate) fn choose(&self, model: &str, wanted: u32, loaded: Option<u32>) -> u32 {
+        let mut windows = self.0.lock();
+        let window = windows.entry(canonical_name(model)).or_insert(loaded.unwrap_or(wanted));
+        *window = wanted.max(*window);
+        *window
+    }
+
+    /// Returns the window of a model, if one was chosen.
+    pub(crate) fn current(&self, model: &str) -> Option<u32> {
+        self.0.lock().get(&canonical_name(model)).copied()
+    }
+
+    /// Forgets all windows, because another server has other models.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_never_passes_the_window_and_is_never_nothing() {
-        let check = |num_ctx, prompt, asked, expect| {
-            let capped = cap_num_predict(num_ctx, prompt, asked).map(NonZeroU32::get);
-            assert_eq!(capped, expect, "{num_ctx} {prompt} {asked:?}");
+    fn answer_fits_into_the_window_and_is_never_empty() {
+        let check = |num_ctx, prompt, max_tokens, expect| {
+            let capped = cap_num_predict(num_ctx, prompt, max_tokens).map(NonZeroU32::get);
+            assert_eq!(capped, expect, "{num_ctx} {prompt} {max_tokens:?}");
             if let Some(capped) = capped {
                 assert!(prompt + capped < num_ctx);
             }
@@ -134,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_stays_within_what_the_model_takes() {
+    fn window_is_clamped_to_the_range_of_the_model() {
         let check = |wanted, trained, vision, expect| {
             assert_eq!(clamp_window(wanted, trained, vision), expect)
         };
@@ -148,49 +158,48 @@ mod tests {
     }
 
     #[test]
-    fn memory_follows_from_the_geometry() {
-        // Llama 3 8B: 32 layers with 8 heads of 128 numbers each are 128 KiB a token.
-        let llama = KvGeometry { kv_heads: 32 * 8, key_length: 128, value_length: 128 };
-        assert_eq!(llama.bytes_per_token(), 131_072);
-        assert_eq!(llama.bytes_per_token() * 8192, 1 << 30);
-        let endless = KvGeometry { kv_heads: u64::MAX, key_length: 1, value_length: 1 };
-        assert_eq!(endless.bytes_per_token(), u64::MAX);
-    }
-
-    #[test]
     fn advice_names_a_window_that_might_fit() {
         let geometry = KvGeometry { kv_heads: 256, key_length: 128, value_length: 128 };
-        let check = |size: u64, vram: u64, effective, expect: Option<&str>| {
+        let check = |size: u64, vram: u64, effective_context, expect: Option<&str>| {
             let running = RunningModel {
                 size_bytes: size << 20,
                 size_vram_bytes: vram << 20,
-                effective,
+                effective_context,
                 ..RunningModel::default()
             };
             assert_eq!(advise(&running, Some(geometry)).as_deref(), expect, "{size} {vram}");
         };
-        let slow = "outside the memory of the graphics processor, which makes it slow";
+        let slow = "of the model is outside of GPU memory, which makes it slow";
         check(6000, 6000, Some(8192), None);
         check(6000, 7000, Some(8192), None);
-        check(
-            6000,
-            0,
-            Some(8192),
-            Some("it runs on the processor alone, without a graphics processor"),
-        );
+        check(6000, 0, Some(8192), Some("the model runs on the CPU only"));
         // 512 MiB are 4,096 tokens.
-        let fits = format!("8 % of it is {slow}; a window of 4096 tokens might fit");
+        let fits = format!("8 % {slow}; a window of 4096 tokens might fit");
         check(6000, 5488, Some(8192), Some(&fits));
-        check(6000, 3000, Some(8192), Some(&format!("50 % of it is {slow}")));
-        check(6000, 5999, None, Some(&format!("1 % of it is {slow}")));
+        check(6000, 3000, Some(8192), Some(&format!("50 % {slow}")));
+        check(6000, 5999, None, Some(&format!("1 % {slow}")));
     }
 
     #[test]
-    fn a_smaller_window_than_asked_for_is_told() {
+    fn effective_window_below_the_requested_one_is_a_warning() {
         let window = |effective| Window { requested: 8192, trained: None, effective };
         assert_eq!(window(Some(8192)).warning(), None);
         assert_eq!(window(None).warning(), None);
         let warning = "the server uses a window of 4096 tokens instead of 8192";
         assert_eq!(window(Some(4096)).warning().as_deref(), Some(warning));
+    }
+
+    #[test]
+    fn window_stays_until_a_larger_one_is_needed() {
+        let windows = ModelWindows::default();
+        assert_eq!(windows.choose("a", 4096, None), 4096);
+        assert_eq!(windows.choose("a:latest", 4096, Some(9999)), 4096);
+        assert_eq!(windows.choose("library/a", 2048, None), 4096);
+        assert_eq!(windows.choose("a", 8192, None), 8192);
+        assert_eq!(windows.choose("a", 4096, None), 8192);
+        assert_eq!(windows.choose("a:7b", 4096, Some(8192)), 8192);
+        assert_eq!(windows.choose("b", 4096, Some(2048)), 4096);
+        windows.clear();
+        assert_eq!(windows.current("b"), None);
     }
 }

@@ -15,7 +15,7 @@ use crate::context::ContextError;
 use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, is_full};
 use crate::goal::{GoalError, MAX_ITEMS};
-use crate::model::{ModelError, Phase};
+use crate::model::{CallPhase, ModelError};
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -223,7 +223,7 @@ impl From<ModelError> for RpcError {
             ModelError::Unreachable { .. } => {
                 (ErrorKind::ModelUnavailable, Some("ollama serve".to_owned()))
             }
-            ModelError::Timeout { phase: Phase::Connect | Phase::Answer, .. }
+            ModelError::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
             | ModelError::ForbiddenHost { .. }
             | ModelError::Unauthorized { .. }
             | ModelError::NotOllama { .. }

@@ -1,79 +1,84 @@
-//! Byte-level byte-pair encoding: `gpt2` vocabularies, whose tokens are bytes written as printable characters.
+//! Byte-level byte-pair encoding, for `gpt2` vocabularies: their tokens are bytes written as printable characters.
 //!
-//! Must not know special tokens. **Invariant**: the tokens of a word spell exactly the bytes of the word, as long as
-//! every byte has a token; a byte without one gives none, as in the engine.
+//! Must not know special tokens.
+//!
+//! **Invariant**: the tokens of a word spell exactly its bytes, except that a byte without a token is skipped, as in
+//! the engine.
 //!
 //! **Source**: `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`.
 
-use super::merge::{Merger, Part};
-use super::pairs::Pairs;
-use super::split::{Pre, pre_of};
-use super::tokenizer::UnknownRule;
+use super::merge::{Merger, PairTable, Symbol};
+use super::split::PreTokenizer;
 use super::vocab::{TextIndex, Texts, Vocabulary};
-use super::words::{Encoder, Sink, Words};
+use super::words::{TokenSink, WordBuffers, WordEncoder};
 
-/// A vocabulary of bytes with its split rule.
+/// A byte-level vocabulary with its split rule.
 #[derive(Debug)]
 pub(super) struct ByteLevel {
-    pre: Pre,
-    pairs: Pairs,
-    /// The texts as the bytes that they stand for, by number.
+    pre: PreTokenizer,
+    pairs: PairTable,
+    /// The texts, decoded to the bytes that they represent.
     texts: Texts,
+    /// Empty unless whole words are looked up.
     index: TextIndex,
     n_tokens: u32,
-    /// The symbol of every byte.
+    /// The symbol id of each byte.
     bytes: Vec<u32>,
 }
 
 impl ByteLevel {
-    /// Takes a vocabulary whose rule is known.
-    pub(super) fn new(vocabulary: &Vocabulary) -> Result<Self, UnknownRule> {
-        let pre = pre_of(&vocabulary.pre);
-        let pre = pre.ok_or_else(|| UnknownRule::Pre(vocabulary.pre.clone()))?;
+    /// Builds the tables of a vocabulary whose text is split by `pre`.
+    pub(super) fn new(vocabulary: &Vocabulary, pre: PreTokenizer) -> Self {
         let alphabet = Alphabet::new();
         let mut texts = Texts::default();
-        let mut index = TextIndex::with_room(vocabulary.texts.len());
+        let mut index = TextIndex::with_capacity(vocabulary.texts.len());
         let mut bytes = Vec::new();
         for (at, text) in (0..).zip(vocabulary.texts.iter()) {
             bytes.clear();
-            let is_readable = alphabet.read(text, &mut bytes);
-            // An empty text keeps the number of one that no word can become.
-            texts.push(if is_readable { &bytes } else { &[] });
-            if is_readable {
+            let is_decoded = alphabet.decode(text, &mut bytes);
+            // An empty text takes the number of a text that no word can match.
+            texts.push(if is_decoded { &bytes } else { &[] });
+            if is_decoded {
                 index.insert(&texts, at);
             }
         }
-        // Every character stands for one byte.
+        // Each character represents one byte.
         let n_chars = |text: &[u8]| text.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
-        let pairs = Pairs::new(vocabulary, &mut texts, &mut index, n_chars);
-        let bytes = (0..=255_u8).map(|byte| index.add(&mut texts, &[byte])).collect();
+        let pairs = PairTable::new(vocabulary, &mut texts, &mut index, n_chars);
+        let bytes =
+            (0..=255_u8).map(|byte| index.add(&mut texts, &[byte]).unwrap_or(u32::MAX)).collect();
         if !pre.ignores_merges {
             index = TextIndex::default();
         }
-        Ok(Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes })
+        Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes }
     }
 
-    /// What the name of the split rule decides.
-    pub(super) fn pre(&self) -> Pre {
+    pub(super) const fn pre(&self) -> PreTokenizer {
         self.pre
     }
 
-    /// Gives the tokens of a text.
-    pub(super) fn encode<S: Sink>(&self, text: &[u8], words: &mut Words, sink: &mut S) {
-        self.pre.rule.split(text, &mut |start, end| words.word(self, text, start, end, sink));
+    /// Sends the tokens of a text to `sink`.
+    pub(super) fn encode<S: TokenSink>(
+        &self,
+        text: &[u8],
+        buffers: &mut WordBuffers,
+        sink: &mut S,
+    ) {
+        let rule = self.pre.rule;
+        rule.split(text, &mut |start, end| buffers.encode(self, text, start, end, sink));
     }
 
-    /// Bytes of memory.
     pub(super) fn heap_bytes(&self) -> usize {
         self.pairs.heap_bytes() + self.texts.heap_bytes() + self.index.heap_bytes()
     }
 
-    fn token(&self, symbol: u32) -> Option<u32> {
-        (symbol < self.n_tokens).then_some(symbol)
+    /// Returns the token of a symbol, or `None` for a symbol that occurs only in merges.
+    fn token(&self, symbol_id: u32) -> Option<u32> {
+        (symbol_id < self.n_tokens).then_some(symbol_id)
     }
 }
 
-impl Encoder for ByteLevel {
+impl WordEncoder for ByteLevel {
     fn encode_word(&self, word: &[u8], merger: &mut Merger, ids: &mut Vec<u32>) {
         if self.pre.ignores_merges
             && let Some(id) = self.index.find(&self.texts, word).and_then(|at| self.token(at))
@@ -83,17 +88,17 @@ impl Encoder for ByteLevel {
         }
         merger.clear();
         for (start, byte) in (0..).zip(word) {
-            let symbol = self.bytes[usize::from(*byte)];
-            merger.push(Part { symbol, start, end: start + 1 });
+            let id = self.bytes[usize::from(*byte)];
+            merger.push(Symbol { id, start, end: start + 1 });
         }
         merger.merge(&self.pairs);
-        for part in merger.parts() {
-            match self.token(part.symbol) {
+        for symbol in merger.symbols() {
+            match self.token(symbol.id) {
                 Some(id) => ids.push(id),
-                // The engine then looks for the bytes of the written form, of which only ASCII ones can be tokens.
+                // The engine then looks up the bytes of the encoded form, of which only ASCII ones can be tokens.
                 None => ids.extend(
                     self.texts
-                        .of(part.symbol)
+                        .of(symbol.id)
                         .iter()
                         .filter(|byte| byte.is_ascii_graphic())
                         .filter_map(|byte| self.token(self.bytes[usize::from(*byte)])),
@@ -103,11 +108,12 @@ impl Encoder for ByteLevel {
     }
 }
 
-/// Bytes as printable characters: those that Latin-1 prints stand for themselves, the others for U+0100 and on.
+/// The printable characters that represent bytes: a byte that is printable in Latin-1 is its own character, and the
+/// others are U+0100 and up.
 ///
 /// **Source**: GPT-2's `bytes_to_unicode`.
 struct Alphabet {
-    /// The byte of each character below U+0144.
+    /// The byte of each character; none is above U+0143.
     bytes: [Option<u8>; 0x144],
 }
 
@@ -126,8 +132,8 @@ impl Alphabet {
         Self { bytes }
     }
 
-    /// Appends the bytes that a text stands for; false where it has a character that stands for none.
-    fn read(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
+    /// Appends the bytes that a text represents; returns false if a character represents none.
+    fn decode(&self, text: &[u8], out: &mut Vec<u8>) -> bool {
         let Ok(text) = std::str::from_utf8(text) else { return false };
         text.chars().all(|char| {
             let byte = self.bytes.get(char as usize).copied().flatten();
@@ -142,14 +148,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_one_character() {
+    fn each_byte_has_one_character() {
         let alphabet = Alphabet::new();
         let mut bytes: Vec<u8> = alphabet.bytes.iter().flatten().copied().collect();
         bytes.sort_unstable();
         assert!(bytes.iter().copied().eq(0..=255));
         let mut out = Vec::new();
-        assert!(alphabet.read("ĠaĊÄł".as_bytes(), &mut out));
+        assert!(alphabet.decode("ĠaĊÄł".as_bytes(), &mut out));
         assert_eq!(out, b" a\n\xc4\xa0");
-        assert!(!alphabet.read("a b".as_bytes(), &mut out));
+        assert!(!alphabet.decode("a b".as_bytes(), &mut out));
     }
 }

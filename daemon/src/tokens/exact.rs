@@ -1,121 +1,106 @@
-//! Counting with a model's own vocabulary, and with its template where that is known. Pure, but for what it remembers.
+//! Exact counts with a model's vocabulary, and with its template where it is known.
 //!
-//! **Invariant**: the head and the messages of a conversation that is covered sum up to what the engine counts for the
-//! whole prompt.
+//! Must not know how texts are estimated.
+//!
+//! **Invariant**: for a conversation that the template covers, the counts of the head and of the messages add up to
+//! the engine's count of the whole prompt.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use hashlink::LruCache;
 use ollm_protocol::content::{ContextMessage, Role};
+use parking_lot::Mutex;
 
-use super::template::{Chunk, Place, Template, whole};
-use super::{MESSAGE_OVERHEAD_TOKENS, Tokenizer};
+use super::estimate::MESSAGE_OVERHEAD_TOKENS;
+use super::template::{Neighbor, PromptChunk, Template};
+use super::tokenizer::Tokenizer;
 
-/// Shorter texts are counted faster than they are looked up.
-const MIN_REMEMBERED_BYTES: usize = 256;
-/// Most counts that are remembered, some 40 bytes each; beyond, all are forgotten.
-const MAX_REMEMBERED: usize = 1 << 14;
+/// Shorter texts are counted faster than they are hashed and looked up.
+const MIN_CACHED_BYTES: usize = 256;
+/// Maximum number of cached counts; each takes about 100 bytes.
+const MAX_CACHED_COUNTS: usize = 1 << 14;
 
-/// A tokenizer that remembers what it counted, because every build counts the same messages again.
+/// A tokenizer that caches the counts of long texts, because every build counts the same messages again.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct CachedTokenizer {
     tokenizer: Tokenizer,
     identity: Arc<str>,
-    /// By hash of the text. Held only for looking up and for adding one.
-    counted: Mutex<HashMap<[u8; 32], u32>>,
+    /// By hash of the text; locked only for one lookup or insertion.
+    counts: Mutex<LruCache<[u8; 32], u32>>,
 }
 
-impl Engine {
-    /// With nothing counted yet.
+impl CachedTokenizer {
     pub(crate) fn new(tokenizer: Tokenizer) -> Self {
         let identity = tokenizer.identity().into();
-        Self { tokenizer, identity, counted: Mutex::default() }
+        let counts = Mutex::new(LruCache::new(MAX_CACHED_COUNTS));
+        Self { tokenizer, identity, counts }
     }
 
-    /// What it counts with.
     pub(crate) const fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// Tokens of a whole prompt as the engine counts it.
+    /// Counts the tokens of a whole prompt as the engine does.
     pub(crate) fn count_prompt(&self, prompt: &str) -> u32 {
-        whole(&self.tokenizer, prompt)
+        self.tokenizer.count_prompt(prompt)
     }
 
     fn count(&self, text: &str) -> u32 {
-        if text.len() < MIN_REMEMBERED_BYTES {
+        if text.len() < MIN_CACHED_BYTES {
             return self.tokenizer.count(text);
         }
         let hash = *blake3::hash(text.as_bytes()).as_bytes();
-        let counted = || self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = counted().get(&hash) {
-            return *known;
+        if let Some(cached) = self.counts.lock().get(&hash) {
+            return *cached;
         }
         let tokens = self.tokenizer.count(text);
-        let mut counted = counted();
-        if counted.len() >= MAX_REMEMBERED {
-            counted.clear();
-        }
-        counted.insert(hash, tokens);
+        self.counts.lock().insert(hash, tokens);
         tokens
     }
 }
 
-/// How one model counts, with one set of tools.
+/// Counts as one model does, with one set of tools.
 #[derive(Debug)]
-pub(crate) struct Exact {
-    /// The vocabulary.
-    pub engine: Arc<Engine>,
-    /// The template without tools.
-    pub plain: Option<Arc<Template>>,
-    /// The template with the tools that are sent along; the plain one where there are none.
+pub(crate) struct ExactCounter {
+    pub tokenizer: Arc<CachedTokenizer>,
+    /// The template without tools, if it is known.
+    pub without_tools: Option<Arc<Template>>,
+    /// The template with the tools of the request, if it is known; without tools the same as `without_tools`.
     pub with_tools: Option<Arc<Template>>,
 }
 
-impl Exact {
+impl ExactCounter {
     pub(super) fn identity(&self) -> Arc<str> {
-        Arc::clone(&self.engine.identity)
+        Arc::clone(&self.tokenizer.identity)
     }
 
-    pub(super) fn has_template(&self) -> bool {
-        self.with_tools.is_some() && self.plain.is_some()
+    pub(super) const fn has_template(&self) -> bool {
+        self.with_tools.is_some() && self.without_tools.is_some()
     }
 
+    /// Returns whether the template covers every message of a conversation.
     pub(super) fn covers(&self, messages: &[ContextMessage]) -> bool {
-        self.with_tools.as_ref().is_some_and(|template| template.covers(messages))
+        self.with_tools.as_ref().is_some_and(|template| template.chunks(messages).is_some())
     }
 
-    pub(super) fn text(&self, text: &str) -> u32 {
-        self.engine.count(text)
+    /// Counts the tokens of a text.
+    pub(super) fn count_text(&self, text: &str) -> u32 {
+        self.tokenizer.count(text)
     }
 
-    /// The best template that there is.
-    fn template(&self) -> Option<&Template> {
-        self.with_tools.as_ref().or(self.plain.as_ref()).map(AsRef::as_ref)
-    }
-
-    fn count(&self, chunk: &Chunk) -> u32 {
-        self.engine.count(&chunk.text).saturating_add_signed(chunk.extra)
-    }
-
-    /// A message of its own, between its usual neighbors.
-    pub(super) fn turn(&self, role: Role, text: &str) -> u32 {
-        let message = blank(role, text);
-        let (before, after) = Place::of(&message).neighbors();
+    /// Counts the tokens of a message of its own, between its usual neighbors.
+    pub(super) fn count_turn(&self, role: Role, text: &str) -> u32 {
+        let message = message(role, text);
+        let (before, after) = Neighbor::of(&message).usual_neighbors();
         let chunk = self.template().and_then(|template| template.chunk(&message, before, after));
         chunk.map_or_else(
-            || MESSAGE_OVERHEAD_TOKENS.saturating_add(self.text(text)),
-            |chunk| self.count(&chunk),
+            || MESSAGE_OVERHEAD_TOKENS.saturating_add(self.count_text(text)),
+            |chunk| self.count_chunk(&chunk),
         )
     }
 
-    /// What stands around a message.
-    pub(super) fn around(&self, role: Role) -> u32 {
-        self.turn(role, "")
-    }
-
-    /// The last of some messages; `None` where the template of it is not known.
-    pub(super) fn last(
+    /// Counts the tokens of the last of some messages, or returns `None` if the template does not cover it.
+    pub(super) fn count_last(
         &self,
         messages: &[ContextMessage],
         next: Option<&ContextMessage>,
@@ -123,49 +108,61 @@ impl Exact {
     ) -> Option<u32> {
         let template = self.template()?;
         let (last, earlier) = messages.split_last()?;
-        let first = if has_system { Place::System } else { Place::Start };
-        let before = earlier.last().map_or(first, Place::of);
-        let after = next.map_or(Place::End, Place::of);
-        let whole = self.count(&template.chunk(last, before, after)?);
-        let head = if earlier.is_empty() { self.excess(template, first) } else { 0 };
-        Some(whole.saturating_sub(head))
+        let start = if has_system { Neighbor::System } else { Neighbor::Start };
+        let before = earlier.last().map_or(start, Neighbor::of);
+        let after = next.map_or(Neighbor::End, Neighbor::of);
+        let chunk = self.count_chunk(&template.chunk(last, before, after)?);
+        let head = if earlier.is_empty() { self.first_excess(template, start) } else { 0 };
+        Some(chunk.saturating_sub(head))
     }
 
-    /// Tokens of a system message with all that stands before the first message, and those of the tools; the latter
-    /// are `None` where the template with tools is not known.
-    pub(super) fn head(
+    /// Counts the tokens before the first message, including the system message, and the tokens of the tools.
+    ///
+    /// Returns `None` if the template is unknown, and no tokens of the tools if only the template with tools is.
+    pub(super) fn count_head(
         &self,
         system: Option<&ContextMessage>,
         has_tools: bool,
     ) -> Option<(u32, Option<u32>)> {
         let head = |template: &Template| {
-            let Some(system) = system else { return Some(self.excess(template, Place::Start)) };
-            let chunk = template.chunk(system, Place::Start, Place::User)?;
-            Some(self.count(&chunk).saturating_add(self.excess(template, Place::System)))
+            let Some(system) = system else {
+                return Some(self.first_excess(template, Neighbor::Start));
+            };
+            let chunk = template.chunk(system, Neighbor::Start, Neighbor::User)?;
+            let excess = self.first_excess(template, Neighbor::System);
+            Some(self.count_chunk(&chunk).saturating_add(excess))
         };
-        let plain = head(self.plain.as_deref()?)?;
+        let without_tools = head(self.without_tools.as_deref()?)?;
         if !has_tools {
-            return Some((plain, Some(0)));
+            return Some((without_tools, Some(0)));
         }
         match self.with_tools.as_deref() {
-            Some(template) => {
-                head(template).map(|all| (plain.min(all), Some(all.saturating_sub(plain))))
-            }
-            None => Some((plain, None)),
+            Some(template) => head(template)
+                .map(|all| (without_tools.min(all), Some(all.saturating_sub(without_tools)))),
+            None => Some((without_tools, None)),
         }
     }
 
-    /// What the first user message has before it that later ones have not.
-    fn excess(&self, template: &Template, first: Place) -> u32 {
-        let side = |before: Place| {
-            let seam = template.seam(before, Place::User);
-            seam.map_or(0, |seam| self.engine.count(&seam.right).saturating_add_signed(seam.extra))
+    /// Returns the template of the request, or the one without tools if that is unknown.
+    fn template(&self) -> Option<&Template> {
+        self.with_tools.as_ref().or(self.without_tools.as_ref()).map(AsRef::as_ref)
+    }
+
+    fn count_chunk(&self, chunk: &PromptChunk) -> u32 {
+        self.count_text(&chunk.text).saturating_add_signed(chunk.extra)
+    }
+
+    /// Returns the tokens that the template puts before the first user message but not before later ones.
+    fn first_excess(&self, template: &Template, start: Neighbor) -> u32 {
+        let count_before_user = |before: Neighbor| {
+            let seam = template.seam(before, Neighbor::User);
+            seam.map_or(0, |seam| self.count_text(&seam.right).saturating_add_signed(seam.extra))
         };
-        side(first).saturating_sub(side(Place::Assistant))
+        count_before_user(start).saturating_sub(count_before_user(Neighbor::Assistant))
     }
 }
 
-fn blank(role: Role, text: &str) -> ContextMessage {
+fn message(role: Role, text: &str) -> ContextMessage {
     ContextMessage {
         role,
         content: text.to_owned(),

@@ -1,15 +1,16 @@
-//! SentencePiece with scores: `llama` vocabularies, of which Llama 2, Phi-3, Mistral's first and Gemma's first three
-//! are examples.
+//! SentencePiece with scores, for `llama` vocabularies: Llama 2, Phi-3, the first Mistral, Gemma 1 to 3 and others.
 //!
-//! Must not know special tokens. **Invariant**: two neighbours are joined when their text is a token, the highest
-//! score first; a character that is no token becomes its bytes.
+//! Must not know special tokens.
+//!
+//! **Invariant**: neighboring symbols merge if their common text is a token, the highest score first; a character
+//! without a token becomes the tokens of its bytes.
 //!
 //! **Source**: `llm_tokenizer_spm_session` in llama.cpp's `llama-vocab.cpp`.
 
-use super::escaped::{self, Cuts, byte_tokens, chars};
-use super::merge::{Joins, Merger, Part};
+use super::escaped::{CutPoints, SPACE, byte_tokens, chars, escape};
+use super::merge::{MergeRules, Merger, Symbol};
 use super::vocab::{TextIndex, Texts, Vocabulary};
-use super::words::{Encoder, Sink, Words};
+use super::words::{TokenSink, WordBuffers, WordEncoder};
 
 /// A vocabulary of texts with scores.
 #[derive(Debug)]
@@ -17,17 +18,17 @@ pub(super) struct SentencePiece {
     texts: Texts,
     index: TextIndex,
     n_tokens: u32,
-    /// By id; the highest score has the lowest rank.
+    /// The merge rank of each token; the highest score has the lowest rank.
     ranks: Vec<u32>,
+    /// The token of each byte.
     bytes: Vec<Option<u32>>,
-    cuts: Cuts,
-    /// Longer texts are no tokens.
+    cuts: CutPoints,
     max_token_bytes: usize,
-    adds_space: bool,
+    adds_space_prefix: bool,
 }
 
 impl SentencePiece {
-    /// Takes a vocabulary.
+    /// Builds the tables of a vocabulary.
     pub(super) fn new(vocabulary: &Vocabulary) -> Self {
         let texts = vocabulary.texts.clone();
         let index = TextIndex::of(&texts);
@@ -41,33 +42,35 @@ impl SentencePiece {
         Self {
             ranks: vocabulary.scores.iter().map(|score| rank(*score)).collect(),
             bytes,
-            cuts: Cuts::new(tokens()),
+            cuts: CutPoints::new(tokens()),
             max_token_bytes: tokens().map(<[u8]>::len).max().unwrap_or(0),
-            adds_space: vocabulary.adds_space_prefix.unwrap_or(true),
+            adds_space_prefix: vocabulary.adds_space_prefix.unwrap_or(true),
             n_tokens,
             texts,
             index,
         }
     }
 
-    /// Gives the tokens of a text; one at the beginning or after a special token gets a space.
-    pub(super) fn encode<S: Sink>(
+    /// Sends the tokens of a text to `sink`.
+    ///
+    /// `is_first`: the text is at the beginning or follows a special token, so it gets the space prefix.
+    pub(super) fn encode<S: TokenSink>(
         &self,
         text: &[u8],
-        is_behind_special: bool,
-        words: &mut Words,
+        is_first: bool,
+        buffers: &mut WordBuffers,
         sink: &mut S,
     ) {
-        let mut escaped = words.take_text();
-        if self.adds_space && is_behind_special {
-            escaped.extend_from_slice(escaped::SPACE);
+        let mut escaped = buffers.take_text();
+        if self.adds_space_prefix && is_first {
+            escaped.extend_from_slice(SPACE);
         }
-        escaped::escape(text, &mut escaped);
-        self.cuts.split(&escaped, &mut |start, end| words.word(self, &escaped, start, end, sink));
-        words.give_text(escaped);
+        escape(text, &mut escaped);
+        let mut encode = |start, end| buffers.encode(self, &escaped, start, end, sink);
+        self.cuts.split(&escaped, &mut encode);
+        buffers.return_text(escaped);
     }
 
-    /// Bytes of memory.
     pub(super) fn heap_bytes(&self) -> usize {
         let ranks = self.ranks.capacity() * size_of::<u32>();
         ranks + self.texts.heap_bytes() + self.index.heap_bytes() + self.cuts.heap_bytes()
@@ -81,43 +84,44 @@ impl SentencePiece {
     }
 }
 
-/// Orders scores from the highest down; a model without scores joins from the left.
+/// Returns the merge rank of a score: the higher the score, the lower the rank.
 fn rank(score: f32) -> u32 {
-    // Minus zero is zero.
+    // Adding zero turns -0.0 into 0.0.
     let bits = (score + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
-    // The highest rank of all means "no pair".
+    // The maximum means "no pair".
     (!ascending).min(u32::MAX - 1)
 }
 
-/// The neighbours of one word.
-struct Neighbors<'s> {
-    pieces: &'s SentencePiece,
+/// The merge rules of one word.
+struct WordMerges<'s> {
+    vocabulary: &'s SentencePiece,
     word: &'s [u8],
 }
 
-impl Joins for Neighbors<'_> {
-    fn join(&self, left: Part, right: Part) -> Option<(u32, u32)> {
-        let id = self.pieces.token(&self.word[left.start as usize..right.end as usize])?;
-        Some((self.pieces.ranks.get(id as usize).copied().unwrap_or_default(), id))
+impl MergeRules for WordMerges<'_> {
+    fn merged(&self, left: Symbol, right: Symbol) -> Option<(u32, u32)> {
+        let id = self.vocabulary.token(&self.word[left.start as usize..right.end as usize])?;
+        // Without scores all pairs have the same rank, so the leftmost merges first.
+        Some((self.vocabulary.ranks.get(id as usize).copied().unwrap_or_default(), id))
     }
 }
 
-impl Encoder for SentencePiece {
+impl WordEncoder for SentencePiece {
     fn encode_word(&self, word: &[u8], merger: &mut Merger, ids: &mut Vec<u32>) {
         merger.clear();
         let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         for (start, char) in chars(word) {
-            let symbol = self.token(char).unwrap_or(u32::MAX);
-            merger.push(Part { symbol, start: at(start), end: at(start + char.len()) });
+            let id = self.token(char).unwrap_or(u32::MAX);
+            merger.push(Symbol { id, start: at(start), end: at(start + char.len()) });
         }
-        merger.merge(&Neighbors { pieces: self, word });
-        for part in merger.parts() {
-            if part.symbol != u32::MAX {
-                ids.push(part.symbol);
+        merger.merge(&WordMerges { vocabulary: self, word });
+        for symbol in merger.symbols() {
+            if symbol.id != u32::MAX {
+                ids.push(symbol.id);
                 continue;
             }
-            let bytes = &word[part.start as usize..part.end as usize];
+            let bytes = &word[symbol.start as usize..symbol.end as usize];
             ids.extend(bytes.iter().filter_map(|byte| self.bytes[usize::from(*byte)]));
         }
     }
@@ -128,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn higher_scores_come_first() {
+    fn higher_scores_have_lower_ranks() {
         let scores = [f32::INFINITY, 3.5, 1.0, 0.0, -0.5, -1.0, -31_000.0, -1e9];
         assert!(scores.windows(2).all(|pair| rank(pair[0]) < rank(pair[1])));
         assert_eq!(rank(0.0), rank(-0.0));

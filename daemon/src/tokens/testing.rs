@@ -1,15 +1,15 @@
-//! Vocabularies for tests: the two of the fixtures, and small ones made by hand.
+//! Vocabularies for tests: the two fixtures, and small ones built by hand.
 
 use super::vocab::Vocabulary;
 
 /// Builds the header of a GGUF file.
-pub(super) struct Header {
+pub(super) struct GgufBuilder {
     n_keys: u64,
     body: Vec<u8>,
 }
 
-impl Header {
-    /// A header of a model's family, without tokens.
+impl GgufBuilder {
+    /// Creates a header without tokens for a tokenizer model.
     pub(super) fn new(model: &str) -> Self {
         Self { n_keys: 0, body: Vec::new() }.text("tokenizer.ggml.model", model)
     }
@@ -19,10 +19,10 @@ impl Header {
         self.body.extend(text);
     }
 
-    fn key(&mut self, key: &str, kind: u32) {
+    fn key(&mut self, key: &str, value_type: u32) {
         self.n_keys += 1;
         self.bytes_of(key.as_bytes());
-        self.body.extend(kind.to_le_bytes());
+        self.body.extend(value_type.to_le_bytes());
     }
 
     pub(super) fn text(mut self, key: &str, text: &str) -> Self {
@@ -69,7 +69,7 @@ impl Header {
         self
     }
 
-    /// The whole file, version 3, without tensors.
+    /// Returns the file, version 3, without tensors.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = b"GGUF".to_vec();
         bytes.extend(3_u32.to_le_bytes());
@@ -84,13 +84,13 @@ impl Header {
     }
 }
 
-/// A vocabulary with a token for every byte, special tokens from id 256 on, and what some merges make behind them.
-pub(super) fn byte_level(pre: &str, merges: &[&str], specials: &[&str]) -> Header {
+/// Returns a vocabulary with a token for each byte, then `specials` from id 256 on, then the results of `merges`.
+pub(super) fn byte_level(pre: &str, merges: &[&str], specials: &[&str]) -> GgufBuilder {
     byte_level_of(pre, merges, specials, 3)
 }
 
-/// The same, but the tokens from id 256 on are said to be of another kind.
-pub(super) fn byte_level_of(pre: &str, merges: &[&str], others: &[&str], kind: i32) -> Header {
+/// The same, but the tokens `others` from id 256 on have the given kind.
+pub(super) fn byte_level_of(pre: &str, merges: &[&str], others: &[&str], kind: i32) -> GgufBuilder {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 0x100_u32;
     let mut tokens: Vec<String> = Vec::new();
@@ -103,34 +103,34 @@ pub(super) fn byte_level_of(pre: &str, merges: &[&str], others: &[&str], kind: i
     tokens.extend(merges.iter().map(|merge| merge.replacen(' ', "", 1)));
     let kind = |at: usize| if (256..256 + others.len()).contains(&at) { kind } else { 1 };
     let kinds: Vec<i32> = (0..tokens.len()).map(kind).collect();
-    Header::new("gpt2")
+    GgufBuilder::new("gpt2")
         .text("tokenizer.ggml.pre", pre)
         .texts("tokenizer.ggml.tokens", &tokens)
         .texts("tokenizer.ggml.merges", merges)
         .numbers("tokenizer.ggml.token_type", &kinds)
 }
 
-/// A file of `tests/fixtures/vocab`.
+/// Reads a file of `tests/fixtures/vocab`.
 fn fixture(name: &str) -> Vec<u8> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/vocab/");
     std::fs::read(format!("{dir}{name}")).unwrap()
 }
 
-/// A vocabulary of the fixtures.
+/// Reads a vocabulary of the fixtures.
 pub(super) fn vocabulary(name: &str) -> Vocabulary {
     let packed = fixture(&format!("{name}.gguf.zlib"));
     let file = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).unwrap();
     Vocabulary::from_gguf(file.as_slice()).unwrap()
 }
 
-/// The texts and the ids of the engine's own cases for a vocabulary of the fixtures.
+/// Reads the engine's own test cases for a vocabulary of the fixtures: texts and their ids.
 pub(super) fn golden(name: &str) -> Vec<(String, Vec<u32>)> {
     let read = |ending: &str| String::from_utf8(fixture(&format!("{name}.{ending}"))).unwrap();
     let (texts, ids) = (read("inp"), read("out"));
     let line = |line: &str| line.split_whitespace().map(|id| id.parse().unwrap()).collect();
     let mut ids: Vec<Vec<u32>> = ids.lines().map(line).collect();
     let texts: Vec<&str> = texts.split("\n__ggml_vocab_test__\n").collect();
-    // The last text is empty, and so are its ids.
+    // The last text is empty and has no line of ids.
     ids.resize(texts.len(), Vec::new());
     texts.into_iter().map(str::to_owned).zip(ids).collect()
 }

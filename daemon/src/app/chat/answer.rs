@@ -15,7 +15,7 @@ use crate::app::error::AppError;
 use crate::app::partial::{INTERRUPTED, PartialWriter, answer_parts};
 use crate::clock::Clock;
 use crate::model::{
-    AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatStream, DoneReason, ModelError, Phase,
+    AnswerCall, AnswerStream, CallPhase, ChatDelta, ChatEnd, ChatItem, DoneReason, ModelError,
 };
 use crate::session::NewRecord;
 use crate::shutdown::Tasks;
@@ -94,7 +94,7 @@ impl StreamedAnswer {
     /// Reads an answer to its end, reporting it and recording its pieces.
     pub(super) async fn read(
         core: &Core,
-        mut stream: Box<dyn ChatStream>,
+        mut stream: Box<dyn AnswerStream>,
         mut partial: PartialWriter,
         reporter: &TurnReporter,
         (cancel, tasks): (&CancellationToken, &Tasks),
@@ -176,7 +176,7 @@ impl StreamedAnswer {
             },
             Err(AnswerStop::Canceled) => CANCELED,
             Err(AnswerStop::Failed(ModelError::Timeout {
-                phase: Phase::FirstToken | Phase::NextToken,
+                phase: CallPhase::FirstToken | CallPhase::NextToken,
                 ..
             })) => TIMEOUT,
             Err(AnswerStop::Stopping | AnswerStop::Failed(_)) => INTERRUPTED,

@@ -125,8 +125,8 @@ fn spent_tokens(
         prompt_tokens,
         prompt_limit: call.built.token_budget,
         window,
-        max_tokens: (cause == LengthCause::Asked).then_some(most),
+        max_tokens: (cause == LengthCause::NumPredict).then_some(most),
         reserve_helps: prompt_tokens * 100 > u64::from(window) * MIN_PROMPT_PERCENT,
-        trained: info.trained.filter(|trained| *trained > window),
+        trained: info.trained_context.filter(|trained| *trained > window),
     }
 }

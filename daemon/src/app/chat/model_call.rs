@@ -93,7 +93,7 @@ impl Turn {
     /// Waits for a place at the model, and finds its window and its counter.
     async fn admit(&self, info: &ModelInfo, tasks: &Tasks) -> Result<AdmittedCall, AppError> {
         let (core, model) = (&self.core, &self.request.model);
-        let ticket = core.models.queues().enter(model, Priority::Chat, "chat.send");
+        let ticket = core.models.queues().enter(model, Priority::Chat);
         self.unless_ended(tasks, async {
             self.wait_in_queue(&ticket).await;
             Ok(())
@@ -101,11 +101,11 @@ impl Turn {
         .await?;
         let window = self.request.window(info, core.speeds.get(model));
         let loaded = self.unless_ended(tasks, async { Ok(self.loaded_window().await) }).await?;
-        let agreed = core.models.loads().agree(model, window, loaded.flatten());
+        let num_ctx = core.models.windows().choose(model, window, loaded.flatten());
         if loaded.is_none() {
             self.report(phase(ChatPhase::Loading)).await;
         }
-        let prompts = self.request.counted_prompts(agreed.num_ctx);
+        let prompts = self.request.counted_prompts(num_ctx);
         let counter = async { Ok(learned_counter(core, info, &prompts).await?) };
         let counter = self.unless_ended(tasks, counter).await?;
         let params = ContextBuildParams {
@@ -115,20 +115,20 @@ impl Turn {
             compact: CompactMode::Auto,
             ..ContextBuildParams::new(self.request.id)
         };
-        let (num_ctx, is_loaded) = (agreed.num_ctx, loaded.is_some());
+        let is_loaded = loaded.is_some();
         Ok(AdmittedCall { ticket, num_ctx, is_loaded, counter, params })
     }
 
     async fn wait_in_queue(&self, ticket: &Ticket) {
         loop {
-            let n_ahead = ticket.ahead().count;
+            let n_ahead = ticket.n_ahead();
             if n_ahead == 0 {
                 return;
             }
             let name = ChatPhase::Queued;
             let ahead = Some(n_ahead as u64);
             self.report(ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead }).await;
-            ticket.moved().await;
+            ticket.changed().await;
         }
     }
 
@@ -138,9 +138,9 @@ impl Turn {
         let (core, model) = (&self.core, &self.request.model);
         let last_used = core.speeds.get(model).last_used;
         if last_used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2) {
-            return Some(core.models.loads().current(model));
+            return Some(core.models.windows().current(model));
         }
-        core.models.in_memory(model).await.map(|running| running.effective)
+        core.models.in_memory(model).await.map(|running| running.effective_context)
     }
 
     /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits, or

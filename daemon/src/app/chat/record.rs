@@ -64,10 +64,10 @@ impl Turn {
     /// Returns the window that the server gave the model; asks for it after the model was loaded.
     async fn effective_window(&self, end: &ChatEnd, num_ctx: u32) -> Option<u32> {
         let measured = self.core.speeds.get(&self.request.model);
-        if measured.last_used.is_some() && end.load.is_none_or(|load| load < JUST_LOADED) {
+        if measured.last_used.is_some() && end.load_time.is_none_or(|load| load < JUST_LOADED) {
             return measured.effective.or(Some(num_ctx));
         }
-        self.core.models.in_memory(&self.request.model).await?.effective
+        self.core.models.in_memory(&self.request.model).await?.effective_context
     }
 
     /// Compares the tokens that the server read with those that were sent, and learns from the difference.
@@ -136,10 +136,10 @@ fn usage(
         prompt_limit: call.built.token_budget,
         count_kind: Some(call.built.count_kind),
         requested_context: call.request.num_ctx,
-        trained_context: info.trained,
+        trained_context: info.trained_context,
         effective_context: effective,
-        load_ms: end.load.map(as_ms),
-        reading_ms: end.reading.map(as_ms),
-        answering_ms: end.answering.map(as_ms),
+        load_ms: end.load_time.map(as_ms),
+        reading_ms: end.prompt_time.map(as_ms),
+        answering_ms: end.answer_time.map(as_ms),
     }
 }

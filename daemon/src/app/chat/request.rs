@@ -12,7 +12,7 @@ use crate::app::error::AppError;
 use crate::app::model_speed::MeasuredModel;
 use crate::app::models::learning::CountedPrompts;
 use crate::app::models::model_or_default;
-use crate::model::{ModelInfo, Sampling, Think, clamp_window};
+use crate::model::{ModelInfo, Sampling, ThinkMode, clamp_window};
 
 /// A checked request for a turn.
 pub(super) struct TurnRequest {
@@ -23,7 +23,7 @@ pub(super) struct TurnRequest {
     pub(super) sampling: Sampling,
     /// The longest answer in tokens.
     pub(super) max_tokens: Option<NonZeroU32>,
-    pub(super) think: Option<Think>,
+    pub(super) think: Option<ThinkMode>,
     /// The format of the answer.
     pub(super) format: Option<Value>,
     /// The window of the session in tokens.
@@ -60,19 +60,22 @@ impl TurnRequest {
 
     /// Returns the window to build for: that of the session, within the limits of the model and the server.
     pub(super) fn window(&self, info: &ModelInfo, measured: MeasuredModel) -> u32 {
-        let wanted =
-            clamp_window(self.context_size, info.trained, info.can("vision").unwrap_or(false));
+        let wanted = clamp_window(
+            self.context_size,
+            info.trained_context,
+            info.can("vision").unwrap_or(false),
+        );
         measured.effective.map_or(wanted, |effective| wanted.min(effective))
     }
 }
 
-const fn think_mode(think: WireThink) -> Think {
+const fn think_mode(think: WireThink) -> ThinkMode {
     match think {
-        WireThink::Flag(false) => Think::Off,
-        WireThink::Flag(true) => Think::On,
-        WireThink::Level(ThinkLevel::Low) => Think::Low,
-        WireThink::Level(ThinkLevel::Medium) => Think::Medium,
-        WireThink::Level(ThinkLevel::High) => Think::High,
-        WireThink::Level(ThinkLevel::Max) => Think::Max,
+        WireThink::Flag(false) => ThinkMode::Off,
+        WireThink::Flag(true) => ThinkMode::On,
+        WireThink::Level(ThinkLevel::Low) => ThinkMode::Low,
+        WireThink::Level(ThinkLevel::Medium) => ThinkMode::Medium,
+        WireThink::Level(ThinkLevel::High) => ThinkMode::High,
+        WireThink::Level(ThinkLevel::Max) => ThinkMode::Max,
     }
 }

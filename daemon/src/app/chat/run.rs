@@ -11,7 +11,7 @@ use super::empty_answer::{AfterAnswer, Retries};
 use super::turn::{Turn, as_ms};
 use crate::app::error::{AppError, ChatError};
 use crate::app::loops::may_call_model;
-use crate::model::{Capability, ModelError, ModelInfo, Target};
+use crate::model::{CallTarget, Capability, ModelError, ModelInfo};
 use crate::shutdown::Tasks;
 
 impl Turn {
@@ -84,7 +84,7 @@ impl Turn {
             return Ok(());
         }
         let host = self.core.models.backend()?.host();
-        let to = Target { host, model: Some(self.request.model.clone()) };
+        let to = CallTarget { host, model: Some(self.request.model.clone()) };
         Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
     }
 

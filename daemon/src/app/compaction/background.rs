@@ -76,7 +76,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 
 async fn compact(core: &Arc<Core>, id: SessionId) {
     let request = CompactionRequest::configured(core, params_like_last(core, id), None);
-    let place = QueuePlace::Own(Priority::Side);
+    let place = QueuePlace::Own(Priority::Background);
     let trigger = CompactionTrigger::Background;
     let task = CompactionTask { core, request, trigger, place, must_shrink: false };
     match task.run(id).await {

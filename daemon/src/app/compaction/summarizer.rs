@@ -20,7 +20,7 @@ use crate::context::compact::sections::Summary;
 use crate::context::compact::transcript::Piece;
 use crate::context::compact::verify::{Limits, Rejected, begun, completed, verify};
 use crate::model::{
-    ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, Think, Ticket,
+    ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, ThinkMode, Ticket,
     clamp_window,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
@@ -80,12 +80,14 @@ impl<'a> Summarizer<'a> {
         context_size: u32,
     ) -> Result<Self, CompactError> {
         let info = core.models.info(model).await.map_err(CompactError::Model)?;
-        let wanted = clamp_window(context_size, info.trained, info.can("vision").unwrap_or(false));
-        let num_ctx = match core.models.loads().current(model) {
+        let wanted =
+            clamp_window(context_size, info.trained_context, info.can("vision").unwrap_or(false));
+        let num_ctx = match core.models.windows().current(model) {
             Some(current) if current >= wanted => current,
             _ => {
-                let loaded = core.models.in_memory(model).await.and_then(|one| one.effective);
-                core.models.loads().agree(model, wanted, loaded).num_ctx
+                let loaded =
+                    core.models.in_memory(model).await.and_then(|one| one.effective_context);
+                core.models.windows().choose(model, wanted, loaded)
             }
         };
         let max_tokens = core.config().compression.summary_max_tokens;
@@ -208,13 +210,13 @@ impl<'a> Summarizer<'a> {
         let ticket = match self.place {
             QueuePlace::Held(ticket) => ticket,
             QueuePlace::Own(priority) => {
-                own = self.core.models.queues().enter(&self.model, priority, "a summary");
+                own = self.core.models.queues().enter(&self.model, priority);
                 let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted()).await;
                 admitted.map_err(|_| NoAnswer::Failed(self.busy()))?;
                 &own
             }
         };
-        let yields = matches!(self.place, QueuePlace::Own(Priority::Side));
+        let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
         let read = self.read(request, ticket, yields);
         match tokio::time::timeout(ANSWER_LIMIT, read).await {
             Ok(answer) => answer,
@@ -266,7 +268,7 @@ impl<'a> Summarizer<'a> {
             num_ctx: self.num_ctx,
             num_predict: NonZeroU32::new(predict.min(room)),
             sampling: sampling.and_then(Result::ok).unwrap_or_default(),
-            think: self.info.can("thinking").unwrap_or(false).then_some(Think::Off),
+            think: self.info.can("thinking").unwrap_or(false).then_some(ThinkMode::Off),
             format: None,
             keep_alive: self.core.config().ollama.keep_alive,
         }

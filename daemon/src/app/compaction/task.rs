@@ -17,7 +17,7 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError};
 use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 use crate::context;
-use crate::model::{Priority, Ticket, canonical};
+use crate::model::{Priority, Ticket, canonical_name};
 use crate::tokens::Counter;
 
 /// Attempts to plan a compaction while others are recorded first.
@@ -104,7 +104,7 @@ pub(in crate::app) async fn compact_in_turn(
 /// Returns whether the model of a chat also writes its summaries.
 pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
     let other = core.config().compression.model.clone();
-    other.is_none_or(|other| canonical(&other) == canonical(model))
+    other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
 }
 
 /// Claims the session for a compaction. A background compaction gives way to all others.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
-use crate::tokens::{Calibration, Engine, Template, Tokenizer, Vocabulary};
+use crate::tokens::{CachedTokenizer, Calibration, Template, Tokenizer, Vocabulary};
 
 /// The version of `models.json`; files of other versions are ignored.
 const VERSION: u32 = 3;
@@ -72,7 +72,7 @@ impl VocabularyFiles {
     }
 
     /// Reads a vocabulary; `None` if it cannot be used.
-    pub(super) fn engine(&self, digest: &str) -> Option<Arc<Engine>> {
+    pub(super) fn engine(&self, digest: &str) -> Option<Arc<CachedTokenizer>> {
         // `models.json` names the file: an edited one must not lead to files elsewhere.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
@@ -83,7 +83,7 @@ impl VocabularyFiles {
             .ok()?;
         let tokenizer = Tokenizer::new(&vocabulary);
         let tokenizer = tokenizer.inspect_err(|error| tracing::warn!(digest, "{error}")).ok()?;
-        Some(Arc::new(Engine::new(tokenizer)))
+        Some(Arc::new(CachedTokenizer::new(tokenizer)))
     }
 
     /// Writes a vocabulary; an error is logged.

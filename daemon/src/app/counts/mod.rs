@@ -17,8 +17,10 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
-use crate::model::{ChatRequest, ModelInfo, Think, canonical};
-use crate::tokens::{Counter, Engine, Exact, Template, Tokenizer, Vocabulary, is_plausible};
+use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
+use crate::tokens::{
+    CachedTokenizer, Counter, ExactCounter, Template, Tokenizer, Vocabulary, is_plausible,
+};
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
 const IDLE: Duration = Duration::from_secs(180);
@@ -43,7 +45,7 @@ struct CountsState {
     /// `None` before the list was read.
     models: Option<BTreeMap<String, KnownModel>>,
     /// The vocabularies in memory by digest, and when they were last used.
-    engines: HashMap<String, (Arc<Engine>, Instant)>,
+    engines: HashMap<String, (Arc<CachedTokenizer>, Instant)>,
     /// When learning a model or a template, or reading a vocabulary, last failed.
     failures: HashMap<String, Instant>,
 }
@@ -66,7 +68,7 @@ enum MissingCounter {
 }
 
 impl TemplateVariant {
-    pub(crate) fn new(think: Option<Think>, tools: &[Value]) -> Self {
+    pub(crate) fn new(think: Option<ThinkMode>, tools: &[Value]) -> Self {
         Self { think: think_name(think).to_owned(), tools: tools_name(tools) }
     }
 
@@ -84,15 +86,15 @@ impl TemplateVariant {
     }
 }
 
-const fn think_name(think: Option<Think>) -> &'static str {
+const fn think_name(think: Option<ThinkMode>) -> &'static str {
     match think {
         None => "default",
-        Some(Think::Off) => "off",
-        Some(Think::On) => "on",
-        Some(Think::Low) => "low",
-        Some(Think::Medium) => "medium",
-        Some(Think::High) => "high",
-        Some(Think::Max) => "max",
+        Some(ThinkMode::Off) => "off",
+        Some(ThinkMode::On) => "on",
+        Some(ThinkMode::Low) => "low",
+        Some(ThinkMode::Medium) => "medium",
+        Some(ThinkMode::High) => "high",
+        Some(ThinkMode::Max) => "max",
     }
 }
 
@@ -134,7 +136,7 @@ impl Counts {
     pub(crate) fn load(
         &self,
         model: Option<&str>,
-        think: Option<Option<Think>>,
+        think: Option<Option<ThinkMode>>,
         tools: &[Value],
     ) -> Counter {
         let Some(model) = model else { return Counter::ESTIMATE };
@@ -174,7 +176,7 @@ impl Counts {
         let mut state = self.state.lock();
         let CountsState { models, engines, .. } = &mut *state;
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
-        let known = known.get(&canonical(model)).ok_or(MissingCounter::Model)?;
+        let known = known.get(&canonical_name(model)).ok_or(MissingCounter::Model)?;
         let think = think.unwrap_or(&known.think).to_owned();
         let variant = TemplateVariant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
@@ -187,18 +189,18 @@ impl Counts {
         *last_used = Instant::now();
         let template =
             |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned().flatten();
-        Ok(Counter::exact(Exact {
-            engine: Arc::clone(engine),
-            plain: template(&variant.without_tools()),
+        Ok(Counter::exact(ExactCounter {
+            tokenizer: Arc::clone(engine),
+            without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
         })
         .calibrated(calibration))
     }
 
     /// Returns the vocabulary of a model if it is in memory.
-    pub(crate) fn engine(&self, model: &str) -> Option<Arc<Engine>> {
+    pub(crate) fn engine(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
-        let known = state.models.as_ref()?.get(&canonical(model))?;
+        let known = state.models.as_ref()?.get(&canonical_name(model))?;
         Some(Arc::clone(&state.engines.get(&known.vocabulary)?.0))
     }
 
@@ -207,10 +209,10 @@ impl Counts {
         &self,
         model: &str,
         variant: &TemplateVariant,
-    ) -> Option<Arc<Engine>> {
+    ) -> Option<Arc<CachedTokenizer>> {
         let is_known = {
             let state = self.state.lock();
-            let known = state.models.as_ref()?.get(&canonical(model))?;
+            let known = state.models.as_ref()?.get(&canonical_name(model))?;
             known.templates.contains_key(&variant.key())
         };
         if is_known { None } else { self.engine(model) }
@@ -219,7 +221,7 @@ impl Counts {
     /// Returns whether the vocabulary of a model is in memory and still that of `info`.
     pub(crate) fn has_vocabulary(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state.lock();
-        let known = state.models.as_ref().and_then(|models| models.get(&canonical(model)));
+        let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
         known.is_some_and(|known| {
             state.engines.contains_key(&known.vocabulary)
                 && (info.digest.is_none() || known.digest == info.digest)
@@ -236,7 +238,7 @@ impl Counts {
     ) {
         let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
         self.files.store_vocabulary(&name, vocabulary);
-        let engine = Arc::new(Engine::new(tokenizer));
+        let engine = Arc::new(CachedTokenizer::new(tokenizer));
         let mut state = self.state.lock();
         state.failures.remove(&name);
         state.engines.insert(name.clone(), (engine, Instant::now()));
@@ -263,7 +265,7 @@ impl Counts {
     pub(crate) fn store_think(&self, model: &str, think: &str) {
         let has_changed = {
             let state = self.state.lock();
-            let known = state.models.as_ref().and_then(|models| models.get(&canonical(model)));
+            let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
             known.is_some_and(|known| known.think != think)
         };
         if has_changed {
@@ -272,7 +274,7 @@ impl Counts {
     }
 
     /// Stops using a template whose count differs from the server's. Blocks.
-    pub(crate) fn distrust(&self, model: &str, think: Option<Think>, tools: &[Value]) {
+    pub(crate) fn distrust(&self, model: &str, think: Option<ThinkMode>, tools: &[Value]) {
         let variant = TemplateVariant::new(think, tools);
         tracing::warn!(model, variant = variant.key(), "counts differ from those of the server");
         self.change(model, |known| {
@@ -285,15 +287,15 @@ impl Counts {
     pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) {
         let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
-        let parts = counter.parts(messages, tools);
+        let parts = counter.inexact_parts(messages, tools);
         let counted = counter.count_prompt(messages, tools);
-        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.knows_texts()) {
+        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
             return;
         }
         let key = TemplateVariant::new(*think, tools).key();
         self.change(model, |known| {
             // The vocabulary could not be read this time: what estimates teach does not hold for it.
-            if known.vocabulary.is_empty() == counter.knows_texts() {
+            if known.vocabulary.is_empty() == counter.has_vocabulary() {
                 return;
             }
             if known.calibrations.len() >= MAX_TEMPLATES && !known.calibrations.contains_key(&key) {
@@ -310,7 +312,7 @@ impl Counts {
         let models = {
             let mut state = self.state.lock();
             let models = state.models.get_or_insert_default();
-            change(models.entry(canonical(model)).or_default());
+            change(models.entry(canonical_name(model)).or_default());
             models.clone()
         };
         self.files.store_models(&models);

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::app::core::{Core, blocking};
 use crate::app::counts::TemplateVariant;
 use crate::app::error::AppError;
-use crate::model::{ChatRequest, ModelError, ModelInfo, Phase, Sampling, Think};
+use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode};
 use crate::tokens::{Counter, Tokenizer, Vocabulary, learn, probes};
 
 /// The time for rendering a further conversation, which takes milliseconds after the first one.
@@ -28,7 +28,7 @@ const BLOB_PREFIX: &str = "sha256-";
 #[derive(Clone)]
 pub(crate) struct CountedPrompts {
     pub(crate) model: String,
-    pub(crate) think: Option<Think>,
+    pub(crate) think: Option<ThinkMode>,
     /// The tools that are sent along.
     pub(crate) tools: Vec<Value>,
     /// The window that every request to the model names; `None` if only texts are counted, for which the model need
@@ -96,7 +96,7 @@ pub(crate) async fn distrust(core: &Arc<Core>, request: &ChatRequest) {
 pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64) {
     let has_images = request.messages.iter().any(|message| !message.images.is_empty());
     // A model that thinks first answers in a given format in two passes, and the server reports one of them.
-    let has_passes = request.format.is_some() && request.think != Some(Think::Off);
+    let has_passes = request.format.is_some() && request.think != Some(ThinkMode::Off);
     if has_images || has_passes {
         return;
     }
@@ -152,7 +152,7 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedP
 /// Learns a vocabulary from the file of the model's weights, if that is on this machine. The file is read in
 /// milliseconds and has the model's name, which some rules depend on; the server's answer has not.
 async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
-    let Some(path) = info.weights.clone() else { return false };
+    let Some(path) = info.model_path.clone() else { return false };
     let (name, digest) = (model.to_owned(), info.digest.clone());
     let learned = blocking(core, move |core| {
         let found = read_weights(&path, &core.config().ollama.models_dirs);
@@ -210,7 +210,8 @@ async fn learn_template(
             Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
             Err(error) => {
                 core.counts.note_failure(&attempt, &error);
-                let is_hung = matches!(error, ModelError::Timeout { phase: Phase::FirstToken, .. });
+                let is_hung =
+                    matches!(error, ModelError::Timeout { phase: CallPhase::FirstToken, .. });
                 return if is_hung { Err(error) } else { Ok(()) };
             }
         }

@@ -48,7 +48,7 @@ pub(crate) async fn show(
     let model = model_or_default(&core, params.model)?;
     let info = core.models.show(&model).await?;
     let host = core.models.backend()?.host();
-    Ok(ModelShowResult { host, model: details(&info, core.models.loads().current(&model)) })
+    Ok(ModelShowResult { host, model: details(&info, core.models.windows().current(&model)) })
 }
 
 /// Lists the models in the server's memory, with warnings about their size (`model.running`).
@@ -156,13 +156,15 @@ async fn counter_for(
         // The count is labeled as the estimate that it is.
         Err(_) => return Ok(known),
     };
-    let ticket = core.models.queues().enter(model, Priority::Side, "model.countTokens");
+    let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
     if needs_template {
         let wanted = core.config().context.size_for(None);
-        let wanted = clamp_window(wanted, info.trained, info.can("vision").unwrap_or(false));
-        let loaded = core.models.in_memory(model).await.and_then(|running| running.effective);
-        prompts.num_ctx = Some(core.models.loads().agree(model, wanted, loaded).num_ctx);
+        let wanted =
+            clamp_window(wanted, info.trained_context, info.can("vision").unwrap_or(false));
+        let loaded =
+            core.models.in_memory(model).await.and_then(|running| running.effective_context);
+        prompts.num_ctx = Some(core.models.windows().choose(model, wanted, loaded));
     }
     Ok(learned_counter(core, &info, &prompts).await.unwrap_or(known))
 }
@@ -191,7 +193,7 @@ fn summary(listed: ListedModel) -> ModelSummary {
         family: listed.family,
         parameter_size: listed.parameter_size,
         quantization: listed.quantization,
-        trained_context: listed.trained,
+        trained_context: listed.trained_context,
         capabilities: listed.capabilities,
         remote_host: listed.remote_host,
     }
@@ -207,12 +209,12 @@ fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
         parameter_size: info.parameter_size,
         parameter_count: info.parameter_count,
         quantization: info.quantization,
-        trained_context: info.trained,
+        trained_context: info.trained_context,
         requested_context: requested,
         context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
         capabilities: info.capabilities,
         system: info.system,
-        hidden_messages: info.messages.len() as u64,
+        hidden_messages: info.n_hidden_messages as u64,
         template: info.template,
         remote_host: info.remote_host,
     }
@@ -225,7 +227,7 @@ fn running_summary(running: RunningModel, geometry: Option<KvGeometry>) -> Runni
         digest: running.digest,
         size_bytes: running.size_bytes,
         size_vram_bytes: running.size_vram_bytes,
-        effective_context: running.effective,
+        effective_context: running.effective_context,
         expires_at: running.expires_at,
         warnings,
     }

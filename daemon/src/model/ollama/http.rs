@@ -1,84 +1,88 @@
-//! HTTP to one server: one pool of connections, each phase with its own limit, and few retries.
+//! HTTP to one server, with one connection pool, a time limit per phase, and few retries.
 //!
-//! The client is made at the first request and given back when it was not used for a while: a daemon that talks
-//! to no model pays nothing for it.
+//! The client is created by the first request and dropped after a minute without requests, so that a daemon that calls
+//! no model needs no memory for it.
+//! Must not know the server's JSON, except for errors.
 //!
-//! **Invariants**: what is retried was refused before the server could begin, a refused connection or status 503;
-//! redirects are not followed; between this process and this machine there is no proxy.
+//! **Invariants**: only a refused connection and status 503 are retried, because then the server has not begun with the
+//! request; redirects are not followed; no proxy is used for this machine.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Client, Method, Response, redirect};
 use tokio::time::{Instant, timeout_at};
 
-use super::refusal::refusal;
+use super::error_response::from_response;
 use crate::clock::Clock;
-use crate::model::{Host, ModelError, Phase, Secret, Target, Timeouts};
+use crate::model::backend::Timeouts;
+use crate::model::error::{CallPhase, CallTarget, ModelError, sanitized};
+use crate::model::host::{Host, Secret};
 
-/// How often a request is sent at most.
-const TRIES: u32 = 3;
-/// The pause before the second try; each further one is twice as long. Up to as much again is added by chance, so
-/// that clients that failed together do not come back together.
-const PAUSE: Duration = Duration::from_millis(100);
-/// The largest error body that is read.
+/// Maximum number of attempts to send a request.
+const MAX_ATTEMPTS: u32 = 3;
+/// The pause before the second attempt; each further pause is twice as long. A random time of up to the same length is
+/// added, so that clients that failed together do not retry together.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Maximum size of an error response that is read.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// A client that was not used for so long is given back.
-const UNUSED: Duration = Duration::from_secs(60);
-/// Connections that wait for their next use.
-const MAX_IDLE: usize = 4;
-/// How often a silent connection is asked by the system whether its other end is still there, which finds a
-/// machine that is gone during an answer.
+/// The idle time after which the client is dropped.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// Maximum number of idle connections in the pool.
+const MAX_IDLE_CONNECTIONS: usize = 4;
+/// The interval of TCP keep-alive probes, which detect that the server's machine has failed during an answer.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
-/// A request before it is sent.
-pub(super) struct Call<'a> {
+/// A request that can be sent several times.
+pub(super) struct HttpCall<'a> {
     pub(super) method: Method,
-    /// Begins with a slash.
+    /// The path, which begins with a slash.
     pub(super) path: &'a str,
-    /// JSON.
+    /// The JSON body.
     pub(super) body: Option<Vec<u8>>,
-    pub(super) to: Target,
+    pub(super) to: CallTarget,
 }
 
-/// Until when something must have happened, and what to say when it did not.
+/// The end of a time limit, with the details of its error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
-    phase: Phase,
+    phase: CallPhase,
     after: Duration,
     at: Instant,
 }
 
 impl Deadline {
-    pub(super) fn new(phase: Phase, after: Duration) -> Self {
-        // Nobody waits for years, and the sum must not overflow.
+    pub(super) fn new(phase: CallPhase, after: Duration) -> Self {
+        // The limit of a year keeps the sum from overflowing.
         let at = Instant::now() + after.min(Duration::from_secs(365 * 86_400));
         Self { phase, after, at }
     }
 
-    /// Waits for something until the deadline.
-    pub(super) async fn bound<T>(
+    /// Waits for a future until the deadline.
+    pub(super) async fn limit<T>(
         self,
-        to: &Target,
+        to: &CallTarget,
         work: impl Future<Output = T>,
     ) -> Result<T, ModelError> {
         let Self { phase, after, at } = self;
-        let late = |_| ModelError::Timeout { to: to.clone(), phase, after };
-        timeout_at(at, work).await.map_err(late)
+        let timed_out = |_| ModelError::Timeout { to: to.clone(), phase, after };
+        timeout_at(at, work).await.map_err(timed_out)
     }
 }
 
-/// HTTP to one server.
+/// The HTTP connection to one server.
 pub(super) struct Http {
     host: Host,
     key: Option<Secret>,
     timeouts: Timeouts,
     clock: Arc<Clock>,
-    pool: Mutex<Option<Pool>>,
+    client: Mutex<Option<PooledClient>>,
 }
 
-struct Pool {
+/// A client with its connection pool.
+struct PooledClient {
     client: Client,
     used_at: Instant,
 }
@@ -90,7 +94,7 @@ impl Http {
         timeouts: Timeouts,
         clock: Arc<Clock>,
     ) -> Self {
-        Self { host, key, timeouts, clock, pool: Mutex::new(None) }
+        Self { host, key, timeouts, clock, client: Mutex::new(None) }
     }
 
     pub(super) const fn host(&self) -> &Host {
@@ -101,45 +105,45 @@ impl Http {
         &self.timeouts
     }
 
-    /// Gives the client back when it was not used for a while. Answers that are under way keep theirs.
-    pub(super) fn rest(&self) -> bool {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        let unused = pool.as_ref().is_some_and(|pool| pool.used_at.elapsed() >= UNUSED);
-        if unused {
-            *pool = None;
+    /// Drops the client if it is idle, and returns whether it was. Answers in progress keep their own clone.
+    pub(super) fn release_idle(&self) -> bool {
+        let mut client = self.client.lock();
+        let is_idle = client.as_ref().is_some_and(|client| client.used_at.elapsed() >= IDLE_LIMIT);
+        if is_idle {
+            *client = None;
         }
-        unused
+        is_idle
     }
 
-    /// Sends a request and waits for the head of its answer, whose status is 200.
+    /// Sends a request and waits for the head of a response with status 200.
     ///
-    /// The deadline counts for the last try; those before it failed at once.
+    /// Each attempt has its own deadline; the returned one also limits reading the body.
     pub(super) async fn send(
         &self,
-        call: &Call<'_>,
-        phase: Phase,
+        call: &HttpCall<'_>,
+        phase: CallPhase,
         after: Duration,
     ) -> Result<(Response, Deadline), ModelError> {
-        let mut tries = 1;
+        let mut attempt = 1;
         loop {
             let deadline = Deadline::new(phase, after);
-            let (error, again) = match self.send_once(call, deadline).await {
+            let (error, can_retry) = match self.send_once(call, deadline).await {
                 Ok(response) => return Ok((response, deadline)),
                 Err(failure) => failure,
             };
-            if !again || tries == TRIES {
+            if !can_retry || attempt == MAX_ATTEMPTS {
                 return Err(error);
             }
-            let pause = PAUSE * (1 << (tries - 1));
+            let pause = RETRY_PAUSE * (1 << (attempt - 1));
             tokio::time::sleep(pause + self.clock.jitter(pause)).await;
-            tries += 1;
+            attempt += 1;
         }
     }
 
-    /// One try; an error with whether another one may help.
+    /// Sends a request once; an error comes with whether a retry may help.
     async fn send_once(
         &self,
-        call: &Call<'_>,
+        call: &HttpCall<'_>,
         deadline: Deadline,
     ) -> Result<Response, (ModelError, bool)> {
         let client = self.client(&call.to).map_err(|error| (error, false))?;
@@ -147,11 +151,11 @@ impl Http {
         if let Some(body) = &call.body {
             request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
         }
-        let sent = deadline.bound(&call.to, request.send()).await;
+        let sent = deadline.limit(&call.to, request.send()).await;
         let response = match sent {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return Err(self.unsent(&call.to, &error)),
-            Err(late) => return Err((late, false)),
+            Ok(Err(error)) => return Err(self.send_error(&call.to, &error)),
+            Err(timeout) => return Err((timeout, false)),
         };
         let status = response.status().as_u16();
         if status == 200 {
@@ -160,20 +164,20 @@ impl Http {
         let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
         let location = header(LOCATION).map(str::to_owned);
         let is_html = header(CONTENT_TYPE).is_some_and(|kind| kind.contains("html"));
-        // What can be had of the body; without it the status speaks.
+        // If the body cannot be read, the status alone determines the error.
         let body = self.read(response, &call.to, deadline, "an error", MAX_ERROR_BYTES).await;
         let body = body.unwrap_or_default();
-        let error = refusal(call.to.clone(), status, location.as_deref(), is_html, &body);
+        let error = from_response(call.to.clone(), status, location.as_deref(), is_html, &body);
         Err((error, status == 503))
     }
 
-    /// What it means that no answer came, and whether another try may help: only where the connection was refused,
-    /// since a server that had the request may have begun with it.
-    fn unsent(&self, to: &Target, error: &reqwest::Error) -> (ModelError, bool) {
+    /// Converts an error without a response, and decides whether a retry may help: only if the connection was refused,
+    /// because otherwise the server may have begun with the request.
+    fn send_error(&self, to: &CallTarget, error: &reqwest::Error) -> (ModelError, bool) {
         let to = to.clone();
         if error.is_connect() && error.is_timeout() {
             let after = self.timeouts.connect;
-            return (ModelError::Timeout { to, phase: Phase::Connect, after }, false);
+            return (ModelError::Timeout { to, phase: CallPhase::Connect, after }, false);
         }
         let reason = innermost(error);
         if error.is_connect() {
@@ -183,43 +187,41 @@ impl Http {
             return (ModelError::Client { to, reason }, false);
         }
         if is_not_http(error) {
-            return (
-                ModelError::NotOllama { to, found: "it does not speak HTTP".to_owned() },
-                false,
-            );
+            let found = "it does not speak HTTP".to_owned();
+            return (ModelError::NotOllama { to, found }, false);
         }
         (ModelError::Disconnected { to, reason }, false)
     }
 
-    /// Reads an answer whole, within its deadline.
+    /// Reads the whole body of a response, until the deadline.
     pub(super) async fn read(
         &self,
         mut response: Response,
-        to: &Target,
+        to: &CallTarget,
         deadline: Deadline,
         what: &'static str,
         limit_bytes: usize,
     ) -> Result<Vec<u8>, ModelError> {
         let mut body = Vec::new();
-        while let Some(piece) = deadline.bound(to, piece(&mut response, to)).await?? {
-            if body.len() + piece.len() > limit_bytes {
+        while let Some(chunk) = deadline.limit(to, next_chunk(&mut response, to)).await?? {
+            if body.len() + chunk.len() > limit_bytes {
                 return Err(ModelError::TooLarge { to: to.clone(), what, limit_bytes });
             }
-            body.extend_from_slice(&piece);
+            body.extend_from_slice(&chunk);
         }
         Ok(body)
     }
 
-    /// The client, made when it is first needed.
-    fn client(&self, to: &Target) -> Result<Client, ModelError> {
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = pool.as_mut() {
-            pool.used_at = Instant::now();
-            return Ok(pool.client.clone());
+    /// Returns the client, creating it if necessary.
+    fn client(&self, to: &CallTarget) -> Result<Client, ModelError> {
+        let mut pooled = self.client.lock();
+        if let Some(pooled) = pooled.as_mut() {
+            pooled.used_at = Instant::now();
+            return Ok(pooled.client.clone());
         }
         let client =
             self.build().map_err(|reason| ModelError::Client { to: to.clone(), reason })?;
-        *pool = Some(Pool { client: client.clone(), used_at: Instant::now() });
+        *pooled = Some(PooledClient { client: client.clone(), used_at: Instant::now() });
         Ok(client)
     }
 
@@ -228,11 +230,11 @@ impl Http {
         headers.insert(ACCEPT, HeaderValue::from_static("application/x-ndjson, application/json"));
         if let Some(key) = &self.key {
             let bearer = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-            let mut bearer = bearer.map_err(|_| "OLLAMA_API_KEY is not a key".to_owned())?;
+            let mut bearer = bearer.map_err(|_| "OLLAMA_API_KEY is not a valid key".to_owned())?;
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);
         }
-        // One for the whole process; somebody else's is as good.
+        // The provider is global to the process; an error means that there is one already.
         drop(rustls::crypto::ring::default_provider().install_default());
         let mut builder = Client::builder()
             .user_agent(concat!("ollmd/", env!("CARGO_PKG_VERSION")))
@@ -240,37 +242,37 @@ impl Http {
             .redirect(redirect::Policy::none())
             .connect_timeout(self.timeouts.connect)
             .tcp_keepalive(KEEPALIVE)
-            // The library's own eviction would be a timer that never ends; see `rest`.
+            // The library would evict connections with a timer that never stops; see `release_idle`.
             .pool_idle_timeout(None)
-            .pool_max_idle_per_host(MAX_IDLE);
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS);
         if self.host.is_loopback() {
             builder = builder.no_proxy();
         }
         if !self.host.is_https() {
-            // Reading the machine's certificates takes milliseconds and a megabyte.
+            // Loading the machine's certificates would take milliseconds and a megabyte.
             builder = builder.tls_certs_only([]);
         }
         builder.build().map_err(|error| innermost(&error))
     }
 }
 
-/// The next piece of a body; `None` at its end. Cancel safe.
-pub(super) async fn piece(
+/// Returns the next chunk of a body; `None` at its end. Cancel safe.
+pub(super) async fn next_chunk(
     response: &mut Response,
-    to: &Target,
+    to: &CallTarget,
 ) -> Result<Option<impl AsRef<[u8]> + std::ops::Deref<Target = [u8]> + use<>>, ModelError> {
     let broken = |error: reqwest::Error| ModelError::Disconnected {
         to: to.clone(),
         reason: match innermost(&error) {
-            // The HTTP library's word for a connection that was closed within an answer.
-            reason if reason.starts_with("unexpected eof") => "the server closed it".to_owned(),
+            // The HTTP library's text for a connection that was closed within a response.
+            reason if reason.starts_with("unexpected eof") => "closed by the server".to_owned(),
             reason => reason,
         },
     };
     response.chunk().await.map_err(broken)
 }
 
-/// The cause that says most, without addresses, which the target names already.
+/// Returns the innermost cause, which says most and does not repeat the address.
 fn innermost(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
@@ -278,10 +280,10 @@ fn innermost(error: &reqwest::Error) -> String {
     }
     let text = cause.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
-    crate::model::error::said(&text.to_lowercase())
+    sanitized(&text.to_lowercase())
 }
 
-/// Whether what came back is not even HTTP.
+/// Returns whether the response is not HTTP.
 fn is_not_http(error: &reqwest::Error) -> bool {
     let text = innermost(error);
     text.contains("invalid http") || text.contains("invalid header")

@@ -1,38 +1,40 @@
 //! Ollama over HTTP, versions 0.1.35 and later.
+//!
+//! Must not know queues or cached reports.
 
+mod error_response;
 mod http;
-mod ndjson;
-mod refusal;
 mod stream;
 mod wire;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
-use self::http::{Call, Http};
+use self::http::{Http, HttpCall};
 use self::stream::OllamaStream;
-use super::loads::canonical;
-use super::{
-    Answer, Backend, ChatRequest, ChatStream, Host, ListedModel, ModelError, ModelInfo, Phase,
-    RunningModel, Secret, Target, Timeouts, Version, WarmRequest,
-};
+use super::backend::{AnswerStream, Backend, BackendFuture, Timeouts};
+use super::chat::{ChatRequest, WarmRequest};
+use super::error::{CallPhase, CallTarget, ModelError};
+use super::host::{Host, Secret};
+use super::info::{ListedModel, ModelInfo, RunningModel, Version, canonical_name};
 use crate::clock::Clock;
 
-/// The largest answer that is not streamed: a vocabulary with its scores has about 13 MB.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Maximum size of a response that is not streamed. A vocabulary with its scores has about 13 MB.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// One server.
+/// An Ollama server.
 pub(super) struct Ollama {
     http: Http,
-    /// What it said last; forgotten when it was away, since another version may come back.
+    /// Cleared when the server cannot be reached, because it may be replaced by another version.
     version: Mutex<Option<Version>>,
 }
 
 impl Ollama {
-    /// A server that nothing was sent to yet.
+    /// Creates the handle; the first request opens a connection.
     pub(super) fn new(
         host: Host,
         key: Option<Secret>,
@@ -42,138 +44,54 @@ impl Ollama {
         Self { http: Http::new(host, key, timeouts, clock), version: Mutex::new(None) }
     }
 
-    fn target(&self, model: Option<&str>) -> Target {
-        Target { host: self.http.host().to_string(), model: model.map(str::to_owned) }
+    fn target(&self, model: Option<&str>) -> CallTarget {
+        CallTarget { host: self.http.host().to_string(), model: model.map(str::to_owned) }
     }
 
-    /// Asks and reads the whole answer.
-    async fn ask(
+    /// Clears the cached version if the server may have been replaced.
+    fn note_failure(&self, error: &ModelError) {
+        if matches!(error, ModelError::Unreachable { .. } | ModelError::Disconnected { .. }) {
+            *self.version.lock() = None;
+        }
+    }
+
+    /// Sends a request and reads the whole response.
+    async fn call(
         &self,
-        call: Call<'_>,
-        phase: Phase,
+        call: &HttpCall<'_>,
+        phase: CallPhase,
         after: Duration,
     ) -> Result<Vec<u8>, ModelError> {
-        let asked = async {
-            let (response, deadline) = self.http.send(&call, phase, after).await?;
-            self.http.read(response, &call.to, deadline, "an answer", MAX_ANSWER_BYTES).await
+        let response = async {
+            let (response, deadline) = self.http.send(call, phase, after).await?;
+            self.http.read(response, &call.to, deadline, "a response", MAX_RESPONSE_BYTES).await
         };
-        let answer = asked.await;
-        if answer.as_ref().is_err_and(is_away) {
-            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-        answer
+        response.await.inspect_err(|error| self.note_failure(error))
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str, after: Duration) -> Result<T, ModelError> {
-        let to = self.target(None);
-        let call = Call { method: Method::GET, path, body: None, to };
-        let to = call.to.clone();
-        let body = self.ask(call, Phase::Answer, after).await?;
-        decode(&to, path, &body)
+        let call = HttpCall { method: Method::GET, path, body: None, to: self.target(None) };
+        let body = self.call(&call, CallPhase::Response, after).await?;
+        decode(&call.to, path, &body)
     }
 
-    async fn ask_version(&self) -> Result<Version, ModelError> {
-        let known = self.version.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(version) = known {
-            return Ok(version);
-        }
-        let body: wire::VersionBody = self.get("/api/version", self.http.timeouts().answer).await?;
-        let version = Version::parse(&body.version);
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = Some(version.clone());
-        Ok(version)
+    async fn post_show(&self, model: &str, verbose: bool) -> Result<Vec<u8>, ModelError> {
+        let body = wire::show_body(model, verbose);
+        let call = post("/api/show", body, self.target(Some(model)))?;
+        self.call(&call, CallPhase::Response, self.http.timeouts().response).await
     }
 
-    async fn ask_list(&self) -> Result<Vec<ListedModel>, ModelError> {
-        let body: wire::TagsBody = self.get("/api/tags", self.http.timeouts().answer).await?;
-        Ok(body.into_models())
+    /// Sends a chat request that is not streamed.
+    async fn post_chat(
+        &self,
+        model: &str,
+        body: serde_json::Result<Vec<u8>>,
+    ) -> Result<wire::ChatLine, ModelError> {
+        let call = post("/api/chat", body, self.target(Some(model)))?;
+        let first_token = self.http.timeouts().first_token;
+        let body = self.call(&call, CallPhase::FirstToken, first_token).await?;
+        stream::parse(&call.to, 1, body.trim_ascii())
     }
-
-    async fn ask_show(&self, model: &str, verbose: bool) -> Result<Vec<u8>, ModelError> {
-        let to = self.target(Some(model));
-        let body = encode(&to, wire::show_body(model, verbose))?;
-        let call = Call { method: Method::POST, path: "/api/show", body: Some(body), to };
-        self.ask(call, Phase::Answer, self.http.timeouts().answer).await
-    }
-
-    async fn ask_info(&self, model: &str) -> Result<ModelInfo, ModelError> {
-        let body = self.ask_show(model, false).await?;
-        let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
-        let mut info = show.into_info(model);
-        // Only the list has the digest. A model that is in no list, such as one elsewhere, has none.
-        let name = canonical(model);
-        let listed = self.ask_list().await?;
-        let own = listed.into_iter().find(|listed| canonical(&listed.model) == name);
-        info.digest = own.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
-        Ok(info)
-    }
-
-    async fn ask_chat(&self, model: &str, body: Vec<u8>) -> Result<wire::ChatLine, ModelError> {
-        let to = self.target(Some(model));
-        let call = Call { method: Method::POST, path: "/api/chat", body: Some(body), to };
-        let to = call.to.clone();
-        let body = self.ask(call, Phase::FirstToken, self.http.timeouts().first_token).await?;
-        stream::parse(&to, 1, body.trim_ascii())
-    }
-
-    async fn ask_warm(&self, request: &WarmRequest) -> Result<(), ModelError> {
-        let to = self.target(Some(&request.model));
-        let line = self.ask_chat(&request.model, encode(&to, wire::warm_body(request))?).await?;
-        if !line.is_done() {
-            return Err(ModelError::Incomplete { to });
-        }
-        Ok(())
-    }
-
-    async fn begin(&self, request: &ChatRequest) -> Result<Box<dyn ChatStream>, ModelError> {
-        let version = self.ask_version().await?;
-        let to = self.target(Some(&request.model));
-        let body = encode(&to, wire::chat_body(request, false))?;
-        let call = Call { method: Method::POST, path: "/api/chat", body: Some(body), to };
-        let Timeouts { first_token, idle, .. } = *self.http.timeouts();
-        let sent = self.http.send(&call, Phase::FirstToken, first_token).await;
-        let (response, first) = sent.inspect_err(|error| {
-            if is_away(error) {
-                *self.version.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            }
-        })?;
-        Ok(Box::new(OllamaStream::new(call.to, version, response, first, idle)))
-    }
-
-    async fn ask_render(&self, request: &ChatRequest) -> Result<Option<String>, ModelError> {
-        // An older server would ignore the wish and answer.
-        if !self.ask_version().await?.features().render {
-            return Ok(None);
-        }
-        let to = self.target(Some(&request.model));
-        let line =
-            self.ask_chat(&request.model, encode(&to, wire::chat_body(request, true))?).await?;
-        Ok(line.into_rendered())
-    }
-}
-
-/// Whether the error means that the server may have been replaced meanwhile.
-const fn is_away(error: &ModelError) -> bool {
-    matches!(error, ModelError::Unreachable { .. } | ModelError::Disconnected { .. })
-}
-
-fn encode(to: &Target, body: serde_json::Result<Vec<u8>>) -> Result<Vec<u8>, ModelError> {
-    body.map_err(|error| ModelError::Client { to: to.clone(), reason: error.to_string() })
-}
-
-/// Reads an answer; what is not JSON or of another shape comes from somebody else.
-fn decode<T: DeserializeOwned>(to: &Target, path: &str, body: &[u8]) -> Result<T, ModelError> {
-    let first = body.trim_ascii().first();
-    // An array would be read as the fields in their order.
-    let read = if first == Some(&b'[') { None } else { serde_json::from_slice(body).ok() };
-    read.ok_or_else(|| {
-        let kind = match first {
-            Some(b'<') => "a page",
-            Some(b'{' | b'[') => "other JSON",
-            None => "nothing",
-            Some(_) => "something that is no JSON",
-        };
-        ModelError::NotOllama { to: to.clone(), found: format!("{path} answers with {kind}") }
-    })
 }
 
 impl Backend for Ollama {
@@ -181,42 +99,112 @@ impl Backend for Ollama {
         self.http.host().to_string()
     }
 
-    fn version(&self) -> Answer<'_, Version> {
-        Box::pin(self.ask_version())
-    }
-
-    fn list(&self) -> Answer<'_, Vec<ListedModel>> {
-        Box::pin(self.ask_list())
-    }
-
-    fn show<'a>(&'a self, model: &'a str) -> Answer<'a, ModelInfo> {
-        Box::pin(self.ask_info(model))
-    }
-
-    fn vocabulary<'a>(&'a self, model: &'a str) -> Answer<'a, Vec<u8>> {
-        Box::pin(self.ask_show(model, true))
-    }
-
-    fn running(&self) -> Answer<'_, Vec<RunningModel>> {
+    fn version(&self) -> BackendFuture<'_, Version> {
         Box::pin(async {
-            let body: wire::PsBody = self.get("/api/ps", self.http.timeouts().probe).await?;
-            Ok(body.into_models())
+            let cached = self.version.lock().clone();
+            if let Some(version) = cached {
+                return Ok(version);
+            }
+            let limit = self.http.timeouts().response;
+            let body: wire::VersionBody = self.get("/api/version", limit).await?;
+            let version = Version::parse(&body.version);
+            *self.version.lock() = Some(version.clone());
+            Ok(version)
         })
     }
 
-    fn warm<'a>(&'a self, request: &'a WarmRequest) -> Answer<'a, ()> {
-        Box::pin(self.ask_warm(request))
+    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
+        Box::pin(async {
+            let limit = self.http.timeouts().response;
+            Ok(self.get::<wire::TagsBody>("/api/tags", limit).await?.into_models())
+        })
     }
 
-    fn stream<'a>(&'a self, request: &'a ChatRequest) -> Answer<'a, Box<dyn ChatStream>> {
-        Box::pin(self.begin(request))
+    fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+        Box::pin(async move {
+            let body = self.post_show(model, false).await?;
+            let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
+            let mut info = show.into_info(model);
+            // Only the list contains the digest. Some models, such as remote ones, are not in the list.
+            let name = canonical_name(model);
+            let listed = self.list().await?;
+            let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
+            info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
+            Ok(info)
+        })
     }
 
-    fn render<'a>(&'a self, request: &'a ChatRequest) -> Answer<'a, Option<String>> {
-        Box::pin(self.ask_render(request))
+    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>> {
+        Box::pin(self.post_show(model, true))
     }
 
-    fn rest(&self) -> bool {
-        self.http.rest()
+    fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
+        Box::pin(async {
+            let limit = self.http.timeouts().probe;
+            Ok(self.get::<wire::PsBody>("/api/ps", limit).await?.into_models())
+        })
     }
+
+    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
+        Box::pin(async move {
+            let line = self.post_chat(&request.model, wire::warm_body(request)).await?;
+            let to = self.target(Some(&request.model));
+            if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
+        })
+    }
+
+    fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
+        Box::pin(async move {
+            let version = self.version().await?;
+            let to = self.target(Some(&request.model));
+            let call = post("/api/chat", wire::chat_body(request, false), to)?;
+            let Timeouts { first_token, idle, .. } = *self.http.timeouts();
+            let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
+            let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
+            let stream = OllamaStream::new(call.to, version, response, first, idle);
+            Ok(Box::new(stream) as Box<dyn AnswerStream>)
+        })
+    }
+
+    fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
+        Box::pin(async move {
+            // An older server would ignore the option and answer the request.
+            if !self.version().await?.can_render() {
+                return Ok(None);
+            }
+            let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
+            Ok(line.into_rendered())
+        })
+    }
+
+    fn release_idle(&self) -> bool {
+        self.http.release_idle()
+    }
+}
+
+fn post(
+    path: &str,
+    body: serde_json::Result<Vec<u8>>,
+    to: CallTarget,
+) -> Result<HttpCall<'_>, ModelError> {
+    match body {
+        Ok(body) => Ok(HttpCall { method: Method::POST, path, body: Some(body), to }),
+        Err(error) => Err(ModelError::Client { to, reason: error.to_string() }),
+    }
+}
+
+/// Parses a response. Anything but the expected JSON comes from another kind of server.
+fn decode<T: DeserializeOwned>(to: &CallTarget, path: &str, body: &[u8]) -> Result<T, ModelError> {
+    let first = body.trim_ascii().first();
+    // serde would read an array as the fields of a struct.
+    let parsed = if first == Some(&b'[') { None } else { serde_json::from_slice(body).ok() };
+    parsed.ok_or_else(|| {
+        let kind = match first {
+            Some(b'<') => "a page",
+            Some(b'{' | b'[') => "other JSON",
+            None => "nothing",
+            Some(_) => "something other than JSON",
+        };
+        ModelError::NotOllama { to: to.clone(), found: format!("{path} returns {kind}") }
+    })
 }

@@ -1,11 +1,10 @@
-//! Answers that are as they should be, in every form.
+//! Valid answers in every form.
 
 use std::num::NonZeroU32;
 
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::model::chat::{AnswerCall, DoneReason, PromptCount, Think};
 
 fn text(content: &str) -> Value {
     json!({ "model": "m", "message": { "role": "assistant", "content": content }, "done": false })
@@ -19,17 +18,17 @@ fn done() -> Value {
     })
 }
 
-fn streamed(lines: &[Value]) -> Vec<Step> {
-    let lines = lines.iter().map(Step::line);
-    std::iter::once(Step::Begin).chain(lines).chain([Step::End]).collect()
+fn streamed(lines: &[Value]) -> Vec<ScriptStep> {
+    let lines = lines.iter().map(ScriptStep::line);
+    std::iter::once(ScriptStep::Begin).chain(lines).chain([ScriptStep::End]).collect()
 }
 
-fn said(text: &str) -> ChatDelta {
+fn text_delta(text: &str) -> ChatDelta {
     ChatDelta::Text(text.to_owned())
 }
 
 #[tokio::test]
-async fn an_answer_comes_in_pieces_and_ends_with_what_it_cost() {
+async fn answer_has_deltas_and_an_end_with_counts() {
     let thinking = json!({ "message": { "content": "", "thinking": "hm" }, "done": false });
     let call =
         json!({ "function": { "index": 0, "name": "read", "arguments": { "b": 1, "a": 2 } } });
@@ -39,16 +38,16 @@ async fn an_answer_comes_in_pieces_and_ends_with_what_it_cost() {
     let call = AnswerCall { id: None, name: "read".to_owned(), args: json!({ "b": 1, "a": 2 }) };
     let thought = ChatDelta::Thinking("hm".to_owned());
     let calls = ChatDelta::ToolCalls(vec![call]);
-    assert_eq!(deltas, [thought, said("Hel"), said("lo"), calls]);
+    assert_eq!(deltas, [thought, text_delta("Hel"), text_delta("lo"), calls]);
     let end = end.expect("ends well");
     assert_eq!(end.reason, DoneReason::Stop);
     assert_eq!((end.prompt, end.answer_tokens), (PromptCount::Whole(27), Some(5)));
-    assert_eq!((end.cached_tokens, end.load), (None, None));
-    assert_eq!(end.total, Some(Duration::from_millis(5)));
+    assert_eq!((end.cached_tokens, end.load_time), (None, None));
+    assert_eq!(end.answer_time, Some(Duration::from_millis(2)));
 }
 
 #[tokio::test]
-async fn tool_calls_may_come_with_the_end_marker_and_as_texts() {
+async fn tool_calls_may_be_in_the_end_marker_or_have_text_arguments() {
     let mut last = done();
     last["message"] = json!({ "content": "ok", "tool_calls": [
         { "id": "call_1", "function": { "name": "a", "arguments": "{\"x\":1}" } },
@@ -67,36 +66,44 @@ async fn tool_calls_may_come_with_the_end_marker_and_as_texts() {
         call(None, "b", json!("not JSON")),
         call(None, "c", json!({})),
     ];
-    assert_eq!(deltas, [said("ok"), ChatDelta::ToolCalls(calls)]);
+    assert_eq!(deltas, [text_delta("ok"), ChatDelta::ToolCalls(calls)]);
 }
 
 #[tokio::test]
-async fn pieces_may_be_cut_anywhere_inside_characters_too() {
+async fn answer_may_be_split_within_characters() {
     let bytes = format!("{}\n\n{}\r\n{}\n", text("né"), text("日本👩"), done()).into_bytes();
-    let pieces = bytes.iter().map(|byte| Step::Piece(vec![*byte]));
-    let steps = std::iter::once(Step::Begin).chain(pieces).chain([Step::End]);
+    let chunks = bytes.iter().map(|byte| ScriptStep::Chunk(vec![*byte]));
+    let steps = std::iter::once(ScriptStep::Begin).chain(chunks).chain([ScriptStep::End]);
     let (deltas, end) = chat(steps.collect()).await;
     assert!(end.is_ok(), "{end:?}");
-    assert_eq!(deltas, [said("né"), said("日本👩")]);
+    assert_eq!(deltas, [text_delta("né"), text_delta("日本👩")]);
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_streamed_is_one_too() {
+async fn answer_that_is_not_streamed_is_accepted() {
     let mut whole = done();
     whole["message"]["content"] = json!("all of it");
-    let (deltas, end) = chat(answer(200, "", &whole.to_string())).await;
+    let (deltas, end) = chat(response(200, "", &whole.to_string())).await;
     assert!(end.is_ok(), "{end:?}");
-    assert_eq!(deltas, [said("all of it")]);
+    assert_eq!(deltas, [text_delta("all of it")]);
 }
 
 #[tokio::test]
-async fn what_a_count_means_depends_on_the_version() {
+async fn missing_done_reason_is_empty() {
+    let mut last = done();
+    last.as_object_mut().expect("an object").remove("done_reason");
+    let (_, end) = chat(streamed(&[last])).await;
+    assert_eq!(end.expect("ends well").reason, DoneReason::Other(String::new()));
+}
+
+#[tokio::test]
+async fn meaning_of_the_prompt_count_depends_on_the_version() {
     let mut without = done();
     without.as_object_mut().expect("an object").remove("prompt_eval_count");
     let mut cached = done();
     cached["prompt_eval_cached_count"] = json!(20);
     let check = async |version, last: &Value, expect, expect_cached| {
-        let server = Server::new(version, streamed(std::slice::from_ref(last)));
+        let server = ScriptedServer::new(version, streamed(std::slice::from_ref(last)));
         let (_, end) = collect(&connect(&server, PATIENT)).await;
         let end = end.expect("ends well");
         assert_eq!((end.prompt, end.cached_tokens), (expect, expect_cached), "{version}");
@@ -111,8 +118,8 @@ async fn what_a_count_means_depends_on_the_version() {
 }
 
 #[tokio::test]
-async fn a_request_says_what_it_must_and_nothing_that_loads_the_model_again() {
-    let server = Server::new("0.33.0", streamed(&[done()]));
+async fn request_contains_every_option_and_none_that_reloads_the_model() {
+    let server = ScriptedServer::new("0.33.0", streamed(&[done()]));
     let host = Host::parse(&server.host()).expect("an address");
     let key = Some(Secret::new("hunter2".to_owned()));
     let ollama = Ollama::new(host, key, PATIENT, Arc::new(Clock::system()));
@@ -122,7 +129,7 @@ async fn a_request_says_what_it_must_and_nothing_that_loads_the_model_again() {
         tools: vec![json!({ "type": "function" })],
         num_predict: NonZeroU32::new(64),
         sampling: Sampling::check(options).expect("options of a request"),
-        think: Some(Think::Low),
+        think: Some(ThinkMode::Low),
         format: Some(json!("json")),
         keep_alive: Duration::from_millis(1500),
         ..request()
@@ -146,11 +153,11 @@ async fn a_request_says_what_it_must_and_nothing_that_loads_the_model_again() {
 }
 
 #[tokio::test]
-async fn the_same_window_is_named_by_every_kind_of_request() {
-    let server = Server::scripted("0.33.0", |request, _| {
+async fn every_kind_of_request_names_the_window() {
+    let server = ScriptedServer::scripted("0.33.0", |request, _| {
         let rendered = json!({ "message": {}, "_debug_info": { "rendered_template": "<hello>" } });
         let only = request.body["_debug_render_only"] == json!(true);
-        answer(200, "", &if only { rendered } else { done() }.to_string())
+        response(200, "", &if only { rendered } else { done() }.to_string())
     });
     let ollama = connect(&server, PATIENT);
     let warm = WarmRequest { model: "m:7b".to_owned(), num_ctx: 4096, keep_alive: LONG };
@@ -169,15 +176,15 @@ async fn the_same_window_is_named_by_every_kind_of_request() {
 }
 
 #[tokio::test]
-async fn an_old_server_is_not_asked_to_render() {
-    let server = Server::new("0.11.4", answer(200, "", &done().to_string()));
+async fn old_server_is_not_asked_to_render() {
+    let server = ScriptedServer::new("0.11.4", response(200, "", &done().to_string()));
     assert_eq!(connect(&server, PATIENT).render(&request()).await, Ok(None));
     assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
-async fn one_connection_serves_one_call_after_the_other() {
-    let server = Server::new("0.33.0", streamed(&[text("a"), done()]));
+async fn sequential_calls_reuse_the_connection() {
+    let server = ScriptedServer::new("0.33.0", streamed(&[text("a"), done()]));
     let ollama = connect(&server, PATIENT);
     for _ in 0..3 {
         assert!(collect(&ollama).await.1.is_ok());
@@ -187,7 +194,7 @@ async fn one_connection_serves_one_call_after_the_other() {
 }
 
 #[tokio::test]
-async fn a_model_is_known_by_its_numbers_and_its_digest() {
+async fn model_info_contains_geometry_and_digest() {
     let show = json!({
         "template": "{{ .Prompt }}", "system": "be brief", "renderer": "", "details": {
             "family": "llama", "parameter_size": "8.0B", "quantization_level": "Q4_K_M" },
@@ -202,21 +209,19 @@ async fn a_model_is_known_by_its_numbers_and_its_digest() {
         { "name": "m:7b", "model": "m:7b", "digest": "d1", "size": 5, "capabilities": null,
           "details": { "family": "llama", "context_length": 8192 } },
     ] });
-    let server = Server::scripted("0.33.0", move |request, _| {
+    let server = ScriptedServer::scripted("0.33.0", move |request, _| {
         let body = if request.line == "POST /api/show" { &show } else { &tags };
-        answer(200, "", &body.to_string())
+        response(200, "", &body.to_string())
     });
     let ollama = connect(&server, PATIENT);
     let info = ollama.show("m:7b").await.expect("is there");
     assert_eq!(info.digest.as_deref(), Some("d1"));
-    assert_eq!((info.trained, info.parameter_count), (Some(8192), Some(8_030_000_000)));
+    assert_eq!((info.trained_context, info.parameter_count), (Some(8192), Some(8_030_000_000)));
     assert_eq!(info.geometry.map(|geometry| geometry.bytes_per_token()), Some(131_072));
-    assert_eq!((info.system.as_deref(), info.renderer), (Some("be brief"), None));
-    let hidden = HiddenMessage { role: "user".to_owned(), content: "hi".to_owned() };
-    assert_eq!(info.messages, [hidden]);
+    assert_eq!((info.system.as_deref(), info.n_hidden_messages), (Some("be brief"), 1));
     let listed = ollama.list().await.expect("a list");
     assert_eq!(listed[0].model, "other:latest");
-    assert_eq!((listed[1].size_bytes, listed[1].trained), (5, Some(8192)));
+    assert_eq!((listed[1].size_bytes, listed[1].trained_context), (5, Some(8192)));
     let verbose = ollama.vocabulary("m:7b").await.expect("all of it");
     let verbose: Map<String, Value> = serde_json::from_slice(&verbose).expect("JSON");
     assert!(verbose.contains_key("model_info"));

@@ -1,4 +1,4 @@
-//! Everything that goes wrong is told apart, ends at its own limit, and is retried only where nothing had begun.
+//! Every fault has its own error and time limit, and is retried only if the server had not begun.
 
 use std::os::fd::OwnedFd;
 
@@ -9,15 +9,15 @@ use super::*;
 const BEGUN: &str = "{\"message\":{\"content\":\"half\"},\"done\":false}\n";
 const DONE: &str = "{\"message\":{\"content\":\"\"},\"done\":true,\"done_reason\":\"stop\"}\n";
 
-fn piece(text: &str) -> Step {
-    Step::Piece(text.as_bytes().to_vec())
+fn chunk(text: &str) -> ScriptStep {
+    ScriptStep::Chunk(text.as_bytes().to_vec())
 }
 
 fn half() -> Vec<ChatDelta> {
     vec![ChatDelta::Text("half".to_owned())]
 }
 
-/// The reason of the error, and whether half of the answer came before it.
+/// Checks the deltas before the error and its target, and returns the error.
 #[track_caller]
 fn failed(
     outcome: (Vec<ChatDelta>, Result<ChatEnd, ModelError>),
@@ -32,27 +32,32 @@ fn failed(
 }
 
 #[tokio::test]
-async fn only_the_end_marker_is_success() {
-    let check = async |after: Vec<Step>, reason: &str| {
-        let steps = [Step::Begin, piece(BEGUN)].into_iter().chain(after).collect();
+async fn answer_without_end_marker_is_an_error() {
+    let check = async |after: Vec<ScriptStep>, reason: &str| {
+        let steps = [ScriptStep::Begin, chunk(BEGUN)].into_iter().chain(after).collect();
         let error = failed(chat(steps).await, &half());
         assert_eq!(error.reason(), reason, "{error}");
     };
-    check(vec![Step::End], "incomplete").await;
-    check(vec![piece("{\"message\":{\"content\":\"cut"), Step::End], "incomplete").await;
-    check(vec![Step::Close], "disconnected").await;
-    check(vec![piece("{\"error\":\"an error was met\"}\n"), Step::End], "brokeOff").await;
-    check(vec![piece("{\"error\":\"an error was met\"}"), Step::End], "brokeOff").await;
-    // An error wins over an end marker in the same line.
-    check(vec![piece("{\"done\":true,\"error\":\"no\"}\n"), Step::End], "brokeOff").await;
+    check(vec![ScriptStep::End], "incomplete").await;
+    check(vec![chunk("{\"message\":{\"content\":\"cut"), ScriptStep::End], "incomplete").await;
+    check(vec![ScriptStep::Close], "disconnected").await;
+    check(vec![chunk("{\"error\":\"an error was met\"}\n"), ScriptStep::End], "brokeOff").await;
+    check(vec![chunk("{\"error\":\"an error was met\"}"), ScriptStep::End], "brokeOff").await;
+    // An error precedes an end marker in the same line.
+    check(vec![chunk("{\"done\":true,\"error\":\"no\"}\n"), ScriptStep::End], "brokeOff").await;
     let died = "{\"error\":\"llama-server process has terminated: signal: killed\"}\n";
-    check(vec![piece(died), Step::End], "loadFailed").await;
+    check(vec![chunk(died), ScriptStep::End], "loadFailed").await;
 }
 
 #[tokio::test]
-async fn garbage_is_told_without_being_repeated() {
+async fn invalid_line_is_an_error_that_does_not_repeat_it() {
     let check = async |bytes: &[u8]| {
-        let steps = vec![Step::Begin, piece(BEGUN), Step::Piece(bytes.to_vec()), Step::End];
+        let steps = vec![
+            ScriptStep::Begin,
+            chunk(BEGUN),
+            ScriptStep::Chunk(bytes.to_vec()),
+            ScriptStep::End,
+        ];
         let error = failed(chat(steps).await, &half());
         assert_eq!(error.reason(), "garbage", "{error}");
         assert!(!error.to_string().contains("private"), "{error}");
@@ -65,44 +70,58 @@ async fn garbage_is_told_without_being_repeated() {
 }
 
 #[tokio::test]
-async fn a_line_without_an_end_is_given_up_before_it_fills_the_memory() {
-    let server = Server::new("0.33.0", vec![Step::Begin, piece(BEGUN), Step::Flood(100 << 20)]);
+async fn endless_line_is_refused_at_the_limit() {
+    let server = ScriptedServer::new(
+        "0.33.0",
+        vec![ScriptStep::Begin, chunk(BEGUN), ScriptStep::Flood(100 << 20)],
+    );
     let error = failed(collect(&connect(&server, PATIENT)).await, &half());
     assert_eq!(error.reason(), "tooLarge", "{error}");
-    server.wait_for_leaving().await;
-    assert!(server.flooded() < 40 << 20, "{} bytes were taken", server.flooded());
+    server.wait_for_disconnect().await;
+    assert!(server.flooded_bytes() < 40 << 20, "{} bytes were received", server.flooded_bytes());
 }
 
 #[tokio::test]
-async fn each_phase_ends_at_its_own_limit() {
-    let check = async |timeouts: Timeouts, steps: Vec<Step>, deltas: &[ChatDelta], reason: &str| {
-        let server = Server::new("0.33.0", steps);
-        let error = failed(collect(&connect(&server, timeouts)).await, deltas);
-        assert_eq!(error.reason(), reason, "{error}");
-        server.wait_for_leaving().await;
-        assert_eq!(server.requests().len(), 1, "nothing is asked twice");
-    };
+async fn each_phase_has_its_own_limit() {
+    let check =
+        async |timeouts: Timeouts, steps: Vec<ScriptStep>, deltas: &[ChatDelta], reason: &str| {
+            let server = ScriptedServer::new("0.33.0", steps);
+            let error = failed(collect(&connect(&server, timeouts)).await, deltas);
+            assert_eq!(error.reason(), reason, "{error}");
+            server.wait_for_disconnect().await;
+            assert_eq!(server.requests().len(), 1, "nothing is retried");
+        };
     let first = Timeouts { first_token: SHORT, ..PATIENT };
-    check(first, vec![Step::Hang], &[], "firstTokenTimeout").await;
-    check(first, vec![Step::Begin, Step::Hang], &[], "firstTokenTimeout").await;
-    check(first, vec![Step::Begin, piece("{\"mess"), Step::Hang], &[], "firstTokenTimeout").await;
+    check(first, vec![ScriptStep::Hang], &[], "firstTokenTimeout").await;
+    check(first, vec![ScriptStep::Begin, ScriptStep::Hang], &[], "firstTokenTimeout").await;
+    check(
+        first,
+        vec![ScriptStep::Begin, chunk("{\"mess"), ScriptStep::Hang],
+        &[],
+        "firstTokenTimeout",
+    )
+    .await;
     let idle = Timeouts { idle: SHORT, ..PATIENT };
-    check(idle, vec![Step::Begin, piece(BEGUN), Step::Hang], &half(), "idleTimeout").await;
+    check(idle, vec![ScriptStep::Begin, chunk(BEGUN), ScriptStep::Hang], &half(), "idleTimeout")
+        .await;
 }
 
 #[tokio::test]
-async fn a_small_answer_has_a_limit_too() {
-    let server = Server::new("0.33.0", vec![Step::Hang]);
-    let ollama = connect(&server, Timeouts { answer: SHORT, probe: SHORT, ..PATIENT });
+async fn response_that_is_not_streamed_has_a_limit() {
+    let server = ScriptedServer::new("0.33.0", vec![ScriptStep::Hang]);
+    let ollama = connect(&server, Timeouts { response: SHORT, probe: SHORT, ..PATIENT });
     let reason = |error: ModelError| error.reason();
     assert_eq!(ollama.list().await.map_err(reason), Err("answerTimeout"));
     assert_eq!(ollama.running().await.map_err(reason), Err("answerTimeout"));
-    let server = Server::new("0.33.0", vec![Step::Begin, piece("{\"models\":["), Step::Hang]);
-    let ollama = connect(&server, Timeouts { answer: SHORT, ..PATIENT });
+    let server = ScriptedServer::new(
+        "0.33.0",
+        vec![ScriptStep::Begin, chunk("{\"models\":["), ScriptStep::Hang],
+    );
+    let ollama = connect(&server, Timeouts { response: SHORT, ..PATIENT });
     assert_eq!(ollama.list().await.map_err(reason), Err("answerTimeout"));
 }
 
-/// A port that takes no more connections, and what keeps it so.
+/// Returns a port that accepts no more connections, with the sockets that keep it full.
 fn full_port() -> (u16, Vec<std::net::TcpStream>, OwnedFd) {
     use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
     let listener = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
@@ -112,7 +131,7 @@ fn full_port() -> (u16, Vec<std::net::TcpStream>, OwnedFd) {
     let socket = std::net::TcpListener::from(listener);
     let address = socket.local_addr().expect("an address");
     let mut waiting = Vec::new();
-    // The system lets a few more wait than it was told.
+    // The system accepts a few more connections than the backlog.
     while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, SHORT) {
         waiting.push(stream);
     }
@@ -121,113 +140,128 @@ fn full_port() -> (u16, Vec<std::net::TcpStream>, OwnedFd) {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_connection_that_is_not_answered_ends_at_its_own_limit() {
+async fn unanswered_connection_times_out() {
     let (port, _waiting, _listener) = full_port();
     let host = Host::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let timeouts = Timeouts { connect: SHORT, ..PATIENT };
     let ollama = Ollama::new(host, None, timeouts, Arc::new(Clock::system()));
-    let error = ollama.list().await.expect_err("nobody answers");
+    let error = ollama.list().await.expect_err("times out");
     assert_eq!(error.reason(), "connectTimeout", "{error}");
 }
 
 #[tokio::test]
-async fn a_refused_connection_names_the_host_and_the_reason() {
+async fn refused_connection_names_the_host_and_the_reason() {
     let port = {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.local_addr().expect("an address").port()
     };
     let host = Host::parse(&format!("127.0.0.1:{port}")).expect("an address");
     let ollama = Ollama::new(host, None, PATIENT, Arc::new(Clock::system()));
-    let error = ollama.list().await.expect_err("nobody is there").to_string();
+    let error = ollama.list().await.expect_err("is refused").to_string();
     let expect =
         format!("cannot reach the model server at http://127.0.0.1:{port}: connection refused");
     assert_eq!(error, expect);
 }
 
 #[tokio::test]
-async fn a_busy_server_is_asked_again_but_not_for_ever() {
+async fn busy_server_is_retried_twice() {
     let busy = "{\"error\":\"server busy, please try again.  maximum pending requests exceeded\"}";
-    let server = Server::scripted("0.33.0", move |_, number| match number {
-        1 | 2 => answer(503, "", busy),
-        _ => answer(200, "", DONE),
+    let server = ScriptedServer::scripted("0.33.0", move |_, number| match number {
+        1 | 2 => response(503, "", busy),
+        _ => response(200, "", DONE),
     });
     assert!(collect(&connect(&server, PATIENT)).await.1.is_ok());
     assert_eq!(server.requests().len(), 3);
-    let server = Server::new("0.33.0", answer(503, "", busy));
+    let server = ScriptedServer::new("0.33.0", response(503, "", busy));
     let error = failed(collect(&connect(&server, PATIENT)).await, &[]);
     assert_eq!(error.reason(), "busy", "{error}");
     assert_eq!(server.requests().len(), 3);
 }
 
 #[tokio::test]
-async fn nothing_else_is_asked_again() {
-    let check = async |steps: Vec<Step>, reason: &str| {
-        let server = Server::new("0.33.0", steps);
+async fn other_errors_are_not_retried() {
+    let check = async |steps: Vec<ScriptStep>, reason: &str| {
+        let server = ScriptedServer::new("0.33.0", steps);
         let error = failed(collect(&connect(&server, PATIENT)).await, &[]);
         assert_eq!(error.reason(), reason, "{error}");
         assert_eq!(server.requests().len(), 1, "{reason}");
     };
-    check(answer(404, "", "{\"error\":\"model 'm:7b' not found\"}"), "notFound").await;
-    check(answer(500, "", "{\"error\":\"oops\"}"), "failed").await;
-    check(answer(400, "", "{\"error\":\"missing request body\"}"), "refused").await;
-    check(answer(400, "", "{\"error\":\"m does not support tools\"}"), "unsupported").await;
-    check(answer(403, "", ""), "forbiddenHost").await;
-    check(answer(401, "", "{\"error\":\"unauthorized\"}"), "unauthorized").await;
-    check(answer(429, "", "{\"error\":\"slow down\"}"), "busy").await;
-    check(answer(307, "Location: http://127.0.0.1:9/\r\n", ""), "redirected").await;
-    check(answer(404, "Content-Type: text/html\r\n", "<html></html>"), "notOllama").await;
-    check(vec![Step::Close], "disconnected").await;
-    check(vec![Step::Raw(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), Step::Hang], "notOllama").await;
+    check(response(404, "", "{\"error\":\"model 'm:7b' not found\"}"), "notFound").await;
+    check(response(500, "", "{\"error\":\"oops\"}"), "failed").await;
+    check(response(400, "", "{\"error\":\"missing request body\"}"), "refused").await;
+    check(response(400, "", "{\"error\":\"m does not support tools\"}"), "unsupported").await;
+    check(response(403, "", ""), "forbiddenHost").await;
+    check(response(401, "", "{\"error\":\"unauthorized\"}"), "unauthorized").await;
+    check(response(429, "", "{\"error\":\"slow down\"}"), "busy").await;
+    check(response(307, "Location: http://127.0.0.1:9/\r\n", ""), "redirected").await;
+    check(response(404, "Content-Type: text/html\r\n", "<html></html>"), "notOllama").await;
+    check(vec![ScriptStep::Close], "disconnected").await;
+    check(
+        vec![ScriptStep::Raw(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), ScriptStep::Hang],
+        "notOllama",
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn overflow_has_its_numbers() {
+async fn overflow_contains_the_numbers_of_the_server() {
     let body = json!({ "error": json!({ "error": {
         "code": 400, "message": "request (309 tokens) exceeds the available context size (256 tokens)",
         "type": "exceed_context_size_error", "n_prompt_tokens": 309, "n_ctx": 256,
     } }).to_string() });
-    let error = failed(chat(answer(400, "", &body.to_string())).await, &[]);
+    let error = failed(chat(response(400, "", &body.to_string())).await, &[]);
     let ModelError::Overflow { needed, window, .. } = error else { panic!("{error}") };
     assert_eq!((needed, window), (Some(309), Some(256)));
 }
 
 #[tokio::test]
-async fn who_leaves_is_noticed_by_the_server() {
-    let server = Server::new("0.33.0", vec![Step::Begin, piece(BEGUN), Step::Hang]);
+async fn dropped_stream_closes_the_connection() {
+    let server =
+        ScriptedServer::new("0.33.0", vec![ScriptStep::Begin, chunk(BEGUN), ScriptStep::Hang]);
     let ollama = connect(&server, PATIENT);
     let mut stream = ollama.stream(&request()).await.expect("begins");
     assert!(matches!(stream.next().await, Ok(ChatItem::Delta(_))));
     drop(stream);
-    server.wait_for_leaving().await;
+    server.wait_for_disconnect().await;
 }
 
 #[tokio::test]
-async fn after_an_error_a_stream_says_nothing_new() {
-    let steps = vec![Step::Begin, piece("what\n"), piece(DONE), Step::End];
-    let server = Server::new("0.33.0", steps);
+async fn end_marker_survives_a_dropped_call() {
+    let server =
+        ScriptedServer::new("0.33.0", vec![ScriptStep::Begin, chunk(DONE), ScriptStep::Hang]);
+    let mut stream = connect(&server, PATIENT).stream(&request()).await.expect("begins");
+    // The body does not end, so the first call is dropped while it waits for that.
+    assert!(tokio::time::timeout(SHORT, stream.next()).await.is_err());
+    assert!(matches!(stream.next().await, Ok(ChatItem::End(_))));
+}
+
+#[tokio::test]
+async fn stream_ends_after_an_error() {
+    let steps = vec![ScriptStep::Begin, chunk("what\n"), chunk(DONE), ScriptStep::End];
+    let server = ScriptedServer::new("0.33.0", steps);
     let mut stream = connect(&server, PATIENT).stream(&request()).await.expect("begins");
     assert_eq!(stream.next().await.map_err(|error| error.reason()), Err("garbage"));
     assert!(stream.next().await.is_err());
 }
 
 #[tokio::test]
-async fn who_is_no_ollama_is_told_by_the_version() {
-    let check = async |steps: Vec<Step>, found: &str| {
-        let server = Server::new("", steps);
-        let error = connect(&server, PATIENT).version().await.expect_err("is none");
-        let ModelError::NotOllama { found: said, .. } = &error else { panic!("{error}") };
-        assert_eq!(said, found);
+async fn other_server_is_recognized_by_its_version_response() {
+    let check = async |steps: Vec<ScriptStep>, found: &str| {
+        let server = ScriptedServer::new("", steps);
+        let error = connect(&server, PATIENT).version().await.expect_err("is another server");
+        let ModelError::NotOllama { found: reported, .. } = &error else { panic!("{error}") };
+        assert_eq!(reported, found);
     };
-    check(answer(200, "", "<html></html>"), "/api/version answers with a page").await;
-    check(answer(200, "", "{\"ok\":true}"), "/api/version answers with other JSON").await;
-    check(answer(200, "", "hello"), "/api/version answers with something that is no JSON").await;
-    check(answer(200, "", ""), "/api/version answers with nothing").await;
-    check(answer(404, "", "404 page not found"), "it answers with status 404").await;
+    check(response(200, "", "<html></html>"), "/api/version returns a page").await;
+    check(response(200, "", "{\"ok\":true}"), "/api/version returns other JSON").await;
+    check(response(200, "", "hello"), "/api/version returns something other than JSON").await;
+    check(response(200, "", ""), "/api/version returns nothing").await;
+    check(response(404, "", "404 page not found"), "it returns status 404").await;
 }
 
 #[tokio::test]
-async fn an_endless_small_answer_is_given_up() {
-    let server = Server::new("", vec![Step::Begin, Step::Flood(100 << 20)]);
+async fn endless_response_is_refused_at_the_limit() {
+    let server = ScriptedServer::new("", vec![ScriptStep::Begin, ScriptStep::Flood(100 << 20)]);
     let error = connect(&server, PATIENT).list().await.expect_err("is too large");
     assert_eq!(error.reason(), "tooLarge", "{error}");
 }

@@ -1,9 +1,8 @@
-//! The handle: status, windows, and other settings while calls go on.
+//! The handle: status, windows, cached reports, and changed settings.
 
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::loads::Agreement;
 use crate::model::models::LoadReport;
 use crate::shutdown::Tasks;
 
@@ -11,13 +10,13 @@ fn settings(host: String) -> ModelSettings {
     ModelSettings { host, key: None, timeouts: PATIENT }
 }
 
-fn models(server: &Server) -> Models {
+fn models(server: &ScriptedServer) -> Models {
     Models::new(settings(server.host()), Arc::new(Clock::system()), Tasks::new())
 }
 
-/// A server with one model, trained for 16,384 tokens, that is loaded with `effective` once it was asked to.
-fn with_model(effective: u32) -> Server {
-    Server::scripted("0.33.0", move |request, number| {
+/// Starts a server with one model, trained for 16,384 tokens, which it loads with a window of `effective` tokens.
+fn with_model(effective: u32) -> ScriptedServer {
+    ScriptedServer::scripted("0.33.0", move |request, number| {
         let body = match request.line.as_str() {
             "POST /api/show" => json!({ "model_info": {
                 "general.architecture": "llama", "llama.context_length": 16_384,
@@ -31,12 +30,12 @@ fn with_model(effective: u32) -> Server {
             "POST /api/chat" => json!({ "done": true, "done_reason": "load" }),
             _ => json!({ "models": null }),
         };
-        answer(200, "", &body.to_string())
+        response(200, "", &body.to_string())
     })
 }
 
 #[tokio::test]
-async fn warming_tells_the_window_in_force_and_what_it_costs() {
+async fn warming_reports_the_window_and_warnings() {
     let server = with_model(8192);
     let models = models(&server);
     let LoadReport { window, running, warnings } =
@@ -47,8 +46,8 @@ async fn warming_tells_the_window_in_force_and_what_it_costs() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("8192 tokens instead of 16384"), "{warnings:?}");
     assert!(warnings[1].contains("a window of 4096 tokens might fit"), "{warnings:?}");
-    assert_eq!(models.loads().current("m:latest"), Some(16_384));
-    // A smaller wish does not make the server load the model again.
+    assert_eq!(models.windows().current("m:latest"), Some(16_384));
+    // A smaller window does not reload the model.
     models.warm("m", 4096, Duration::from_secs(60)).await.expect("is loaded");
     let sent: Vec<Value> = server
         .requests()
@@ -60,15 +59,14 @@ async fn warming_tells_the_window_in_force_and_what_it_costs() {
 }
 
 #[tokio::test]
-async fn warming_waits_for_who_talks_to_the_model() {
+async fn warming_waits_in_the_queue() {
     let server = with_model(8192);
     let models = models(&server);
-    let chat = models.queues().enter("m", crate::model::queue::Priority::Chat, "a chat");
+    let chat = models.queues().enter("m", Priority::Chat);
     let warm = models.warm("m", 4096, Duration::ZERO);
     let release = async {
-        assert_eq!(chat.ahead().holder, "a chat");
-        let asked = server.requests();
-        assert!(asked.iter().all(|request| request.line != "POST /api/chat"));
+        let requests = server.requests();
+        assert!(requests.iter().all(|request| request.line != "POST /api/chat"));
         drop(chat);
     };
     let (report, ()) = tokio::join!(warm, release);
@@ -76,23 +74,23 @@ async fn warming_waits_for_who_talks_to_the_model() {
 }
 
 #[tokio::test]
-async fn what_a_model_is_is_asked_once() {
+async fn model_info_is_requested_once() {
     let server = with_model(8192);
     let models = models(&server);
     let info = models.info("m").await.expect("is there");
-    assert_eq!(info.trained, Some(16_384));
-    let asked = server.requests().len();
+    assert_eq!(info.trained_context, Some(16_384));
+    let n_requests = server.requests().len();
     models.info("m").await.expect("is known");
-    assert_eq!(server.requests().len(), asked);
+    assert_eq!(server.requests().len(), n_requests);
     models.show("m").await.expect("is asked");
-    assert!(server.requests().len() > asked);
+    assert!(server.requests().len() > n_requests);
 }
 
 #[tokio::test]
-async fn the_status_is_what_the_server_last_said() {
-    let server = Server::new("0.31.2", vec![Step::Hang]);
+async fn status_is_the_last_report_of_the_server() {
+    let server = ScriptedServer::new("0.31.2", vec![ScriptStep::Hang]);
     let models = models(&server);
-    // The first question waits a moment; where the machine is busy the answer comes with a later one.
+    // The first call waits only a moment; on a busy machine a later call returns the report.
     let status = loop {
         let status = models.status().await;
         if status.reachable.is_some() {
@@ -106,15 +104,15 @@ async fn the_status_is_what_the_server_last_said() {
 }
 
 #[tokio::test]
-async fn other_settings_hold_for_the_next_call() {
+async fn changed_settings_apply_to_the_next_call() {
     let (first, second) = (with_model(4096), with_model(4096));
     let models = models(&first);
     models.info("m").await.expect("is there");
-    assert_eq!(models.loads().agree("m", 4096, None).how, Agreement::Begun);
+    assert_eq!(models.windows().choose("m", 4096, None), 4096);
     models.configure(settings(first.host()));
-    assert_eq!(models.loads().current("m"), Some(4096), "nothing changed");
+    assert_eq!(models.windows().current("m"), Some(4096), "nothing changed");
     models.configure(settings(second.host()));
-    assert_eq!(models.loads().current("m"), None, "another server has other models");
+    assert_eq!(models.windows().current("m"), None, "another server has other models");
     models.info("m").await.expect("is there");
     assert!(!second.requests().is_empty());
     models.configure(settings("ftp://nowhere".to_owned()));
@@ -128,5 +126,5 @@ async fn other_settings_hold_for_the_next_call() {
         tokio::task::yield_now().await;
     };
     assert_eq!((status.reachable, status.host.as_str()), (Some(false), ""));
-    assert!(!models.rest());
+    assert!(!models.release_idle());
 }

@@ -1,4 +1,4 @@
-//! The connection against a server that sends exactly the bytes that a test says.
+//! The connection to a model server, tested with a server that sends scripted bytes.
 
 mod answers;
 mod faults;
@@ -10,24 +10,26 @@ use std::time::Duration;
 
 use ollm_protocol::content::{ContextMessage, Role};
 
-use super::chat::{ChatDelta, ChatEnd};
+use super::backend::Backend;
+use super::chat::WarmRequest;
+use super::host::Host;
 use super::ollama::Ollama;
-use super::options::Sampling;
+use super::window::Window;
 use super::*;
 use crate::clock::Clock;
 
-use server::{Server, Step, answer};
+use server::{ScriptStep, ScriptedServer, response};
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(60);
-/// A limit that is to be reached.
+/// A limit that a test reaches.
 const SHORT: Duration = Duration::from_millis(40);
 
-/// Nothing runs out of time.
+/// Limits that no test reaches.
 const PATIENT: Timeouts =
-    Timeouts { connect: LONG, first_token: LONG, idle: LONG, answer: LONG, probe: LONG };
+    Timeouts { connect: LONG, first_token: LONG, idle: LONG, response: LONG, probe: LONG };
 
-fn connect(server: &Server, timeouts: Timeouts) -> Ollama {
+fn connect(server: &ScriptedServer, timeouts: Timeouts) -> Ollama {
     let host = Host::parse(&server.host()).expect("an address");
     Ollama::new(host, None, timeouts, Arc::new(Clock::system()))
 }
@@ -57,7 +59,7 @@ fn request() -> ChatRequest {
     }
 }
 
-/// Everything up to the end or the error.
+/// Returns the deltas of an answer, and its end or error.
 async fn collect(ollama: &Ollama) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError>) {
     let mut deltas = Vec::new();
     let mut stream = match ollama.stream(&request()).await {
@@ -73,8 +75,8 @@ async fn collect(ollama: &Ollama) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError
     }
 }
 
-/// What a server of this version answers to a chat, and what comes of it.
-async fn chat(steps: Vec<Step>) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError>) {
-    let server = Server::new("0.33.0", steps);
+/// Returns the same for a server that runs some steps.
+async fn chat(steps: Vec<ScriptStep>) -> (Vec<ChatDelta>, Result<ChatEnd, ModelError>) {
+    let server = ScriptedServer::new("0.33.0", steps);
     collect(&connect(&server, PATIENT)).await
 }

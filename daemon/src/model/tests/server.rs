@@ -1,105 +1,109 @@
-//! A server of scripted bytes: it reads whole requests, remembers them, and does what the script says.
+//! A server that reads whole requests, stores them, and runs a script for each.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
-/// What is done on a connection, one after the other.
+/// A step of a script.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
-    /// The head of a streamed answer.
+pub(super) enum ScriptStep {
+    /// Sends the head of a streamed response.
     Begin,
-    /// One piece of it, as one HTTP chunk.
-    Piece(Vec<u8>),
-    /// Its proper end.
+    /// Sends an HTTP chunk.
+    Chunk(Vec<u8>),
+    /// Sends the end of the body.
     End,
-    /// Bytes as they are.
+    /// Sends bytes unchanged.
     Raw(Vec<u8>),
-    /// So many bytes of one letter in one endless line.
+    /// Sends the given number of bytes as a line without an end.
     Flood(usize),
-    /// Nothing, until the other side leaves.
+    /// Waits until the client disconnects.
     Hang,
-    /// The connection is closed.
+    /// Closes the connection.
     Close,
 }
 
-impl Step {
-    /// One line of a streamed answer.
+impl ScriptStep {
+    /// Sends a line of a streamed answer.
     pub(super) fn line(value: &Value) -> Self {
-        Self::Piece(format!("{value}\n").into_bytes())
+        Self::Chunk(format!("{value}\n").into_bytes())
     }
 }
 
-/// A whole answer with a status.
-pub(super) fn answer(status: u16, headers: &str, body: &str) -> Vec<Step> {
+/// Returns the step that sends a whole response.
+pub(super) fn response(status: u16, headers: &str, body: &str) -> Vec<ScriptStep> {
     let length = body.len();
     let head = format!("HTTP/1.1 {status} Whatever\r\n{headers}Content-Length: {length}\r\n\r\n");
-    vec![Step::Raw(format!("{head}{body}").into_bytes())]
+    vec![ScriptStep::Raw(format!("{head}{body}").into_bytes())]
 }
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct ReceivedRequest {
     /// The method and the path.
     pub(super) line: String,
-    /// The other lines of the head, in small letters.
+    /// The headers, in lower case.
     pub(super) head: String,
     pub(super) body: Value,
-    /// Which connection it came on, from 1.
+    /// The number of the connection, from 1.
     pub(super) connection: usize,
 }
 
-type Script = dyn Fn(&Request, usize) -> Vec<Step> + Send + Sync;
+type Script = dyn Fn(&ReceivedRequest, usize) -> Vec<ScriptStep> + Send + Sync;
 
 #[derive(Default)]
-struct Seen {
-    requests: Vec<Request>,
-    connections: usize,
-    left: usize,
-    flooded: usize,
+struct ServerState {
+    requests: Vec<ReceivedRequest>,
+    n_connections: usize,
+    n_disconnected: usize,
+    flooded_bytes: usize,
 }
 
-struct Shared {
-    seen: Mutex<Seen>,
+struct ServerShared {
+    state: Mutex<ServerState>,
     changed: Condvar,
 }
 
-/// The server; it serves as long as the process lives.
-pub(super) struct Server {
+/// A scripted server, which runs until the process ends.
+pub(super) struct ScriptedServer {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ServerShared>,
 }
 
-impl Server {
-    /// Tells its version, and does the same for every other request.
-    pub(super) fn new(version: &'static str, steps: Vec<Step>) -> Self {
+impl ScriptedServer {
+    /// Starts a server that reports `version` and runs the same steps for every other request.
+    pub(super) fn new(version: &'static str, steps: Vec<ScriptStep>) -> Self {
         Self::scripted(version, move |_, _| steps.clone())
     }
 
-    /// Tells its version, and asks the script for every other request; the number counts these from 1.
+    /// Starts a server that reports `version` and runs `script` for every other request, which also gets the number of
+    /// the request, from 1.
     pub(super) fn scripted(
         version: &'static str,
-        script: impl Fn(&Request, usize) -> Vec<Step> + Send + Sync + 'static,
+        script: impl Fn(&ReceivedRequest, usize) -> Vec<ScriptStep> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let shared = Arc::new(Shared { seen: Mutex::default(), changed: Condvar::new() });
+        let shared = Arc::new(ServerShared { state: Mutex::default(), changed: Condvar::new() });
         let (all, script): (_, Arc<Script>) = (Arc::clone(&shared), Arc::new(script));
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 let connection = {
-                    let mut seen = all.seen.lock().expect("unharmed");
-                    seen.connections += 1;
-                    seen.connections
+                    let mut state = all.state.lock();
+                    state.n_connections += 1;
+                    state.n_connections
                 };
                 let (shared, script) = (Arc::clone(&all), Arc::clone(&script));
                 std::thread::spawn(move || {
                     let served = serve(stream, connection, version, &shared, &*script);
-                    let mut seen = shared.seen.lock().expect("unharmed");
-                    seen.left += usize::from(served.is_err() || served.is_ok_and(|left| left));
+                    let mut state = shared.state.lock();
+                    state.n_disconnected += usize::from(
+                        served.is_err() || served.is_ok_and(|disconnected| disconnected),
+                    );
                     shared.changed.notify_all();
                 });
             }
@@ -111,88 +115,87 @@ impl Server {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The requests so far, those for the version left out.
-    pub(super) fn requests(&self) -> Vec<Request> {
-        let seen = self.shared.seen.lock().expect("unharmed");
-        let asked = |request: &&Request| request.line != "GET /api/version";
-        seen.requests.iter().filter(asked).cloned().collect()
+    /// Returns the requests so far, except those for the version.
+    pub(super) fn requests(&self) -> Vec<ReceivedRequest> {
+        let state = self.shared.state.lock();
+        let counts = |request: &&ReceivedRequest| request.line != "GET /api/version";
+        state.requests.iter().filter(counts).cloned().collect()
     }
 
-    /// How many bytes of floods were taken.
-    pub(super) fn flooded(&self) -> usize {
-        self.shared.seen.lock().expect("unharmed").flooded
+    /// Returns the number of flood bytes that clients have received.
+    pub(super) fn flooded_bytes(&self) -> usize {
+        self.shared.state.lock().flooded_bytes
     }
 
-    /// Waits until a client left in the middle of something.
+    /// Waits until a client has disconnected during a script.
     ///
-    /// Beside the runtime, which closes the connection.
-    pub(super) async fn wait_for_leaving(&self) {
+    /// It waits on another thread, because the runtime of the test must close the connection.
+    pub(super) async fn wait_for_disconnect(&self) {
         let shared = Arc::clone(&self.shared);
         let waited = tokio::task::spawn_blocking(move || {
-            let seen = shared.seen.lock().expect("unharmed");
-            let still = |seen: &mut Seen| seen.left == 0;
-            let left = shared.changed.wait_timeout_while(seen, super::LONG, still);
-            left.expect("unharmed").1.timed_out()
+            let mut state = shared.state.lock();
+            let is_connected = |state: &mut ServerState| state.n_disconnected == 0;
+            shared.changed.wait_while_for(&mut state, is_connected, super::LONG).timed_out()
         });
-        assert!(!waited.await.expect("waits"), "the client is still there");
+        assert!(!waited.await.expect("waits"), "the client is still connected");
     }
 }
 
-/// Serves a connection; true when the client left while the script hung.
+/// Serves a connection; returns whether the client disconnected while the script was hanging.
 fn serve(
     mut stream: TcpStream,
     connection: usize,
     version: &str,
-    shared: &Shared,
+    shared: &ServerShared,
     script: &Script,
 ) -> std::io::Result<bool> {
     stream.set_nodelay(true)?;
     while let Some(request) = read(&mut stream, connection)? {
         let number = {
-            let mut seen = shared.seen.lock().expect("unharmed");
-            seen.requests.push(request.clone());
-            let asked = |request: &&Request| request.line != "GET /api/version";
-            seen.requests.iter().filter(asked).count()
+            let mut state = shared.state.lock();
+            state.requests.push(request.clone());
+            let counts = |request: &&ReceivedRequest| request.line != "GET /api/version";
+            state.requests.iter().filter(counts).count()
         };
         let steps = if request.line == "GET /api/version" && !version.is_empty() {
-            answer(200, "", &json!({ "version": version }).to_string())
+            response(200, "", &json!({ "version": version }).to_string())
         } else {
             script(&request, number)
         };
         for step in steps {
             match step {
-                Step::Begin => stream.write_all(
+                ScriptStep::Begin => stream.write_all(
                     b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n\
                       Transfer-Encoding: chunked\r\n\r\n",
                 )?,
-                Step::Piece(bytes) => {
+                ScriptStep::Chunk(bytes) => {
                     write!(stream, "{:x}\r\n", bytes.len())?;
                     stream.write_all(&bytes)?;
                     stream.write_all(b"\r\n")?;
                 }
-                Step::End => stream.write_all(b"0\r\n\r\n")?,
-                Step::Raw(bytes) => stream.write_all(&bytes)?,
-                Step::Flood(bytes) => flood(&mut stream, bytes, shared)?,
-                Step::Hang => return Ok(stream.read(&mut [0])? == 0),
-                Step::Close => return Ok(false),
+                ScriptStep::End => stream.write_all(b"0\r\n\r\n")?,
+                ScriptStep::Raw(bytes) => stream.write_all(&bytes)?,
+                ScriptStep::Flood(bytes) => flood(&mut stream, bytes, shared)?,
+                ScriptStep::Hang => return Ok(stream.read(&mut [0])? == 0),
+                ScriptStep::Close => return Ok(false),
             }
         }
     }
     Ok(false)
 }
 
-fn flood(stream: &mut TcpStream, bytes: usize, shared: &Shared) -> std::io::Result<()> {
-    let piece = vec![b'x'; 1 << 20];
-    for _ in 0..bytes / piece.len() {
-        write!(stream, "{:x}\r\n", piece.len())?;
-        stream.write_all(&piece)?;
+fn flood(stream: &mut TcpStream, bytes: usize, shared: &ServerShared) -> std::io::Result<()> {
+    let chunk = vec![b'x'; 1 << 20];
+    for _ in 0..bytes / chunk.len() {
+        write!(stream, "{:x}\r\n", chunk.len())?;
+        stream.write_all(&chunk)?;
         stream.write_all(b"\r\n")?;
-        shared.seen.lock().expect("unharmed").flooded += piece.len();
+        shared.state.lock().flooded_bytes += chunk.len();
     }
     Ok(())
 }
 
-fn read(stream: &mut TcpStream, connection: usize) -> std::io::Result<Option<Request>> {
+fn read(stream: &mut TcpStream, connection: usize) -> std::io::Result<Option<ReceivedRequest>> {
     let mut bytes = Vec::new();
     let end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -212,5 +215,5 @@ fn read(stream: &mut TcpStream, connection: usize) -> std::io::Result<Option<Req
     let mut body = vec![0; length.map_or(0, |length| length.parse().expect("a length"))];
     stream.read_exact(&mut body)?;
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    Ok(Some(Request { line, head, body, connection }))
+    Ok(Some(ReceivedRequest { line, head, body, connection }))
 }

@@ -1,11 +1,13 @@
-//! Classes of characters as the split rules see them, and the cursor that every scanner reads text with.
+//! The character classes of split rules, and the reader through which scanners see a text.
 //!
-//! Must not know rules or vocabularies. **Invariant**: the class of a character is exactly one bit, so that "one of"
-//! and "none of" are masks, and 0 means the end of the text.
+//! Must not know rules or vocabularies.
+//!
+//! **Invariant**: the class of a character is exactly one bit, so that "one of" and "none of" are masks; the class 0
+//! means the end of the text.
 //!
 //! **Source**: llama.cpp's `unicode-data.cpp`, which is Unicode 15.1. The general categories come from the crate
-//! `unicode-general-category` (Unicode 16); [`NEWER`] lists what Unicode 16 added. Over all code points nothing else
-//! differs, and `char::is_whitespace` equals its white space.
+//! `unicode-general-category` (Unicode 16), and [`ADDED_IN_16`] lists its additions. Compared over all code points,
+//! nothing else differs, and `char::is_whitespace` equals the engine's white space.
 
 use std::sync::LazyLock;
 
@@ -15,7 +17,7 @@ use unicode_general_category::{GeneralCategory as Category, get_general_category
 pub(super) const LETTER: u8 = 1;
 /// `\p{N}`.
 pub(super) const NUMBER: u8 = 2;
-/// White space, whatever its category.
+/// White space of any category.
 pub(super) const SPACE: u8 = 4;
 /// `\p{P}`.
 pub(super) const PUNCTUATION: u8 = 8;
@@ -23,13 +25,13 @@ pub(super) const PUNCTUATION: u8 = 8;
 pub(super) const SYMBOL: u8 = 16;
 /// `\p{M}`.
 pub(super) const MARK: u8 = 32;
-/// Everything else that is a character: controls, formats, private use, unassigned.
+/// All other characters: controls, formats, private use, unassigned.
 const OTHER: u8 = 64;
-/// All classes.
+/// Every class.
 pub(super) const ANY: u8 = 127;
 
-/// Code points that Unicode 16 assigned; the engine's tables do not know them.
-const NEWER: &[(u32, u32)] = &[
+/// The code points that Unicode 16 assigned; in the engine's tables they are unassigned.
+const ADDED_IN_16: &[(u32, u32)] = &[
     (0x897, 0x897),
     (0x1b4e, 0x1b4f),
     (0x1b7f, 0x1b7f),
@@ -86,18 +88,18 @@ const ASCII: [u8; 128] = {
     classes
 };
 
-/// Code points of one block of the table.
+/// Number of code points in a block of the table.
 const BLOCK: usize = 256;
 
-/// The classes of all code points: equal blocks are kept once.
-struct Table {
+/// The classes of all code points. Equal blocks are stored once.
+struct ClassTable {
     block_of: Vec<u16>,
     classes: Vec<u8>,
 }
 
-static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
+static TABLE: LazyLock<ClassTable> = LazyLock::new(ClassTable::new);
 
-impl Table {
+impl ClassTable {
     fn new() -> Self {
         let mut table = Self { block_of: Vec::new(), classes: Vec::new() };
         for first in (0..=u32::from(char::MAX)).step_by(BLOCK) {
@@ -118,13 +120,14 @@ impl Table {
     }
 }
 
-/// Planes in which nothing is assigned, and the last code point before those of private use. **Source**: Unicode 15.
+/// The planes without assigned code points. **Source**: Unicode 15.
 const UNASSIGNED: std::ops::Range<u32> = 0x3_2400..0xe_0000;
+/// The last assigned code point before the private use planes. **Source**: Unicode 15.
 const LAST_ASSIGNED: u32 = 0xe_01ef;
 
-/// The class of one code point, from the crate's categories.
+/// Returns the class of a code point, from the categories of the crate.
 fn class_of(code: u32) -> u8 {
-    // A look into the crate's table is slow where it is not optimized away, and most code points are nothing.
+    // Most code points are unassigned, and a lookup in the crate's table is slow in unoptimized builds.
     if UNASSIGNED.contains(&code) || code > LAST_ASSIGNED {
         return OTHER;
     }
@@ -132,8 +135,8 @@ fn class_of(code: u32) -> u8 {
     if char.is_whitespace() {
         return SPACE;
     }
-    let near = NEWER.partition_point(|(_, last)| *last < code);
-    if NEWER.get(near).is_some_and(|(first, _)| *first <= code) {
+    let near = ADDED_IN_16.partition_point(|(_, last)| *last < code);
+    if ADDED_IN_16.get(near).is_some_and(|(first, _)| *first <= code) {
         return OTHER;
     }
     match get_general_category(char) {
@@ -159,20 +162,20 @@ fn class_of(code: u32) -> u8 {
     }
 }
 
-/// Reads one piece of text; what lies outside of the piece does not exist for a rule.
+/// Reads the characters of one piece of text. A rule sees nothing outside of the piece.
 #[derive(Clone, Copy)]
-pub(super) struct Scan<'t> {
+pub(super) struct CharReader<'t> {
     pub(super) text: &'t [u8],
-    table: &'static Table,
+    table: &'static ClassTable,
 }
 
-impl<'t> Scan<'t> {
-    /// Reads `text`, which is UTF-8; other bytes give some class, never a panic.
+impl<'t> CharReader<'t> {
+    /// Creates a reader of UTF-8 text. Invalid bytes have an arbitrary class, and never cause a panic.
     pub(super) fn new(text: &'t [u8]) -> Self {
         Self { text, table: &TABLE }
     }
 
-    /// The class of the character at a position and its length in bytes; (0, 0) at the end.
+    /// Returns the class and the length in bytes of the character at a position; (0, 0) at the end.
     #[inline]
     pub(super) fn class(self, at: usize) -> (u8, usize) {
         match self.text.get(at) {
@@ -187,7 +190,7 @@ impl<'t> Scan<'t> {
         (self.table.class(code), len)
     }
 
-    /// The code point at a position and its length in bytes; (0, 0) at the end.
+    /// Returns the code point at a position and its length in bytes; (0, 0) at the end.
     pub(super) fn code(self, at: usize) -> (u32, usize) {
         let byte = |offset: usize| u32::from(self.text.get(at + offset).copied().unwrap_or(0x80));
         let more = |offset: usize| byte(offset) & 0x3f;
@@ -201,7 +204,7 @@ impl<'t> Scan<'t> {
         (code, len.min(self.text.len() - at))
     }
 
-    /// The end of the longest run from a position of characters of the classes in `mask`.
+    /// Returns the end of the longest run of characters of the classes in `mask`.
     #[inline]
     pub(super) fn run(self, mut at: usize, mask: u8) -> usize {
         loop {
@@ -221,7 +224,7 @@ impl<'t> Scan<'t> {
         }
     }
 
-    /// The end of at most `limit` characters of the classes in `mask`.
+    /// Returns the end of a run of at most `limit` characters of the classes in `mask`.
     pub(super) fn run_up_to(self, mut at: usize, mask: u8, limit: usize) -> usize {
         for _ in 0..limit {
             let (class, len) = self.class(at);
@@ -233,25 +236,26 @@ impl<'t> Scan<'t> {
         at
     }
 
-    /// The end of the run from a position of bytes that are in `set`.
-    pub(super) fn bytes(self, at: usize, set: &[u8]) -> usize {
+    /// Returns the end of the longest run of the bytes in `set`.
+    pub(super) fn run_of_bytes(self, at: usize, set: &[u8]) -> usize {
         let rest = self.text.get(at..).unwrap_or_default();
         at + rest.iter().position(|byte| !set.contains(byte)).unwrap_or(rest.len())
     }
 
-    /// Where the white space at a position ends for `\s*[\r\n]+|\s+(?!\S)|\s+`, or without the first of these.
-    pub(super) fn blank(self, at: usize, breaks_end_it: bool) -> usize {
+    /// Returns the end of the white space at a position: `\s*[\r\n]+|\s+(?!\S)|\s+`, or without `ends_at_break`
+    /// `\s+(?!\S)|\s+`.
+    pub(super) fn white_space(self, at: usize, ends_at_break: bool) -> usize {
         let end = self.run(at, SPACE);
         let run = &self.text[at..end];
-        if breaks_end_it && let Some(last) = memchr::memrchr2(b'\n', b'\r', run) {
+        if ends_at_break && let Some(last) = memchr::memrchr2(b'\n', b'\r', run) {
             return at + last + 1;
         }
         if end == self.text.len() {
             return end;
         }
-        // The last character of the run belongs to what follows, unless it is the only one.
-        let is_first = |byte: &u8| byte & 0xc0 != 0x80;
-        match run.iter().rposition(is_first) {
+        // The last character of the run belongs to the next word, unless it is the only one.
+        let is_char_start = |byte: &u8| byte & 0xc0 != 0x80;
+        match run.iter().rposition(is_char_start) {
             Some(last) if last > 0 => at + last,
             _ => end,
         }
@@ -263,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_classes_are_those_of_unicode_15() {
+    fn classes_are_those_of_unicode_15() {
         let count = |class: u8| {
             (0..=u32::from(char::MAX)).filter(|code| TABLE.class(*code) == class).count()
         };
@@ -275,16 +279,16 @@ mod tests {
     }
 
     #[test]
-    fn ascii_and_the_table_agree() {
+    fn ascii_classes_equal_the_table() {
         for byte in 0..128_u8 {
             assert_eq!(ASCII[usize::from(byte)], TABLE.class(u32::from(byte)), "{byte:#x}");
         }
     }
 
     #[test]
-    fn broken_bytes_are_read_to_the_end() {
-        let scan = Scan::new(&[0xf0, 0x9f]);
-        assert_eq!(scan.class(0).1, 2);
-        assert_eq!(scan.run(0, ANY), 2);
+    fn invalid_bytes_are_read_to_the_end() {
+        let reader = CharReader::new(&[0xf0, 0x9f]);
+        assert_eq!(reader.class(0).1, 2);
+        assert_eq!(reader.run(0, ANY), 2);
     }
 }

@@ -1,39 +1,129 @@
-//! Split rules: how the text of a byte-level vocabulary is cut into words before its merges.
+//! The pre-tokenizers by name: how the text of a byte-level vocabulary is split into words before its merges.
 //!
-//! Must not know vocabularies or merges. **Invariant**: the words of a text, one after the other, are the text, and
-//! the cost is linear in its length.
+//! Must not know vocabularies or merges.
 //!
-//! A rule is a list of steps. Each step cuts every piece that the step before it left, and sees nothing beyond the
-//! ends of that piece; what an expression does not match stays as a piece of its own.
+//! **Invariant**: a name that is not in the table has no rule; nothing is guessed.
 //!
-//! **Source**: `llm_tokenizer_bpe` in llama.cpp's `llama-vocab.cpp` and `unicode_regex_split` in its `unicode.cpp`.
+//! **Source**: `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`, where many names share one rule.
 
 mod class;
-mod names;
-mod sets;
-mod steps;
+mod rule;
 #[cfg(test)]
 mod tests;
-mod words;
 
-use class::Scan;
-pub(super) use names::{Pre, pre_of};
-use steps::{Step, cut_all, each};
+use self::class::{LETTER, MARK};
+use self::rule::{CasedRule, Cl100kRule, SplitRule, SplitStep};
 
-/// How one family of vocabularies cuts text into words.
+/// The settings that the name of a pre-tokenizer (`tokenizer.ggml.pre`) selects.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule(&'static [Step]);
+pub(super) struct PreTokenizer {
+    pub(super) rule: SplitRule,
+    /// Whether a word that is a token becomes this token regardless of the merges.
+    pub(super) ignores_merges: bool,
+    /// Whether a prompt begins with the BOS token unless the model says otherwise.
+    pub(super) adds_bos: bool,
+    /// Whether the model has a BOS token.
+    pub(super) has_bos: bool,
+}
 
-impl Rule {
-    /// Gives every word of a text, in order, as its first byte and the one after its last.
-    #[inline]
-    pub(super) fn split(self, text: &[u8], emit: &mut impl FnMut(usize, usize)) {
-        let scan = Scan::new(text);
-        // The common rules have one step, which is worth a loop of its own for each.
-        match self.0 {
-            [Step::Gpt2] => each(scan, |at| words::gpt2(scan, at), emit),
-            [Step::Words(rule)] => each(scan, |at| words::words(scan, at, *rule), emit),
-            steps => cut_all(steps, text, 0, emit),
-        }
+impl PreTokenizer {
+    /// Returns the pre-tokenizer with a name, or `None` for an unknown name.
+    ///
+    /// A vocabulary that names none gets the default, as in the engine.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
+        let pre = match name {
+            "" | "default" => DEFAULT,
+            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
+            | "midm-2.0" | "lfm2" | "jina-v5-nano" => LLAMA3.ignoring_merges().adding_bos(),
+            "dbrx" | "smaug-bpe" => LLAMA3,
+            "chatglm-bpe" => LLAMA3.without_bos(),
+            "glm4" | "glm5" => LLAMA3.ignoring_merges().without_bos(),
+            "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "gigachat" | "jina-v2-es"
+            | "jina-v2-de" | "a.x-4.0" | "mellum" | "modern-bert" | "jina-v1-en"
+            | "jina-v2-code" | "roberta-bpe" | "exaone4" | "mpt" | "olmo" | "jais" | "trillion"
+            | "granite-docling" => GPT2,
+            "starcoder" | "refact" | "command-r" | "smollm" | "codeshell" | "exaone"
+            | "minerva-7b" | "mellum2" => STARCODER,
+            "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
+            | "hunyuan" | "solar-open" | "grok-2" => QWEN2,
+            "qwen35" => QWEN35,
+            "laguna" => LAGUNA,
+            "falcon" => FALCON,
+            "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => GPT4O,
+            "tekken" => TEKKEN.ignoring_merges().adding_bos(),
+            "deepseek-llm" => DEEPSEEK_LLM,
+            "deepseek-coder" => DEEPSEEK_CODER,
+            "deepseek-v3" | "hunyuan-dense" | "joyai-llm" | "hy_v4" => DEEPSEEK3,
+            _ => return None,
+        };
+        Some(pre)
+    }
+
+    const fn new(steps: &'static [SplitStep]) -> Self {
+        let rule = SplitRule(steps);
+        Self { rule, ignores_merges: false, adds_bos: false, has_bos: true }
+    }
+
+    const fn ignoring_merges(self) -> Self {
+        Self { ignores_merges: true, ..self }
+    }
+
+    const fn adding_bos(self) -> Self {
+        Self { adds_bos: true, ..self }
+    }
+
+    const fn without_bos(self) -> Self {
+        Self { has_bos: false, ..self }
     }
 }
+
+const UNLIMITED: usize = usize::MAX;
+
+const DEFAULT: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::default_signs, UNLIMITED),
+    SplitStep::Gpt2,
+    SplitStep::Runs(rule::numbers, UNLIMITED),
+    SplitStep::DigitTriples,
+]);
+const GPT2: PreTokenizer = PreTokenizer::new(&[SplitStep::Gpt2]);
+const STARCODER: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Runs(rule::numbers, 1), SplitStep::Gpt2]);
+const FALCON: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::falcon_signs, UNLIMITED),
+    SplitStep::Gpt2,
+    SplitStep::DigitTriples,
+]);
+const LLAMA3: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 3 })]);
+const QWEN2: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 1 })]);
+const QWEN35: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cl100k(Cl100kRule { letters: LETTER | MARK, max_digits: 1 })]);
+const LAGUNA: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::line_feeds, UNLIMITED),
+    SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 1 }),
+]);
+const GPT4O: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 3, contractions: true })]);
+const TEKKEN: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 1, contractions: false })]);
+const DEEPSEEK_LLM: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::breaks, 1),
+    SplitStep::RunsWithSpace(rule::deepseek_letters),
+    SplitStep::RunsWithSpace(rule::deepseek_signs),
+    SplitStep::TrailingSpace,
+    SplitStep::Runs(rule::asian, UNLIMITED),
+    SplitStep::Runs(rule::numbers, UNLIMITED),
+]);
+const DEEPSEEK_CODER: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::breaks, 1),
+    SplitStep::RunsWithSpace(rule::letters),
+    SplitStep::RunsWithSpace(rule::punctuation),
+    SplitStep::Runs(rule::asian, UNLIMITED),
+    SplitStep::Runs(rule::numbers, 1),
+]);
+const DEEPSEEK3: PreTokenizer = PreTokenizer::new(&[
+    SplitStep::Runs(rule::numbers, 3),
+    SplitStep::Runs(rule::han_and_kana, UNLIMITED),
+    SplitStep::DeepSeek3,
+]);

@@ -1,19 +1,19 @@
-//! What each rule makes of texts that show where they differ, and that no text is lost.
+//! The words that each rule finds in texts on which the rules differ, and the completeness of all splits.
 
 use proptest::prelude::*;
 
 use super::*;
 
-fn pieces<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
-    let mut pieces = Vec::new();
-    let rule = pre_of(name).unwrap().rule;
-    rule.split(text.as_bytes(), &mut |start, end| pieces.push(&text[start..end]));
-    pieces
+fn words<'t>(name: &str, text: &'t str) -> Vec<&'t str> {
+    let mut words = Vec::new();
+    let rule = PreTokenizer::by_name(name).unwrap().rule;
+    rule.split(text.as_bytes(), &mut |start, end| words.push(&text[start..end]));
+    words
 }
 
 #[track_caller]
 fn check(name: &str, text: &str, expect: &[&str]) {
-    assert_eq!(pieces(name, text), expect, "{name}");
+    assert_eq!(words(name, text), expect, "{name}");
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn gpt2_keeps_digits_and_white_space_together() {
 }
 
 #[test]
-fn llama3_ends_signs_with_line_breaks() {
+fn llama3_appends_line_breaks_to_signs() {
     check("llama-bpe", "I'LL go", &["I", "'LL", " go"]);
     check("llama-bpe", "1234567", &["123", "456", "7"]);
     check("llama-bpe", "if x {\n\n  y}", &["if", " x", " {\n\n", " ", " y", "}"]);
@@ -39,7 +39,7 @@ fn llama3_ends_signs_with_line_breaks() {
 }
 
 #[test]
-fn qwen_takes_digits_one_by_one_and_its_newest_takes_marks_into_words() {
+fn qwen_splits_digits_and_qwen35_keeps_marks_in_words() {
     check("qwen2", "v12", &["v", "1", "2"]);
     check("qwen2", "e\u{301}\u{301}t", &["e", "\u{301}\u{301}", "t"]);
     check("qwen35", "e\u{301}\u{301}t", &["e\u{301}\u{301}t"]);
@@ -47,7 +47,7 @@ fn qwen_takes_digits_one_by_one_and_its_newest_takes_marks_into_words() {
 }
 
 #[test]
-fn capitals_begin_words_where_case_counts() {
+fn cased_rules_begin_words_at_capitals() {
     check("gpt-4o", "HTMLParser isn't", &["HTMLParser", " isn't"]);
     check("gpt-4o", "fooBar FOO's", &["foo", "Bar", " FOO's"]);
     check("gpt-4o", "ÀBC", &["À", "BC"]);
@@ -56,7 +56,7 @@ fn capitals_begin_words_where_case_counts() {
 }
 
 #[test]
-fn starcoder_and_falcon_cut_numbers_first_or_last() {
+fn starcoder_and_falcon_split_numbers() {
     check("starcoder", "a 12", &["a", " ", "1", "2"]);
     check("falcon", "a 12345 b", &["a", " ", "123", "45", " b"]);
     check("falcon", "a$`b", &["a", "$`", "b"]);
@@ -64,10 +64,10 @@ fn starcoder_and_falcon_cut_numbers_first_or_last() {
 }
 
 #[test]
-fn deepseek_cuts_by_script() {
+fn deepseek_splits_by_script() {
     check("deepseek-llm", "a b1  ", &["a", " b", "1", "  "]);
     check("deepseek-llm", "\n\na", &["\n", "\n", "a"]);
-    // What the rule calls signs has the ASCII letters in it.
+    // The rule's signs include the ASCII letters.
     check("deepseek-llm", "   über中文12", &["  ", " ü", "ber", "中文", "12"]);
     check("deepseek-coder", "x = 12;", &["x", " = ", "1", "2", ";"]);
     check("deepseek-v3", "x2345=(name)", &["x", "234", "5", "=(", "name", ")"]);
@@ -77,9 +77,9 @@ fn deepseek_cuts_by_script() {
 }
 
 #[test]
-fn an_unknown_name_has_no_rule() {
-    assert!(pre_of("kimi-k2").is_none());
-    assert!(pre_of("LLAMA-BPE").is_none());
+fn unknown_name_has_no_rule() {
+    assert!(PreTokenizer::by_name("kimi-k2").is_none());
+    assert!(PreTokenizer::by_name("LLAMA-BPE").is_none());
 }
 
 const NAMES: &[&str] = &[
@@ -100,21 +100,21 @@ const NAMES: &[&str] = &[
 
 proptest! {
     #[test]
-    fn the_words_of_a_text_are_the_text(
+    fn concatenated_words_are_the_text(
         text in prop_oneof![any::<String>(), "[ a-cA-C0-9'\\n\\r\\t.$é中\u{301}\u{3000}]{0,60}"],
     ) {
         for name in NAMES {
-            let pieces = pieces(name, &text);
-            prop_assert_eq!(pieces.concat(), text.as_str(), "{}", name);
-            prop_assert!(pieces.iter().all(|piece| !piece.is_empty()));
+            let words = words(name, &text);
+            prop_assert_eq!(words.concat(), text.as_str(), "{}", name);
+            prop_assert!(words.iter().all(|word| !word.is_empty()));
         }
     }
 
     #[test]
-    fn bytes_that_are_no_text_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn invalid_utf8_is_split_completely(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
         for name in NAMES {
             let mut end = 0;
-            pre_of(name).unwrap().rule.split(&bytes, &mut |start, next| {
+            PreTokenizer::by_name(name).unwrap().rule.split(&bytes, &mut |start, next| {
                 assert_eq!(start, end);
                 end = next;
             });

@@ -1,26 +1,23 @@
-//! Learning a template: conversations of texts that are found again in the prompt that the server makes of them.
+//! Learning a template from rendered probes: conversations whose texts are found again in the server's prompts.
 //!
-//! What is learned is held against longer conversations with awkward texts; what does not give them byte for byte and
-//! token for token is not used. Pure.
+//! A learned template is checked against longer conversations with texts that are difficult for tokenizers. It is used
+//! only if it reproduces their prompts byte for byte and token for token.
+//! Must not know how prompts are rendered.
 
 use ollm_protocol::content::{ContextFunction, ContextMessage, ContextToolCall, Role};
 use serde_json::{Value, json};
 
-use super::arguments::ArgumentForm;
-use super::call::CallForm;
-use super::json::JsonStyle;
-use super::seam::Seam;
-use super::trim::{Trim, Trims};
-use super::{Place, Template};
-use crate::tokens::Tokenizer;
+use super::calls::{ArgumentForm, CallForm, JsonStyle};
+use super::{Neighbor, RoleTrims, Seam, Template, Trim};
+use crate::tokens::tokenizer::Tokenizer;
 
-/// The texts that are looked for; no template holds them.
-const MARKS: [&str; 6] =
+/// Texts that are searched for in prompts; no template contains them.
+const MARKERS: [&str; 6] =
     ["zqtextzero", "zqtextone", "zqtexttwo", "zqtextthree", "zqtextfour", "zqtextfive"];
-/// The names of the tools that are called.
-const NAMES: [&str; 2] = ["zqnameone", "zqnametwo"];
-/// Texts that tokenizers and templates treat in special ways, for the checks.
-const AWKWARD: [&str; 6] = [
+/// Names of called tools that are searched for in prompts.
+const TOOLS: [&str; 2] = ["zqnameone", "zqnametwo"];
+/// Texts for checks that tokenizers and templates treat in special ways.
+const DIFFICULT: [&str; 6] = [
     "It's done. \n",
     "\n\n  12345 items...\n\n",
     " fn main() {\n\tlet x = \"é字\";\n}",
@@ -28,133 +25,246 @@ const AWKWARD: [&str; 6] = [
     "  two  spaces  ",
     "x",
 ];
-/// Probes of plain conversations; those of tools follow.
-const N_PLAIN: usize = 6;
 
-/// The conversations to render, in the order in which [`learn`] takes the prompts.
+// The positions of the probes. Probes whose names begin with CHECK are used only for checks.
+const USER: usize = 0;
+const SYSTEM: usize = 1;
+const ASSISTANT_LAST: usize = 2;
+const CHECK_SYSTEM: usize = 3;
+const CHECK: usize = 4;
+const NO_SYSTEM: usize = 5;
+const ONE_CALL: usize = 6;
+const TWO_CALLS: usize = 7;
+const RESULT_LAST: usize = 8;
+const CHECK_TWO_CALLS: usize = 9;
+const CHECK_CALL_AFTER_TEXT: usize = 10;
+const CHECK_SINGLE_CALLS: usize = 11;
+
+/// Returns the conversations to render, in the order in which [`learn`] expects the prompts.
 pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
     use Role::{Assistant as A, System as S, Tool as T, User as U};
-    let marked = |roles: &[Role], first: usize| {
-        let texts = MARKS[first..].iter();
-        roles.iter().zip(texts).map(|(role, text)| message(*role, text)).collect::<Vec<_>>()
+    let conversation = |roles: &[Role], texts: &[&str]| -> Vec<ContextMessage> {
+        let texts = texts.iter().cycle();
+        roles.iter().zip(texts).map(|(role, text)| message(*role, text)).collect()
     };
-    let awkward = |roles: &[Role]| {
-        let texts = AWKWARD.iter().cycle();
-        roles.iter().zip(texts).map(|(role, text)| message(*role, text)).collect::<Vec<_>>()
-    };
-    let mut all = vec![
+    let marked = |roles: &[Role], first: usize| conversation(roles, &MARKERS[first..]);
+    let difficult = |roles: &[Role]| conversation(roles, &DIFFICULT);
+    let mut probes = vec![
         marked(&[U], 1),
         marked(&[S, U, A, U], 0),
         marked(&[U, A], 1),
-        awkward(&[S, U, A, U, A, U, A, U]),
-        awkward(&[U, A, U, A, U]),
+        difficult(&[S, U, A, U, A, U, A, U]),
+        difficult(&[U, A, U, A, U]),
         marked(&[U, A, U], 1),
     ];
     if !with_calls {
-        return all;
+        return probes;
     }
     let mut one = marked(&[U, A, T, A, U], 1);
-    one[1] = calling("", &[arguments()]);
+    one[1] = call_message("", &[marked_arguments()]);
     let mut two = marked(&[U, A, T, T, U], 1);
-    two[1] = calling(MARKS[2], &[arguments(), arguments()]);
-    let mut last = marked(&[U, A, T], 1);
-    last[1] = calling("", &[arguments()]);
-    let mut check = awkward(&[S, U, A, T, T, A, U, A, T]);
-    check[2] = calling("", &[json!({}), json!({ "b": "x\ny", "a": [1, -2, null] })]);
-    check[7] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
-    let mut texts = awkward(&[U, A, T, U]);
-    texts[1] = calling("Let me see.", &[json!({ "path": "é" })]);
-    let mut single = awkward(&[S, U, A, T, A, U, A, T]);
-    single[2] = calling("", &[json!({ "b": "x\ny", "a": [1, -2, null] })]);
-    single[6] = calling("", &[json!({ "path": "src/<a> & b.rs", "ok": true })]);
-    // A template that writes ids, or the names of tools beside their results, is one that is not understood.
-    for message in check.iter_mut().chain(&mut texts).chain(&mut single) {
+    two[1] = call_message(MARKERS[2], &[marked_arguments(), marked_arguments()]);
+    let mut result_last = marked(&[U, A, T], 1);
+    result_last[1] = call_message("", &[marked_arguments()]);
+    let list = json!({ "b": "x\ny", "a": [1, -2, null] });
+    let path = json!({ "path": "src/<a> & b.rs", "ok": true });
+    let mut check_two = difficult(&[S, U, A, T, T, A, U, A, T]);
+    check_two[2] = call_message("", &[json!({}), list.clone()]);
+    check_two[7] = call_message("", std::slice::from_ref(&path));
+    let mut check_after_text = difficult(&[U, A, T, U]);
+    check_after_text[1] = call_message("Let me see.", &[json!({ "path": "é" })]);
+    let mut check_single = difficult(&[S, U, A, T, A, U, A, T]);
+    check_single[2] = call_message("", &[list]);
+    check_single[6] = call_message("", &[path]);
+    // Other ids and names than in the marked probes, so that a template that writes them fails the checks.
+    let checks = check_two.iter_mut().chain(&mut check_after_text).chain(&mut check_single);
+    for message in checks {
         message.tool_calls.iter_mut().for_each(|call| call.id.make_ascii_uppercase());
         message.tool_call_id.iter_mut().for_each(|id| id.make_ascii_uppercase());
-        message.tool_name.iter_mut().for_each(|name| NAMES[1].clone_into(name));
+        message.tool_name.iter_mut().for_each(|name| TOOLS[1].clone_into(name));
     }
-    all.extend([one, two, last, check, texts, single]);
-    all
+    probes.extend([one, two, result_last, check_two, check_after_text, check_single]);
+    probes
 }
 
-/// Learns a template from the prompts that the server made of the probes; `None` where it is not understood.
+/// Learns a template from the prompts that the server rendered of the probes; `None` if it is not understood.
+///
+/// A missing prompt (`None`) is a probe that the server refused.
 pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option<Template> {
-    let probes = probes(prompts.len() > N_PLAIN);
-    // Where a system message is written depends on the place of others in some templates.
-    let template = plain_form(tokenizer, &probes, prompts, (1, &[3, 4]))
-        .or_else(|| plain_form(tokenizer, &probes, prompts, (5, &[4])))?;
-    let calling = with_calls(tokenizer, &template, &probes, prompts);
-    Some(calling.unwrap_or(template))
+    let learner = Learner { tokenizer, probes: probes(prompts.len() > ONE_CALL), prompts };
+    // Some templates move the system message, so conversations without one are tried separately.
+    let template = learner
+        .without_calls(SYSTEM, &[CHECK_SYSTEM, CHECK])
+        .or_else(|| learner.without_calls(NO_SYSTEM, &[CHECK]))?;
+    let with_calls = learner.with_calls(&template);
+    Some(with_calls.unwrap_or(template))
 }
 
-/// The template of conversations without tools, learned from one probe and held against others.
-fn plain_form(
-    tokenizer: &Tokenizer,
-    probes: &[Vec<ContextMessage>],
-    prompts: &[Option<String>],
-    (shown, checks): (usize, &[usize]),
-) -> Option<Template> {
-    let prompt = |at: usize| prompts.get(at)?.as_deref();
-    let mut plain = Learner { tokenizer, seams: Vec::new() };
-    plain.take(&probes[shown], prompt(shown)?, None)?;
-    plain.take(&probes[0], prompt(0)?, None)?;
-    // A conversation that ends with the model's own words may be continued, or be refused.
-    let before = plain.seams.len();
-    if prompt(2).and_then(|prompt| plain.take(&probes[2], prompt, None)).is_none() {
-        plain.seams.truncate(before);
+/// The probes with their prompts.
+struct Learner<'a> {
+    tokenizer: &'a Tokenizer,
+    probes: Vec<Vec<ContextMessage>>,
+    prompts: &'a [Option<String>],
+}
+
+/// The seams found so far.
+type Seams = Vec<(Neighbor, Neighbor, Seam)>;
+
+impl Learner<'_> {
+    fn prompt(&self, probe: usize) -> Option<&str> {
+        self.prompts.get(probe)?.as_deref()
     }
-    let template =
-        Template { seams: plain.seams, calls: None, results: None, trims: Trims::default() };
-    Trims::plain().map(|trims| Template { trims, ..template.clone() }).find(|template| {
-        checks.iter().all(|at| {
-            prompt(*at).is_some_and(|prompt| gives(template, tokenizer, &probes[*at], prompt))
-        })
+
+    /// Learns conversations without tools from one probe, and checks the template against others.
+    fn without_calls(&self, probe: usize, checks: &[usize]) -> Option<Template> {
+        let mut seams = Vec::new();
+        self.add_seams(probe, None, &mut seams)?;
+        self.add_seams(USER, None, &mut seams)?;
+        // The server may refuse a conversation that ends with the model's message, or continue that message.
+        let n_seams = seams.len();
+        if self.add_seams(ASSISTANT_LAST, None, &mut seams).is_none() {
+            seams.truncate(n_seams);
+        }
+        let template = Template { seams, calls: None, results: None, trims: RoleTrims::default() };
+        RoleTrims::without_tools()
+            .map(|trims| Template { trims, ..template.clone() })
+            .find(|template| checks.iter().all(|check| self.is_reproduced(template, *check)))
+    }
+
+    /// Extends a template by tool calls and results, if they are understood.
+    fn with_calls(&self, template: &Template) -> Option<Template> {
+        let prompt = self.prompt(ONE_CALL)?;
+        let forms = ArgumentForm::candidates(prompt, TOOLS[0], &marked_arguments());
+        forms.iter().find_map(|(form, text)| self.with_arguments(template, form, text))
+    }
+
+    /// Extends a template by calls whose arguments have a form; `text` is their text in the prompts.
+    fn with_arguments(
+        &self,
+        template: &Template,
+        form: &ArgumentForm,
+        text: &str,
+    ) -> Option<Template> {
+        let several = self.with_call_form(template, form, text, true);
+        let single = || self.with_call_form(template, form, text, false);
+        let checked = |template: &Template, check: usize| {
+            result_forms(template, form.style()).find(|found| self.is_reproduced(found, check))
+        };
+        // A model that makes single calls only refuses conversations with two.
+        let mut found = several
+            .and_then(|template| checked(&template, CHECK_TWO_CALLS))
+            .or_else(|| checked(&single()?, CHECK_SINGLE_CALLS))?;
+        if !self.is_reproduced(&found, CHECK_CALL_AFTER_TEXT)
+            && let Some(calls) = &mut found.calls
+        {
+            calls.open_behind_text = None;
+        }
+        Some(found)
+    }
+
+    /// Reads the form and the seams of calls from the probes, with several calls in one message or with single calls.
+    fn with_call_form(
+        &self,
+        template: &Template,
+        form: &ArgumentForm,
+        arguments: &str,
+        with_several: bool,
+    ) -> Option<Template> {
+        let one_call = [MARKERS[1], TOOLS[0], arguments, MARKERS[3]];
+        let pieces = split_at(self.prompt(ONE_CALL)?, &one_call)?;
+        let to_assistant = template.seam(Neighbor::User, Neighbor::Assistant)?.text();
+        let mut calls = CallForm {
+            open: pieces[1].strip_prefix(&to_assistant)?.to_owned(),
+            open_behind_text: None,
+            middle: pieces[2].to_owned(),
+            between: None,
+            arguments: form.clone(),
+        };
+        if with_several {
+            let prompt = self.prompt(TWO_CALLS)?;
+            let two_calls = [MARKERS[1], TOOLS[0], arguments, TOOLS[1], arguments, MARKERS[3]];
+            let mut after_text = two_calls.to_vec();
+            after_text.insert(1, MARKERS[2]);
+            if let Some(pieces) = split_at(prompt, &after_text) {
+                calls.open_behind_text = Some(pieces[2].to_owned());
+                calls.between = Some(pieces[4].to_owned());
+            } else {
+                calls.between = split_at(prompt, &two_calls).map(|pieces| pieces[3].to_owned());
+            }
+        }
+        let mut seams = template.seams.clone();
+        for probe in [ONE_CALL, TWO_CALLS, RESULT_LAST] {
+            if with_several || probe != TWO_CALLS {
+                self.add_seams(probe, Some(arguments), &mut seams)?;
+            }
+        }
+        Some(Template { seams, calls: Some(calls), results: None, trims: template.trims })
+    }
+
+    /// Adds the seams of a probe; `None` if its prompt is missing or contradicts a known seam.
+    fn add_seams(&self, probe: usize, arguments: Option<&str>, seams: &mut Seams) -> Option<()> {
+        let mut rest = self.prompt(probe)?;
+        let mut before = Neighbor::Start;
+        for message in &self.probes[probe] {
+            let kind = Neighbor::of(message);
+            let end = if kind == Neighbor::Calls {
+                // The text before the calls belongs to the form of calls.
+                end_of_calls(rest, message, arguments?)?
+            } else {
+                let start = rest.find(&message.content)?;
+                self.add_seam(before, kind, &rest[..start], seams)?;
+                start + message.content.len()
+            };
+            rest = &rest[end..];
+            before = kind;
+        }
+        self.add_seam(before, Neighbor::End, rest, seams)
+    }
+
+    fn add_seam(
+        &self,
+        before: Neighbor,
+        after: Neighbor,
+        text: &str,
+        seams: &mut Seams,
+    ) -> Option<()> {
+        let known = seams.iter().find(|(a, b, _)| (*a, *b) == (before, after));
+        if let Some((.., known)) = known {
+            return (known.text() == text).then_some(());
+        }
+        let seam = match (before, after) {
+            (Neighbor::Start, _) => Seam::start(self.tokenizer, text)?,
+            (_, Neighbor::End) => Seam::end(text),
+            _ => Seam::between(self.tokenizer, text)?,
+        };
+        seams.push((before, after, seam));
+        Some(())
+    }
+
+    /// Returns whether a template reproduces the prompt of a probe byte for byte and token for token.
+    fn is_reproduced(&self, template: &Template, probe: usize) -> bool {
+        let chunks = template.chunks(&self.probes[probe]);
+        let (Some(prompt), Some(chunks)) = (self.prompt(probe), chunks) else { return false };
+        let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
+        let counts = chunks
+            .iter()
+            .map(|chunk| i64::from(self.tokenizer.count(&chunk.text)) + i64::from(chunk.extra));
+        text == prompt && counts.sum::<i64>() == i64::from(self.tokenizer.count_prompt(prompt))
+    }
+}
+
+/// Returns the end of the last arguments of a message with calls.
+fn end_of_calls(prompt: &str, message: &ContextMessage, arguments: &str) -> Option<usize> {
+    message.tool_calls.iter().try_fold(0, |end, call| {
+        let name = end + prompt[end..].find(&call.function.name)?;
+        Some(name + prompt[name..].find(arguments)? + arguments.len())
     })
 }
 
-/// The template with what it makes of calls and results, where that holds.
-fn with_calls(
-    tokenizer: &Tokenizer,
-    plain: &Template,
-    probes: &[Vec<ContextMessage>],
-    prompts: &[Option<String>],
-) -> Option<Template> {
-    let prompt = prompts.get(N_PLAIN)?.as_deref()?;
-    let forms = ArgumentForm::shown(prompt, NAMES[0], &arguments());
-    forms.iter().find_map(|shown| with_arguments(tokenizer, plain, probes, prompts, shown))
-}
-
-/// The same where the arguments of calls have a given form, beside which stands how a prompt shows them.
-fn with_arguments(
-    tokenizer: &Tokenizer,
-    plain: &Template,
-    probes: &[Vec<ContextMessage>],
-    prompts: &[Option<String>],
-    shown: &(ArgumentForm, String),
-) -> Option<Template> {
-    let style = shown.0.style();
-    let holds = |template: &Template, at: usize| {
-        let prompt = prompts.get(N_PLAIN + at).and_then(Option::as_deref);
-        prompt.is_some_and(|prompt| gives(template, tokenizer, &probes[N_PLAIN + at], prompt))
-    };
-    let several = calling_form(tokenizer, plain, probes, prompts, shown, true);
-    let single = || calling_form(tokenizer, plain, probes, prompts, shown, false);
-    // A model that makes one call at a time refuses conversations with two.
-    let mut found = several
-        .and_then(|template| result_forms(&template, style).find(|template| holds(template, 3)))
-        .or_else(|| result_forms(&single()?, style).find(|template| holds(template, 5)))?;
-    if !holds(&found, 4)
-        && let Some(form) = &mut found.calls
-    {
-        form.open_behind_text = None;
-    }
-    Some(found)
-}
-
-/// A template with each way in which results of tools may be written.
+/// Returns a template with each form that the results of tools may have.
 fn result_forms(template: &Template, style: JsonStyle) -> impl Iterator<Item = Template> {
     let trimmed = Trim::ALL
-        .map(|tool| Template { trims: Trims { tool, ..template.trims }, ..template.clone() });
+        .map(|tool| Template { trims: RoleTrims { tool, ..template.trims }, ..template.clone() });
     trimmed.into_iter().flat_map(move |template| {
         [
             Template { results: None, ..template.clone() },
@@ -163,140 +273,29 @@ fn result_forms(template: &Template, style: JsonStyle) -> impl Iterator<Item = T
     })
 }
 
-/// What the probes show of calls, with several calls in one message or without.
-fn calling_form(
-    tokenizer: &Tokenizer,
-    plain: &Template,
-    probes: &[Vec<ContextMessage>],
-    prompts: &[Option<String>],
-    (arguments, args): &(ArgumentForm, String),
-    with_several: bool,
-) -> Option<Template> {
-    let prompt = |at: usize| prompts.get(N_PLAIN + at)?.as_deref();
-    let pieces = cut(prompt(0)?, &[MARKS[1], NAMES[0], args, MARKS[3]])?;
-    let to_assistant = plain.seam(Place::User, Place::Assistant)?.text();
-    let open = pieces[1].strip_prefix(&to_assistant)?.to_owned();
-    let mut form = CallForm {
-        open,
-        open_behind_text: None,
-        middle: pieces[2].clone(),
-        between: None,
-        arguments: arguments.clone(),
-    };
-    if with_several {
-        let two = [MARKS[1], NAMES[0], args, NAMES[1], args, MARKS[3]];
-        let behind = [MARKS[1], MARKS[2], NAMES[0], args, NAMES[1], args, MARKS[3]];
-        if let Some(pieces) = cut(prompt(1)?, &behind) {
-            form.open_behind_text = Some(pieces[2].clone());
-            form.between = Some(pieces[4].clone());
-        } else {
-            form.between = cut(prompt(1)?, &two).map(|pieces| pieces[3].clone());
-        }
-    }
-    let mut learner = Learner { tokenizer, seams: plain.seams.clone() };
-    for at in (0..3).filter(|at| with_several || *at != 1) {
-        learner.take(&probes[N_PLAIN + at], prompt(at)?, Some(args))?;
-    }
-    let calls = Some(form);
-    Some(Template { seams: learner.seams, calls, results: None, trims: plain.trims })
-}
-
-/// Whether a template gives a prompt to the byte and to the token.
-fn gives(
-    template: &Template,
-    tokenizer: &Tokenizer,
-    messages: &[ContextMessage],
-    prompt: &str,
-) -> bool {
-    let Some(chunks) = template.chunks(messages) else { return false };
-    let text: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
-    if text != prompt {
-        return false;
-    }
-    let counts =
-        chunks.iter().map(|chunk| i64::from(tokenizer.count(&chunk.text)) + i64::from(chunk.extra));
-    counts.sum::<i64>() == i64::from(whole(tokenizer, prompt))
-}
-
-/// Tokens of a whole prompt, as the engine counts it.
-pub(in crate::tokens) fn whole(tokenizer: &Tokenizer, prompt: &str) -> u32 {
-    let begins = tokenizer.ids_with("", true).first() == tokenizer.ids(prompt).first();
-    tokenizer.count_with(prompt, !begins)
-}
-
-/// The seams as they become known.
-struct Learner<'t> {
-    tokenizer: &'t Tokenizer,
-    seams: Vec<(Place, Place, Seam)>,
-}
-
-impl Learner<'_> {
-    /// Takes what stands between the messages of one probe; `None` where it contradicts what is known.
-    fn take(&mut self, probe: &[ContextMessage], prompt: &str, args: Option<&str>) -> Option<()> {
-        let mut rest = prompt;
-        let mut before = Place::Start;
-        for message in probe {
-            let place = Place::of(message);
-            // A message with calls begins with its seam's text and ends with its last arguments.
-            let (start, end) = if place == Place::Calls {
-                let args = args?;
-                let mut end = 0;
-                for call in &message.tool_calls {
-                    let name = end + rest[end..].find(&call.function.name)?;
-                    end = name + rest[name..].find(args)? + args.len();
-                }
-                (None, end)
-            } else {
-                let start = rest.find(&message.content)?;
-                (Some(start), start + message.content.len())
-            };
-            if let Some(start) = start {
-                self.note(before, place, &rest[..start])?;
-            }
-            rest = &rest[end..];
-            before = place;
-        }
-        self.note(before, Place::End, rest)
-    }
-
-    fn note(&mut self, before: Place, after: Place, text: &str) -> Option<()> {
-        let known = self.seams.iter().find(|(a, b, _)| (*a, *b) == (before, after));
-        if let Some((.., known)) = known {
-            return (known.text() == text).then_some(());
-        }
-        let seam = match (before, after) {
-            (Place::Start, _) => Seam::start(self.tokenizer, text)?,
-            (_, Place::End) => Seam::end(text),
-            _ => Seam::between(self.tokenizer, text)?,
-        };
-        self.seams.push((before, after, seam));
-        Some(())
-    }
-}
-
-/// The pieces of a text before, between and behind some marks, which stand in it in this order.
-fn cut(text: &str, marks: &[&str]) -> Option<Vec<String>> {
+/// Returns the pieces of a text before, between and after some parts, which it must contain in this order.
+fn split_at<'t>(text: &'t str, parts: &[&str]) -> Option<Vec<&'t str>> {
     let mut pieces = Vec::new();
     let mut rest = text;
-    for mark in marks {
-        let (piece, after) = rest.split_once(mark)?;
-        pieces.push(piece.to_owned());
+    for part in parts {
+        let (piece, after) = rest.split_once(part)?;
+        pieces.push(piece);
         rest = after;
     }
-    pieces.push(rest.to_owned());
+    pieces.push(rest);
     Some(pieces)
 }
 
-/// Arguments by which a form shows itself.
-fn arguments() -> Value {
+/// Returns arguments by whose text every argument form can be recognized.
+fn marked_arguments() -> Value {
     json!({ "zqkey": "a<b>&c é", "aqkey": [1, { "d": null, "c": true }, "<"] })
 }
 
-fn calling(text: &str, arguments: &[Value]) -> ContextMessage {
+fn call_message(text: &str, arguments: &[Value]) -> ContextMessage {
     let call = |(at, arguments): (usize, &Value)| ContextToolCall {
         id: call_id(at),
         function: ContextFunction {
-            name: NAMES[at % NAMES.len()].to_owned(),
+            name: TOOLS[at % TOOLS.len()].to_owned(),
             arguments: arguments.clone(),
         },
     };
@@ -304,7 +303,7 @@ fn calling(text: &str, arguments: &[Value]) -> ContextMessage {
     ContextMessage { tool_calls, ..message(Role::Assistant, text) }
 }
 
-/// Nine letters and digits: templates of the Mistral family refuse a conversation with any other id.
+/// Returns an id of nine letters and digits, because templates of the Mistral family refuse other ids.
 fn call_id(at: usize) -> String {
     format!("callno{at:03}")
 }
@@ -315,7 +314,7 @@ fn message(role: Role, content: &str) -> ContextMessage {
         role,
         content: content.to_owned(),
         tool_calls: Vec::new(),
-        tool_name: is_tool.then(|| NAMES[0].to_owned()),
+        tool_name: is_tool.then(|| TOOLS[0].to_owned()),
         tool_call_id: is_tool.then(|| call_id(0)),
         images: Vec::new(),
     }

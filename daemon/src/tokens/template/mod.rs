@@ -1,50 +1,61 @@
-//! What a chat template puts around messages, so that a conversation is counted without asking the server.
+//! A chat template, reduced to what counting needs: the text that it puts around and between messages.
 //!
-//! A template is known by its seams: the text between two neighbors, by who they are. It is learned from rendered
-//! probes (`learn`), and each seam is divided where counting its two sides apart changes nothing (`seam`).
+//! A template is a list of seams, one for each pair of neighboring message kinds. Each seam is divided at a position
+//! where the tokens of both sides can be counted separately. `learn` derives a template from rendered probes.
+//! Must not know how prompts are rendered or where templates are stored.
 //!
-//! Must not know how prompts are rendered or where templates are kept. **Invariant**: the texts of the chunks of a
-//! conversation, one after the other, are the prompt that the server renders.
+//! **Invariant**: the concatenated chunks of a conversation are the prompt that the server renders.
 
-mod arguments;
-mod call;
-mod json;
-mod learn;
-mod seam;
+pub(super) mod calls;
+pub(super) mod learn;
 #[cfg(test)]
 mod tests;
-mod trim;
 
 use std::borrow::Cow;
 
 use ollm_protocol::content::{ContextMessage, Role};
 use serde::{Deserialize, Serialize};
 
-use self::call::CallForm;
-use self::json::JsonStyle;
-pub(super) use self::learn::whole;
-pub(crate) use self::learn::{learn, probes};
-use self::seam::Seam;
-use self::trim::Trims;
+use self::calls::{CallForm, JsonStyle};
+use super::tokenizer::Tokenizer;
 
-/// One side of a seam.
+/// The rules by which messages become a prompt. Its serialized form is part of `vocab/models.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Template {
+    seams: Vec<(Neighbor, Neighbor, Seam)>,
+    /// The form of tool calls; `None` if it was not understood.
+    calls: Option<CallForm>,
+    /// The style of tool results that are written as JSON strings without quotes; `None` if they are written verbatim.
+    results: Option<JsonStyle>,
+    /// The white space that is trimmed from texts.
+    trims: RoleTrims,
+}
+
+/// A message kind, or an end of the conversation, on one side of a seam.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) enum Place {
-    /// Before the first message.
+pub(super) enum Neighbor {
+    /// The start of the prompt.
     Start,
     System,
     User,
     Assistant,
-    /// An assistant message that calls tools.
+    /// An assistant message with tool calls.
     Calls,
     Tool,
-    /// After the last message, where the model goes on.
+    /// The end of the prompt, where the model's answer begins.
     End,
 }
 
-impl Place {
-    /// Where a message stands.
+/// A piece of a prompt that is counted separately.
+pub(super) struct PromptChunk {
+    pub(super) text: String,
+    /// Tokens to add to the count of the text.
+    pub(super) extra: i32,
+}
+
+impl Neighbor {
+    /// Returns the kind of a message.
     pub(super) const fn of(message: &ContextMessage) -> Self {
         match message.role {
             Role::System => Self::System,
@@ -55,8 +66,8 @@ impl Place {
         }
     }
 
-    /// Who mostly stands before and after it.
-    pub(super) const fn neighbors(self) -> (Self, Self) {
+    /// Returns the kinds that usually precede and follow this one.
+    pub(super) const fn usual_neighbors(self) -> (Self, Self) {
         match self {
             Self::Start | Self::System => (Self::Start, Self::User),
             Self::User => (Self::Assistant, Self::Assistant),
@@ -67,51 +78,46 @@ impl Place {
     }
 }
 
-/// A piece of a prompt that is counted by itself.
-pub(super) struct Chunk {
-    /// Its text.
-    pub(super) text: String,
-    /// What counting it by itself misses.
-    pub(super) extra: i32,
-}
-
-/// How messages become a prompt. Its serialized form is that of `vocab/models.json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Template {
-    seams: Vec<(Place, Place, Seam)>,
-    /// How calls are written; absent where that was not understood.
-    calls: Option<CallForm>,
-    /// How results of tools are written where that is as JSON, without their quotes; absent: as they are.
-    results: Option<JsonStyle>,
-    /// Which white space at the ends of texts is dropped.
-    trims: Trims,
-}
-
 impl Template {
-    pub(super) fn seam(&self, before: Place, after: Place) -> Option<&Seam> {
-        // A message that begins with calls is an assistant's message to what stands before it.
-        let after = if after == Place::Calls { Place::Assistant } else { after };
+    /// Returns the seam between two message kinds, if it is known.
+    pub(super) fn seam(&self, before: Neighbor, after: Neighbor) -> Option<&Seam> {
+        // Before its calls, a message with calls is written like any assistant message.
+        let after = if after == Neighbor::Calls { Neighbor::Assistant } else { after };
         self.seams.iter().find(|(a, b, _)| (*a, *b) == (before, after)).map(|(.., seam)| seam)
     }
 
-    /// A message with the sides of its seams; `None` where the template of such a message is not known.
+    /// Returns a message with its sides of the two seams, or `None` if the template does not cover it.
     pub(super) fn chunk(
         &self,
         message: &ContextMessage,
-        before: Place,
-        after: Place,
-    ) -> Option<Chunk> {
-        let place = Place::of(message);
-        let (first, last) = (self.seam(before, place)?, self.seam(place, after)?);
+        before: Neighbor,
+        after: Neighbor,
+    ) -> Option<PromptChunk> {
+        let kind = Neighbor::of(message);
+        let (first, last) = (self.seam(before, kind)?, self.seam(kind, after)?);
         if !message.images.is_empty() {
             return None;
         }
         let mut text = first.right.clone();
         text.push_str(&self.body(message)?);
         text.push_str(&last.left);
-        Some(Chunk { text, extra: first.extra })
+        Some(PromptChunk { text, extra: first.extra })
     }
 
+    /// Returns the whole prompt in chunks, or `None` if the template does not cover every message.
+    pub(super) fn chunks(&self, messages: &[ContextMessage]) -> Option<Vec<PromptChunk>> {
+        let kind_at = |at: usize| messages.get(at).map_or(Neighbor::End, Neighbor::of);
+        let mut before = Neighbor::Start;
+        let chunk = |(at, message): (usize, &ContextMessage)| {
+            let chunk = self.chunk(message, before, kind_at(at + 1));
+            before = Neighbor::of(message);
+            chunk
+        };
+        let chunks: Option<Vec<PromptChunk>> = messages.iter().enumerate().map(chunk).collect();
+        chunks.filter(|chunks| !chunks.is_empty())
+    }
+
+    /// Returns the text of a message as the template writes it.
     fn body<'m>(&self, message: &'m ContextMessage) -> Option<Cow<'m, str>> {
         let content = self.trims.of(message.role).apply(&message.content);
         if let (Role::Tool, Some(style)) = (message.role, self.results) {
@@ -122,22 +128,148 @@ impl Template {
         }
         Some(self.calls.as_ref()?.write(content, &message.tool_calls)?.into())
     }
+}
 
-    /// Whether every message of a conversation is understood.
-    pub(super) fn covers(&self, messages: &[ContextMessage]) -> bool {
-        self.chunks(messages).is_some()
+/// The white space that a template trims from the ends of a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Trim {
+    #[default]
+    None,
+    /// White space at both ends.
+    Both,
+    /// White space at the end.
+    End,
+    /// Line feeds at the beginning.
+    FirstBreaks,
+}
+
+impl Trim {
+    /// Every kind of trimming, the most common first.
+    const ALL: [Self; 4] = [Self::None, Self::Both, Self::End, Self::FirstBreaks];
+
+    fn apply(self, text: &str) -> &str {
+        match self {
+            Self::None => text,
+            Self::Both => text.trim(),
+            Self::End => text.trim_end(),
+            Self::FirstBreaks => text.trim_start_matches('\n'),
+        }
     }
+}
 
-    /// The prompt in pieces.
-    pub(super) fn chunks(&self, messages: &[ContextMessage]) -> Option<Vec<Chunk>> {
-        let place = |at: usize| messages.get(at).map_or(Place::End, Place::of);
-        let mut before = Place::Start;
-        let chunk = |(at, message): (usize, &ContextMessage)| {
-            let chunk = self.chunk(message, before, place(at + 1));
-            before = Place::of(message);
-            chunk
+/// The trimming of each role's texts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct RoleTrims {
+    system: Trim,
+    user: Trim,
+    assistant: Trim,
+    tool: Trim,
+}
+
+impl RoleTrims {
+    /// Returns every combination for conversations without tools.
+    fn without_tools() -> impl Iterator<Item = Self> {
+        let each = |make: fn(Self, Trim) -> Self| {
+            move |trims: Self| Trim::ALL.into_iter().map(move |trim| make(trims, trim))
         };
-        let chunks: Option<Vec<Chunk>> = messages.iter().enumerate().map(chunk).collect();
-        chunks.filter(|chunks| !chunks.is_empty())
+        Trim::ALL
+            .into_iter()
+            .map(|user| Self { user, ..Self::default() })
+            .flat_map(each(|trims, assistant| Self { assistant, ..trims }))
+            .flat_map(each(|trims, system| Self { system, ..trims }))
     }
+
+    const fn of(self, role: Role) -> Trim {
+        match role {
+            Role::System => self.system,
+            Role::User => self.user,
+            Role::Assistant => self.assistant,
+            Role::Tool => self.tool,
+        }
+    }
+}
+
+/// The text between two messages, divided into the parts that are counted with each of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seam {
+    /// The part that is counted with the message before it.
+    pub(super) left: String,
+    /// The part that is counted with the message after it.
+    pub(super) right: String,
+    /// The difference between the tokens of the whole and of the two sides.
+    pub(super) extra: i32,
+}
+
+/// Number of positions at each end of a long seam where a division is tried. The parts that belong to the neighbors
+/// are at the ends.
+const TRIED_AT_ENDS: usize = 96;
+/// Ends of messages that tokenizers tend to merge with the following text.
+const MESSAGE_ENDS: [&str; 9] = ["a", "a.", "a\n", "a. \n\n", "12", "字", "a  ", "{\"a\":1}", "\t"];
+/// Beginnings of messages that tokenizers tend to merge with the preceding text.
+const MESSAGE_STARTS: [&str; 9] = ["a", " a", "\na", ".", "12", "\n\n", "'s", "字", "  {"];
+
+impl Seam {
+    /// Divides the text between two messages; `None` if the sides cannot be counted separately at any position.
+    fn between(tokenizer: &Tokenizer, text: &str) -> Option<Self> {
+        let positions: Vec<usize> =
+            (0..=text.len()).filter(|at| text.is_char_boundary(*at)).collect();
+        let far = positions.len().saturating_sub(TRIED_AT_ENDS);
+        let tried =
+            positions.iter().enumerate().filter(|(at, _)| *at < TRIED_AT_ENDS || *at >= far);
+        let mut second_best = None;
+        for (_, at) in tried {
+            let (left, right) = text.split_at(*at);
+            match extra_tokens(tokenizer, left, right) {
+                Some(0) => return Some(Self::new(left, right, 0)),
+                Some(extra) => second_best = second_best.or(Some(Self::new(left, right, extra))),
+                None => {}
+            }
+        }
+        second_best
+    }
+
+    /// Creates the seam before the first message; `None` if the engine adds more than a BOS token.
+    fn start(tokenizer: &Tokenizer, text: &str) -> Option<Self> {
+        match tokenizer.ids_with("", true).as_slice() {
+            [] => Some(Self::new("", text, 0)),
+            // The engine adds BOS unless the text begins with it.
+            [bos] if tokenizer.adds_bos() => {
+                let has_bos = tokenizer.ids(text).first() == Some(bos);
+                Some(Self::new("", text, i32::from(!has_bos)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Creates the seam after the last message.
+    fn end(text: &str) -> Self {
+        Self::new(text, "", 0)
+    }
+
+    fn new(left: &str, right: &str, extra: i32) -> Self {
+        Self { left: left.to_owned(), right: right.to_owned(), extra }
+    }
+
+    fn text(&self) -> String {
+        format!("{}{}", self.left, self.right)
+    }
+}
+
+/// Returns by how many tokens the whole exceeds its two sides, or `None` if that depends on the neighbors.
+fn extra_tokens(tokenizer: &Tokenizer, left: &str, right: &str) -> Option<i32> {
+    let count = |text: &str| i64::from(tokenizer.count(text));
+    let mut common = None;
+    for end in MESSAGE_ENDS {
+        let before = format!("{end}{left}");
+        let n_before = count(&before);
+        for start in MESSAGE_STARTS {
+            let after = format!("{right}{start}");
+            let extra = count(&format!("{before}{after}")) - n_before - count(&after);
+            if *common.get_or_insert(extra) != extra {
+                return None;
+            }
+        }
+    }
+    i32::try_from(common?).ok()
 }

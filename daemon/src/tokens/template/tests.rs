@@ -1,4 +1,4 @@
-//! Templates as they are in use, learned from what they render.
+//! Templates as models use them, learned from the prompts that they render.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,11 +6,10 @@ use ollm_protocol::content::{ContextFunction, ContextToolCall};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::learn::whole;
-use super::trim::Trim;
+use super::learn::{learn, probes};
 use super::*;
 use crate::tokens::testing::vocabulary;
-use crate::tokens::{Counter, Engine, Exact, Tokenizer};
+use crate::tokens::{CachedTokenizer, Counter, ExactCounter, Tokenizer};
 
 type Render = fn(&[ContextMessage]) -> Option<String>;
 
@@ -31,7 +30,7 @@ fn chat_ml(messages: &[ContextMessage]) -> Option<String> {
     Some(prompt + "<|im_start|>assistant\n")
 }
 
-/// Turns without special tokens, so that their sides join with what is said.
+/// Turns without special tokens, whose ends merge with the texts of messages.
 fn plain_turns(messages: &[ContextMessage]) -> Option<String> {
     let turn = |message: &ContextMessage| match message.role {
         Role::System => format!("{}\n\n", message.content),
@@ -41,7 +40,7 @@ fn plain_turns(messages: &[ContextMessage]) -> Option<String> {
     Some(messages.iter().map(turn).collect::<String>() + "Assistant:")
 }
 
-/// The form of Llama 2.
+/// The template of Llama 2.
 fn instructions(messages: &[ContextMessage]) -> Option<String> {
     let mut prompt = String::new();
     let mut system = String::new();
@@ -67,7 +66,7 @@ fn trimming(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&trimmed.collect::<Vec<_>>())
 }
 
-/// Puts something before the last user message only, so that it moves with every turn.
+/// Inserts a text before the last user message only, so that it moves with every turn.
 fn moving(messages: &[ContextMessage]) -> Option<String> {
     let mut messages = messages.to_vec();
     let last = messages.iter().rposition(|message| message.role == Role::User)?;
@@ -75,7 +74,7 @@ fn moving(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&messages)
 }
 
-/// Puts the system message before the last user message.
+/// Inserts the system message before the last user message.
 fn late_system(messages: &[ContextMessage]) -> Option<String> {
     let mut messages = messages.to_vec();
     if messages[0].role == Role::System {
@@ -86,7 +85,7 @@ fn late_system(messages: &[ContextMessage]) -> Option<String> {
     plain_turns(&messages)
 }
 
-/// Drops other white space of each role.
+/// Trims the texts of each role differently.
 fn trimming_some(messages: &[ContextMessage]) -> Option<String> {
     let trimmed = messages.iter().cloned().map(|mut message| {
         let content = match message.role {
@@ -100,7 +99,7 @@ fn trimming_some(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&trimmed.collect::<Vec<_>>())
 }
 
-/// Writes the ids of calls, of which counts know nothing.
+/// Writes the ids of calls, which a template cannot cover.
 fn with_ids(messages: &[ContextMessage]) -> Option<String> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
@@ -111,7 +110,7 @@ fn with_ids(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&messages)
 }
 
-/// Tells calls and results as a server does that keeps arguments in maps, one call at a time.
+/// Writes single calls, with nested arguments in alphabetical order, and results as JSON.
 fn one_call(messages: &[ContextMessage]) -> Option<String> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
@@ -131,7 +130,7 @@ fn one_call(messages: &[ContextMessage]) -> Option<String> {
     chat_ml(&messages)
 }
 
-/// Tells arguments one after the other, as tags.
+/// Writes arguments as a list of tags.
 fn as_tags(messages: &[ContextMessage], flag: fn(bool) -> &'static str) -> Option<String> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
@@ -177,7 +176,7 @@ fn message(role: Role, content: &str) -> ContextMessage {
     }
 }
 
-/// Turns of a conversation, from texts.
+/// Returns a conversation of texts, which ends with a user message.
 fn conversation(has_system: bool, texts: &[String]) -> Vec<ContextMessage> {
     let roles = [Role::User, Role::Assistant].iter().cycle();
     let mut messages: Vec<_> = roles.zip(texts).map(|(role, text)| message(*role, text)).collect();
@@ -190,17 +189,25 @@ fn conversation(has_system: bool, texts: &[String]) -> Vec<ContextMessage> {
     messages
 }
 
+fn covers(template: &Template, messages: &[ContextMessage]) -> bool {
+    template.chunks(messages).is_some()
+}
+
 static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2")).unwrap());
 static LLAMA: LazyLock<Tokenizer> =
     LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm")).unwrap());
 
 fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
     let template = Some(Arc::new(learned(tokenizer, render).unwrap()));
-    let engine = Arc::new(Engine::new(Tokenizer::new(&vocabulary(name)).unwrap()));
-    Counter::exact(Exact { engine, plain: template.clone(), with_tools: template })
+    let tokenizer = Arc::new(CachedTokenizer::new(Tokenizer::new(&vocabulary(name)).unwrap()));
+    Counter::exact(ExactCounter {
+        tokenizer,
+        without_tools: template.clone(),
+        with_tools: template,
+    })
 }
 
-/// Counters with the prompts that they count.
+/// Counters with the functions that render the prompts that they count.
 static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(|| {
     let all: [(&str, &Tokenizer, Render); 5] = [
         ("gpt-2", &GPT2, chat_ml),
@@ -214,18 +221,18 @@ static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(||
 });
 
 #[test]
-fn what_is_not_understood_is_not_used() {
+fn template_that_is_not_understood_is_not_used() {
     assert_eq!(learned(&GPT2, moving), None);
     let template = learned(&GPT2, late_system).unwrap();
-    assert!(template.covers(&conversation(false, &["a".to_owned()])));
-    assert!(!template.covers(&conversation(true, &["a".to_owned()])));
+    assert!(covers(&template, &conversation(false, &["a".to_owned()])));
+    assert!(!covers(&template, &conversation(true, &["a".to_owned()])));
     assert_eq!(learned(&GPT2, |_| None), None);
     let template = learned(&GPT2, with_ids).unwrap();
     assert_eq!(template.calls, None);
     let template = learned(&GPT2, trimming).unwrap();
     assert!(template.calls.is_some());
     let both = Trim::Both;
-    assert_eq!(template.trims, Trims { system: both, user: both, assistant: both, tool: both });
+    assert_eq!(template.trims, RoleTrims { system: both, user: both, assistant: both, tool: both });
     let calls = learned(&GPT2, chat_ml).and_then(|template| template.calls);
     let calls = calls.unwrap();
     assert_eq!(calls.open, "\n<tool_call>\n{\"name\":\"");
@@ -234,12 +241,43 @@ fn what_is_not_understood_is_not_used() {
     assert_eq!(calls.between.as_deref(), Some("}\n</tool_call>\n<tool_call>\n{\"name\":\""));
 }
 
+/// FORMAT.md describes this form, in which `vocab/models.json` keeps templates.
 #[test]
-fn calls_one_at_a_time_and_results_as_json_are_understood() {
+fn serialized_form_is_unchanged() {
+    let stored = |render: Render| serde_json::to_value(learned(&GPT2, render).unwrap()).unwrap();
+    let single = stored(one_call);
+    let style = json!({ "order": "inner", "spaced": false, "escaped": false });
+    let calls = json!({
+        "open": "<call>", "open_behind_text": null, "middle": " ", "between": null,
+        "arguments": { "object": style },
+    });
+    assert_eq!((&single["calls"], &single["results"]), (&calls, &style));
+    let calls = json!({
+        "open": "<call>\n<tool=", "open_behind_text": "\n<call>\n<tool=", "middle": "",
+        "between": ">\n</tool>\n</call>\n<call>\n<tool=",
+        "arguments": { "list": {
+            "beforeName": ">\n<parameter=", "behindName": ">\n", "behindValue": "\n</parameter",
+            "style": { "order": "given", "spaced": false, "escaped": false }, "isPython": true,
+        } },
+    });
+    assert_eq!(stored(with_python_tags)["calls"], calls);
+    let trimmed = stored(trimming_some);
+    let trims =
+        json!({ "system": "both", "user": "none", "assistant": "firstBreaks", "tool": "none" });
+    assert_eq!(trimmed["trims"], trims);
+    let seam = json!(["user", "assistant", {
+        "left": "<", "right": "|im_end|>\n<|im_start|>assistant\n", "extra": 0,
+    }]);
+    assert_eq!(trimmed["seams"][2], seam);
+    assert_eq!(serde_json::from_value::<Template>(single).ok(), learned(&GPT2, one_call));
+}
+
+#[test]
+fn single_calls_and_results_as_json_are_learned() {
     let template = learned(&GPT2, one_call).unwrap();
     let calls = template.calls.clone().unwrap();
     assert_eq!((calls.open.as_str(), calls.between), ("<call>", None));
-    let mut asks = message(Role::Assistant, "");
+    let mut call_message = message(Role::Assistant, "");
     let call = |name: &str| ContextToolCall {
         id: "c".to_owned(),
         function: ContextFunction {
@@ -247,10 +285,10 @@ fn calls_one_at_a_time_and_results_as_json_are_understood() {
             arguments: json!({ "z": { "y": 1, "x": "<&>" }, "a": [] }),
         },
     };
-    asks.tool_calls.push(call("read"));
+    call_message.tool_calls.push(call("read"));
     let mut messages = vec![
         message(Role::User, "What is in it?"),
-        asks,
+        call_message,
         message(Role::Tool, "it says \"x\"\n\tand more"),
     ];
     let prompt = one_call(&messages).unwrap();
@@ -258,11 +296,11 @@ fn calls_one_at_a_time_and_results_as_json_are_understood() {
     let chunks = template.chunks(&messages).unwrap();
     assert_eq!(chunks.iter().map(|chunk| chunk.text.as_str()).collect::<String>(), prompt);
     messages[1].tool_calls.push(call("list"));
-    assert!(!template.covers(&messages));
+    assert!(!covers(&template, &messages));
 }
 
 #[test]
-fn arguments_one_after_the_other_are_understood() {
+fn arguments_as_a_list_are_learned() {
     for render in [with_tags as Render, with_python_tags] {
         let template = learned(&GPT2, render).unwrap();
         let call = |name: &str, arguments| ContextToolCall {
@@ -270,10 +308,13 @@ fn arguments_one_after_the_other_are_understood() {
             function: ContextFunction { name: name.to_owned(), arguments },
         };
         let check = |text: &str, calls: &[ContextToolCall], is_covered: bool| {
-            let mut asks = message(Role::Assistant, text);
-            asks.tool_calls.extend_from_slice(calls);
-            let messages =
-                [message(Role::User, "Look."), asks, message(Role::Tool, "a </parameter> b")];
+            let mut call_message = message(Role::Assistant, text);
+            call_message.tool_calls.extend_from_slice(calls);
+            let messages = [
+                message(Role::User, "Look."),
+                call_message,
+                message(Role::Tool, "a </parameter> b"),
+            ];
             let chunks = template.chunks(&messages);
             assert_eq!(chunks.is_some(), is_covered, "{calls:?}");
             let text = chunks.map(|chunks| chunks.into_iter().map(|chunk| chunk.text).collect());
@@ -288,16 +329,16 @@ fn arguments_one_after_the_other_are_understood() {
 }
 
 #[test]
-fn sides_are_cut_where_they_add_up() {
+fn seam_is_divided_where_the_counts_add_up() {
     let template = learned(&GPT2, plain_turns).unwrap();
-    let seam = template.seam(Place::Assistant, Place::User).unwrap();
+    let seam = template.seam(Neighbor::Assistant, Neighbor::User).unwrap();
     assert_eq!(seam.text(), "<|endoftext|>User: ");
     assert_eq!(seam.extra, 0);
 }
 
 proptest! {
     #[test]
-    fn the_parts_of_a_prompt_sum_up_to_the_whole(
+    fn counts_of_parts_add_up_to_the_prompt(
         has_system in any::<bool>(),
         texts in proptest::collection::vec("[a-zA-Z0-9 \\n.'é字{}<|>]{1,40}", 1..8),
     ) {
@@ -305,7 +346,7 @@ proptest! {
             let messages = conversation(has_system, &texts);
             let prompt = render(&messages).unwrap();
             let sum = counter.count_prompt(&messages, &[]);
-            prop_assert_eq!(sum, u64::from(whole(tokenizer, &prompt)), "{}", prompt);
+            prop_assert_eq!(sum, u64::from(tokenizer.count_prompt(&prompt)), "{}", prompt);
         }
     }
 }

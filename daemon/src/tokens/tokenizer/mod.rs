@@ -1,77 +1,76 @@
-//! Counting as the engine counts: a vocabulary, its rule, and nothing else.
+//! The tokenizer: a vocabulary with the rules of its family, counting exactly as the engine does.
 //!
-//! Must not know messages, templates or windows. **Invariant**: `count` is the length of `ids`, and `ids` are those of
-//! llama.cpp's `llama_tokenize` with `parse_special`.
+//! Must not know messages, templates or windows.
+//!
+//! **Invariant**: the ids are those that llama.cpp's `llama_tokenize` returns with `parse_special`, and a count is the
+//! number of these ids.
 
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::byte_level::ByteLevel;
 use super::gemma::Gemma;
 use super::sentence_piece::SentencePiece;
-use super::special::{Fragment, Specials};
+use super::special::{Fragment, SpecialTokens};
+use super::split::PreTokenizer;
 use super::vocab::Vocabulary;
-use super::words::{Count, Sink, Words};
+use super::words::{TokenCount, TokenSink, WordBuffers};
 
-/// Part of every identity: raised when the code gives other tokens for the same vocabulary.
+/// A part of every identity. It must be raised when the code returns other tokens for the same vocabulary.
 const CODE_VERSION: u32 = 1;
-/// Buffers that are kept; more threads at once make their own.
-const KEPT_BUFFERS: usize = 4;
+/// Maximum number of idle buffers; if more threads count at once, the others create their own.
+const MAX_IDLE_BUFFERS: usize = 4;
 
-/// Why a vocabulary cannot be counted with. Nothing is guessed: the caller falls back to a number that says that it is
-/// none.
+/// The reason why a vocabulary has no exact tokenizer. Nothing is guessed: the caller falls back to an estimate.
 #[derive(Debug, Error, PartialEq, Eq)]
-pub enum UnknownRule {
-    /// The family has no tokenizer here.
-    #[error("no tokenizer is known for vocabularies of the model {0:?}")]
-    Model(String),
-    /// The split rule is not in the table.
-    #[error("no split rule is known by the name {0:?}")]
-    Pre(String),
-    /// The special tokens of a Phi-3 depend on what the model is called, and the description does not say it.
-    #[error(
-        "whether special tokens swallow white space depends on the model's name, which is missing"
-    )]
-    Name,
+pub enum TokenizerError {
+    /// The tokenizer family is unknown.
+    #[error("unknown tokenizer model {0:?}")]
+    UnknownModel(String),
+    /// The pre-tokenizer is unknown.
+    #[error("unknown pre-tokenizer {0:?}")]
+    UnknownPreTokenizer(String),
+    /// The name of the model is missing. For the Phi-3 architecture it decides whether special tokens consume white
+    /// space.
+    #[error("the name of the model is missing, on which the special tokens of Phi-3 depend")]
+    MissingName,
 }
 
-/// One of the ways from text to tokens.
+/// The tokenizer of one vocabulary; threads can share it.
 #[derive(Debug)]
-enum Family {
+pub struct Tokenizer {
+    family: TokenizerFamily,
+    specials: SpecialTokens,
+    /// The token before a whole prompt.
+    bos: Option<u32>,
+    /// The token after a whole prompt.
+    eos: Option<u32>,
+    identity: String,
+    /// Buffers that no thread uses; locked only to take or return one.
+    idle: Mutex<Vec<WordBuffers>>,
+}
+
+#[derive(Debug)]
+enum TokenizerFamily {
     ByteLevel(ByteLevel),
     Gemma(Gemma),
     SentencePiece(SentencePiece),
 }
 
-/// Turns text into tokens. It can be shared between threads.
-#[derive(Debug)]
-pub struct Tokenizer {
-    family: Family,
-    specials: Specials,
-    /// Put before a text that stands alone.
-    bos: Option<u32>,
-    /// Put after it.
-    eos: Option<u32>,
-    identity: String,
-    /// Buffers that nobody uses now. Held only to take one or to give it back.
-    idle: Mutex<Vec<Words>>,
-}
-
 impl Tokenizer {
-    /// Makes a tokenizer of a vocabulary; the vocabulary is not needed after that.
+    /// Creates the tokenizer of a vocabulary, which it does not keep.
     ///
-    /// **Errors**: where no rule is known for it.
-    pub fn new(vocabulary: &Vocabulary) -> Result<Self, UnknownRule> {
-        let family = Family::new(vocabulary)?;
+    /// **Errors**: if the rules of the vocabulary are unknown.
+    pub fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
+        let family = TokenizerFamily::new(vocabulary)?;
         let hash = vocabulary.digest.to_hex();
-        let (bos, eos) = family.ends(vocabulary);
+        let (bos, eos) = family.bos_and_eos(vocabulary);
         Ok(Self {
             family,
-            specials: Specials::new(vocabulary),
+            specials: SpecialTokens::new(vocabulary),
             bos,
             eos,
             identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]),
@@ -79,84 +78,87 @@ impl Tokenizer {
         })
     }
 
-    /// Names the vocabulary and the code that counts with it; stored beside every count.
+    /// Returns the name of the vocabulary and of the code that counts with it, which is stored beside every count.
     pub fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// Tokens of a part of a prompt, special tokens in it included.
+    /// Counts the tokens of a part of a prompt. Special tokens in the text are recognized.
     pub fn count(&self, text: &str) -> u32 {
         self.count_with(text, false)
     }
 
-    /// Tokens of a text; with `add_special` of one that stands alone, as the engine counts a whole prompt.
+    /// Counts the tokens of a text; with `add_special` including BOS and EOS, as the engine adds them to a prompt.
     pub fn count_with(&self, text: &str, add_special: bool) -> u32 {
-        let mut count = Count::default();
-        self.run(text, add_special, &mut count);
+        let mut count = TokenCount::default();
+        self.encode(text, add_special, &mut count);
         u32::try_from(count.0).unwrap_or(u32::MAX)
     }
 
-    /// The tokens of a part of a prompt.
+    /// Counts the tokens of a whole prompt as the engine does: BOS and EOS are added unless the prompt begins with
+    /// them.
+    pub(super) fn count_prompt(&self, prompt: &str) -> u32 {
+        let ids = self.ids(prompt);
+        let added = self.ids_with("", true);
+        let n_added = if ids.first() == added.first() { 0 } else { added.len() };
+        u32::try_from(ids.len() + n_added).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the tokens of a part of a prompt.
     pub fn ids(&self, text: &str) -> Vec<u32> {
         self.ids_with(text, false)
     }
 
-    /// The tokens of a text; with `add_special` of one that stands alone.
+    /// Returns the tokens of a text; with `add_special` including BOS and EOS.
     pub fn ids_with(&self, text: &str, add_special: bool) -> Vec<u32> {
         let mut ids = Vec::new();
-        self.run(text, add_special, &mut ids);
+        self.encode(text, add_special, &mut ids);
         ids
     }
 
-    /// Whether the engine puts a token of the beginning before a prompt.
+    /// Returns whether the engine adds a BOS token to a prompt.
     pub fn adds_bos(&self) -> bool {
         self.bos.is_some()
     }
 
-    /// Memory that is given back when the tokenizer is dropped, about.
+    /// Returns the approximate memory usage.
     ///
     /// **Units**: bytes.
     pub fn heap_bytes(&self) -> usize {
         let family = match &self.family {
-            Family::ByteLevel(family) => family.heap_bytes(),
-            Family::Gemma(family) => family.heap_bytes(),
-            Family::SentencePiece(family) => family.heap_bytes(),
+            TokenizerFamily::ByteLevel(family) => family.heap_bytes(),
+            TokenizerFamily::Gemma(family) => family.heap_bytes(),
+            TokenizerFamily::SentencePiece(family) => family.heap_bytes(),
         };
-        family + self.idle().iter().map(Words::heap_bytes).sum::<usize>()
+        family + self.idle.lock().iter().map(WordBuffers::heap_bytes).sum::<usize>()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Words>> {
-        // Buffers are not given back by a thread that panicked, so what is here is whole.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn run<S: Sink>(&self, text: &str, add_special: bool, sink: &mut S) {
-        let mut words = self.idle().pop().unwrap_or_default();
-        let around = |id: Option<u32>| id.filter(|_| add_special);
-        sink.take(around(self.bos).as_slice());
+    fn encode<S: TokenSink>(&self, text: &str, add_special: bool, sink: &mut S) {
+        let mut buffers = self.idle.lock().pop().unwrap_or_default();
+        let added = |id: Option<u32>| id.filter(|_| add_special);
+        sink.push_all(added(self.bos).as_slice());
         let text = text.as_bytes();
-        let mut is_behind_special = true;
-        for fragment in self.specials.cut(text) {
+        let mut is_first = true;
+        for fragment in self.specials.split(text) {
             match fragment {
-                Fragment::Token(id) => sink.take(&[id]),
+                Fragment::Token(id) => sink.push_all(&[id]),
                 Fragment::Text(ref range) => {
-                    let text = &text[range.clone()];
-                    self.family.encode(text, is_behind_special, &mut words, sink);
+                    self.family.encode(&text[range.clone()], is_first, &mut buffers, sink);
                 }
             }
-            is_behind_special = matches!(fragment, Fragment::Token(_));
+            is_first = matches!(fragment, Fragment::Token(_));
         }
-        sink.take(around(self.eos).as_slice());
-        words.shrink();
-        let mut idle = self.idle();
-        if idle.len() < KEPT_BUFFERS {
-            idle.push(words);
+        sink.push_all(added(self.eos).as_slice());
+        buffers.shrink();
+        let mut idle = self.idle.lock();
+        if idle.len() < MAX_IDLE_BUFFERS {
+            idle.push(buffers);
         }
     }
 }
 
-impl Family {
-    fn new(vocabulary: &Vocabulary) -> Result<Self, UnknownRule> {
+impl TokenizerFamily {
+    fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
         let pre = vocabulary.pre.as_str();
         match vocabulary.model.as_str() {
             "gemma4" => Ok(Self::Gemma(Gemma::new(vocabulary, true))),
@@ -164,46 +166,55 @@ impl Family {
                 Ok(Self::Gemma(Gemma::new(vocabulary, true)))
             }
             "gpt2" if pre == "sarvam-moe" => Ok(Self::Gemma(Gemma::new(vocabulary, false))),
-            "gpt2" => ByteLevel::new(vocabulary).map(Self::ByteLevel),
+            "gpt2" => match PreTokenizer::by_name(pre) {
+                Some(pre) => Ok(Self::ByteLevel(ByteLevel::new(vocabulary, pre))),
+                None => Err(TokenizerError::UnknownPreTokenizer(pre.to_owned())),
+            },
             "llama" if vocabulary.architecture == "phi3" && vocabulary.name.is_none() => {
-                Err(UnknownRule::Name)
+                Err(TokenizerError::MissingName)
             }
             "llama" => Ok(Self::SentencePiece(SentencePiece::new(vocabulary))),
-            model => Err(UnknownRule::Model(model.to_owned())),
+            model => Err(TokenizerError::UnknownModel(model.to_owned())),
         }
     }
 
-    /// The tokens around a text that stands alone.
+    /// Returns the tokens that the engine adds before and after a prompt.
     ///
-    /// **Source**: `llama_vocab::impl::load`: the defaults of each family, then what the model says, then Gemma 4,
-    /// which begins with one whatever the model says.
-    fn ends(&self, vocabulary: &Vocabulary) -> (Option<u32>, Option<u32>) {
-        let asked = vocabulary.adds_bos;
+    /// **Source**: `llama_vocab::impl::load`: the defaults of each family, overridden by the model, except that
+    /// Gemma 4 always adds BOS.
+    fn bos_and_eos(&self, vocabulary: &Vocabulary) -> (Option<u32>, Option<u32>) {
+        let configured = vocabulary.adds_bos;
         let (adds_bos, default_bos, default_eos) = match self {
             Self::Gemma(_) if vocabulary.pre == "sarvam-moe" => {
-                (asked.unwrap_or(false), Some(11), Some(11))
+                (configured.unwrap_or(false), Some(11), Some(11))
             }
             Self::Gemma(_) if vocabulary.model == "gpt2" => (true, Some(11), Some(11)),
             Self::Gemma(_) => (true, None, None),
-            Self::SentencePiece(_) => (asked.unwrap_or(true), Some(1), Some(2)),
+            Self::SentencePiece(_) => (configured.unwrap_or(true), Some(1), Some(2)),
             Self::ByteLevel(family) => {
                 let pre = family.pre();
                 let bos = pre.has_bos.then_some(11);
-                (asked.unwrap_or(pre.adds_bos), bos, Some(11))
+                (configured.unwrap_or(pre.adds_bos), bos, Some(11))
             }
         };
-        let known = |id: Option<u32>| id.filter(|id| *id < vocabulary.n_tokens);
-        let bos = vocabulary.roles.bos.or(known(default_bos)).filter(|_| adds_bos);
-        let eos = vocabulary.roles.eos.or(known(default_eos));
+        let existing = |id: Option<u32>| id.filter(|id| *id < vocabulary.n_tokens);
+        let bos = vocabulary.roles.bos.or(existing(default_bos)).filter(|_| adds_bos);
+        let eos = vocabulary.roles.eos.or(existing(default_eos));
         (bos, eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)))
     }
 
     #[inline]
-    fn encode<S: Sink>(&self, text: &[u8], is_first: bool, words: &mut Words, sink: &mut S) {
+    fn encode<S: TokenSink>(
+        &self,
+        text: &[u8],
+        is_first: bool,
+        buffers: &mut WordBuffers,
+        sink: &mut S,
+    ) {
         match self {
-            Self::ByteLevel(family) => family.encode(text, words, sink),
-            Self::Gemma(family) => family.encode(text, words, sink),
-            Self::SentencePiece(family) => family.encode(text, is_first, words, sink),
+            Self::ByteLevel(family) => family.encode(text, buffers, sink),
+            Self::Gemma(family) => family.encode(text, buffers, sink),
+            Self::SentencePiece(family) => family.encode(text, is_first, buffers, sink),
         }
     }
 }

@@ -1,26 +1,26 @@
-//! Ids against the engine's own cases, and what special tokens do to a text.
+//! The engine's own test cases, and the effect of special tokens.
 
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
-use super::{Tokenizer, UnknownRule};
-use crate::tokens::testing::{Header, byte_level, byte_level_of, golden, vocabulary};
+use super::{Tokenizer, TokenizerError};
+use crate::tokens::testing::{GgufBuilder, byte_level, byte_level_of, golden, vocabulary};
 
 static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2")).unwrap());
 static LLAMA: LazyLock<Tokenizer> =
     LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm")).unwrap());
 
-fn tokenizer(header: &Header) -> Tokenizer {
-    Tokenizer::new(&header.vocabulary()).unwrap()
+fn tokenizer(gguf: &GgufBuilder) -> Tokenizer {
+    Tokenizer::new(&gguf.vocabulary()).unwrap()
 }
 
 #[test]
-fn the_ids_are_those_of_the_engine() {
+fn ids_equal_those_of_the_engine() {
     for (name, tokenizer) in [("gpt-2", &GPT2), ("llama-spm", &LLAMA)] {
         let cases = golden(name);
         assert!(cases.len() >= 46, "{name}");
-        // Twice, so that the second time the words come from the cache.
+        // Twice, so that the second time the words are in the cache.
         for (text, ids) in cases.iter().chain(&cases) {
             assert_eq!(tokenizer.ids(text), *ids, "{name}: {text:?}");
             assert_eq!(tokenizer.count(text) as usize, ids.len(), "{name}: {text:?}");
@@ -29,7 +29,7 @@ fn the_ids_are_those_of_the_engine() {
 }
 
 #[test]
-fn a_text_that_stands_alone_begins_as_the_model_says() {
+fn whole_prompt_begins_with_bos_as_configured() {
     assert_eq!(LLAMA.ids_with("hello", true)[0], 1);
     assert_eq!(LLAMA.ids_with("", true), [1]);
     assert!(LLAMA.ids_with("", false).is_empty());
@@ -38,7 +38,7 @@ fn a_text_that_stands_alone_begins_as_the_model_says() {
         .flag("tokenizer.ggml.add_bos_token", true)
         .number("tokenizer.ggml.bos_token_id", 256);
     assert_eq!(tokenizer(&asked).ids_with("a", true), [256, u32::from(b'a')]);
-    // Llama 3 begins with one unless the model says otherwise, and GLM has none.
+    // By default Llama 3 adds BOS and Qwen does not.
     let with_id = |pre: &str| {
         tokenizer(&byte_level(pre, &[], &["<s>"]).number("tokenizer.ggml.bos_token_id", 256))
     };
@@ -47,28 +47,28 @@ fn a_text_that_stands_alone_begins_as_the_model_says() {
 }
 
 #[test]
-fn merges_go_by_rank_and_a_whole_word_by_itself_only_where_the_rule_says_so() {
+fn whole_word_token_precedes_merges_only_if_the_rule_ignores_merges() {
     let merges = ["b c", "a b", "ab c", "Ġ a"];
     let ids = |pre: &str, text: &str| tokenizer(&byte_level(pre, &merges, &[])).ids(text);
-    // 256 is "bc", 258 is "abc", which only "ab" and "c" make.
+    // 256 is "bc"; 258 is "abc", the merge of "ab" and "c".
     assert_eq!(ids("gpt-2", "abc"), [u32::from(b'a'), 256]);
     assert_eq!(ids("llama-bpe", "abc"), [258]);
     assert_eq!(ids("gpt-2", "x a"), [u32::from(b'x'), 259]);
 }
 
 #[test]
-fn a_merge_whose_text_is_no_token_gives_its_bytes() {
+fn merged_text_without_token_becomes_its_bytes() {
     let header = byte_level("gpt-2", &[], &[]).texts("tokenizer.ggml.merges", &["a b", "ab c"]);
     let expect = b"abc".map(u32::from);
     assert_eq!(tokenizer(&header).ids("abc"), expect);
 }
 
 #[test]
-fn the_longest_special_token_is_taken_first() {
+fn longest_special_token_matches_first() {
     let specials = ["<a>", "a><b", "<a", "<b>"];
     let ids = |text: &str| tokenizer(&byte_level("gpt-2", &[], &specials)).ids(text);
     let byte = u32::from;
-    // "a><b" is the longest, though "<a>" begins further left; what is left of it is cut by the others.
+    // "a><b" is the longest, although "<a>" begins further left.
     assert_eq!(ids("<a><b>"), [byte(b'<'), 257, byte(b'>')]);
     assert_eq!(ids("<a><a"), [256, 258]);
     assert_eq!(ids("x<b>y<b>"), [byte(b'x'), 259, byte(b'y'), 259]);
@@ -76,7 +76,7 @@ fn the_longest_special_token_is_taken_first() {
 }
 
 #[test]
-fn ends_of_generation_are_special_whatever_the_file_says() {
+fn end_of_generation_is_special_regardless_of_its_type() {
     let plain = byte_level_of("gpt-2", &[], &["<|im_end|>", "<|other|>"], 1);
     let tokenizer = tokenizer(&plain);
     assert_eq!(tokenizer.ids("<|im_end|>"), [256]);
@@ -84,10 +84,10 @@ fn ends_of_generation_are_special_whatever_the_file_says() {
 }
 
 #[test]
-fn the_special_tokens_of_phi_3_swallow_white_space_and_its_name_decides() {
+fn special_tokens_strip_white_space_if_the_model_is_named_phi_3() {
     let phi = || {
         let tokens = ["<unk>", "<s>", "</s>", "<|end|>", "▁", "a", "▁a"];
-        Header::new("llama")
+        GgufBuilder::new("llama")
             .text("general.architecture", "phi3")
             .texts("tokenizer.ggml.tokens", &tokens)
             .numbers("tokenizer.ggml.token_type", &[2, 3, 3, 3, 1, 1, 1])
@@ -98,14 +98,14 @@ fn the_special_tokens_of_phi_3_swallow_white_space_and_its_name_decides() {
     let other = tokenizer(&phi().text("general.name", "other"));
     assert_eq!(other.ids("<|end|> a"), [3, 4, 6]);
     let unnamed = phi().vocabulary();
-    assert_eq!(Tokenizer::new(&unnamed).unwrap_err(), UnknownRule::Name);
+    assert_eq!(Tokenizer::new(&unnamed).unwrap_err(), TokenizerError::MissingName);
     assert_eq!(Tokenizer::new(&unnamed.with_name("Phi3")).unwrap().ids("a<|end|> a"), [6, 3, 6]);
 }
 
 #[test]
-fn gemma_joins_across_words_and_writes_unknown_bytes() {
+fn gemma_merges_across_words_and_falls_back_to_bytes() {
     let tokens = ["<bos>", "<0x21>", "▁", "a", "b", "a▁b", "a▁", "\n", "\n\n"];
-    let header = Header::new("gemma4")
+    let header = GgufBuilder::new("gemma4")
         .texts("tokenizer.ggml.tokens", &tokens)
         .texts("tokenizer.ggml.merges", &["a ▁", "a▁ b"])
         .number("tokenizer.ggml.bos_token_id", 0);
@@ -118,16 +118,16 @@ fn gemma_joins_across_words_and_writes_unknown_bytes() {
 }
 
 #[test]
-fn what_is_not_known_is_not_guessed() {
-    let error = |header: &Header| Tokenizer::new(&header.vocabulary()).unwrap_err();
-    let other = Header::new("bert").texts("tokenizer.ggml.tokens", &["a"]);
-    assert_eq!(error(&other), UnknownRule::Model("bert".into()));
+fn unknown_model_or_pre_tokenizer_is_an_error() {
+    let error = |gguf: &GgufBuilder| Tokenizer::new(&gguf.vocabulary()).unwrap_err();
+    let other = GgufBuilder::new("bert").texts("tokenizer.ggml.tokens", &["a"]);
+    assert_eq!(error(&other), TokenizerError::UnknownModel("bert".into()));
     let newer = byte_level("qwen9", &[], &[]);
-    assert_eq!(error(&newer), UnknownRule::Pre("qwen9".into()));
+    assert_eq!(error(&newer), TokenizerError::UnknownPreTokenizer("qwen9".into()));
 }
 
 #[test]
-fn the_identity_names_the_vocabulary() {
+fn identity_depends_on_the_vocabulary() {
     let a = tokenizer(&byte_level("gpt-2", &["a b"], &[]));
     let b = tokenizer(&byte_level("qwen2", &["a b"], &[]));
     assert_ne!(a.identity(), b.identity());
@@ -136,7 +136,7 @@ fn the_identity_names_the_vocabulary() {
 }
 
 #[test]
-fn threads_share_a_tokenizer() {
+fn threads_can_share_a_tokenizer() {
     let expect = GPT2.ids("the same text on every thread");
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -146,7 +146,7 @@ fn threads_share_a_tokenizer() {
 }
 
 #[test]
-fn one_long_word_ends() {
+fn long_repetitive_text_is_counted() {
     for text in ["a", " ", "7", "\n", "🦀", "ab", "<"] {
         let text = text.repeat(100_000);
         assert_eq!(GPT2.count(&text) as usize, GPT2.ids(&text).len());
@@ -154,11 +154,11 @@ fn one_long_word_ends() {
     }
 }
 
-/// The bytes of tokens of a vocabulary without special tokens in the text.
+/// Returns the bytes that tokens of GPT-2 represent.
 fn spelled(ids: &[u32]) -> Vec<u8> {
     let mut texts = vec![Vec::new(); 256];
     for byte in 0..=255_u8 {
-        // In this order GPT-2 has its bytes: those that print first.
+        // The tokens of GPT-2 begin with the printable bytes.
         let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
         let order = (0..=255).filter(printable).chain((0..=255).filter(|byte| !printable(byte)));
         let at = order.clone().position(|other| other == byte).unwrap();
@@ -176,24 +176,24 @@ fn spelled(ids: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn the_tokens_of_a_text_spell_it() {
+fn tokens_of_a_text_spell_it() {
     let text = "naïve “quotes”, 中文, \u{0}\u{7f}, 👩‍👩‍👧 and \r\n\ttabs  ";
     assert_eq!(spelled(&GPT2.ids(text)), text.as_bytes());
 }
 
 proptest! {
     #[test]
-    fn any_text_is_counted_as_it_is_cut(text in any::<String>()) {
+    fn count_equals_the_number_of_ids(text in any::<String>()) {
         for tokenizer in [&*GPT2, &*LLAMA] {
             let ids = tokenizer.ids_with(&text, true);
             prop_assert_eq!(tokenizer.count_with(&text, true) as usize, ids.len());
-            // The first time words are merged, the second time they are remembered.
+            // The first time words are merged, the second time they are cached.
             prop_assert_eq!(tokenizer.ids_with(&text, true), ids);
         }
     }
 
     #[test]
-    fn special_tokens_cut_text_into_independent_parts(
+    fn special_token_splits_text_into_independent_parts(
         a in "[a-z <|>]{0,30}",
         b in "[a-z <|>]{0,30}",
     ) {

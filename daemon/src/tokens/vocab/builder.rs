@@ -1,48 +1,20 @@
-//! Collects what a reader finds under the keys of a model's description, and checks the whole.
+//! The builder that readers fill with the metadata of a model, and that validates the result.
 //!
 //! Must not know JSON or GGUF.
 //!
-//! **Source**: the keys and their meaning in llama.cpp's `llama-arch.cpp` and `llama_vocab::impl::load`.
+//! **Source**: the keys in llama.cpp's `llama-arch.cpp`, and their meaning in `llama_vocab::impl::load`.
 
 use super::texts::{TextIndex, Texts};
-use super::{Merge, Roles, Vocabulary, VocabularyError, stored};
+use super::vocabulary::{Merge, TokenKind, TokenRoles, Vocabulary, VocabularyError};
 
-/// The most tokens of a vocabulary; the largest known has 262,144.
+/// Maximum number of tokens; the largest known vocabulary has 262,144.
 const MAX_TOKENS: usize = 4 << 20;
-/// The most merges; the largest known has 514,906.
+/// Maximum number of merges; the largest known vocabulary has 514,906.
 const MAX_MERGES: usize = 16 << 20;
 
-/// What a token is.
+/// A metadata key that a vocabulary depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(in super::super) enum Kind {
-    Undefined = 0,
-    Normal = 1,
-    Unknown = 2,
-    Control = 3,
-    UserDefined = 4,
-    Unused = 5,
-    Byte = 6,
-}
-
-impl Kind {
-    /// The kind with a number of GGUF.
-    pub(in super::super) fn of(number: i64) -> Self {
-        match number {
-            1 => Self::Normal,
-            2 => Self::Unknown,
-            3 => Self::Control,
-            4 => Self::UserDefined,
-            5 => Self::Unused,
-            6 => Self::Byte,
-            _ => Self::Undefined,
-        }
-    }
-}
-
-/// The keys that matter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum MetadataKey {
     Name,
     Architecture,
     Model,
@@ -54,13 +26,13 @@ pub(super) enum Key {
     AddsBos,
     AddsEos,
     AddsSpacePrefix,
-    /// An id, by its position in [`Roles::all_mut`].
+    /// A token id, by its position in [`TokenRoles::all_mut`].
     Role(usize),
 }
 
-impl Key {
-    /// The key with a name.
-    pub(super) fn of(name: &str) -> Option<Self> {
+impl MetadataKey {
+    /// Returns the key with a name, or `None` for a key that does not matter.
+    pub(super) fn by_name(name: &str) -> Option<Self> {
         let key = match name {
             "general.name" => Self::Name,
             "general.architecture" => Self::Architecture,
@@ -92,16 +64,16 @@ impl Key {
     }
 }
 
-/// A value, or an element of an array.
+/// A metadata value, or an element of an array.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'v> {
+pub(super) enum MetadataValue<'v> {
     Text(&'v [u8]),
     Integer(i64),
     Real(f64),
     Flag(bool),
 }
 
-impl Value<'_> {
+impl MetadataValue<'_> {
     fn text(self) -> Option<String> {
         match self {
             Self::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
@@ -124,73 +96,85 @@ impl Value<'_> {
     }
 }
 
-/// A vocabulary that is being read.
+/// A vocabulary under construction.
 #[derive(Debug, Default)]
-pub(super) struct Builder {
+pub(super) struct VocabularyBuilder {
     name: Option<String>,
     architecture: String,
     model: String,
     pre: String,
     tokens: Texts,
-    kinds: Vec<Kind>,
+    kinds: Vec<TokenKind>,
     scores: Vec<f32>,
     merges: Texts,
     adds_bos: Option<bool>,
     adds_eos: Option<bool>,
     adds_space_prefix: Option<bool>,
-    roles: Roles,
+    roles: TokenRoles,
 }
 
-impl Builder {
-    /// Takes a value that is no array; one of an unexpected type is as good as none.
-    pub(super) fn value(&mut self, key: Key, value: Value<'_>) {
+impl VocabularyBuilder {
+    /// Sets a value that is not an array. A value of an unexpected type counts as missing.
+    pub(super) fn set(&mut self, key: MetadataKey, value: MetadataValue<'_>) {
         match key {
-            Key::Name => self.name = value.text(),
-            Key::Architecture => self.architecture = value.text().unwrap_or_default(),
-            Key::Model => self.model = value.text().unwrap_or_default(),
-            Key::Pre => self.pre = value.text().unwrap_or_default(),
-            Key::AddsBos => self.adds_bos = value.flag(),
-            Key::AddsEos => self.adds_eos = value.flag(),
-            Key::AddsSpacePrefix => self.adds_space_prefix = value.flag(),
-            Key::Role(role) => *self.roles.all_mut()[role] = value.id(),
-            Key::Tokens | Key::Kinds | Key::Scores | Key::Merges => {}
+            MetadataKey::Name => self.name = value.text(),
+            MetadataKey::Architecture => self.architecture = value.text().unwrap_or_default(),
+            MetadataKey::Model => self.model = value.text().unwrap_or_default(),
+            MetadataKey::Pre => self.pre = value.text().unwrap_or_default(),
+            MetadataKey::AddsBos => self.adds_bos = value.flag(),
+            MetadataKey::AddsEos => self.adds_eos = value.flag(),
+            MetadataKey::AddsSpacePrefix => self.adds_space_prefix = value.flag(),
+            MetadataKey::Role(role) => *self.roles.all_mut()[role] = value.id(),
+            MetadataKey::Tokens
+            | MetadataKey::Kinds
+            | MetadataKey::Scores
+            | MetadataKey::Merges => {}
         }
     }
 
-    /// Takes the next element of an array.
+    /// Appends the next element of an array.
     ///
-    /// **Errors**: `TooLarge` beyond any real vocabulary, `Malformed` where the type is wrong.
+    /// **Errors**: `TooLarge` if there are more elements than in any real vocabulary, `Malformed` for a wrong type.
     #[expect(clippy::cast_possible_truncation, reason = "scores are stored as 32 bits")]
     #[expect(clippy::cast_precision_loss, reason = "integral scores are small")]
-    pub(super) fn element(&mut self, key: Key, value: Value<'_>) -> Result<(), VocabularyError> {
+    pub(super) fn append(
+        &mut self,
+        key: MetadataKey,
+        value: MetadataValue<'_>,
+    ) -> Result<(), VocabularyError> {
         let has_room = match (key, value) {
-            (Key::Tokens, Value::Text(text)) => {
+            (MetadataKey::Tokens, MetadataValue::Text(text)) => {
                 self.tokens.len() < MAX_TOKENS && self.push_token(text)
             }
-            (Key::Merges, Value::Text(text)) => {
+            (MetadataKey::Merges, MetadataValue::Text(text)) => {
                 self.merges.len() < MAX_MERGES && self.merges.push(text)
             }
-            (Key::Kinds, Value::Integer(kind)) => {
-                self.kinds.push(Kind::of(kind));
+            (MetadataKey::Kinds, MetadataValue::Integer(kind)) => {
+                self.kinds.push(TokenKind::from_number(kind));
                 self.kinds.len() <= MAX_TOKENS
             }
-            (Key::Scores, Value::Integer(score)) => {
-                self.scores.push(score as f32);
-                self.scores.len() <= MAX_TOKENS
-            }
-            (Key::Scores, Value::Real(score)) => {
-                self.scores.push(score as f32);
-                self.scores.len() <= MAX_TOKENS
-            }
-            (Key::Tokens | Key::Merges | Key::Kinds | Key::Scores, _) => {
-                return Err(VocabularyError::Malformed("an array holds values of a wrong type"));
+            (MetadataKey::Scores, MetadataValue::Integer(score)) => self.push_score(score as f32),
+            (MetadataKey::Scores, MetadataValue::Real(score)) => self.push_score(score as f32),
+            (
+                MetadataKey::Tokens
+                | MetadataKey::Merges
+                | MetadataKey::Kinds
+                | MetadataKey::Scores,
+                _,
+            ) => {
+                return Err(VocabularyError::Malformed("an array contains values of a wrong type"));
             }
             _ => true,
         };
         if has_room { Ok(()) } else { Err(VocabularyError::TooLarge("entries")) }
     }
 
-    /// An empty text stands for a placeholder, as in the engine.
+    fn push_score(&mut self, score: f32) -> bool {
+        self.scores.push(score);
+        self.scores.len() <= MAX_TOKENS
+    }
+
+    /// Appends a token; like the engine, it replaces an empty text by a placeholder.
     fn push_token(&mut self, text: &[u8]) -> bool {
         if text.is_empty() {
             let placeholder = format!("[EMPTY_{}]", self.tokens.len());
@@ -199,22 +183,22 @@ impl Builder {
         self.tokens.push(text)
     }
 
-    /// Checks the whole and resolves the merges.
+    /// Validates the values and resolves the merges.
     ///
-    /// **Errors**: `NoTokens`, or `Malformed` where arrays disagree.
+    /// **Errors**: `NoTokens`, or `Malformed` if arrays have different lengths.
     pub(super) fn finish(mut self) -> Result<Vocabulary, VocabularyError> {
         let n = self.tokens.len();
         if n == 0 {
             return Err(VocabularyError::NoTokens);
         }
-        let disagree = |len: usize| len != 0 && len < n;
-        if disagree(self.scores.len()) || disagree(self.kinds.len()) {
+        let is_too_short = |len: usize| len != 0 && len < n;
+        if is_too_short(self.scores.len()) || is_too_short(self.kinds.len()) {
             return Err(VocabularyError::Malformed("fewer scores or types than tokens"));
         }
         self.scores.truncate(n);
         self.kinds.truncate(n);
         if self.model != "llama" {
-            // Only SentencePiece merges by scores; some files carry them all the same.
+            // Some files contain scores although only SentencePiece merges by them.
             self.scores = Vec::new();
         }
         let n_tokens = u32::try_from(n).map_err(|_| VocabularyError::TooLarge("tokens"))?;
@@ -222,7 +206,7 @@ impl Builder {
             *role = role.filter(|id| *id < n_tokens);
         }
         let merges = resolve(&mut self.tokens, &self.merges)?;
-        let mut vocabulary = Vocabulary {
+        Ok(Vocabulary {
             model: self.model,
             pre: self.pre,
             name: self.name,
@@ -237,36 +221,26 @@ impl Builder {
             adds_eos: self.adds_eos,
             adds_space_prefix: self.adds_space_prefix,
             digest: blake3::Hash::from_bytes([0; 32]),
-        };
-        vocabulary.digest = stored::digest(&vocabulary);
-        Ok(vocabulary)
+        }
+        .with_digest())
     }
 }
 
-/// Turns `left right` into the number of the text that both make; a text that is no token gets a number behind them.
+/// Resolves merges of the form `left right` to the number of the merged text. A text that is not a token is appended
+/// to `texts`.
 fn resolve(texts: &mut Texts, merges: &Texts) -> Result<Vec<Merge>, VocabularyError> {
     let mut index = TextIndex::of(texts);
     let mut resolved = Vec::with_capacity(merges.len());
     let mut whole = Vec::new();
     for merge in merges.iter() {
-        // The first space that is not the very first byte; a merge without one joins nothing.
+        // The separator is the first space after the first byte; a merge without one is ignored.
         let space = merge.iter().skip(1).position(|byte| *byte == b' ').map(|at| at + 1);
         let Some(space) = space else { continue };
         let (left, right) = (&merge[..space], &merge[space + 1..]);
         whole.clear();
         whole.extend_from_slice(left);
         whole.extend_from_slice(right);
-        let text = match index.find(texts, &whole) {
-            Some(text) => text,
-            None => {
-                let at = u32::try_from(texts.len()).unwrap_or(u32::MAX);
-                if !texts.push(&whole) {
-                    return Err(VocabularyError::TooLarge("merges"));
-                }
-                index.insert(texts, at);
-                at
-            }
-        };
+        let text = index.add(texts, &whole).ok_or(VocabularyError::TooLarge("merges"))?;
         let left_bytes = u32::try_from(left.len()).unwrap_or(u32::MAX);
         resolved.push(Merge { text, left_bytes });
     }

@@ -1,59 +1,65 @@
-//! Reads a vocabulary from the header of a GGUF file, which comes before the list of tensors.
+//! Reads a vocabulary from the header of a GGUF file, which precedes the tensors.
 //!
-//! Must not know what the values mean. **Invariant**: nothing is allocated for a length or a count before its bytes
-//! were read, so that a header that lies costs no more than the file is long.
+//! Must not know what the values mean.
 //!
-//! **Source**: ggml's `docs/gguf.md`; versions 2 and 3 differ in byte order only, and big endian is refused.
+//! **Invariant**: memory is allocated only for bytes that were read, so a header with false lengths costs no more than
+//! the length of the file.
+//!
+//! **Source**: ggml's `docs/gguf.md`. Versions 2 and 3 differ in byte order only, and big endian is refused.
 
 use std::io::Read;
 
-use super::VocabularyError;
-use super::builder::{Builder, Key, Value};
+use super::builder::{MetadataKey, MetadataValue, VocabularyBuilder};
+use super::vocabulary::{Vocabulary, VocabularyError};
 
-/// The longest text that is kept. Longer ones, such as chat templates, belong to keys that are skipped.
+/// Maximum length of a text. Longer texts, such as chat templates, belong to keys that are skipped.
 const MAX_TEXT_BYTES: u64 = 1 << 20;
-/// The most keys; real files have less than a hundred.
+/// Maximum number of keys; real files have less than a hundred.
 const MAX_KEYS: u64 = 1 << 16;
 
 const TEXT: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// Reads up to the end of the keys.
-pub(super) fn read(file: impl Read) -> Result<Builder, VocabularyError> {
-    let mut header =
-        Header { file: std::io::BufReader::with_capacity(1 << 16, file), text: Vec::new() };
-    if &header.take::<4>()? != b"GGUF" {
-        return Err(VocabularyError::Malformed("the file does not begin with GGUF"));
-    }
-    if !matches!(header.number32()?, 2 | 3) {
-        return Err(VocabularyError::Malformed("the version of the file is neither 2 nor 3"));
-    }
-    let _n_tensors = header.number64()?;
-    let n_keys = header.number64()?;
-    if n_keys > MAX_KEYS {
-        return Err(VocabularyError::TooLarge("keys"));
-    }
-    let mut builder = Builder::default();
-    for _ in 0..n_keys {
-        header.read_text()?;
-        let key = std::str::from_utf8(&header.text).ok().and_then(Key::of);
-        let kind = header.number32()?;
-        match (key, kind) {
-            (Some(key), ARRAY) => header.array(key, &mut builder)?,
-            (Some(key), kind) => builder.value(key, header.value(kind)?),
-            (None, kind) => header.skip(kind)?,
+impl Vocabulary {
+    /// Reads the header of a GGUF file, version 2 or 3, up to the list of tensors.
+    ///
+    /// **Errors**: `Io` if the reader fails or ends early, `Malformed` if it is not such a file.
+    pub fn from_gguf(file: impl Read) -> Result<Self, VocabularyError> {
+        let file = std::io::BufReader::with_capacity(1 << 16, file);
+        let mut reader = GgufReader { file, text: Vec::new() };
+        if &reader.take::<4>()? != b"GGUF" {
+            return Err(VocabularyError::Malformed("the file does not begin with GGUF"));
         }
+        if !matches!(reader.number32()?, 2 | 3) {
+            return Err(VocabularyError::Malformed("the version of the file is neither 2 nor 3"));
+        }
+        let _n_tensors = reader.number64()?;
+        let n_keys = reader.number64()?;
+        if n_keys > MAX_KEYS {
+            return Err(VocabularyError::TooLarge("keys"));
+        }
+        let mut builder = VocabularyBuilder::default();
+        for _ in 0..n_keys {
+            reader.read_text()?;
+            let key = std::str::from_utf8(&reader.text).ok().and_then(MetadataKey::by_name);
+            let value_type = reader.number32()?;
+            match (key, value_type) {
+                (Some(key), ARRAY) => reader.array(key, &mut builder)?,
+                (Some(key), value_type) => builder.set(key, reader.value(value_type)?),
+                (None, value_type) => reader.skip(value_type)?,
+            }
+        }
+        builder.finish()
     }
-    Ok(builder)
 }
 
-struct Header<R> {
+struct GgufReader<R> {
     file: std::io::BufReader<R>,
-    /// The text that was read last.
+    /// The last text read.
     text: Vec<u8>,
 }
 
-impl<R: Read> Header<R> {
+impl<R: Read> GgufReader<R> {
     fn take<const N: usize>(&mut self) -> Result<[u8; N], VocabularyError> {
         let mut bytes = [0; N];
         self.file.read_exact(&mut bytes).map_err(VocabularyError::Io)?;
@@ -81,46 +87,51 @@ impl<R: Read> Header<R> {
         }
     }
 
-    fn value(&mut self, kind: u32) -> Result<Value<'_>, VocabularyError> {
-        let integer = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
-        Ok(match kind {
-            0 => Value::Integer(self.take().map(u8::from_le_bytes)?.into()),
-            1 => Value::Integer(self.take().map(i8::from_le_bytes)?.into()),
-            2 => Value::Integer(self.take().map(u16::from_le_bytes)?.into()),
-            3 => Value::Integer(self.take().map(i16::from_le_bytes)?.into()),
-            4 => Value::Integer(self.number32()?.into()),
-            5 => Value::Integer(self.take().map(i32::from_le_bytes)?.into()),
-            6 => Value::Real(self.take().map(f32::from_le_bytes)?.into()),
-            7 => Value::Flag(self.take::<1>()? != [0]),
+    fn value(&mut self, value_type: u32) -> Result<MetadataValue<'_>, VocabularyError> {
+        let integer =
+            |number: u64| MetadataValue::Integer(i64::try_from(number).unwrap_or(i64::MAX));
+        Ok(match value_type {
+            0 => MetadataValue::Integer(self.take().map(u8::from_le_bytes)?.into()),
+            1 => MetadataValue::Integer(self.take().map(i8::from_le_bytes)?.into()),
+            2 => MetadataValue::Integer(self.take().map(u16::from_le_bytes)?.into()),
+            3 => MetadataValue::Integer(self.take().map(i16::from_le_bytes)?.into()),
+            4 => MetadataValue::Integer(self.number32()?.into()),
+            5 => MetadataValue::Integer(self.take().map(i32::from_le_bytes)?.into()),
+            6 => MetadataValue::Real(self.take().map(f32::from_le_bytes)?.into()),
+            7 => MetadataValue::Flag(self.take::<1>()? != [0]),
             TEXT => {
                 self.read_text()?;
-                Value::Text(&self.text)
+                MetadataValue::Text(&self.text)
             }
             10 => integer(self.number64()?),
-            11 => Value::Integer(self.take().map(i64::from_le_bytes)?),
-            12 => Value::Real(self.take().map(f64::from_le_bytes)?),
-            _ => return Err(VocabularyError::Malformed("a value is of an unknown type")),
+            11 => MetadataValue::Integer(self.take().map(i64::from_le_bytes)?),
+            12 => MetadataValue::Real(self.take().map(f64::from_le_bytes)?),
+            _ => return Err(VocabularyError::Malformed("a value has an unknown type")),
         })
     }
 
-    fn array(&mut self, key: Key, builder: &mut Builder) -> Result<(), VocabularyError> {
-        let kind = self.number32()?;
+    fn array(
+        &mut self,
+        key: MetadataKey,
+        builder: &mut VocabularyBuilder,
+    ) -> Result<(), VocabularyError> {
+        let value_type = self.number32()?;
         for _ in 0..self.number64()? {
-            builder.element(key, self.value(kind)?)?;
+            builder.append(key, self.value(value_type)?)?;
         }
         Ok(())
     }
 
-    /// Passes over a value of a key that does not matter.
-    fn skip(&mut self, kind: u32) -> Result<(), VocabularyError> {
-        let len = match kind {
+    /// Skips a value.
+    fn skip(&mut self, value_type: u32) -> Result<(), VocabularyError> {
+        let len = match value_type {
             TEXT => self.number64()?,
             ARRAY => {
-                let kind = self.number32()?;
+                let element_type = self.number32()?;
                 let n = self.number64()?;
-                match fixed_bytes(kind) {
+                match fixed_bytes(element_type) {
                     Some(each) => n.saturating_mul(each),
-                    None if kind == TEXT => {
+                    None if element_type == TEXT => {
                         for _ in 0..n {
                             self.skip(TEXT)?;
                         }
@@ -129,20 +140,20 @@ impl<R: Read> Header<R> {
                     None => return Err(VocabularyError::Malformed("an array in an array")),
                 }
             }
-            kind => fixed_bytes(kind)
-                .ok_or(VocabularyError::Malformed("a value is of an unknown type"))?,
+            value_type => fixed_bytes(value_type)
+                .ok_or(VocabularyError::Malformed("a value has an unknown type"))?,
         };
-        let passed = std::io::copy(&mut (&mut self.file).take(len), &mut std::io::sink());
-        match passed.map_err(VocabularyError::Io)? {
-            passed if passed == len => Ok(()),
+        let skipped = std::io::copy(&mut (&mut self.file).take(len), &mut std::io::sink());
+        match skipped.map_err(VocabularyError::Io)? {
+            skipped if skipped == len => Ok(()),
             _ => Err(VocabularyError::Io(std::io::ErrorKind::UnexpectedEof.into())),
         }
     }
 }
 
-/// The length of a value of a type, where all values of it are as long.
-fn fixed_bytes(kind: u32) -> Option<u64> {
-    match kind {
+/// Returns the size of the values of a type, or `None` if it varies.
+fn fixed_bytes(value_type: u32) -> Option<u64> {
+    match value_type {
         0 | 1 | 7 => Some(1),
         2 | 3 => Some(2),
         4..=6 => Some(4),

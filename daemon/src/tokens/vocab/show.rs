@@ -1,117 +1,84 @@
-//! Reads a vocabulary from the JSON of `/api/show` with `verbose: true`, element by element, without a tree of it.
+//! Reads a vocabulary from the JSON of `/api/show` with `verbose: true`, one element at a time.
 //!
+//! Parsing into a `serde_json::Value` first would take many times the memory of the vocabulary.
 //! Must not know what the values mean.
 //!
-//! **Source**: the field `model_info` holds every key of the GGUF file but `general.name` and the chat template; a
-//! server that was not asked to be verbose answers with null instead of arrays.
+//! **Source**: the field `model_info` contains the keys of the GGUF file except `general.name` and the chat template.
+//! Without `verbose` the server reports null instead of arrays.
 
+use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{
-    DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::VocabularyError;
-use super::builder::{Builder, Key, Value};
+use super::builder::{MetadataKey, MetadataValue, VocabularyBuilder};
+use super::vocabulary::{Vocabulary, VocabularyError};
 
-/// Reads all of `json`.
-pub(super) fn read(json: &[u8]) -> Result<Builder, VocabularyError> {
-    let mut builder = Builder::default();
-    let mut failure = None;
-    let mut source = serde_json::Deserializer::from_slice(json);
-    let answer = Answer { builder: &mut builder, failure: &mut failure };
-    let read = source.deserialize_map(answer).and_then(|()| source.end());
-    match (failure, read) {
-        (Some(failure), _) => Err(failure),
-        (None, Err(error)) => Err(VocabularyError::Json(error)),
-        (None, Ok(())) => Ok(builder),
+impl Vocabulary {
+    /// Reads the response of `/api/show` with `verbose: true`.
+    ///
+    /// **Errors**: `Json` if it cannot be parsed, `NoTokens` if it is not verbose.
+    pub fn from_show(json: &[u8]) -> Result<Self, VocabularyError> {
+        let (mut builder, mut failure) = (VocabularyBuilder::default(), None);
+        let mut source = serde_json::Deserializer::from_slice(json);
+        let visitor = ShowVisitor {
+            builder: &mut builder,
+            failure: &mut failure,
+            position: ShowPosition::Response,
+        };
+        let read = visitor.deserialize(&mut source).and_then(|()| source.end());
+        match (failure, read) {
+            (Some(failure), _) => Err(failure),
+            (None, Err(error)) => Err(VocabularyError::Json(error)),
+            (None, Ok(())) => builder.finish(),
+        }
     }
 }
 
-/// The whole answer, of which only `model_info` is read.
-struct Answer<'b> {
-    builder: &'b mut Builder,
+/// Visits the response and what it contains, and passes the metadata to a builder.
+struct ShowVisitor<'b> {
+    builder: &'b mut VocabularyBuilder,
+    /// The error of the builder, if it refused a value.
     failure: &'b mut Option<VocabularyError>,
+    position: ShowPosition,
 }
 
-impl<'de> Visitor<'de> for Answer<'_> {
-    type Value = ();
+/// The position of a value in the response.
+#[derive(Clone, Copy)]
+enum ShowPosition {
+    /// The whole response, an object.
+    Response,
+    /// The object `model_info`.
+    ModelInfo,
+    /// The value of a key in `model_info`.
+    Entry(MetadataKey),
+    /// An element of an array in `model_info`.
+    Element(MetadataKey),
+}
 
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the description of a model")
+impl ShowVisitor<'_> {
+    fn at(&mut self, position: ShowPosition) -> ShowVisitor<'_> {
+        ShowVisitor { builder: self.builder, failure: self.failure, position }
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            if name == "model_info" {
-                map.next_value_seed(Info { builder: self.builder, failure: self.failure })?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
+    fn store<E: Error>(self, value: MetadataValue<'_>) -> Result<(), E> {
+        match self.position {
+            ShowPosition::Entry(key) => {
+                self.builder.set(key, value);
+                Ok(())
+            }
+            ShowPosition::Element(key) => self.builder.append(key, value).map_err(|error| {
+                *self.failure = Some(error);
+                E::custom("not a vocabulary")
+            }),
+            ShowPosition::Response | ShowPosition::ModelInfo => {
+                Err(E::custom("expected an object"))
             }
         }
-        Ok(())
     }
 }
 
-/// The object of keys and values.
-struct Info<'b> {
-    builder: &'b mut Builder,
-    failure: &'b mut Option<VocabularyError>,
-}
-
-impl<'de> DeserializeSeed<'de> for Info<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
-        source.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Info<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of model information")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            match Key::of(&name) {
-                None => drop(map.next_value::<IgnoredAny>()?),
-                Some(key) => map.next_value_seed(Entry {
-                    builder: self.builder,
-                    failure: self.failure,
-                    key,
-                    is_element: false,
-                })?,
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The value under a key that matters, or an element of its array.
-struct Entry<'b> {
-    builder: &'b mut Builder,
-    failure: &'b mut Option<VocabularyError>,
-    key: Key,
-    is_element: bool,
-}
-
-impl Entry<'_> {
-    fn take<E: serde::de::Error>(self, value: Value<'_>) -> Result<(), E> {
-        if !self.is_element {
-            self.builder.value(self.key, value);
-            return Ok(());
-        }
-        self.builder.element(self.key, value).map_err(|error| {
-            *self.failure = Some(error);
-            E::custom("not a vocabulary")
-        })
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Entry<'_> {
+impl<'de> DeserializeSeed<'de> for ShowVisitor<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<(), D::Error> {
@@ -119,50 +86,64 @@ impl<'de> DeserializeSeed<'de> for Entry<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Entry<'_> {
+impl<'de> Visitor<'de> for ShowVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text, a number, a flag or an array of these")
+        f.write_str("the description of a model")
     }
 
-    fn visit_bool<E: serde::de::Error>(self, flag: bool) -> Result<(), E> {
-        self.take(Value::Flag(flag))
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<(), E> {
-        self.take(Value::Integer(number))
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<(), E> {
-        self.take(Value::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<(), E> {
-        self.take(Value::Real(number))
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<(), E> {
-        self.take(Value::Text(text.as_bytes()))
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        if matches!(self.position, ShowPosition::Entry(_) | ShowPosition::Element(_)) {
+            return Err(A::Error::custom("an object in an entry"));
+        }
+        while let Some(name) = map.next_key::<Cow<'de, str>>()? {
+            let position = match self.position {
+                ShowPosition::Response if name == "model_info" => Some(ShowPosition::ModelInfo),
+                ShowPosition::ModelInfo => MetadataKey::by_name(&name).map(ShowPosition::Entry),
+                _ => None,
+            };
+            match position {
+                Some(position) => map.next_value_seed(self.at(position))?,
+                None => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
         Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
-        if self.is_element {
-            return Err(A::Error::custom("an array in an array"));
-        }
-        loop {
-            let next = Entry {
-                builder: self.builder,
-                failure: self.failure,
-                key: self.key,
-                is_element: true,
-            };
-            if elements.next_element_seed(next)?.is_none() {
-                return Ok(());
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut elements: A) -> Result<(), A::Error> {
+        let ShowPosition::Entry(key) = self.position else {
+            return Err(A::Error::custom("an array that is not an entry"));
+        };
+        while elements.next_element_seed(self.at(ShowPosition::Element(key)))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<(), E> {
+        self.store(MetadataValue::Flag(flag))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.store(MetadataValue::Integer(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.store(MetadataValue::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        self.store(MetadataValue::Real(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.store(MetadataValue::Text(text.as_bytes()))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        match self.position {
+            ShowPosition::Entry(_) | ShowPosition::Element(_) => Ok(()),
+            ShowPosition::Response | ShowPosition::ModelInfo => {
+                Err(E::custom("expected an object"))
             }
         }
     }

@@ -1,13 +1,13 @@
-//! The three readers agree, and bytes from outside do no harm.
+//! The three readers agree, and untrusted bytes cause errors, never panics.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::tokens::Tokenizer;
-use crate::tokens::testing::{Header, byte_level, vocabulary};
+use crate::tokens::testing::{GgufBuilder, byte_level, vocabulary};
 
-fn small() -> Header {
+fn small() -> GgufBuilder {
     byte_level("llama-bpe", &["a b", "ab c", "Ġ a"], &["<|end|>"])
         .text("general.name", "small")
         .number("tokenizer.ggml.bos_token_id", 256)
@@ -15,7 +15,7 @@ fn small() -> Header {
         .flag("tokenizer.ggml.add_bos_token", false)
 }
 
-/// The answer of a model server for a vocabulary.
+/// Returns the response of a model server for a vocabulary.
 fn show(vocabulary: &Vocabulary) -> Value {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let texts = &vocabulary.texts;
@@ -53,7 +53,7 @@ fn show(vocabulary: &Vocabulary) -> Value {
 }
 
 #[test]
-fn all_readers_give_the_same() {
+fn all_readers_return_the_same_vocabulary() {
     for vocabulary in [vocabulary("gpt-2"), vocabulary("llama-spm"), small().vocabulary()] {
         let json = show(&vocabulary).to_string();
         assert!(Vocabulary::from_show(json.as_bytes()).unwrap() == vocabulary);
@@ -62,14 +62,14 @@ fn all_readers_give_the_same() {
 }
 
 #[test]
-fn an_id_beyond_the_tokens_is_none() {
+fn role_id_beyond_the_tokens_is_none() {
     let vocabulary = small().vocabulary();
     assert_eq!((vocabulary.roles.bos, vocabulary.roles.eos), (Some(256), None));
-    assert_eq!(vocabulary.n_tokens(), 260);
+    assert_eq!(vocabulary.n_tokens, 260);
 }
 
 #[test]
-fn an_answer_that_was_not_verbose_holds_no_tokens() {
+fn response_that_is_not_verbose_has_no_tokens() {
     let answer = json!({ "model_info": {
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": null, "tokenizer.ggml.merges": [],
     }});
@@ -78,7 +78,7 @@ fn an_answer_that_was_not_verbose_holds_no_tokens() {
 }
 
 #[test]
-fn answers_that_make_no_sense_are_errors() {
+fn invalid_response_is_an_error() {
     let check = |text: &str| Vocabulary::from_show(text.as_bytes()).unwrap_err();
     for text in [
         "",
@@ -98,7 +98,7 @@ fn answers_that_make_no_sense_are_errors() {
 }
 
 #[test]
-fn a_header_cut_anywhere_is_an_error() {
+fn truncated_header_is_an_error() {
     let bytes = small().bytes();
     for len in 0..bytes.len() {
         assert!(Vocabulary::from_gguf(&bytes[..len]).is_err(), "{len}");
@@ -106,7 +106,7 @@ fn a_header_cut_anywhere_is_an_error() {
 }
 
 #[test]
-fn a_header_that_lies_about_lengths_costs_nothing() {
+fn header_with_false_lengths_is_an_error() {
     let header = |n_keys: u64, rest: &[u8]| {
         let mut bytes = b"GGUF\x03\0\0\0".to_vec();
         bytes.extend(0_u64.to_le_bytes());
@@ -127,7 +127,7 @@ fn a_header_that_lies_about_lengths_costs_nothing() {
 }
 
 #[test]
-fn a_stored_vocabulary_that_is_damaged_is_an_error() {
+fn damaged_stored_vocabulary_is_an_error() {
     let bytes = small().vocabulary().to_bytes();
     for at in 0..bytes.len() {
         let mut damaged = bytes.clone();
@@ -143,14 +143,14 @@ fn a_stored_vocabulary_that_is_damaged_is_an_error() {
 
 proptest! {
     #[test]
-    fn bytes_of_any_kind_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         drop(Vocabulary::from_gguf(bytes.as_slice()));
         drop(Vocabulary::from_show(&bytes));
         drop(Vocabulary::from_bytes(&bytes));
     }
 
     #[test]
-    fn a_changed_header_gives_an_error_or_a_vocabulary_that_works(
+    fn modified_header_is_an_error_or_a_usable_vocabulary(
         at in 0_usize..8000,
         byte in any::<u8>(),
     ) {
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_body_under_a_right_checksum_does_no_harm(
+    fn modified_body_with_valid_checksum_never_panics(
         changes in prop::collection::vec((0_usize..8000, any::<u8>()), 1..4),
     ) {
         const BODY: usize = 8 + 4 + 32;

@@ -1,15 +1,16 @@
-//! What a status and a body mean that are no answer, and what an error line in an answer means. Pure.
+//! Errors of Ollama: from responses with a status other than 200, and from error lines within an answer.
 //!
-//! **Source**: the error texts of Ollama 0.3 to 0.33 and of the llama-server that it starts. Where a text is not
-//! known the status decides.
+//! Must not know how requests are sent.
+//!
+//! **Source**: the error texts of Ollama 0.3 to 0.33 and of the llama-server that it starts. For an unknown text the
+//! status decides.
 
 use serde_json::Value;
 
-use crate::model::error::{Capability, said};
-use crate::model::{ModelError, Target};
+use crate::model::error::{CallTarget, Capability, ModelError, sanitized};
 
-/// What a model's process says when it does not come up or dies.
-const LOAD_TEXTS: &[&str] = &[
+/// Texts for a model whose process cannot be started or has ended.
+const LOAD_FAILURES: &[&str] = &[
     "error starting llama-server",
     "process has terminated",
     "runner has unexpectedly stopped",
@@ -24,8 +25,8 @@ const LOAD_TEXTS: &[&str] = &[
     "cudamalloc failed",
 ];
 
-/// What engines say of a prompt that does not fit.
-const OVERFLOW_TEXTS: &[&str] = &[
+/// Texts for a prompt that is longer than the window.
+const OVERFLOWS: &[&str] = &[
     "exceeds the context length",
     "exceeds the available context size",
     "exceed_context_size_error",
@@ -33,48 +34,44 @@ const OVERFLOW_TEXTS: &[&str] = &[
     "exceeds the model's maximum context length",
 ];
 
-/// An answer whose status is not 200.
-pub(super) fn refusal(
-    to: Target,
+/// Converts a response whose status is not 200.
+pub(super) fn from_response(
+    to: CallTarget,
     status: u16,
     location: Option<&str>,
     is_html: bool,
     body: &[u8],
 ) -> ModelError {
     if (300..400).contains(&status) {
-        return ModelError::Redirected { to, location: said(location.unwrap_or_default()) };
+        return ModelError::Redirected { to, location: sanitized(location.unwrap_or_default()) };
     }
     let Some(text) = error_text(body) else {
-        return without_text(to, status, is_html, body);
+        return without_error_text(to, status, is_html, body);
     };
-    if let Some(error) = by_text(&to, &text) {
+    if let Some(error) = from_text(&to, &text) {
         return error;
     }
-    let said = said(&text);
-    match status {
-        401 => ModelError::Unauthorized { to, said },
-        404 if to.model.is_some() => ModelError::NotFound { to },
-        429 | 503 => ModelError::Busy { to, said },
-        499 => ModelError::GivenUp { to, said },
-        500.. => ModelError::Failed { to, status, said },
-        _ => ModelError::Refused { to, status, said },
+    if status == 404 && to.model.is_some() {
+        return ModelError::NotFound { to };
     }
+    from_status(to, status, &text)
 }
 
-/// An error line in an answer that had begun.
-pub(super) fn broke_off(to: Target, error: &Value) -> ModelError {
+/// Converts an error line within an answer.
+pub(super) fn from_error_line(to: CallTarget, error: &Value) -> ModelError {
     let text = text_of(error);
-    by_text(&to, &text).unwrap_or_else(|| ModelError::BrokeOff { to, said: said(&text) })
+    let aborted = || ModelError::BrokeOff { to: to.clone(), message: sanitized(&text) };
+    from_text(&to, &text).unwrap_or_else(aborted)
 }
 
-/// The text of an error answer; `None` when the body is not one.
+/// Returns the text of an error response, or `None` if the body is not one.
 fn error_text(body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let error = body.get("error")?;
     Some(text_of(error))
 }
 
-/// An error as text: it is one, or an object with one.
+/// Returns an error as text. It is a string, or an object that contains one.
 fn text_of(error: &Value) -> String {
     match error {
         Value::String(text) => text.clone(),
@@ -82,58 +79,63 @@ fn text_of(error: &Value) -> String {
     }
 }
 
-fn without_text(to: Target, status: u16, is_html: bool, body: &[u8]) -> ModelError {
-    let is_empty = body.trim_ascii().is_empty();
-    if status == 403 && is_empty {
+/// Converts a response without an error text, which another kind of server may have sent.
+fn without_error_text(to: CallTarget, status: u16, is_html: bool, body: &[u8]) -> ModelError {
+    if status == 403 && body.trim_ascii().is_empty() {
         return ModelError::ForbiddenHost { to };
     }
-    let words = said(&String::from_utf8_lossy(body));
+    if matches!(status, 404 | 405) {
+        return ModelError::NotOllama { to, found: format!("it returns status {status}") };
+    }
+    if is_html {
+        let found = format!("it returns a page with status {status}");
+        return ModelError::NotOllama { to, found };
+    }
+    from_status(to, status, &String::from_utf8_lossy(body))
+}
+
+/// Converts a response by its status.
+fn from_status(to: CallTarget, status: u16, text: &str) -> ModelError {
+    let message = sanitized(text);
     match status {
-        404 | 405 => {
-            ModelError::NotOllama { to, found: format!("it answers with status {status}") }
-        }
-        _ if is_html => ModelError::NotOllama {
-            to,
-            found: format!("it answers with a page and status {status}"),
-        },
-        401 => ModelError::Unauthorized { to, said: words },
-        429 | 503 => ModelError::Busy { to, said: words },
-        499 => ModelError::GivenUp { to, said: words },
-        500.. => ModelError::Failed { to, status, said: words },
-        _ => ModelError::Refused { to, status, said: words },
+        401 => ModelError::Unauthorized { to, message },
+        429 | 503 => ModelError::Busy { to, message },
+        499 => ModelError::GivenUp { to, message },
+        500.. => ModelError::Failed { to, status, message },
+        _ => ModelError::Refused { to, status, message },
     }
 }
 
-/// The errors that are known by their text, whatever their status.
-fn by_text(to: &Target, text: &str) -> Option<ModelError> {
+/// Converts a known error text, which is more specific than the status.
+fn from_text(to: &CallTarget, text: &str) -> Option<ModelError> {
     let to = to.clone();
     let lower = text.to_lowercase();
-    if OVERFLOW_TEXTS.iter().any(|known| lower.contains(known)) {
+    if OVERFLOWS.iter().any(|known| lower.contains(known)) {
         let (needed, window) = overflow_numbers(text);
         return Some(ModelError::Overflow { to, needed, window });
     }
-    if let Some((_, word)) = lower.split_once("does not support ") {
-        let word = word.split([' ', '"', ',', '.']).next().unwrap_or_default();
-        let capability = match word {
+    if let Some((_, rest)) = lower.split_once("does not support ") {
+        let name = rest.split([' ', '"', ',', '.']).next().unwrap_or_default();
+        let capability = match name {
             "tools" => Capability::Tools,
             "thinking" => Capability::Thinking,
             "chat" => Capability::Chat,
-            other => Capability::Other(said(other)),
+            other => Capability::Other(sanitized(other)),
         };
         return Some(ModelError::Unsupported { to, capability });
     }
     if lower.starts_with("model ") && lower.contains("not found") && to.model.is_some() {
         return Some(ModelError::NotFound { to });
     }
-    if LOAD_TEXTS.iter().any(|known| lower.contains(known)) {
-        return Some(ModelError::LoadFailed { to, said: said(text) });
+    if LOAD_FAILURES.iter().any(|known| lower.contains(known)) {
+        return Some(ModelError::LoadFailed { to, message: sanitized(text) });
     }
     None
 }
 
-/// Tokens needed and tokens there are, where a text gives both.
+/// Returns the length of the prompt and the window, as far as a text contains them.
 ///
-/// llama-server sends an object, which Ollama passes on as a text; others put the numbers into their sentence.
+/// llama-server sends an object, which Ollama forwards as text; other engines include the numbers in their sentence.
 fn overflow_numbers(text: &str) -> (Option<u64>, Option<u64>) {
     if let Ok(object) = serde_json::from_str::<Value>(text) {
         let inner = object.get("error").unwrap_or(&object);
@@ -157,8 +159,8 @@ fn overflow_numbers(text: &str) -> (Option<u64>, Option<u64>) {
 mod tests {
     use super::*;
 
-    fn to() -> Target {
-        Target { host: "http://h:1".to_owned(), model: Some("m".to_owned()) }
+    fn to() -> CallTarget {
+        CallTarget { host: "http://h:1".to_owned(), model: Some("m".to_owned()) }
     }
 
     fn error(text: &str) -> String {
@@ -167,11 +169,14 @@ mod tests {
 
     #[track_caller]
     fn check(status: u16, body: &str, expect: ModelError) {
-        assert_eq!(refusal(to(), status, None, body.starts_with('<'), body.as_bytes()), expect);
+        assert_eq!(
+            from_response(to(), status, None, body.starts_with('<'), body.as_bytes()),
+            expect
+        );
     }
 
     #[test]
-    fn overflow_is_found_in_all_its_forms_with_the_numbers_there_are() {
+    fn overflow_is_recognized_in_every_form() {
         let overflow = |needed, window| ModelError::Overflow { to: to(), needed, window };
         let llama = r#"{"error":{"code":400,"message":"request (309 tokens) exceeds the available context size (256 tokens), try increasing it","type":"exceed_context_size_error","n_prompt_tokens":309,"n_ctx":256}}"#;
         check(400, &error(llama), overflow(Some(309), Some(256)));
@@ -187,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_is_what_it_is() {
-        let said = |text: &str| text.to_owned();
+    fn error_response_is_classified_by_text_and_status() {
+        let message = |text: &str| text.to_owned();
         check(404, &error("model 'm' not found"), ModelError::NotFound { to: to() });
         let pull = "model \"m\" not found, try pulling it first";
         check(404, &error(pull), ModelError::NotFound { to: to() });
@@ -201,8 +206,8 @@ mod tests {
         let insert = unsupported(Capability::Other("insert".to_owned()));
         check(400, &error("m does not support insert"), insert);
         let busy = "server busy, please try again.  maximum pending requests exceeded";
-        let one_space = said("server busy, please try again. maximum pending requests exceeded");
-        check(503, &error(busy), ModelError::Busy { to: to(), said: one_space });
+        let one_space = message("server busy, please try again. maximum pending requests exceeded");
+        check(503, &error(busy), ModelError::Busy { to: to(), message: one_space });
         for text in [
             "llama-server process has terminated: exit status 1",
             "llama runner process has terminated: signal: killed",
@@ -210,44 +215,48 @@ mod tests {
             "model runner has unexpectedly stopped, this may be due to resource limitations",
             "model requires more system memory (9.0 GiB) than is available (2.0 GiB)",
         ] {
-            check(500, &error(text), ModelError::LoadFailed { to: to(), said: said(text) });
+            check(500, &error(text), ModelError::LoadFailed { to: to(), message: message(text) });
         }
-        let refused = |text: &str| ModelError::Refused { to: to(), status: 400, said: said(text) };
+        let refused =
+            |text: &str| ModelError::Refused { to: to(), status: 400, message: message(text) };
         check(400, &error("missing request body"), refused("missing request body"));
         check(400, &error("invalid think value"), refused("invalid think value"));
-        let canceled = ModelError::GivenUp { to: to(), said: said("request canceled") };
+        let canceled = ModelError::GivenUp { to: to(), message: message("request canceled") };
         check(499, &error("request canceled"), canceled);
-        let failed = ModelError::Failed { to: to(), status: 502, said: said("bad gateway") };
+        let failed = ModelError::Failed { to: to(), status: 502, message: message("bad gateway") };
         check(502, &error("bad gateway"), failed);
-        let key = ModelError::Unauthorized { to: to(), said: said("unauthorized") };
+        let key = ModelError::Unauthorized { to: to(), message: message("unauthorized") };
         check(401, r#"{"error":"unauthorized","signin_url":"https://x"}"#, key);
-        check(429, &error("slow down"), ModelError::Busy { to: to(), said: said("slow down") });
+        check(
+            429,
+            &error("slow down"),
+            ModelError::Busy { to: to(), message: message("slow down") },
+        );
     }
 
     #[test]
-    fn what_is_no_ollama_is_told_by_its_answer() {
+    fn other_server_is_recognized_by_its_response() {
         check(403, "", ModelError::ForbiddenHost { to: to() });
         let found = |text: &str| ModelError::NotOllama { to: to(), found: text.to_owned() };
-        check(404, "404 page not found", found("it answers with status 404"));
-        check(405, "", found("it answers with status 405"));
-        check(400, "<html>no</html>", found("it answers with a page and status 400"));
-        check(404, r#"{"detail":"Not Found"}"#, found("it answers with status 404"));
-        let failed =
-            ModelError::Failed { to: to(), status: 500, said: "without a word".to_owned() };
+        check(404, "404 page not found", found("it returns status 404"));
+        check(405, "", found("it returns status 405"));
+        check(400, "<html>no</html>", found("it returns a page with status 400"));
+        check(404, r#"{"detail":"Not Found"}"#, found("it returns status 404"));
+        let failed = ModelError::Failed { to: to(), status: 500, message: "no message".to_owned() };
         check(500, "", failed);
-        let moved = refusal(to(), 302, Some("http://elsewhere/"), false, b"");
+        let moved = from_response(to(), 302, Some("http://elsewhere/"), false, b"");
         let location = "http://elsewhere/".to_owned();
         assert_eq!(moved, ModelError::Redirected { to: to(), location });
     }
 
     #[test]
-    fn an_error_line_is_what_it_says() {
-        let check = |error: Value, expect| assert_eq!(broke_off(to(), &error), expect);
-        let said = "an unexpected error".to_owned();
-        check("an unexpected error".into(), ModelError::BrokeOff { to: to(), said });
+    fn error_line_is_classified_by_its_text() {
+        let check = |error: Value, expect| assert_eq!(from_error_line(to(), &error), expect);
+        let message = "an unexpected error".to_owned();
+        check("an unexpected error".into(), ModelError::BrokeOff { to: to(), message });
         let died = "llama-server process has terminated";
-        check(died.into(), ModelError::LoadFailed { to: to(), said: died.to_owned() });
-        let said = r#"{"code":1}"#.to_owned();
-        check(serde_json::json!({ "code": 1 }), ModelError::BrokeOff { to: to(), said });
+        check(died.into(), ModelError::LoadFailed { to: to(), message: died.to_owned() });
+        let message = r#"{"code":1}"#.to_owned();
+        check(serde_json::json!({ "code": 1 }), ModelError::BrokeOff { to: to(), message });
     }
 }

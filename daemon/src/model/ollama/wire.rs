@@ -1,38 +1,42 @@
-//! The server's JSON, and its conversion to the words of the domain.
+//! The server's JSON, and its conversion to and from the types of the domain.
 //!
-//! Every field is optional and what is unknown is ignored, because servers of many versions are about; beside
-//! each field that came later stands the first version that has it.
+//! Every field of a response is optional and unknown fields are ignored, because servers of many versions are in use.
+//! Comments name the first version with a field, unless all versions have it.
+//! Must not know how requests are sent.
+//!
+//! **Invariant**: every request names a window and `truncate: false`, and never `shift`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ollm_protocol::content::ContextMessage;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::model::chat::{AnswerCall, ChatDelta, ChatEnd, DoneReason, PromptCount, Think};
-use crate::model::{
-    ChatRequest, HiddenMessage, KvGeometry, ListedModel, ModelInfo, RunningModel, Version,
-    WarmRequest,
+use crate::model::chat::{
+    AnswerCall, ChatDelta, ChatEnd, ChatRequest, DoneReason, PromptCount, ThinkMode, WarmRequest,
 };
+use crate::model::error::sanitized;
+use crate::model::info::{KvGeometry, ListedModel, ModelInfo, RunningModel, Version};
 
 /// `POST /api/chat`.
 #[derive(Serialize)]
 struct ChatBody<'a> {
     model: &'a str,
-    // This type is the message as a model server takes it, and nothing else.
+    // The type is the JSON of a model server.
     messages: &'a [ContextMessage],
     #[serde(skip_serializing_if = "<[Value]>::is_empty")]
     tools: &'a [Value],
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<&'a Value>,
-    options: Options<'a>,
+    options: OptionsBody<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Value>,
     keep_alive: Value,
     stream: bool,
-    // Since 0.12.6. Without it a prompt that is too long is cut without a word. `shift` is never sent: a value
-    // other than the one that the model was loaded with makes the server load it again.
+    // Since 0.12.6. Without it, a prompt that is too long is truncated silently. `shift` is never sent, because the
+    // server reloads the model if its value differs from the one at loading.
     truncate: bool,
     // Since 0.11.5.
     #[serde(rename = "_debug_render_only", skip_serializing_if = "std::ops::Not::not")]
@@ -40,7 +44,7 @@ struct ChatBody<'a> {
 }
 
 #[derive(Serialize)]
-struct Options<'a> {
+struct OptionsBody<'a> {
     num_ctx: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     num_predict: Option<u32>,
@@ -48,14 +52,14 @@ struct Options<'a> {
     sampling: Option<&'a Map<String, Value>>,
 }
 
-/// The body of a request for an answer, or for the prompt alone.
+/// Returns the body of a chat request, which with `render_only` returns the prompt instead of an answer.
 pub(super) fn chat_body(request: &ChatRequest, render_only: bool) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&ChatBody {
         model: &request.model,
         messages: &request.messages,
         tools: &request.tools,
         format: request.format.as_ref(),
-        options: Options {
+        options: OptionsBody {
             num_ctx: request.num_ctx,
             num_predict: request.num_predict.map(std::num::NonZeroU32::get),
             sampling: Some(request.sampling.as_map()),
@@ -68,14 +72,14 @@ pub(super) fn chat_body(request: &ChatRequest, render_only: bool) -> serde_json:
     })
 }
 
-/// The body of a request that only loads a model: one without messages.
+/// Returns the body of a request that only loads a model: a chat without messages.
 pub(super) fn warm_body(request: &WarmRequest) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&ChatBody {
         model: &request.model,
         messages: &[],
         tools: &[],
         format: None,
-        options: Options { num_ctx: request.num_ctx, num_predict: None, sampling: None },
+        options: OptionsBody { num_ctx: request.num_ctx, num_predict: None, sampling: None },
         think: None,
         keep_alive: keep_alive(request.keep_alive),
         stream: false,
@@ -84,23 +88,23 @@ pub(super) fn warm_body(request: &WarmRequest) -> serde_json::Result<Vec<u8>> {
     })
 }
 
-/// The body of a request for one model.
+/// Returns the body of a request for the description of a model.
 pub(super) fn show_body(model: &str, verbose: bool) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&serde_json::json!({ "model": model, "verbose": verbose }))
 }
 
-fn think_value(think: Think) -> Value {
+fn think_value(think: ThinkMode) -> Value {
     match think {
-        Think::Off => false.into(),
-        Think::On => true.into(),
-        Think::Low => "low".into(),
-        Think::Medium => "medium".into(),
-        Think::High => "high".into(),
-        Think::Max => "max".into(),
+        ThinkMode::Off => false.into(),
+        ThinkMode::On => true.into(),
+        ThinkMode::Low => "low".into(),
+        ThinkMode::Medium => "medium".into(),
+        ThinkMode::High => "high".into(),
+        ThinkMode::Max => "max".into(),
     }
 }
 
-/// Seconds as a number; what is not whole as a duration of Go.
+/// Returns whole seconds as a number, and other durations in the format of Go.
 fn keep_alive(time: Duration) -> Value {
     if time.subsec_millis() == 0 {
         return time.as_secs().into();
@@ -133,7 +137,7 @@ struct TagsModel {
     size: u64,
     modified_at: Option<String>,
     #[serde(default)]
-    details: Details,
+    details: DetailsBody,
     // Since 0.9.1.
     #[serde(default, deserialize_with = "absent_or_null")]
     capabilities: Vec<String>,
@@ -141,14 +145,14 @@ struct TagsModel {
 }
 
 #[derive(Default, Deserialize)]
-struct Details {
+struct DetailsBody {
     family: Option<String>,
     parameter_size: Option<String>,
     quantization_level: Option<String>,
     context_length: Option<u64>,
 }
 
-/// Go writes an empty list as null.
+/// Reads null as the default, because Go writes an empty list as null.
 fn absent_or_null<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -157,19 +161,20 @@ where
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Go writes a text that is not there as an empty one.
+/// Removes an empty text, which Go writes for a missing one.
 fn unless_empty(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-fn small(number: u64) -> Option<u32> {
+/// Returns a positive number that fits into 32 bits.
+fn positive(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|number| *number > 0)
 }
 
 impl TagsBody {
     pub(super) fn into_models(self) -> Vec<ListedModel> {
         let models = self.models.into_iter().map(|tag| ListedModel {
-            // Servers before 0.1.33 give the name alone.
+            // Servers before 0.1.33 send the name only.
             model: if tag.model.is_empty() { tag.name } else { tag.model },
             digest: tag.digest,
             size_bytes: tag.size,
@@ -177,7 +182,7 @@ impl TagsBody {
             family: unless_empty(tag.details.family),
             parameter_size: unless_empty(tag.details.parameter_size),
             quantization: unless_empty(tag.details.quantization_level),
-            trained: tag.details.context_length.and_then(small),
+            trained_context: tag.details.context_length.and_then(positive),
             capabilities: tag.capabilities,
             remote_host: unless_empty(tag.remote_host),
         });
@@ -216,24 +221,23 @@ impl PsBody {
             digest: running.digest,
             size_bytes: running.size,
             size_vram_bytes: running.size_vram,
-            effective: running.context_length.and_then(small),
+            effective_context: running.context_length.and_then(positive),
             expires_at: unless_empty(running.expires_at),
         });
         models.collect()
     }
 }
 
-/// `POST /api/show`, without the arrays.
+/// `POST /api/show`, not verbose.
 #[derive(Deserialize)]
 pub(super) struct ShowBody {
     modelfile: Option<String>,
     template: Option<String>,
     system: Option<String>,
-    renderer: Option<String>,
     #[serde(default)]
-    details: Details,
+    details: DetailsBody,
     #[serde(default, deserialize_with = "absent_or_null")]
-    messages: Vec<ShowMessage>,
+    messages: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "absent_or_null")]
     model_info: BTreeMap<String, Value>,
     // Since 0.6.4.
@@ -242,57 +246,44 @@ pub(super) struct ShowBody {
     remote_host: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct ShowMessage {
-    #[serde(default)]
-    role: String,
-    #[serde(default)]
-    content: String,
-}
-
 impl ShowBody {
     pub(super) fn into_info(self, model: &str) -> ModelInfo {
         let info = &self.model_info;
         let architecture = info.get("general.architecture").and_then(Value::as_str);
-        let numbers = Numbers { info, architecture: architecture.unwrap_or_default() };
+        let numbers = ArchitectureNumbers { info, architecture: architecture.unwrap_or_default() };
         ModelInfo {
             model: model.to_owned(),
             digest: None,
             architecture: architecture.map(str::to_owned),
             parameter_count: info.get("general.parameter_count").and_then(Value::as_u64),
-            trained: numbers.of("context_length").and_then(small),
+            trained_context: numbers.of("context_length").and_then(positive),
             geometry: numbers.geometry(),
             family: unless_empty(self.details.family),
             parameter_size: unless_empty(self.details.parameter_size),
             quantization: unless_empty(self.details.quantization_level),
             capabilities: self.capabilities,
             template: unless_empty(self.template),
-            renderer: unless_empty(self.renderer),
             system: unless_empty(self.system),
-            messages: self
-                .messages
-                .into_iter()
-                .map(|message| HiddenMessage { role: message.role, content: message.content })
-                .collect(),
-            weights: self.modelfile.as_deref().and_then(weights),
+            n_hidden_messages: self.messages.len() as u64,
+            model_path: self.modelfile.as_deref().and_then(model_path),
             remote_host: unless_empty(self.remote_host),
         }
     }
 }
 
-/// The file that a description of a model is from: the first one that it names, as an absolute path.
-fn weights(modelfile: &str) -> Option<String> {
+/// Returns the first absolute path that a modelfile names with `FROM`, which is that of the model file.
+fn model_path(modelfile: &str) -> Option<String> {
     let mut from = modelfile.lines().filter_map(|line| line.trim().strip_prefix("FROM "));
     from.next().map(str::trim).filter(|from| from.starts_with('/')).map(str::to_owned)
 }
 
-/// The numbers of a model's architecture.
-struct Numbers<'a> {
+/// The numbers in the metadata of a model's architecture.
+struct ArchitectureNumbers<'a> {
     info: &'a BTreeMap<String, Value>,
     architecture: &'a str,
 }
 
-impl Numbers<'_> {
+impl ArchitectureNumbers<'_> {
     fn value(&self, name: &str) -> Option<&Value> {
         self.info.get(&format!("{}.{name}", self.architecture))
     }
@@ -301,26 +292,27 @@ impl Numbers<'_> {
         self.value(name)?.as_u64()
     }
 
-    /// `None` where a number is missing, or one a layer: arrays are left out of this answer.
+    /// Returns the shape of the key-value cache, or `None` if a number is missing, as those are that differ by layer.
     fn geometry(&self) -> Option<KvGeometry> {
         let layers = self.of("block_count")?;
         let heads = self.of("attention.head_count");
         let kv_heads = match self.value("attention.head_count_kv") {
             Some(Value::Array(each)) => each.iter().filter_map(Value::as_u64).sum(),
             Some(value) => layers.saturating_mul(value.as_u64()?),
-            // Without grouping each head has its own.
+            // Without grouped queries, each head has its own keys and values.
             None => layers.saturating_mul(heads?),
         };
-        let usual = || Some(self.of("embedding_length")? / heads.filter(|heads| *heads > 0)?);
+        let default_length =
+            || Some(self.of("embedding_length")? / heads.filter(|heads| *heads > 0)?);
         Some(KvGeometry {
             kv_heads,
-            key_length: self.of("attention.key_length").or_else(usual)?,
-            value_length: self.of("attention.value_length").or_else(usual)?,
+            key_length: self.of("attention.key_length").or_else(default_length)?,
+            value_length: self.of("attention.value_length").or_else(default_length)?,
         })
     }
 }
 
-/// One line of an answer, or all of one that is not streamed.
+/// A line of a streamed answer, or a whole answer that is not streamed.
 #[derive(Deserialize)]
 pub(super) struct ChatLine {
     message: Option<LineMessage>,
@@ -328,16 +320,15 @@ pub(super) struct ChatLine {
     done: bool,
     // Since 0.1.35.
     done_reason: Option<String>,
-    total_duration: Option<u64>,
     load_duration: Option<u64>,
-    // Left out where they would be 0.
+    // Missing if they are 0.
     prompt_eval_count: Option<u64>,
     prompt_eval_duration: Option<u64>,
     eval_count: Option<u64>,
     eval_duration: Option<u64>,
     // After 0.33.
     prompt_eval_cached_count: Option<u64>,
-    // Since 0.11.5, for a request that only renders.
+    // Since 0.11.5, in responses to requests that only render.
     #[serde(rename = "_debug_info")]
     debug_info: Option<DebugInfo>,
 }
@@ -373,24 +364,24 @@ struct LineFunction {
     arguments: Value,
 }
 
-/// The error of a line, which is looked for before anything else is.
+/// The error of a line.
 #[derive(Deserialize)]
 pub(super) struct ErrorLine {
     pub(super) error: Option<Value>,
 }
 
 impl ChatLine {
-    /// Whether this is the server's end marker.
+    /// Returns whether this is the server's end marker.
     pub(super) const fn is_done(&self) -> bool {
         self.done
     }
 
-    /// The prompt, in the answer to a request that only renders.
+    /// Returns the prompt, in the response to a request that only renders.
     pub(super) fn into_rendered(self) -> Option<String> {
         self.debug_info?.rendered_template
     }
 
-    /// The pieces of the line, in the order in which a model makes them.
+    /// Takes the pieces of the line, in the order in which a model generates them.
     pub(super) fn take_deltas(&mut self) -> Vec<ChatDelta> {
         let Some(message) = self.message.take() else { return Vec::new() };
         let mut deltas = Vec::new();
@@ -407,29 +398,29 @@ impl ChatLine {
         deltas
     }
 
-    /// What the end marker says; the version decides what its counts mean.
+    /// Converts the end marker. The version decides the meaning of its counts.
     pub(super) fn into_end(self, version: &Version) -> ChatEnd {
-        let whole = version.features().counts_whole_prompt;
+        let is_whole = version.counts_whole_prompt();
         ChatEnd {
             reason: match self.done_reason.as_deref().unwrap_or_default() {
                 "stop" => DoneReason::Stop,
                 "length" => DoneReason::Length,
                 "load" => DoneReason::Load,
                 "unload" => DoneReason::Unload,
-                other => DoneReason::Other(crate::model::error::said(other)),
+                "" => DoneReason::Other(String::new()),
+                other => DoneReason::Other(sanitized(other)),
             },
             prompt: match self.prompt_eval_count {
-                Some(count) if whole => PromptCount::Whole(count),
+                Some(count) if is_whole => PromptCount::Whole(count),
                 Some(count) => PromptCount::Uncached(count),
-                None if whole => PromptCount::Unknown,
+                None if is_whole => PromptCount::Unknown,
                 None => PromptCount::Uncached(0),
             },
             cached_tokens: self.prompt_eval_cached_count,
             answer_tokens: self.eval_count,
-            total: self.total_duration.map(Duration::from_nanos),
-            load: self.load_duration.map(Duration::from_nanos),
-            reading: self.prompt_eval_duration.map(Duration::from_nanos),
-            answering: self.eval_duration.map(Duration::from_nanos),
+            load_time: self.load_duration.map(Duration::from_nanos),
+            prompt_time: self.prompt_eval_duration.map(Duration::from_nanos),
+            answer_time: self.eval_duration.map(Duration::from_nanos),
         }
     }
 }
@@ -438,7 +429,7 @@ impl LineCall {
     fn into_call(self) -> AnswerCall {
         let args = match self.function.arguments {
             Value::Null => Value::Object(Map::new()),
-            // Some templates give the text of an object, as other APIs do.
+            // Some templates return an object as text, as other APIs do.
             Value::String(text) => {
                 let parsed = serde_json::from_str(&text).ok().filter(Value::is_object);
                 parsed.unwrap_or(Value::String(text))
@@ -450,4 +441,70 @@ impl LineCall {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn show(info: Value) -> ModelInfo {
+        let body: ShowBody = serde_json::from_value(json!({ "model_info": info })).expect("a show");
+        body.into_info("m")
+    }
+
+    #[test]
+    fn geometry_is_known_only_if_every_number_is() {
+        let check = |info: Value, expect: Option<u64>| {
+            let geometry = show(info.clone()).geometry;
+            assert_eq!(geometry.map(|geometry| geometry.bytes_per_token()), expect, "{info}");
+        };
+        let usual = json!({
+            "general.architecture": "a", "a.block_count": 2, "a.embedding_length": 64,
+            "a.attention.head_count": 4, "a.attention.head_count_kv": 2,
+        });
+        // 2 layers of 2 heads of 16 numbers for keys and for values, of 2 bytes each.
+        check(usual.clone(), Some(2 * 2 * 32 * 2));
+        let with = |name: &str, value: Value| {
+            let mut info = usual.clone();
+            info[name] = value;
+            info
+        };
+        check(with("a.attention.key_length", json!(128)), Some(2 * 2 * 144 * 2));
+        check(with("a.attention.head_count_kv", json!([1, 4])), Some(5 * 32 * 2));
+        check(with("a.attention.head_count_kv", Value::Null), None);
+        check(with("a.attention.head_count", json!(0)), None);
+        check(with("general.architecture", json!("b")), None);
+        check(json!({}), None);
+    }
+
+    #[test]
+    fn null_lists_are_empty() {
+        let tags: TagsBody = serde_json::from_str(r#"{"models":null}"#).expect("a list");
+        assert!(tags.into_models().is_empty());
+        let ps: PsBody = serde_json::from_str("{}").expect("a list");
+        assert!(ps.into_models().is_empty());
+        let body: ShowBody = serde_json::from_str(
+            r#"{"capabilities":null,"messages":null,"model_info":null,"system":""}"#,
+        )
+        .expect("a show");
+        let info = body.into_info("m");
+        assert_eq!((info.system, info.capabilities.len()), (None, 0));
+    }
+
+    #[test]
+    fn keep_alive_is_a_number_of_seconds_or_a_go_duration() {
+        assert_eq!(keep_alive(Duration::from_secs(300)), json!(300));
+        assert_eq!(keep_alive(Duration::ZERO), json!(0));
+        assert_eq!(keep_alive(Duration::from_millis(2500)), json!("2500ms"));
+    }
+
+    #[test]
+    fn think_mode_is_a_flag_or_a_level() {
+        let check = |think, expect: Value| assert_eq!(think_value(think), expect);
+        check(ThinkMode::Off, json!(false));
+        check(ThinkMode::On, json!(true));
+        check(ThinkMode::Low, json!("low"));
+        check(ThinkMode::Medium, json!("medium"));
+        check(ThinkMode::High, json!("high"));
+        check(ThinkMode::Max, json!("max"));
+    }
+}

@@ -1,0 +1,355 @@
+//! The counter: tokens of texts, messages, records, tool definitions and whole prompts.
+//!
+//! It counts with a model's vocabulary and template where they are known, and estimates the rest.
+//! Must not know the model server, or where vocabularies and templates are stored.
+//!
+//! **Invariant**: a count depends only on the input and on the vocabulary, template and calibration of the counter.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{
+    ContextMessage, CountKind, Message, Part, RecordBody, Role, ToolCall,
+};
+use serde_json::Value;
+
+use super::calibration::{Calibration, InexactParts, PartKind};
+use super::estimate::{
+    self, ESTIMATE_MARGIN_DIVISOR, IMAGE_TOKENS, MESSAGE_OVERHEAD_TOKENS, TOOL_OVERHEAD_TOKENS,
+};
+use super::exact::ExactCounter;
+
+/// Tokens of the longest pair of delimiters around a summary or another inserted text, with their line breaks.
+const DELIMITER_TOKENS: u32 = 12;
+/// The identity of estimated counts.
+const ESTIMATE_IDENTITY: &str = "estimate-v1";
+
+/// Counts tokens as one model does; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counter {
+    exact: Option<Arc<ExactCounter>>,
+    /// Corrects prompts that cannot be counted exactly.
+    calibration: Option<Arc<Calibration>>,
+}
+
+impl Counter {
+    /// The counter for models without a vocabulary.
+    pub(crate) const ESTIMATE: Self = Self { exact: None, calibration: None };
+
+    /// Creates a counter with a model's vocabulary and, if known, its template.
+    pub(crate) fn exact(exact: ExactCounter) -> Self {
+        Self { exact: Some(Arc::new(exact)), calibration: None }
+    }
+
+    /// Replaces the calibration.
+    pub(crate) fn calibrated(self, calibration: Option<Arc<Calibration>>) -> Self {
+        Self { calibration, ..self }
+    }
+
+    /// Returns whether texts are counted with the model's vocabulary.
+    pub(crate) const fn has_vocabulary(&self) -> bool {
+        self.exact.is_some()
+    }
+
+    /// Returns the name of the tokenizer, which is stored beside every count.
+    pub(crate) fn identity(&self) -> Arc<str> {
+        self.exact.as_ref().map_or_else(|| ESTIMATE_IDENTITY.into(), |exact| exact.identity())
+    }
+
+    /// Returns how exact counts of messages without tool calls and images are.
+    pub(crate) fn kind(&self) -> CountKind {
+        match &self.exact {
+            None => CountKind::Estimated,
+            Some(exact) if exact.has_template() => CountKind::Exact,
+            Some(_) => CountKind::Calibrated,
+        }
+    }
+
+    /// Returns how exact the count of a conversation is.
+    pub(crate) fn kind_of(&self, messages: &[ContextMessage]) -> CountKind {
+        match &self.exact {
+            Some(exact) if !exact.covers(messages) => CountKind::Calibrated,
+            None if self.calibration.is_some() => CountKind::Calibrated,
+            _ => self.kind(),
+        }
+    }
+
+    /// Returns how exact the count of a text is.
+    pub(crate) const fn kind_of_text(&self) -> CountKind {
+        match &self.exact {
+            Some(_) => CountKind::Exact,
+            None => CountKind::Estimated,
+        }
+    }
+
+    /// Counts the tokens of a text; 0 for the empty text.
+    pub(crate) fn count_text(&self, text: &str) -> u32 {
+        self.exact.as_ref().map_or_else(|| estimate::count(text), |exact| exact.count_text(text))
+    }
+
+    /// Counts the tokens of a JSON value; 0 for null.
+    fn count_json(&self, value: &Value) -> u32 {
+        match value {
+            Value::Null => 0,
+            value => self.count_text(&value.to_string()),
+        }
+    }
+
+    /// Counts the tokens of a recorded message as it enters a context, without thinking.
+    pub(crate) fn count_message(&self, message: &Message) -> u32 {
+        let is_text = message.parts.iter().all(|part| matches!(part, Part::Text { .. }));
+        if is_text && let Some(exact) = &self.exact {
+            return exact.count_turn(message.role, &message.plain_text());
+        }
+        let overhead = self.count_turn(message.role, "");
+        message.parts.iter().fold(overhead, |sum, part| {
+            sum.saturating_add(match part {
+                Part::Text { text } => self.count_text(text),
+                Part::Thinking { .. } => 0,
+                Part::ToolCall { name, args, .. } => self.count_call(name, args),
+                Part::Image { .. } => IMAGE_TOKENS,
+            })
+        })
+    }
+
+    /// Counts the tokens of an executed tool call and its result.
+    ///
+    /// This is an upper bound: if an assistant message already contains the call, only the result is added.
+    fn count_tool_call(&self, call: &ToolCall) -> u32 {
+        self.count_turn(Role::Assistant, "")
+            .saturating_add(self.count_turn(Role::Tool, ""))
+            .saturating_add(self.count_call(&call.name, &call.args))
+            .saturating_add(self.count_text(&call.result.llm_content))
+    }
+
+    /// Counts the tokens that a record adds to a rendered context; 0 for a record that never enters one.
+    pub(crate) fn count_record(&self, body: &RecordBody) -> u32 {
+        let turn = |text: &str| {
+            let overhead = self.count_turn(Role::User, "").saturating_add(DELIMITER_TOKENS);
+            overhead.saturating_add(self.count_text(text))
+        };
+        match body {
+            RecordBody::Message(message) => self.count_message(message),
+            RecordBody::ToolCall(call) => self.count_tool_call(call),
+            RecordBody::Delta(delta) => turn(&delta.text),
+            RecordBody::BranchSummary(branch) => turn(&branch.summary),
+            RecordBody::Compaction(compaction) if compaction.epoch.is_none() => {
+                turn(&compaction.summary)
+            }
+            RecordBody::Custom(custom) => custom.context_text.as_deref().map_or(0, turn),
+            _ => 0,
+        }
+    }
+
+    /// Counts the tokens of a user message that is not recorded.
+    pub(crate) fn count_user_text(&self, text: &str) -> u32 {
+        self.count_turn(Role::User, text)
+    }
+
+    /// Counts the tokens of the last of some messages of a conversation, which `next` follows.
+    ///
+    /// `has_system`: a system message precedes `messages`. The template's text before the first message is not
+    /// included, because [`Self::count_head`] counts it.
+    pub(crate) fn count_last(
+        &self,
+        messages: &[ContextMessage],
+        next: Option<&ContextMessage>,
+        has_system: bool,
+    ) -> u32 {
+        let Some(last) = messages.last() else { return 0 };
+        let exact =
+            self.exact.as_ref().and_then(|exact| exact.count_last(messages, next, has_system));
+        exact.unwrap_or_else(|| {
+            let tokens = self.count_context_message(last);
+            let mut parts = InexactParts::default();
+            self.add_message(last, tokens, &mut parts);
+            self.corrected(&parts, tokens)
+        })
+    }
+
+    /// Counts the tokens before the first message, including the system message, and the tokens of the tools.
+    pub(crate) fn count_head(
+        &self,
+        system: Option<&ContextMessage>,
+        tools: &[Value],
+    ) -> (u32, u32) {
+        let exact =
+            self.exact.as_ref().and_then(|exact| exact.count_head(system, !tools.is_empty()));
+        if let Some((head, Some(tool_tokens))) = exact {
+            return (head, tool_tokens);
+        }
+        let system_tokens = || system.map_or(0, |message| self.count_context_message(message));
+        let head = exact.map_or_else(system_tokens, |(head, _)| head);
+        let tool_tokens = self.count_tools(tools);
+        let mut parts = InexactParts::default();
+        self.add_head(head.saturating_add(tool_tokens), &mut parts);
+        (self.corrected(&parts, head), tool_tokens)
+    }
+
+    /// Returns the parts of a prompt that are not counted exactly.
+    pub(crate) fn inexact_parts(
+        &self,
+        messages: &[ContextMessage],
+        tools: &[Value],
+    ) -> InexactParts {
+        let mut parts = InexactParts::default();
+        let (system, turns) = split_system(messages);
+        let head =
+            self.exact.as_ref().and_then(|exact| exact.count_head(system, !tools.is_empty()));
+        if !matches!(head, Some((_, Some(_)))) {
+            let tokens = system.map_or(0, |message| self.count_context_message(message));
+            self.add_head(tokens.saturating_add(self.count_tools(tools)), &mut parts);
+        }
+        for (at, message) in turns.iter().enumerate() {
+            let (until, next) = (&turns[..=at], turns.get(at + 1));
+            let exact = self.exact.as_ref();
+            if exact.and_then(|exact| exact.count_last(until, next, system.is_some())).is_none() {
+                self.add_message(message, self.count_context_message(message), &mut parts);
+            }
+        }
+        parts
+    }
+
+    /// Returns the maximum error of the count of a whole prompt.
+    pub(crate) fn margin(&self, messages: &[ContextMessage], tools: &[Value], tokens: u64) -> u64 {
+        if self.kind_of(messages) == CountKind::Exact {
+            return 0;
+        }
+        match &self.calibration {
+            Some(calibration) => calibration.margin(&self.inexact_parts(messages, tools), tokens),
+            None => tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR),
+        }
+    }
+
+    fn add_head(&self, tokens: u32, parts: &mut InexactParts) {
+        parts.add(PartKind::Head, 1);
+        self.add_text(tokens, parts);
+    }
+
+    fn add_message(&self, message: &ContextMessage, tokens: u32, parts: &mut InexactParts) {
+        let kind = match message.role {
+            Role::System | Role::User => PartKind::User,
+            Role::Assistant => PartKind::Assistant,
+            Role::Tool => PartKind::Result,
+        };
+        parts.add(kind, 1);
+        let n_calls = u32::try_from(message.tool_calls.len()).unwrap_or(u32::MAX);
+        parts.add(PartKind::Call, n_calls);
+        self.add_text(tokens, parts);
+    }
+
+    fn add_text(&self, tokens: u32, parts: &mut InexactParts) {
+        if !self.has_vocabulary() {
+            parts.add(PartKind::Text, tokens);
+        }
+    }
+
+    /// Applies the calibration to a count.
+    fn corrected(&self, parts: &InexactParts, tokens: u32) -> u32 {
+        let Some(calibration) = &self.calibration else { return tokens };
+        let corrected = calibration.corrected(parts, tokens.into());
+        u32::try_from(corrected).unwrap_or(u32::MAX)
+    }
+
+    /// Counts the tokens of a whole prompt.
+    pub(crate) fn count_prompt(&self, messages: &[ContextMessage], tools: &[Value]) -> u64 {
+        let (system, turns) = split_system(messages);
+        let (head, tool_tokens) = self.count_head(system, tools);
+        let counts = (1..=turns.len()).map(|end| {
+            let (until, next) = (&turns[..end], turns.get(end));
+            u64::from(self.count_last(until, next, system.is_some()))
+        });
+        u64::from(head) + u64::from(tool_tokens) + counts.sum::<u64>()
+    }
+
+    /// Counts the tokens of a message in any position.
+    pub(crate) fn count_context_message(&self, message: &ContextMessage) -> u32 {
+        let calls = message.tool_calls.iter().fold(0_u32, |sum, call| {
+            sum.saturating_add(self.count_call(&call.function.name, &call.function.arguments))
+        });
+        let images = u32::try_from(message.images.len()).unwrap_or(u32::MAX);
+        self.count_turn(message.role, "")
+            .saturating_add(self.count_text(&message.content))
+            .saturating_add(calls)
+            .saturating_add(images.saturating_mul(IMAGE_TOKENS))
+    }
+
+    /// Estimates the tokens of tool definitions.
+    fn count_tools(&self, tools: &[Value]) -> u32 {
+        tools.iter().fold(0, |sum, tool| {
+            sum.saturating_add(TOOL_OVERHEAD_TOKENS).saturating_add(self.count_json(tool))
+        })
+    }
+
+    /// Counts the tokens of a message of text between its usual neighbors.
+    fn count_turn(&self, role: Role, text: &str) -> u32 {
+        match &self.exact {
+            Some(exact) => exact.count_turn(role, text),
+            None => MESSAGE_OVERHEAD_TOKENS.saturating_add(estimate::count(text)),
+        }
+    }
+
+    /// Counts the tokens of a message's thinking, which is recorded but never sent again.
+    pub(crate) fn count_thinking(&self, message: &Message) -> u32 {
+        message.parts.iter().fold(0, |sum, part| match part {
+            Part::Thinking { text } => sum.saturating_add(self.count_text(text)),
+            _ => sum,
+        })
+    }
+
+    fn count_call(&self, name: &str, args: &Value) -> u32 {
+        TOOL_OVERHEAD_TOKENS
+            .saturating_add(self.count_text(name))
+            .saturating_add(self.count_json(args))
+    }
+}
+
+/// Splits the system message off.
+fn split_system(messages: &[ContextMessage]) -> (Option<&ContextMessage>, &[ContextMessage]) {
+    match messages.split_first() {
+        Some((first, turns)) if first.role == Role::System => (Some(first), turns),
+        _ => (None, messages),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::Timestamp;
+    use ollm_protocol::content::{Role, ToolResult, Usage};
+    use serde_json::json;
+
+    use super::*;
+
+    fn at() -> Timestamp {
+        Timestamp::from_unix_ms(0)
+    }
+
+    #[test]
+    fn message_count_includes_its_parts_but_not_thinking() {
+        let mut message = Message::text(Role::Assistant, "hello world", at());
+        let plain = Counter::ESTIMATE.count_message(&message);
+        assert_eq!(plain, MESSAGE_OVERHEAD_TOKENS + Counter::ESTIMATE.count_text("hello world"));
+        message.parts.push(Part::Thinking { text: "a long thought".repeat(99) });
+        assert_eq!(Counter::ESTIMATE.count_message(&message), plain);
+        assert!(Counter::ESTIMATE.count_thinking(&message) > 99);
+        message.parts.push(Part::Image { mime_type: "image/png".into(), data: "A".repeat(9000) });
+        assert_eq!(Counter::ESTIMATE.count_message(&message), plain + IMAGE_TOKENS);
+    }
+
+    #[test]
+    fn record_that_never_enters_a_context_counts_nothing() {
+        assert_eq!(Counter::ESTIMATE.count_record(&RecordBody::Usage(Usage::default())), 0);
+        let call = ToolCall {
+            id: "c".into(),
+            name: "read".into(),
+            args: json!({"path": "a.rs"}),
+            result: ToolResult { llm_content: "fn main() {}".into(), ..ToolResult::default() },
+            timestamp: at(),
+            duration_ms: None,
+            message_seq: None,
+        };
+        let body = RecordBody::ToolCall(call);
+        assert!(
+            Counter::ESTIMATE.count_record(&body) > Counter::ESTIMATE.count_text("fn main() {}")
+        );
+    }
+}
