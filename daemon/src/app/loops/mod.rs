@@ -77,7 +77,7 @@ pub(super) async fn note(
 ) -> Option<LoopPattern> {
     let config = core.config().loop_detection.clone();
     let seen = seen.filter(|_| config.enabled)?;
-    if matches!(seen, Observation::User) {
+    if matches!(seen, Observation::UserMessage) {
         core.loops.forget(id);
         return None;
     }
@@ -171,7 +171,7 @@ fn at_once(
         // Who has said too little to repeat anything is not watched, which is nearly everyone.
         let few =
             has_few(core, id, config.repeat_threshold.min(config.max_turns.saturating_add(1)))?;
-        return Ok(if few && seen.calls() < 2 { AtOnce::Nothing } else { AtOnce::MustLook });
+        return Ok(if few && seen.n_calls() < 2 { AtOnce::Nothing } else { AtOnce::MustLook });
     };
     let mut watch = match watch.try_lock() {
         Ok(watch) => watch,
@@ -268,7 +268,7 @@ impl Watch {
 
     /// Folds one record; a loop holds from the record on with which it is found.
     fn fold(&mut self, seq: Seq, seen: Observation) {
-        if !matches!(seen, Observation::Model { .. } | Observation::Result(_)) {
+        if !matches!(seen, Observation::ModelMessage { .. } | Observation::ToolResult { .. }) {
             self.is_new = false;
         }
         self.detector.fold(seq, seen);
