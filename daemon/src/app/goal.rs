@@ -57,7 +57,7 @@ pub(crate) async fn goal_update(
     }
     let description = description.map(|text| described("description", &text)).transpose()?;
     change(core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::Update { goal, description: description.clone(), priority, status }])
     })
     .await
@@ -73,7 +73,7 @@ pub(crate) async fn goal_add_checkpoint(
     let description = described("description", &description)?;
     let id = GoalCheckpointId::from_uuid(core.clock.uuid());
     change(core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::AddCheckpoint { goal, id, description: description.clone(), status }])
     })
     .await
@@ -98,7 +98,7 @@ pub(crate) async fn goal_update_checkpoint(
     }
     let description = description.map(|text| described("description", &text)).transpose()?;
     change(core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::UpdateCheckpoint { goal, id, description: description.clone(), status }])
     })
     .await
@@ -117,7 +117,7 @@ pub(crate) async fn goal_add_decision(
     let kind = kind.map(|kind| described("kind", &kind)).transpose()?;
     let id = DecisionId::from_uuid(core.clock.uuid());
     change(core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         let (kind, description) = (kind.clone(), description.clone());
         Ok(vec![GoalStep::AddDecision { goal, id, kind, description, locked, supersedes }])
     })
@@ -132,7 +132,7 @@ pub(crate) async fn goal_lock_decision(
     let key = taken::<method::GoalLockDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalLockDecisionParams { session_id, goal_id, decision_id: id, .. } = params;
     change(core, session_id, key, move |state| {
-        Ok(vec![GoalStep::LockDecision { goal: state.meant(goal_id)?.id, id }])
+        Ok(vec![GoalStep::LockDecision { goal: state.named_or_active(goal_id)?.id, id }])
     })
     .await
 }
@@ -147,7 +147,7 @@ pub(crate) async fn goal_add_artifact(
     let path = described("path", &path)?;
     let kind = kind.map(|kind| described("type", &kind)).transpose()?;
     change(core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::AddArtifact { goal, kind: kind.clone(), path: path.clone(), did }])
     })
     .await
@@ -162,7 +162,7 @@ pub(crate) async fn goal_set_next_steps(
     let g::GoalSetNextStepsParams { session_id, goal_id, next_steps, .. } = params;
     let next_steps = few("nextSteps", next_steps)?;
     change(core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::SetNextSteps { goal, next_steps: next_steps.clone() }])
     })
     .await
@@ -339,7 +339,7 @@ async fn change(
     let (goal, checkpoint_id, decision_id) = named(&change);
     let goal = match goal {
         Some(goal) => state.goal(goal)?.clone(),
-        None => state.meant(None)?.clone(),
+        None => state.named_or_active(None)?.clone(),
     };
     Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
 }

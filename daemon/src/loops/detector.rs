@@ -19,7 +19,7 @@ const MAX_CYCLE: usize = 4;
 /// Calls that `loop.status` shows, and ids of answered calls that are remembered.
 const MAX_RECENT: usize = 16;
 /// Calls that wait for their results, more than models make in one message. One more settles the oldest.
-const MAX_OPEN: usize = 64;
+const MAX_PENDING: usize = 64;
 
 /// The number of newest records that suffice to find whatever repeats `threshold` times: as many rounds of the
 /// longest cycle, each call with its message, its tool call and its result.
@@ -33,23 +33,23 @@ pub(crate) enum Observation {
     /// A message of the user, which ends every loop.
     UserMessage,
     /// A message of the model, with its text unless that is empty, and the calls that it requests by their ids.
-    ModelMessage { answer: Option<Output>, calls: Vec<(Digest, Call)> },
+    ModelMessage { answer: Option<Output>, calls: Vec<(Digest, ObservedCall)> },
     /// A result by the id of its call, with the call where the record has it. Without an id it belongs to the oldest
     /// call that has no result.
-    ToolResult { id: Option<Digest>, call: Option<Call>, output: Output },
+    ToolResult { id: Option<Digest>, call: Option<ObservedCall>, output: Output },
     /// A recorded loop, or `None` for a reset.
     LoopMark(Option<LoopPattern>),
 }
 
 /// One call, with its result where there is one.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct ObservedCall {
     tool: String,
     digest: Digest,
     output: Option<Output>,
 }
 
-impl Call {
+impl ObservedCall {
     fn new(tool: &str, args: &Value) -> Self {
         let digest = of_call(tool, args);
         Self { tool: plain(tool).chars().take(MAX_NAME_CHARS).collect(), digest, output: None }
@@ -81,7 +81,7 @@ pub(crate) fn observe(body: &RecordBody) -> Option<Observation> {
             };
             Some(Observation::ToolResult {
                 id: Some(of_text(&call.id)),
-                call: Some(Call::new(&call.name, &call.args)),
+                call: Some(ObservedCall::new(&call.name, &call.args)),
                 output: Output::new(text, failed),
             })
         }
@@ -97,7 +97,9 @@ fn observe_message(message: &Message) -> Option<Observation> {
         Role::User => Some(Observation::UserMessage),
         Role::Assistant => {
             let calls = message.parts.iter().filter_map(|part| match part {
-                Part::ToolCall { id, name, args } => Some((of_text(id), Call::new(name, args))),
+                Part::ToolCall { id, name, args } => {
+                    Some((of_text(id), ObservedCall::new(name, args)))
+                }
                 _ => None,
             });
             let answer = Some(text()).filter(|text| !text.trim().is_empty());
@@ -141,21 +143,21 @@ struct CycleRun {
 
 /// A call that waits to be counted: calls count in the order in which they were requested.
 #[derive(Clone, Debug)]
-struct OpenCall {
+struct PendingCall {
     seq: Seq,
     id: Option<Digest>,
-    call: Call,
+    call: ObservedCall,
 }
 
 /// The fold of the records since the last user message or reset.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Detector {
     turns: u32,
-    open: VecDeque<OpenCall>,
+    pending: VecDeque<PendingCall>,
     /// The newest answered calls, and whether each was answered by a tool call record rather than by a message.
     answered: VecDeque<(Digest, bool)>,
     /// The newest counted calls, newest first.
-    recent: VecDeque<(Seq, Call)>,
+    recent: VecDeque<(Seq, ObservedCall)>,
     /// By cycle length less one.
     cycles: [CycleRun; MAX_CYCLE],
     results: OutputRun,
@@ -182,17 +184,17 @@ impl Detector {
                     self.answers.push(answer);
                 }
                 for (id, call) in calls {
-                    if self.open.len() == MAX_OPEN {
+                    if self.pending.len() == MAX_PENDING {
                         self.settle_first();
                     }
-                    self.open.push_back(OpenCall { seq, id: Some(id), call });
+                    self.pending.push_back(PendingCall { seq, id: Some(id), call });
                 }
             }
             Observation::ToolResult { id, call, output } => self.result(seq, id, call, output),
         }
     }
 
-    fn result(&mut self, seq: Seq, id: Option<Digest>, call: Option<Call>, output: Output) {
+    fn result(&mut self, seq: Seq, id: Option<Digest>, call: Option<ObservedCall>, output: Output) {
         let is_record = call.is_some();
         let is_twin = |answered: &(Digest, bool)| id == Some(answered.0) && answered.1 != is_record;
         if let Some(twin) = self.answered.iter().position(is_twin) {
@@ -200,12 +202,12 @@ impl Detector {
             return;
         }
         let is_of_result =
-            |open: &&mut OpenCall| open.call.output.is_none() && (id.is_none() || open.id == id);
-        match (self.open.iter_mut().find(is_of_result), call) {
-            (Some(open), _) => (open.seq, open.call.output) = (seq, Some(output)),
+            |open: &&mut PendingCall| open.call.output.is_none() && (id.is_none() || open.id == id);
+        match (self.pending.iter_mut().find(is_of_result), call) {
+            (Some(pending), _) => (pending.seq, pending.call.output) = (seq, Some(output)),
             (None, Some(call)) => {
-                let call = Call { output: Some(output), ..call };
-                self.open.push_back(OpenCall { seq, id, call });
+                let call = ObservedCall { output: Some(output), ..call };
+                self.pending.push_back(PendingCall { seq, id, call });
             }
             // A result of an unknown call.
             (None, None) => return self.results.push(output),
@@ -214,14 +216,14 @@ impl Detector {
             self.answered.push_back((id, is_record));
             self.answered.drain(..self.answered.len().saturating_sub(MAX_RECENT));
         }
-        while self.open.front().is_some_and(|first| first.call.output.is_some()) {
+        while self.pending.front().is_some_and(|first| first.call.output.is_some()) {
             self.settle_first();
         }
     }
 
     /// Counts the call that was requested first.
     fn settle_first(&mut self) {
-        let Some(OpenCall { seq, call, .. }) = self.open.pop_front() else { return };
+        let Some(PendingCall { seq, call, .. }) = self.pending.pop_front() else { return };
         if let Some(output) = call.output {
             self.results.push(output);
         }
@@ -239,7 +241,7 @@ impl Detector {
     }
 
     fn settle_all(&mut self) {
-        while !self.open.is_empty() {
+        while !self.pending.is_empty() {
             self.settle_first();
         }
     }
