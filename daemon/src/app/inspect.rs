@@ -13,7 +13,7 @@ use super::compact::judged;
 use super::prepared::{Prepared, prepare, prepare_at};
 use super::update::check_context_size;
 use super::{AppError, Core, blocking};
-use crate::context::{Built, Piece, What, trigger};
+use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
@@ -124,7 +124,7 @@ fn items(prepared: &Prepared, built: &Built) -> Vec<ContextItem> {
         items.push(ContextItem { tokens: budget.tool_definition_tokens, ..item("tools", "whole") });
     }
     let mut rest: Vec<ContextItem> =
-        built.pieces.iter().map(|piece| of_piece(prepared, piece, before)).collect();
+        built.items.iter().map(|piece| of_piece(prepared, piece, before)).collect();
     let omitted = built.result.omitted.iter();
     let (parts, whole): (Vec<&OmittedItem>, Vec<&OmittedItem>) = omitted.partition(|omitted| {
         rest.iter().any(|item| item.seq == Some(omitted.seq) && item.what == "record")
@@ -142,17 +142,17 @@ fn items(prepared: &Prepared, built: &Built) -> Vec<ContextItem> {
     items
 }
 
-fn of_piece(prepared: &Prepared, piece: &Piece, before: u32) -> ContextItem {
+fn of_piece(prepared: &Prepared, piece: &ShownItem, before: u32) -> ContextItem {
     let message = u32::try_from(piece.message).ok().map(|at| at + before);
     let common = ContextItem { tokens: piece.tokens, message, ..item("record", piece.form) };
-    match &piece.what {
-        What::Record(record) => ContextItem {
+    match &piece.source {
+        ItemSource::Record(record) => ContextItem {
             seq: Some(record.seq),
             kind: Some(record.kind),
             role: record.role,
             ..common
         },
-        What::Checkpoint(id) => {
+        ItemSource::Checkpoint(id) => {
             let checkpoint = prepared.checkpoints.iter().find(|checkpoint| checkpoint.id == *id);
             ContextItem {
                 what: "checkpoint".to_owned(),
@@ -162,7 +162,7 @@ fn of_piece(prepared: &Prepared, piece: &Piece, before: u32) -> ContextItem {
                 ..common
             }
         }
-        What::Block(topic) => ContextItem { what: topic.clone(), ..common },
+        ItemSource::Block(topic) => ContextItem { what: topic.clone(), ..common },
     }
 }
 
@@ -194,9 +194,9 @@ fn item(what: &str, form: &str) -> ContextItem {
 /// The window by part; what a message has besides its records counts as recent.
 fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let budget = &built.result.budget;
-    let is_user = |piece: &&Piece| matches!(&piece.what, What::Record(record) if record.role == Some(Role::User));
+    let is_user = |piece: &&ShownItem| matches!(&piece.source, ItemSource::Record(record) if record.role == Some(Role::User));
     let conversation = budget.current_conversation_tokens;
-    let user: u64 = built.pieces.iter().filter(is_user).map(|piece| piece.tokens).sum();
+    let user: u64 = built.items.iter().filter(is_user).map(|piece| piece.tokens).sum();
     let user = user.min(conversation);
     let used = built.result.tokens_used;
     let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());

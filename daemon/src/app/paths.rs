@@ -125,7 +125,6 @@ impl Path {
             role: entry.role(),
             tokens: entry.tokens,
             calls_tools: entry.has(Entry::CALLS_TOOLS),
-            has_thinking: entry.has(Entry::HAS_THINKING),
             in_context: match kind {
                 RecordKind::Compaction => !entry.has(Entry::OPENS_EPOCH),
                 _ => entry.has(Entry::IN_CONTEXT),

@@ -150,7 +150,7 @@ impl Prepared {
             mode_text: self.mode_text.as_deref(),
             additions: &self.additions.text,
             entries: &self.additions.entries,
-            told_entries: &self.told.entries,
+            sent_entries: &self.told.entries,
             decisions: &self.decisions,
             pins: &self.facts.pins,
             project_path: self.view.project_path.as_deref(),

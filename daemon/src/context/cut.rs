@@ -1,4 +1,5 @@
-//! Cutting one record: the beginning and the end stay, a marker says what is missing and how to get it. Pure.
+//! Shortening one record: a cut keeps the beginning and the end, with a marker between them that says how much is
+//! missing and how to get it; a stub replaces a result by one line. Pure.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, Part, RecordBody, Role};
@@ -6,28 +7,26 @@ use serde_json::{Map, Value};
 
 use crate::tokens::Counter;
 
-/// Fewest characters of a cut; with less the marker would be all that is left.
+/// Characters of the smallest cut. Anything smaller would be little more than its marker.
 const MIN_CHARS: u32 = 16;
-/// Most named arguments of a call that are cut one by one; a call with more is cut as one text.
+/// Maximum number of arguments of a call that are cut one by one; more of them are cut as one text.
 const MAX_CUT_ARGS: usize = 16;
 
-/// How many characters of a record are kept.
+/// The number of characters that are kept of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// At the beginning.
     pub head: u32,
-    /// At the end.
     pub tail: u32,
 }
 
-/// The cut that brings a record to at most `tokens`, and what it then costs; `None` when none does.
+/// Returns the cut that brings a record to at most `tokens`, and its cost, or `None` if no cut does.
 pub(super) fn fit(
     counter: &Counter,
     seq: Seq,
     body: &RecordBody,
     tokens: u64,
 ) -> Option<(Cut, u64)> {
-    // Four characters to a token is the most that common text reaches; then less until it fits.
+    // Common text reaches four characters a token at most.
     let mut chars = u32::try_from(tokens.saturating_mul(4)).unwrap_or(u32::MAX);
     while chars >= MIN_CHARS {
         let cut = Cut { head: chars - chars / 2, tail: chars / 2 };
@@ -40,7 +39,7 @@ pub(super) fn fit(
     None
 }
 
-/// The record with its texts and arguments cut; thinking and pictures are gone.
+/// Returns the record with its texts and arguments cut, without thinking and images.
 pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
     let text = |whole: &str| cut_text(seq, whole, cut);
     match body {
@@ -75,7 +74,7 @@ pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
     }
 }
 
-/// The record with one line in place of its result.
+/// Returns the record with one line in place of its result.
 pub(super) fn stub(body: &RecordBody, line: &str) -> RecordBody {
     let mut kept = body.clone();
     match &mut kept {
@@ -104,7 +103,7 @@ fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
     kept
 }
 
-/// The beginning and the end of a text, with a marker between them; the whole text where it is short enough.
+/// Returns the beginning and the end of a text with a marker between them, or a short text whole.
 fn cut_text(seq: Seq, text: &str, cut: Cut) -> String {
     let (head, tail) = (cut.head as usize, cut.tail as usize);
     let n_chars = text.chars().count();
@@ -124,7 +123,7 @@ fn cut_text(seq: Seq, text: &str, cut: Cut) -> String {
     )
 }
 
-/// Arguments keep their names, so that the call still reads as one; long values are cut.
+/// Cuts long arguments; they keep their names, so that the call is still readable.
 fn cut_args(seq: Seq, args: &Value, cut: Cut) -> Value {
     let json = args.to_string();
     if json.chars().count() <= cut.head as usize + cut.tail as usize {
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_stay_and_the_marker_says_what_is_missing() {
+    fn cut_text_keeps_both_ends_around_a_marker() {
         let check = |text: &str, head, tail, expect: &str| {
             assert_eq!(cut_text(Seq(7), text, Cut { head, tail }), expect);
         };
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_keep_their_names() {
+    fn cut_arguments_keep_their_names() {
         let args = json!({"path": "a.rs", "content": "x".repeat(500), "list": vec![1; 200]});
         let kept = cut_args(Seq(1), &args, Cut { head: 60, tail: 60 });
         assert_eq!(kept["path"], "a.rs");
@@ -191,7 +190,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cut_fits(text in "[a-z \\n字é]{0,4000}", tokens in 48_u64..400) {
+        fn fitted_cut_costs_no_more_than_its_tokens(text in "[a-z \\n字é]{0,4000}", tokens in 48_u64..400) {
             let at = Timestamp::from_unix_ms(0);
             let body = RecordBody::Message(Message::text(Role::User, text, at));
             let (_, cost) = fit(&Counter::ESTIMATE, Seq(123_456), &body, tokens).expect("48 tokens suffice");

@@ -18,7 +18,7 @@ use super::silence::{Next, Tries};
 use super::{Accepted, ChatError, Slot};
 use crate::app::loops::may_call_model;
 use crate::app::{AppError, Core, counts};
-use crate::context::reliability::{Evidence, judge};
+use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::events::EventDraft;
 use crate::model::{Capability, ChatEnd, ModelError, ModelInfo, PromptCount, Target};
 use crate::shutdown::Tasks;
@@ -286,7 +286,7 @@ fn usage(
     end: &ChatEnd,
     (effective, compression_count): (Option<u32>, u64),
 ) -> ChatUsage {
-    let evidence = Evidence {
+    let evidence = ReliabilityEvidence {
         parameters: info.parameter_count,
         n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
         count_kind: asked.built.count_kind,
@@ -297,7 +297,7 @@ fn usage(
         cached_tokens: end.cached_tokens,
         answer_tokens: end.answer_tokens,
         compression_count,
-        reliability: (compression_count > 0).then(|| judge(&evidence)),
+        reliability: (compression_count > 0).then(|| assess_reliability(&evidence)),
         context_tokens: asked.built.tokens_used,
         prompt_limit: asked.built.token_budget,
         count_kind: Some(asked.built.count_kind),

@@ -15,8 +15,7 @@ use super::plan::{Before, Ground, Order, survey};
 use crate::app::mark::{self, Moment};
 use crate::app::prepared::Records;
 use crate::app::{AppError, Core, append, blocking};
-use crate::context::compact::gather::to_keep;
-use crate::context::compact::retention::measure;
+use crate::context::compact::{measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
 use crate::session::{Draft, SessionError};
 
@@ -161,9 +160,9 @@ fn compose(
         return Err(no_gain(built.result.tokens_used).into());
     }
     let files = made.checkpoints.iter().flat_map(|one| one.files_modified.iter().cloned());
-    let kept = to_keep(&input, &contents, files.collect(), made.identifiers.clone())
+    let kept = retention_targets(&input, &contents, files.collect(), made.identifiers.clone())
         .map_err(context::ContextError::from)?;
-    let retention = measure(&kept, &built.result.messages);
+    let retention = measure_retention(&kept, &built.result.messages);
     Ok(Composed { built, retention })
 }
 

@@ -2,7 +2,7 @@
 
 use ollm_protocol::{SessionId, Timestamp};
 
-use crate::context::compact::verify::Rejected;
+use crate::context::compact::RejectedSummary;
 use crate::model::ModelError;
 
 /// A compaction failed, or did not begin.
@@ -27,7 +27,7 @@ pub(crate) enum CompactError {
         /// The model.
         model: String,
         /// What was wrong the second time.
-        reason: Rejected,
+        reason: RejectedSummary,
     },
     /// Others need the model all the time.
     #[error("no summary was made, because {model} was needed by others")]

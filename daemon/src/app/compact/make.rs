@@ -16,13 +16,11 @@ use super::told;
 use crate::app::models::named;
 use crate::app::prepared::Records;
 use crate::app::{AppError, Core, blocking};
-use crate::context::compact::checkpoint::{Bounds, RECENT, tier};
-use crate::context::compact::gather::{Gathered, extracted, gather};
-use crate::context::compact::prompt::{Ask, Wish};
-use crate::context::compact::renew::{Fresh, Making, oldest_two, renew, updated};
-use crate::context::compact::sections::Summary;
-use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected};
+use crate::context::compact::{
+    CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary, RenewOptions,
+    Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece, checkpoint_to_update,
+    checkpoints_to_merge, extract_records, read_range, renew, tier,
+};
 use crate::context::{ContextError, CutPlan};
 use crate::goal::block::goal_prompt;
 use crate::model::ModelError;
@@ -81,16 +79,16 @@ impl<'a> Range<'a> {
         let model = Self::summarizer(core, ground)?;
         let summarizer = Summarizer::new(core, &model, seat, prepared.context_size()).await?;
         let limit = tier(prepared.context_size()).limit;
-        let last = updated(&prepared.checkpoints, limit);
-        let target = self.bounds().target(RECENT).min(cut.target_tokens);
+        let last = checkpoint_to_update(&prepared.checkpoints, limit);
+        let target = self.bounds().target(RECENT_LEVEL).min(cut.target_tokens);
         let goal = goal_prompt(&prepared.facts.goal);
         let instructions = order.instructions.as_deref();
-        let wish = Wish { target, goal: goal.as_deref(), instructions, rejected: None };
+        let wish = SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
         let (target, mut room) = summarizer.room(&wish)?;
         self.mark().await?;
-        let wish = Wish { target, ..wish };
+        let wish = SummaryOptions { target, ..wish };
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
-        let limits = Limits { replaced, target };
+        let limits = SummaryLimits { replaced, target };
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
         let (summary, gathered) = loop {
             let gathered = self.gather(summarizer.counter().clone(), room).await?;
@@ -120,8 +118,8 @@ impl<'a> Range<'a> {
         &self,
         summarizer: &Summarizer<'_>,
         before: Option<Summary>,
-        pieces: &[Piece],
-        (wish, limits): (Wish<'_>, Limits),
+        pieces: &[TranscriptPiece],
+        (wish, limits): (SummaryOptions<'_>, SummaryLimits),
     ) -> Result<Summary, AppError> {
         let id = self.ground.prepared.id;
         let mut summary = before;
@@ -132,8 +130,8 @@ impl<'a> Range<'a> {
             });
             told::step(self.core, id, step);
             let ask = match &summary {
-                None => Ask::First(piece),
-                Some(summary) => Ask::Update(summary, piece),
+                None => SummaryRequest::First(piece),
+                Some(summary) => SummaryRequest::Update(summary, piece),
             };
             let next = match summarizer.once(ask, wish, limits).await? {
                 Said::Whole(next) => next,
@@ -144,7 +142,7 @@ impl<'a> Range<'a> {
             };
             summary = Some(next);
         }
-        Ok(summary.ok_or_else(|| summarizer.rejected(Rejected::Empty))?)
+        Ok(summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?)
     }
 
     /// Summarizes the range without a model.
@@ -152,7 +150,7 @@ impl<'a> Range<'a> {
         self.mark().await?;
         let counter = self.ground.prepared.counter.clone();
         let mut gathered = self.gather(counter.clone(), ANY_ROOM).await?;
-        let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
+        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
         let summary = std::mem::take(&mut gathered.extractor).finish(None, &counter, target);
         Ok(self.made(&summary, gathered, None, None))
     }
@@ -162,9 +160,9 @@ impl<'a> Range<'a> {
         let counter = self.ground.prepared.counter.clone();
         let mut gathered = self.gather(counter.clone(), ANY_ROOM).await?;
         let limit = tier(self.ground.prepared.context_size()).limit;
-        let last = updated(&self.ground.prepared.checkpoints, limit);
+        let last = checkpoint_to_update(&self.ground.prepared.checkpoints, limit);
         let before = last.map(|last| Summary::parse(&last.summary));
-        let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
+        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
         let extractor = std::mem::take(&mut gathered.extractor);
         let summary = extractor.finish(before.as_ref(), &counter, target);
         let model = Self::summarizer(self.core, self.ground).ok();
@@ -176,16 +174,16 @@ impl<'a> Range<'a> {
         &self,
         summarizer: &Summarizer<'_>,
         limit: usize,
-        wish: Wish<'_>,
+        wish: SummaryOptions<'_>,
     ) -> Option<Summary> {
-        let (older, newer) = oldest_two(&self.ground.prepared.checkpoints, limit)?;
+        let (older, newer) = checkpoints_to_merge(&self.ground.prepared.checkpoints, limit)?;
         told::step(self.core, self.ground.prepared.id, json!({ "step": "merging" }));
         let replaced = older.current_tokens + newer.current_tokens;
         let target = self.bounds().target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
-        let wish = Wish { target, ..wish };
-        let limits = Limits { replaced, target };
-        let said = summarizer.once(Ask::Merge(&older, &newer), wish, limits).await;
+        let wish = SummaryOptions { target, ..wish };
+        let limits = SummaryLimits { replaced, target };
+        let said = summarizer.once(SummaryRequest::Merge(&older, &newer), wish, limits).await;
         let merged = said.and_then(|said| match said {
             Said::Whole(merged) => Ok(merged),
             Said::Beginning(begun) => summarizer.completed(&begun, &[&newer, &older], limits),
@@ -193,11 +191,11 @@ impl<'a> Range<'a> {
         merged.inspect_err(|error| tracing::info!("checkpoints are joined: {error}")).ok()
     }
 
-    async fn gather(&self, counter: Counter, room: u64) -> Result<Gathered, AppError> {
+    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents, AppError> {
         let (id, records) = (self.ground.prepared.id, self.cut.records.clone());
         blocking(self.core, move |core| {
             let contents = Records { sessions: &core.sessions, id };
-            Ok(gather(&contents, &records, &counter, room).map_err(ContextError::from)?)
+            Ok(read_range(&contents, &records, &counter, room).map_err(ContextError::from)?)
         })
         .await
     }
@@ -214,7 +212,7 @@ impl<'a> Range<'a> {
         let counter = self.ground.prepared.counter.clone();
         blocking(self.core, move |core| {
             let contents = Records { sessions: &core.sessions, id };
-            let extractor = extracted(&contents, &records).map_err(ContextError::from)?;
+            let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
             Ok(extractor.finish(before.as_ref(), &counter, target))
         })
         .await
@@ -223,15 +221,15 @@ impl<'a> Range<'a> {
     fn made(
         &self,
         summary: &Summary,
-        gathered: Gathered,
+        gathered: RangeContents,
         merged: Option<&Summary>,
         model: Option<String>,
     ) -> Made {
         let Self { core, ground, cut, .. } = self;
         let prepared = &ground.prepared;
         let provisional = model.is_none();
-        let fresh = Fresh { cut, summary, provisional, files: &gathered.files, merged };
-        let making = Making {
+        let fresh = NewSummary { cut, summary, provisional, files: &gathered.files, merged };
+        let making = RenewOptions {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
             at: core.clock.now(),
             counter: &prepared.counter,
@@ -254,9 +252,9 @@ impl<'a> Range<'a> {
         }
     }
 
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> CheckpointBounds {
         let summary_max = u64::from(self.core.config().compression.summary_max_tokens);
-        Bounds { prompt_limit: self.ground.before.prompt_limit, summary_max }
+        CheckpointBounds { prompt_limit: self.ground.before.prompt_limit, summary_max }
     }
 }
 

@@ -16,8 +16,8 @@ use super::slots::Cause;
 use super::summarize::Seat;
 use super::{CompactError, Outcome, Task, configured};
 use crate::app::{AppError, Core, blocking};
-use crate::context::compact::checkpoint::tier;
-use crate::context::reliability::{Evidence, judge};
+use crate::context::compact::tier;
+use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::model::Priority;
 
 /// How long the size of the model is waited for; without it the score is that of a small one.
@@ -198,7 +198,7 @@ pub(in crate::app) async fn judged(
 ) -> Reliability {
     let info = async { core.models.info(model?).await.ok() };
     let info = tokio::time::timeout(SIZE_WAIT, info).await.ok().flatten();
-    judge(&Evidence {
+    assess_reliability(&ReliabilityEvidence {
         parameters: info.and_then(|info| info.parameter_count),
         n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
         count_kind,

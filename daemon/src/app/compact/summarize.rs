@@ -15,10 +15,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::error::CompactError;
 use crate::app::Core;
 use crate::app::counts::{Purpose, prepare};
-use crate::context::compact::prompt::{Ask, Wish, messages};
-use crate::context::compact::sections::Summary;
-use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected, begun, completed, verify};
+use crate::context::compact::{
+    RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
+    complete_summary, partial_summary, summary_messages, verify_summary,
+};
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, Think, Ticket,
     clamp_window,
@@ -110,10 +110,10 @@ impl<'a> Summarizer<'a> {
     }
 
     /// The largest target up to `wanted` with which records fit into a call, and how many tokens of them do.
-    pub(super) fn room(&self, wish: &Wish<'_>) -> Result<(u64, u64), CompactError> {
+    pub(super) fn room(&self, wish: &SummaryOptions<'_>) -> Result<(u64, u64), CompactError> {
         let mut target = wish.target;
         loop {
-            match self.room_for(&Wish { target, ..*wish }) {
+            match self.room_for(&SummaryOptions { target, ..*wish }) {
                 Ok(room) => return Ok((target, room)),
                 Err(error) if target < MIN_TARGET => return Err(error),
                 Err(_) => target -= target / 4,
@@ -122,9 +122,10 @@ impl<'a> Summarizer<'a> {
     }
 
     /// Tokens of records that fit into one call beside everything else.
-    fn room_for(&self, wish: &Wish<'_>) -> Result<u64, CompactError> {
-        let empty = Piece { from: Seq(0), to: Seq(0), text: String::new() };
-        let around = self.counter.count_prompt(&messages(Ask::First(&empty), wish), &[]);
+    fn room_for(&self, wish: &SummaryOptions<'_>) -> Result<u64, CompactError> {
+        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
+        let around =
+            self.counter.count_prompt(&summary_messages(SummaryRequest::First(&empty), wish), &[]);
         let window = u64::from(self.num_ctx.saturating_sub(1));
         // The summary so far stands in the prompt, the next one in the answer, and a retry says a little more.
         let taken = around + wish.target + u64::from(self.num_predict(wish.target)) + 64;
@@ -138,31 +139,32 @@ impl<'a> Summarizer<'a> {
     /// One verified answer; the second try says what was wrong with the first, and has more room where that was it.
     pub(super) async fn once(
         &self,
-        ask: Ask<'_>,
-        wish: Wish<'_>,
-        limits: Limits,
+        ask: SummaryRequest<'_>,
+        wish: SummaryOptions<'_>,
+        limits: SummaryLimits,
     ) -> Result<Said, CompactError> {
-        let mut rejected: Option<Rejected> = None;
+        let mut rejected: Option<RejectedSummary> = None;
         let mut beginning = None;
         for _ in 0..2 {
             let reason = rejected.as_ref().map(ToString::to_string);
             // A model that thinks whatever it is told needs room for that; one that says too much is told less.
             let (share, times) = match rejected {
-                Some(Rejected::Empty) => (1, 4),
-                Some(Rejected::BrokeOff { .. }) => (2, 2),
+                Some(RejectedSummary::Empty) => (1, 4),
+                Some(RejectedSummary::BrokeOff { .. }) => (2, 2),
                 _ => (1, 1),
             };
             let predict = self.num_predict(wish.target) * times;
-            let told = Wish { rejected: reason.as_deref(), target: wish.target / share, ..wish };
-            let (answer, is_cut) = self.answer(messages(ask, &told), predict).await?;
-            match verify(&answer, is_cut, &self.counter, limits) {
-                Ok(_) if is_cut && let Some(begun) = begun(&answer) => {
+            let told =
+                SummaryOptions { rejected: reason.as_deref(), target: wish.target / share, ..wish };
+            let (answer, is_cut) = self.answer(summary_messages(ask, &told), predict).await?;
+            match verify_summary(&answer, is_cut, &self.counter, limits) {
+                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer) => {
                     return Ok(Said::Beginning(begun));
                 }
                 Ok(summary) => return Ok(Said::Whole(summary)),
                 Err(reason) => {
-                    if let Rejected::BrokeOff { .. } = reason {
-                        beginning = begun(&answer).or(beginning);
+                    if let RejectedSummary::BrokeOff { .. } = reason {
+                        beginning = partial_summary(&answer).or(beginning);
                     }
                     tracing::info!(model = self.model, "a summary was not taken: {reason}");
                     rejected = Some(reason);
@@ -172,7 +174,7 @@ impl<'a> Summarizer<'a> {
         if let Some(beginning) = beginning {
             return Ok(Said::Beginning(beginning));
         }
-        Err(self.rejected(rejected.unwrap_or(Rejected::Empty)))
+        Err(self.rejected(rejected.unwrap_or(RejectedSummary::Empty)))
     }
 
     /// A summary that broke off, with what it did not come to taken from others.
@@ -180,13 +182,14 @@ impl<'a> Summarizer<'a> {
         &self,
         begun: &Summary,
         others: &[&Summary],
-        limits: Limits,
+        limits: SummaryLimits,
     ) -> Result<Summary, CompactError> {
-        completed(begun, others, &self.counter, limits).map_err(|reason| self.rejected(reason))
+        complete_summary(begun, others, &self.counter, limits)
+            .map_err(|reason| self.rejected(reason))
     }
 
     /// The error for a summary of this model that is not taken.
-    pub(super) fn rejected(&self, reason: Rejected) -> CompactError {
+    pub(super) fn rejected(&self, reason: RejectedSummary) -> CompactError {
         CompactError::Rejected { model: self.model.clone(), reason }
     }
 

@@ -9,7 +9,7 @@ use super::error::CompactError;
 use super::slots::Cause;
 use crate::app::Core;
 use crate::app::builds::{Fill, fill};
-use crate::context::compact::checkpoint::tier;
+use crate::context::compact::tier;
 use crate::events::EventDraft;
 
 /// The share of the prompt limit from which on a context counts as about to overflow.
