@@ -2,7 +2,7 @@
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    BuiltContext, Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind,
+    BuiltContext, Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind, Role,
 };
 
 use super::assemble::{Conversation, RenderOptions, ShownItem, assemble};
@@ -11,7 +11,7 @@ use super::error::ContextError;
 use super::input::{BuildInput, PreviousBuild, START};
 use super::layout::{Layout, checkpoint_block};
 use super::path::{Bodies, Contents, PathItem};
-use super::render;
+use super::render::text_message;
 use super::strategy::{self, IMPLICIT, PlanInput, STRATEGIES, Strategy};
 use crate::tokens::Counter;
 
@@ -130,7 +130,7 @@ impl Front {
             frozen.map_or_else(|| input.additions.to_owned(), |basis| basis.additions.clone());
         let texts = [input.system_prompt, input.mode_text, Some(&additions)].into_iter().flatten();
         let parts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
-        let system = (!parts.is_empty()).then(|| render::system(parts.join("\n\n")));
+        let system = (!parts.is_empty()).then(|| text_message(Role::System, parts.join("\n\n")));
         let (head_tokens, tool_tokens) = input.counter.count_head(system.as_ref(), input.tools);
         let budget = Budget::new(
             input.context_size,

@@ -2,7 +2,7 @@
 //! missing and how to get it; a stub replaces a result by one line. Pure.
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Message, Part, RecordBody, Role};
+use ollm_protocol::content::{Message, Part, RecordBody};
 use serde_json::{Map, Value};
 
 use crate::tokens::Counter;
@@ -41,37 +41,28 @@ pub(super) fn fit(
 
 /// Returns the record with its texts and arguments cut, without thinking and images.
 pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
-    let text = |whole: &str| cut_text(seq, whole, cut);
-    match body {
-        RecordBody::Message(message) => RecordBody::Message(cut_message(seq, message, cut)),
-        RecordBody::ToolCall(call) => {
-            let mut kept = call.clone();
-            kept.args = cut_args(seq, &call.args, cut);
-            kept.result.llm_content = text(&call.result.llm_content);
-            RecordBody::ToolCall(kept)
-        }
-        RecordBody::Delta(delta) => {
-            let mut kept = delta.clone();
-            kept.text = text(&delta.text);
-            RecordBody::Delta(kept)
-        }
-        RecordBody::BranchSummary(branch) => {
-            let mut kept = branch.clone();
-            kept.summary = text(&branch.summary);
-            RecordBody::BranchSummary(kept)
-        }
-        RecordBody::Compaction(compaction) => {
-            let mut kept = compaction.clone();
-            kept.summary = text(&compaction.summary);
-            RecordBody::Compaction(kept)
-        }
-        RecordBody::Custom(custom) => {
-            let mut kept = custom.clone();
-            kept.context_text = custom.context_text.as_deref().map(text);
-            RecordBody::Custom(kept)
-        }
-        other => other.clone(),
+    // The images of a message are too large to be cloned first.
+    if let RecordBody::Message(message) = body {
+        return RecordBody::Message(cut_message(seq, message, cut));
     }
+    let mut kept = body.clone();
+    let shorten = |text: &mut String| *text = cut_text(seq, text, cut);
+    match &mut kept {
+        RecordBody::ToolCall(call) => {
+            call.args = cut_args(seq, &call.args, cut);
+            shorten(&mut call.result.llm_content);
+        }
+        RecordBody::Delta(delta) => shorten(&mut delta.text),
+        RecordBody::BranchSummary(branch) => shorten(&mut branch.summary),
+        RecordBody::Compaction(compaction) => shorten(&mut compaction.summary),
+        RecordBody::Custom(custom) => {
+            if let Some(text) = &mut custom.context_text {
+                shorten(text);
+            }
+        }
+        _ => {}
+    }
+    kept
 }
 
 /// Returns the record with one line in place of its result.
@@ -88,12 +79,12 @@ pub(super) fn stub(body: &RecordBody, line: &str) -> RecordBody {
 }
 
 fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
+    let text = cut_text(seq, &message.plain_text(), cut);
     let mut kept = Message {
         tool_call_id: message.tool_call_id.clone(),
         tool_name: message.tool_name.clone(),
-        ..Message::text(Role::User, cut_text(seq, &message.plain_text(), cut), message.timestamp)
+        ..Message::text(message.role, text, message.timestamp)
     };
-    kept.role = message.role;
     for part in &message.parts {
         if let Part::ToolCall { id, name, args } = part {
             let args = cut_args(seq, args, cut);
@@ -105,22 +96,28 @@ fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
 
 /// Returns the beginning and the end of a text with a marker between them, or a short text whole.
 fn cut_text(seq: Seq, text: &str, cut: Cut) -> String {
-    let (head, tail) = (cut.head as usize, cut.tail as usize);
-    let n_chars = text.chars().count();
-    if n_chars <= head + tail {
-        return text.to_owned();
+    match split_ends(text, cut.head as usize, cut.tail as usize) {
+        Some((head, left_out, tail)) => {
+            format!("{head}\n[cut: {left_out} characters left out; session.get from {seq}]\n{tail}")
+        }
+        None => text.to_owned(),
     }
+}
+
+/// Returns the first and the last characters of a text and the number of those between them, or `None` if there are
+/// none between them.
+pub(super) fn split_ends(text: &str, head: usize, tail: usize) -> Option<(&str, usize, &str)> {
+    // A text has no more characters than bytes, so short texts need not be counted.
+    if text.len() <= head + tail {
+        return None;
+    }
+    let left_out = text.chars().count().checked_sub(head + tail).filter(|n| *n > 0)?;
     let head_end = text.char_indices().nth(head).map_or(text.len(), |(at, _)| at);
     let tail_start = match tail {
         0 => text.len(),
-        tail => text.char_indices().rev().nth(tail - 1).map_or(0, |(at, _)| at),
+        tail => text.char_indices().nth_back(tail - 1).map_or(0, |(at, _)| at),
     };
-    let left_out = n_chars - head - tail;
-    format!(
-        "{}\n[cut: {left_out} characters left out; session.get from {seq}]\n{}",
-        &text[..head_end],
-        &text[tail_start..]
-    )
+    Some((&text[..head_end], left_out, &text[tail_start..]))
 }
 
 /// Cuts long arguments; they keep their names, so that the call is still readable.
@@ -160,6 +157,7 @@ fn cut_value(seq: Seq, value: &Value, cut: Cut) -> Value {
 #[cfg(test)]
 mod tests {
     use ollm_protocol::Timestamp;
+    use ollm_protocol::content::Role;
     use proptest::prelude::*;
     use serde_json::json;
 

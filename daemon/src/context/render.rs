@@ -271,8 +271,7 @@ impl<'c> Renderer<'c> {
     fn answer(&mut self, at: usize, text: &str, end: CallEnd) {
         let call = self.open.remove(at);
         self.ended.insert(call.id.clone(), end);
-        let mut message = blank(Role::Tool);
-        text.clone_into(&mut message.content);
+        let mut message = text_message(Role::Tool, text.to_owned());
         message.tool_name = Some(call.name);
         message.tool_call_id = Some(portable_id(&call.id));
         self.push(message);
@@ -297,7 +296,7 @@ impl<'c> Renderer<'c> {
         }
         // A last message with calls is not extended: their results follow it before any other text.
         if self.messages.last().is_none_or(|last| last.role != role) {
-            self.push(blank(role));
+            self.push(text_message(role, String::new()));
         }
         if let Some(last) = self.messages.last_mut() {
             if !last.content.is_empty() && !text.is_empty() {
@@ -366,20 +365,16 @@ pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String
     format!("<{opening}>\n{text}\n</{tag}>")
 }
 
-fn blank(role: Role) -> ContextMessage {
+/// Returns a message with a text and nothing else.
+pub(super) fn text_message(role: Role, content: String) -> ContextMessage {
     ContextMessage {
         role,
-        content: String::new(),
+        content,
         tool_calls: Vec::new(),
         tool_name: None,
         tool_call_id: None,
         images: Vec::new(),
     }
-}
-
-/// Returns the system message.
-pub(super) fn system(content: String) -> ContextMessage {
-    ContextMessage { content, ..blank(Role::System) }
 }
 
 /// Returns an id that every template accepts: a recorded id of that form, else nine letters and digits that follow

@@ -1,6 +1,7 @@
-//! What records tell the detection, and the fold of one session that finds loops.
+//! The observations that the detection takes from records, and the fold of one session's observations.
 //!
-//! A result may be recorded as a tool call, as a message of role `tool`, or as both: it counts once.
+//! A result may be recorded as a tool call, as a message of role `tool`, or as both; it counts once. Calls count in the
+//! order of their requests, whatever the order of their results. A detector keeps digests and short names only.
 
 use std::collections::VecDeque;
 
@@ -21,8 +22,8 @@ const MAX_RECENT: usize = 16;
 /// Calls that wait for their results, more than models make in one message. One more settles the oldest.
 const MAX_PENDING: usize = 64;
 
-/// The number of newest records that suffice to find whatever repeats `threshold` times: as many rounds of the
-/// longest cycle, each call with its message, its tool call and its result.
+/// Returns the number of newest records that suffice to find any loop: `repeat_threshold` rounds of the longest cycle,
+/// each call with its message, its tool call and its result.
 pub(crate) fn look_back(config: &LoopDetectionConfig) -> usize {
     3 * (config.repeat_threshold as usize + 1) * MAX_CYCLE
 }
@@ -41,7 +42,7 @@ pub(crate) enum Observation {
     LoopMark(Option<LoopPattern>),
 }
 
-/// One call, with its result where there is one.
+/// A call and its result, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedCall {
     tool: String,
@@ -133,15 +134,15 @@ impl OutputRun {
     }
 }
 
-/// For how many calls in a row each call equals the one a cycle length before it, and those of them with equal
-/// results.
+/// The number of newest calls that each equal the call one cycle length earlier, and the number of those with equal
+/// results too.
 #[derive(Clone, Copy, Debug, Default)]
 struct CycleRun {
     calls: u32,
     results: u32,
 }
 
-/// A call that waits to be counted: calls count in the order in which they were requested.
+/// A call that waits for its result or for that of an earlier call.
 #[derive(Clone, Debug)]
 struct PendingCall {
     seq: Seq,
@@ -154,11 +155,11 @@ struct PendingCall {
 pub(crate) struct Detector {
     turns: u32,
     pending: VecDeque<PendingCall>,
-    /// The newest answered calls, and whether each was answered by a tool call record rather than by a message.
+    /// The newest calls with results, and whether the result was recorded as a tool call rather than as a message.
     answered: VecDeque<(Digest, bool)>,
     /// The newest counted calls, newest first.
     recent: VecDeque<(Seq, ObservedCall)>,
-    /// By cycle length less one.
+    /// The run of each cycle length, from 1.
     cycles: [CycleRun; MAX_CYCLE],
     results: OutputRun,
     answers: OutputRun,

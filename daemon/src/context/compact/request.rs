@@ -8,6 +8,7 @@ use ollm_protocol::content::{ContextMessage, Role};
 use super::defuse::defuse_all;
 use super::summary::{Section, Summary};
 use super::transcript::TranscriptPiece;
+use crate::context::render::text_message;
 
 const SYSTEM: &str = "You keep the memory of a conversation between a user and an assistant. The assistant will go \
     on working with your text in the place of the records that you are shown; what you leave out is forgotten.\n\
@@ -61,7 +62,7 @@ pub(crate) fn summary_messages(
     }
     text.push_str(task(request));
     text.push_str(&form(options));
-    vec![message(Role::System, SYSTEM.to_owned()), message(Role::User, text)]
+    vec![text_message(Role::System, SYSTEM.to_owned()), text_message(Role::User, text)]
 }
 
 const fn task(request: SummaryRequest<'_>) -> &'static str {
@@ -126,17 +127,6 @@ fn push_records(text: &mut String, piece: &TranscriptPiece) {
 
 fn push_block(text: &mut String, tag: &str, inside: &str) {
     text.push_str(&format!("<{tag}>\n{inside}\n</{tag}>\n\n"));
-}
-
-fn message(role: Role, content: String) -> ContextMessage {
-    ContextMessage {
-        role,
-        content,
-        tool_calls: Vec::new(),
-        tool_name: None,
-        tool_call_id: None,
-        images: Vec::new(),
-    }
 }
 
 #[cfg(test)]

@@ -186,17 +186,7 @@ mod tests {
     use ollm_protocol::content::{Message, Role};
 
     use super::*;
-
-    fn sent(text: &str) -> Vec<ContextMessage> {
-        vec![ContextMessage {
-            role: Role::User,
-            content: text.to_owned(),
-            tool_calls: Vec::new(),
-            tool_name: None,
-            tool_call_id: None,
-            images: Vec::new(),
-        }]
-    }
+    use crate::context::render::text_message;
 
     #[test]
     fn named_targets_count_as_kept() {
@@ -209,7 +199,7 @@ mod tests {
             identifiers: texts(&["parse_value", "TokenKind", "lost_name"]),
         };
         let text = "Build the parser, please. never use unsafe; use serde. src/lib.rs has parse_value and TokenKind";
-        let retention = measure_retention(&targets, &sent(text));
+        let retention = measure_retention(&targets, &[text_message(Role::User, text.to_owned())]);
         let expect = Retention {
             task: (1, 1),
             pins: (1, 2),

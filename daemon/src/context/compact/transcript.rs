@@ -5,6 +5,7 @@ use ollm_protocol::content::{Message, Part, RecordBody, Role};
 use serde_json::Value;
 
 use super::defuse::defuse_all;
+use crate::context::cut::split_ends;
 use crate::tokens::Counter;
 
 /// Characters that are kept of each kind of text, at the beginning and at the end. Messages of the user are worth most;
@@ -71,21 +72,10 @@ fn arguments(args: &Value) -> String {
 
 /// Returns the beginning and the end of a text, with the number of missing characters between them.
 pub(super) fn cut_middle(text: &str, (head, tail): (usize, usize)) -> String {
-    // A text has no more characters than bytes, so short texts need not be counted.
-    if text.len() <= head + tail {
-        return text.to_owned();
+    match split_ends(text, head, tail) {
+        Some((head, left_out, tail)) => format!("{head} […{left_out} characters…] {tail}"),
+        None => text.to_owned(),
     }
-    let n_chars = text.chars().count();
-    if n_chars <= head + tail {
-        return text.to_owned();
-    }
-    let head_end = text.char_indices().nth(head).map_or(text.len(), |(at, _)| at);
-    let tail_start = match tail {
-        0 => text.len(),
-        tail => text.char_indices().nth_back(tail - 1).map_or(0, |(at, _)| at),
-    };
-    let left_out = n_chars - head - tail;
-    format!("{} […{left_out} characters…] {}", &text[..head_end], &text[tail_start..])
 }
 
 /// Consecutive records as one text.
