@@ -10,7 +10,7 @@ use ollm_protocol::content::{ContextMessage, OmittedItem, Part, RecordBody};
 
 use super::cut::{self, Cut};
 use super::error::ContentsError;
-use super::layout::{Layout, QuoteTopic, Shortening, Stretch};
+use super::layout::{HeadStretch, Layout, QuoteTopic, Shortening};
 use super::omitted::{OmitReason, Omitted};
 use super::path::{Bodies, PathItem, batch_len};
 use super::render::{Renderer, quote};
@@ -92,11 +92,11 @@ pub(super) fn assemble(
     };
     for stretch in stretches {
         match stretch {
-            Stretch::Verbatim(range) => assembler.verbatim(range)?,
-            Stretch::Shortened(at, shortening) => assembler.shortened(at, &shortening)?,
-            Stretch::Quoted(topic, quotes) => assembler.quoted(topic, &quotes)?,
-            Stretch::Block(topic, text) => assembler.block(ItemSource::Block(topic), &text),
-            Stretch::Checkpoint(id, text) => assembler.block(ItemSource::Checkpoint(id), &text),
+            HeadStretch::Verbatim(range) => assembler.verbatim(range)?,
+            HeadStretch::Shortened(at, shortening) => assembler.shortened(at, &shortening)?,
+            HeadStretch::Quoted(topic, quotes) => assembler.quoted(topic, &quotes)?,
+            HeadStretch::Block(topic, text) => assembler.block(ItemSource::Block(topic), &text),
+            HeadStretch::Checkpoint(id, text) => assembler.block(ItemSource::Checkpoint(id), &text),
         }
         if assembler.is_over() {
             return Ok(None);

@@ -9,7 +9,7 @@ use super::error::ContextError;
 /// **Units**: tokens.
 /// **Invariant**: the parts together never exceed `prompt_limit`, which leaves the reserve for the answer free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Budget {
+pub(super) struct Budget {
     pub num_ctx: u32,
     pub prompt_limit: u64,
     /// The system message.
@@ -24,7 +24,7 @@ impl Budget {
     ///
     /// **Errors**: `WindowTooSmall` below [`MIN_CONTEXT_SIZE`]; `Overflow` if the system message and the tools alone
     /// exceed the limit.
-    pub(crate) fn new(
+    pub(super) fn new(
         num_ctx: u32,
         answer_reserve: u32,
         system: u64,
@@ -46,19 +46,19 @@ impl Budget {
     }
 
     /// Returns the tokens that the conversation may have.
-    pub(crate) const fn available(&self) -> u64 {
+    pub(super) const fn available(&self) -> u64 {
         self.prompt_limit - self.system - self.tools - self.checkpoints
     }
 
     /// Returns the tokens of the longest answer: prompt and answer leave one token of the window free.
-    pub(crate) fn num_predict(&self, tokens_used: u64) -> u32 {
+    pub(super) fn num_predict(&self, tokens_used: u64) -> u32 {
         let free = u64::from(self.num_ctx).saturating_sub(1).saturating_sub(tokens_used);
         u32::try_from(free).unwrap_or(u32::MAX)
     }
 
     /// Returns the division as replies show it.
     #[expect(clippy::cast_precision_loss, reason = "token counts lie far below 2^52")]
-    pub(crate) fn report(&self, conversation: u64) -> ContextBudget {
+    pub(super) fn report(&self, conversation: u64) -> ContextBudget {
         let available = self.available();
         let percent = if available == 0 {
             0.0
@@ -84,7 +84,6 @@ pub(crate) fn trigger(available: u64, threshold: f64) -> u64 {
     share(available, threshold)
 }
 
-/// Returns a share of some tokens.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

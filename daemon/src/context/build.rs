@@ -1,4 +1,4 @@
-//! One build: keeps the head in force while it fits, else plans a new one, and describes the result.
+//! Building a context: the head in force is kept while it fits, else a new head is planned, and the result is described.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{

@@ -1,5 +1,5 @@
-//! Everything that a build depends on, and how it compares with what was sent before: whether the front of the epoch in
-//! force still holds, and how much of the previous build the next one begins with.
+//! The input of a build: everything that it depends on, whether the epoch in force still holds for it, and how much of
+//! the previous build the new one repeats.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis};
@@ -11,7 +11,7 @@ use crate::tokens::Counter;
 /// The cause of a session's first epoch.
 pub(super) const START: &str = "start";
 
-/// Everything that a build depends on, the contents of records apart.
+/// Everything that a build depends on, except the contents of records.
 pub(crate) struct BuildInput<'a> {
     /// The path from the root to the active leaf, oldest first.
     pub path: &'a [PathItem],
@@ -99,11 +99,10 @@ pub(crate) fn digest(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The hashes of a build, which tell how much of it the next build begins with: a model server keeps what it computed
-/// for that much.
+/// The hashes of a build. They show how much of it the next build repeats, which a model server need not compute again.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousBuild {
-    /// Of the tool definitions, which chat templates put before everything else.
+    /// The hash of the tool definitions, which chat templates put before everything else.
     tools: blake3::Hash,
     /// Tokens before the first message.
     head_tokens: u64,

@@ -23,7 +23,7 @@ pub(super) struct Layout<'a> {
 }
 
 /// One stretch of a conversation, by indices into the path.
-pub(super) enum Stretch {
+pub(super) enum HeadStretch {
     /// Whole records.
     Verbatim(Range<usize>),
     /// A shortened record.
@@ -100,9 +100,9 @@ pub(super) fn checkpoint_block(checkpoint: &Checkpoint) -> String {
 
 impl Layout<'_> {
     /// Returns the stretches in order and adds the records that the head does not show to `omitted`.
-    pub(super) fn stretches(&self, omitted: &mut Omitted) -> Vec<Stretch> {
+    pub(super) fn stretches(&self, omitted: &mut Omitted) -> Vec<HeadStretch> {
         let Some((head, covered)) = self.head else {
-            return vec![Stretch::Verbatim(0..self.path.len())];
+            return vec![HeadStretch::Verbatim(0..self.path.len())];
         };
         let path = &self.path[..covered];
         let mut resolver = HeadResolver::new(path);
@@ -113,13 +113,13 @@ impl Layout<'_> {
                 let Some(checkpoint) = found else { continue };
                 summarized = summarized.max(path.partition_point(|item| item.seq <= checkpoint.to));
                 let block = checkpoint_block(checkpoint);
-                resolver.stretches.push(Stretch::Checkpoint(*id, block));
+                resolver.stretches.push(HeadStretch::Checkpoint(*id, block));
             } else {
                 resolver.add(item);
             }
         }
         resolver.list_gaps(summarized, omitted);
-        resolver.stretches.push(Stretch::Verbatim(covered..self.path.len()));
+        resolver.stretches.push(HeadStretch::Verbatim(covered..self.path.len()));
         resolver.stretches
     }
 }
@@ -127,7 +127,7 @@ impl Layout<'_> {
 /// The stretches of a head as they are resolved.
 struct HeadResolver<'a> {
     path: &'a [PathItem],
-    stretches: Vec<Stretch>,
+    stretches: Vec<HeadStretch>,
     /// Records that are named without their text, with their tokens.
     handles: Vec<(Seq, u32)>,
     /// The ranges of the path that some stretch shows.
@@ -147,7 +147,7 @@ impl<'a> HeadResolver<'a> {
                 let range = between(self.path, *from, *to);
                 if !range.is_empty() {
                     self.shown.push(range.clone());
-                    self.stretches.push(Stretch::Verbatim(range));
+                    self.stretches.push(HeadStretch::Verbatim(range));
                 }
             }
             HeadItem::Cut { seq, head_chars, tail_chars } => {
@@ -168,7 +168,7 @@ impl<'a> HeadResolver<'a> {
                 self.quote(QuoteTopic::Pinned, one(*seq), head_chars.zip(*tail_chars));
             }
             HeadItem::Block { topic, text } => {
-                self.stretches.push(Stretch::Block(topic.clone(), note(topic, &[], text)));
+                self.stretches.push(HeadStretch::Block(topic.clone(), note(topic, &[], text)));
             }
             HeadItem::Checkpoint { .. } => {}
         }
@@ -176,7 +176,7 @@ impl<'a> HeadResolver<'a> {
 
     fn shorten(&mut self, range: Range<usize>, shortening: Shortening) {
         if !range.is_empty() {
-            self.stretches.push(Stretch::Shortened(range.start, shortening));
+            self.stretches.push(HeadStretch::Shortened(range.start, shortening));
             self.shown.push(range);
         }
     }
@@ -187,8 +187,8 @@ impl<'a> HeadResolver<'a> {
         }
         let quote = (range.start, chars.map(|(head, tail)| Cut { head, tail }));
         match self.stretches.last_mut() {
-            Some(Stretch::Quoted(last, quotes)) if *last == topic => quotes.push(quote),
-            _ => self.stretches.push(Stretch::Quoted(topic, vec![quote])),
+            Some(HeadStretch::Quoted(last, quotes)) if *last == topic => quotes.push(quote),
+            _ => self.stretches.push(HeadStretch::Quoted(topic, vec![quote])),
         }
         self.shown.push(range);
     }
@@ -209,11 +209,11 @@ impl<'a> HeadResolver<'a> {
         let Some(first_gap) = first_gap else { return };
         let n_more = n_users.saturating_sub(self.handles.len() as u64);
         let next = self.stretches.iter().position(|stretch| match stretch {
-            Stretch::Verbatim(range) => range.start > first_gap.start,
-            Stretch::Shortened(at, _) => *at > first_gap.start,
-            Stretch::Quoted(..) | Stretch::Block(..) | Stretch::Checkpoint(..) => false,
+            HeadStretch::Verbatim(range) => range.start > first_gap.start,
+            HeadStretch::Shortened(at, _) => *at > first_gap.start,
+            HeadStretch::Quoted(..) | HeadStretch::Block(..) | HeadStretch::Checkpoint(..) => false,
         });
-        let block = Stretch::Block("leftOut".to_owned(), left_out(&self.handles, n_more));
+        let block = HeadStretch::Block("leftOut".to_owned(), left_out(&self.handles, n_more));
         self.stretches.insert(next.unwrap_or(self.stretches.len()), block);
     }
 }

@@ -18,7 +18,7 @@ const READING: &[&str] = &["read", "cat", "view", "open", "show"];
 
 /// The use that a tool call makes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileUse {
+pub(super) enum FileUse {
     Read,
     Modified,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Adds the files of a record's calls.
-    pub(crate) fn add_record(&mut self, body: &RecordBody) {
+    pub(super) fn add_record(&mut self, body: &RecordBody) {
         match body {
             RecordBody::ToolCall(call) => self.add_call(&call.name, &call.args),
             RecordBody::Message(message) => {
@@ -54,7 +54,7 @@ impl Ledger {
     }
 
     /// Adds one file; a changed file is not listed as read.
-    pub(crate) fn add(&mut self, used: FileUse, path: &str) {
+    pub(super) fn add(&mut self, used: FileUse, path: &str) {
         self.read.retain(|known| known != path);
         match used {
             FileUse::Modified => {
@@ -69,7 +69,7 @@ impl Ledger {
     }
 
     /// Adds the files of later records.
-    pub(crate) fn join(&mut self, later: &Self) {
+    pub(super) fn join(&mut self, later: &Self) {
         later.read.iter().for_each(|path| self.add(FileUse::Read, path));
         later.modified.iter().for_each(|path| self.add(FileUse::Modified, path));
     }
@@ -83,7 +83,7 @@ fn push(list: &mut Vec<String>, path: &str) {
 }
 
 /// Returns the file of a call and its use, if the name and the arguments of the call show them.
-pub(crate) fn file_of<'a>(name: &str, args: &'a Value) -> Option<(FileUse, &'a str)> {
+pub(super) fn file_of<'a>(name: &str, args: &'a Value) -> Option<(FileUse, &'a str)> {
     let path = PATH_ARGS.iter().find_map(|arg| args.get(*arg)?.as_str())?;
     if path.is_empty() || path.len() > MAX_PATH_BYTES || path.contains(['\n', '\r']) {
         return None;

@@ -7,11 +7,11 @@ use ollm_protocol::content::{CountKind, Reliability, ReliabilityLevel, Retention
 
 use super::compact::retained_percent;
 
-/// The loss of score by each compaction.
+/// The part of the score that each compaction costs.
 const COMPACTION_PENALTY: f64 = 0.15;
 /// The lowest factor for any number of compactions.
 const MIN_COMPACTION_FACTOR: f64 = 0.30;
-/// Factors by the fewest parameters of a model, in billions.
+/// The factor of models with at least so many billions of parameters.
 const MODEL_FACTORS: [(f64, f64); 4] = [(70.0, 0.95), (30.0, 0.85), (13.0, 0.70), (7.0, 0.50)];
 /// The factor of smaller models and of models of unknown size.
 const MIN_MODEL_FACTOR: f64 = 0.30;

@@ -17,7 +17,7 @@ pub(crate) const RECENT_LEVEL: u8 = 3;
 /// The lowest level that ageing reaches.
 const ANCIENT_LEVEL: u8 = 1;
 /// The level of a checkpoint that was merged from others.
-pub(crate) const MERGED_LEVEL: u8 = 0;
+pub(super) const MERGED_LEVEL: u8 = 0;
 /// Percent of the prompt limit that all checkpoints may have together.
 const TOTAL_PERCENT: u64 = 40;
 /// Tokens of the smallest summary with its headings.

@@ -1,5 +1,5 @@
-//! Keeping text data: markers, tags and control tokens that a model, the daemon or a chat template would obey are broken
-//! up.
+//! Defusing text: markers, tags and control tokens that a model, the daemon or a chat template would obey are broken up,
+//! so that the text stays data.
 
 /// Words of the markers by which assistant messages change a goal.
 const MARKERS: &[&str] = &["GOAL", "CHECKPOINT", "DECISION", "ARTIFACT", "NEXT"];

@@ -1,7 +1,7 @@
 //! A summary without a model: lines of the records, selected by word lists, in the sections of every summary.
 //!
-//! It is worse than a model's summary, and is made only if no model answers and the context would not fit. Equal records
-//! give equal summaries; memory is bounded for any records.
+//! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Equal
+//! records give equal summaries. The extractor's memory is bounded.
 
 use std::collections::VecDeque;
 

@@ -21,7 +21,7 @@ const MIN_LINE_CHARS: usize = 24;
 const MAX_TRIES: usize = 8;
 
 /// Returns the summary with at most `target` tokens.
-pub(crate) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary {
+pub(super) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let count = |summary: &Summary| u64::from(counter.count_text(&summary.render()));
     let before = count(summary);
     if before <= target {

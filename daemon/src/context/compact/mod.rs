@@ -1,13 +1,12 @@
-//! Compaction as values: the range that is summarized, the request to a summarizer and the check of its answer, the
-//! checkpoints that result, and what of the range survived. Pure and deterministic; must not know sessions, queues or
-//! model servers.
+//! Compaction as values: summaries of ranges of records, the requests for them, and the checkpoints that hold them. Pure
+//! and deterministic; must not know sessions, queues or model servers.
 //!
-//! - `range`: where a conversation is cut, and what is read of the range; `transcript`: records as a summarizer reads
-//!   them; `request`: the messages of a request.
-//! - `summary`: the fixed form of a summary; `verify`: whether an answer is one; `fit`: making it shorter; `defuse`:
-//!   keeping it data; `extract`: a summary without a model.
+//! - `range`: the range that is summarized, and one pass over its records; `transcript`: records as a summarizer reads
+//!   them; `request`: the messages to a summarizer.
+//! - `summary`: the fixed form of a summary; `verify`: the check of an answer; `fit`: shortening; `defuse`: keeping text
+//!   data; `extract`: a summary without a model.
 //! - `checkpoint`: levels, ageing, merging, limits; `renew`: the checkpoints after a compaction.
-//! - `retention`: what must survive, and whether it did.
+//! - `retention`: the texts and names that must survive, and the number of those that did.
 
 mod checkpoint;
 mod defuse;

@@ -14,9 +14,9 @@ use crate::tokens::Counter;
 /// A new summary and the range that it stands for.
 pub(crate) struct NewSummary<'a> {
     pub cut: &'a CutPlan,
-    /// The summary; if it updates the last checkpoint, it stands for the range of that checkpoint too.
+    /// A summary that updates the last checkpoint stands for the range of that checkpoint too.
     pub summary: &'a Summary,
-    /// Whether it was made without a model.
+    /// Whether the summary was made without a model.
     pub provisional: bool,
     /// The files of the range.
     pub files: &'a Ledger,

@@ -1,6 +1,6 @@
-//! What a compaction must keep, and how much of it the new context names.
+//! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
-//! Retention is measured on the messages that a model is sent, not on the plan for them.
+//! It is measured on the messages that a model is sent, not on the plan for them.
 
 use std::collections::{HashMap, HashSet};
 

@@ -19,7 +19,7 @@ pub(crate) enum Section {
 
 impl Section {
     /// Every section, in the order of rendering.
-    pub(crate) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Goal,
         Self::Constraints,
         Self::Progress,
@@ -29,7 +29,7 @@ impl Section {
     ];
 
     /// Returns the heading.
-    pub(crate) const fn title(self) -> &'static str {
+    pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Goal => "Goal",
             Self::Constraints => "Constraints",
@@ -97,7 +97,7 @@ impl Summary {
         self.sections[section as usize].push(defuse(line));
     }
 
-    pub(crate) fn lines(&self, section: Section) -> &[String] {
+    pub(super) fn lines(&self, section: Section) -> &[String] {
         &self.sections[section as usize]
     }
 
@@ -110,13 +110,13 @@ impl Summary {
     }
 
     /// Returns the items of a section, without their bullets.
-    pub(crate) fn items(&self, section: Section) -> Vec<String> {
+    pub(super) fn items(&self, section: Section) -> Vec<String> {
         let lines = self.lines(section).iter().map(|line| without_bullet(line));
         lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
     }
 
     /// Returns the text as models are sent it.
-    pub(crate) fn render(&self) -> String {
+    pub(super) fn render(&self) -> String {
         let mut text = String::new();
         for section in Section::ALL {
             let lines = self.lines(section);

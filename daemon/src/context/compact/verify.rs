@@ -1,4 +1,4 @@
-//! The check of a summarizer's answer: whether it is a summary, and what of an answer that broke off is used.
+//! The check of a summarizer's answer, and the use of an answer that broke off.
 
 use super::defuse::find_obeyed;
 use super::fit::fit;

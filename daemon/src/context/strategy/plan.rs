@@ -1,4 +1,4 @@
-//! The interface of a strategy: what it plans with, and what it promises.
+//! The interface of a strategy and the values that it plans with.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, HeadItem};

@@ -21,12 +21,14 @@ use crate::context::path::{PathItem, PathRole};
 const RECENT_MESSAGES: usize = 6;
 /// Lines of a file that are kept at each end.
 const FILE_LINES: usize = 10;
-/// Characters of a command's output that are kept at each end of an output longer than [`SHELL_FROM_CHARS`].
+/// Characters that are kept at each end of a command's long output.
 const SHELL_CHARS: u32 = 400;
-const SHELL_FROM_CHARS: usize = 1000;
-/// Characters that are kept of any other result longer than [`OTHER_FROM_CHARS`].
+/// Characters of the longest output of a command that stays whole.
+const SHELL_WHOLE_CHARS: usize = 1000;
+/// Characters that are kept of any other long result.
 const OTHER_CHARS: u32 = 600;
-const OTHER_FROM_CHARS: usize = 800;
+/// Characters of the longest other result that stays whole.
+const OTHER_WHOLE_CHARS: usize = 800;
 /// Bytes of the shortest result that is replaced or cut. Shorter results are no longer than what would replace them.
 const MIN_PRUNED_BYTES: usize = 64;
 /// Words in the names of tools that run commands.
@@ -202,10 +204,10 @@ fn shortened(tool: Option<&str>, is_file: bool, text: &str) -> Option<Cut> {
     let n_chars = text.chars().count();
     let tool = tool.unwrap_or_default().to_lowercase();
     if SHELLS.iter().any(|word| tool.contains(word)) {
-        return (n_chars > SHELL_FROM_CHARS)
+        return (n_chars > SHELL_WHOLE_CHARS)
             .then_some(Cut { head: SHELL_CHARS, tail: SHELL_CHARS });
     }
-    (n_chars > OTHER_FROM_CHARS).then_some(Cut { head: OTHER_CHARS, tail: 0 })
+    (n_chars > OTHER_WHOLE_CHARS).then_some(Cut { head: OTHER_CHARS, tail: 0 })
 }
 
 /// Returns the cut that keeps the first and the last lines of a file, or `None` if it has no more lines.
@@ -217,7 +219,7 @@ fn file_ends(text: &str) -> Option<Cut> {
         u32::try_from(n_chars).unwrap_or(u32::MAX).min(4 * OTHER_CHARS)
     };
     if lines.len() <= 2 * FILE_LINES {
-        let is_long = text.chars().count() > 8 * OTHER_FROM_CHARS;
+        let is_long = text.chars().count() > 8 * OTHER_WHOLE_CHARS;
         return is_long.then_some(Cut { head: OTHER_CHARS, tail: OTHER_CHARS });
     }
     let (head, tail) = (&lines[..FILE_LINES], &lines[lines.len() - FILE_LINES..]);
