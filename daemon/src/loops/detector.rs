@@ -57,16 +57,6 @@ impl ObservedCall {
     }
 }
 
-impl Observation {
-    /// Returns how many calls this record may repeat by itself.
-    pub(crate) fn n_calls(&self) -> usize {
-        match self {
-            Self::ModelMessage { calls, .. } => calls.len(),
-            _ => 1,
-        }
-    }
-}
-
 /// Returns what the detection takes from a record, if anything.
 pub(crate) fn observe(body: &RecordBody) -> Option<Observation> {
     match body {
