@@ -104,11 +104,11 @@ impl<'a> Summarizer<'a> {
         &self.counter
     }
 
-    /// Returns the largest target up to `wish.target` that leaves room for records, and that room in tokens.
-    pub(super) fn room(&self, wish: &SummaryOptions<'_>) -> Result<(u64, u64), CompactError> {
-        let mut target = wish.target;
+    /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
+    pub(super) fn room(&self, options: &SummaryOptions<'_>) -> Result<(u64, u64), CompactError> {
+        let mut target = options.target;
         loop {
-            match self.room_for(&SummaryOptions { target, ..*wish }) {
+            match self.room_for(&SummaryOptions { target, ..*options }) {
                 Ok(room) => return Ok((target, room)),
                 Err(error) if target < MIN_TARGET => return Err(error),
                 Err(_) => target -= target / 4,
@@ -117,13 +117,14 @@ impl<'a> Summarizer<'a> {
     }
 
     /// Returns the room for records in one request, in tokens.
-    fn room_for(&self, wish: &SummaryOptions<'_>) -> Result<u64, CompactError> {
+    fn room_for(&self, options: &SummaryOptions<'_>) -> Result<u64, CompactError> {
         let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
-        let around =
-            self.counter.count_prompt(&summary_messages(SummaryRequest::First(&empty), wish), &[]);
+        let around = self
+            .counter
+            .count_prompt(&summary_messages(SummaryRequest::First(&empty), options), &[]);
         let window = u64::from(self.num_ctx.saturating_sub(1));
         // The prompt holds the summary so far, the answer the next one; a retry adds a reason.
-        let taken = around + wish.target + u64::from(self.num_predict(wish.target)) + 64;
+        let taken = around + options.target + u64::from(self.num_predict(options.target)) + 64;
         let room = window.saturating_sub(window / self.margin()).saturating_sub(taken);
         if room < MIN_ROOM {
             return Err(CompactError::NoRoom { model: self.model.clone(), window: self.num_ctx });
@@ -135,8 +136,8 @@ impl<'a> Summarizer<'a> {
     /// answer ran out of it.
     pub(super) async fn ask(
         &self,
-        ask: SummaryRequest<'_>,
-        wish: SummaryOptions<'_>,
+        request: SummaryRequest<'_>,
+        options: SummaryOptions<'_>,
         limits: SummaryLimits,
     ) -> Result<SummaryAnswer, CompactError> {
         let mut rejected: Option<RejectedSummary> = None;
@@ -149,10 +150,13 @@ impl<'a> Summarizer<'a> {
                 Some(RejectedSummary::BrokeOff { .. }) => (2, 2),
                 _ => (1, 1),
             };
-            let predict = self.num_predict(wish.target) * times;
-            let told =
-                SummaryOptions { rejected: reason.as_deref(), target: wish.target / share, ..wish };
-            let (answer, is_cut) = self.answer(summary_messages(ask, &told), predict).await?;
+            let predict = self.num_predict(options.target) * times;
+            let retry = SummaryOptions {
+                rejected: reason.as_deref(),
+                target: options.target / share,
+                ..options
+            };
+            let (answer, is_cut) = self.answer(summary_messages(request, &retry), predict).await?;
             match verify_summary(&answer, is_cut, &self.counter, limits) {
                 Ok(_) if is_cut && let Some(begun) = partial_summary(&answer) => {
                     return Ok(SummaryAnswer::Beginning(begun));

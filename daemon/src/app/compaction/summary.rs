@@ -78,10 +78,11 @@ impl<'a> SummaryRange<'a> {
         let target = self.bounds().target(RECENT_LEVEL).min(cut.target_tokens);
         let goal = goal_prompt(inputs.goals());
         let instructions = request.instructions.as_deref();
-        let wish = SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
-        let (target, mut room) = summarizer.room(&wish)?;
+        let options =
+            SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
+        let (target, mut room) = summarizer.room(&options)?;
         self.mark().await?;
-        let wish = SummaryOptions { target, ..wish };
+        let options = SummaryOptions { target, ..options };
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
         let limits = SummaryLimits { replaced, target };
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
@@ -93,7 +94,7 @@ impl<'a> SummaryRange<'a> {
                 Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            match self.summarized(&summarizer, before, pieces, (wish, limits)).await {
+            match self.summarized(&summarizer, before, pieces, (options, limits)).await {
                 Ok(summary) => break (summary, gathered),
                 // The count was wrong, by far if it was an estimate.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
@@ -104,7 +105,7 @@ impl<'a> SummaryRange<'a> {
                 Err(error) => return Err(error),
             }
         };
-        let merged = self.merged(&summarizer, limit, wish).await;
+        let merged = self.merged(&summarizer, limit, options).await;
         let model = Some(summarizer.model().to_owned());
         Ok(self.new_head(&summary, gathered, merged.as_ref(), model))
     }
@@ -115,7 +116,7 @@ impl<'a> SummaryRange<'a> {
         summarizer: &Summarizer<'_>,
         before: Option<Summary>,
         pieces: &[TranscriptPiece],
-        (wish, limits): (SummaryOptions<'_>, SummaryLimits),
+        (options, limits): (SummaryOptions<'_>, SummaryLimits),
     ) -> Result<Summary, AppError> {
         let id = self.survey.inputs.id;
         let mut summary = before;
@@ -125,14 +126,15 @@ impl<'a> SummaryRange<'a> {
                 "from": piece.from, "to": piece.to,
             });
             events::step(self.core, id, step);
-            let ask = match &summary {
+            let request = match &summary {
                 None => SummaryRequest::First(piece),
                 Some(summary) => SummaryRequest::Update(summary, piece),
             };
-            let next = match summarizer.ask(ask, wish, limits).await? {
+            let next = match summarizer.ask(request, options, limits).await? {
                 SummaryAnswer::Whole(next) => next,
                 SummaryAnswer::Beginning(begun) => {
-                    let lines = self.extracted(piece.from..=piece.to, summary, wish.target).await?;
+                    let lines =
+                        self.extracted(piece.from..=piece.to, summary, options.target).await?;
                     summarizer.completed(&begun, &[&lines], limits)?
                 }
             };
@@ -170,16 +172,16 @@ impl<'a> SummaryRange<'a> {
         &self,
         summarizer: &Summarizer<'_>,
         limit: usize,
-        wish: SummaryOptions<'_>,
+        options: SummaryOptions<'_>,
     ) -> Option<Summary> {
         let (older, newer) = checkpoints_to_merge(&self.survey.inputs.checkpoints, limit)?;
         events::step(self.core, self.survey.inputs.id, json!({ "step": "merging" }));
         let replaced = older.current_tokens + newer.current_tokens;
         let target = self.bounds().target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
-        let wish = SummaryOptions { target, ..wish };
+        let options = SummaryOptions { target, ..options };
         let limits = SummaryLimits { replaced, target };
-        let answer = summarizer.ask(SummaryRequest::Merge(&older, &newer), wish, limits).await;
+        let answer = summarizer.ask(SummaryRequest::Merge(&older, &newer), options, limits).await;
         let merged = answer.and_then(|answer| match answer {
             SummaryAnswer::Whole(merged) => Ok(merged),
             SummaryAnswer::Beginning(begun) => {
