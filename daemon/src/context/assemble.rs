@@ -1,24 +1,30 @@
-//! The conversation of a layout: reads the contents of its stretches, renders them, and lists what each message holds
-//! and what is left out.
+//! The conversation of a head: resolves the references of the head on the path, renders the records that it shows and
+//! those behind it, and lists what each message holds and what is left out.
 //!
 //! **Invariant**: the same head gives the same messages whether it was just planned or recorded long ago.
 
+use std::mem::discriminant;
 use std::ops::Range;
 
-use ollm_protocol::CheckpointId;
-use ollm_protocol::content::{ContextMessage, OmittedItem, Part, RecordBody};
+use ollm_protocol::content::{Checkpoint, ContextMessage, HeadItem, OmittedItem, Part, RecordBody};
+use ollm_protocol::{CheckpointId, Seq};
 
 use super::cut::{self, Cut};
 use super::error::ContentsError;
-use super::layout::{HeadStretch, Layout, QuoteTopic, Shortening};
 use super::omitted::{OmitReason, Omitted};
-use super::path::{Bodies, PathItem, batch_len};
-use super::render::{Renderer, quote};
+use super::path::{Bodies, PathItem, batch_len, between};
+use super::render::{Renderer, left_out, note, quote};
 use crate::tokens::{Counter, IMAGE_TOKENS};
 
-/// How a layout is rendered.
+/// A head with the path and the checkpoints that it refers to, and how it is rendered.
 #[derive(Clone, Copy)]
-pub(super) struct RenderOptions<'a> {
+pub(super) struct Layout<'a> {
+    /// The path from the root to the active leaf.
+    pub path: &'a [PathItem],
+    /// The frozen head and the number of records of the path that it covers; `None` shows everything verbatim.
+    pub head: Option<(&'a [HeadItem], usize)>,
+    /// The checkpoints that the head may name.
+    pub checkpoints: &'a [Checkpoint],
     /// A user message that will follow and is not recorded.
     pub pending: Option<&'a str>,
     pub counter: &'a Counter,
@@ -76,34 +82,21 @@ pub(crate) enum ItemSource {
 /// Renders a conversation; returns `None` if it has more than `limit` tokens.
 pub(super) fn assemble(
     layout: &Layout<'_>,
-    options: &RenderOptions<'_>,
     bodies: &mut Bodies<'_>,
 ) -> Result<Option<Conversation>, ContentsError> {
-    let mut omitted = Omitted::default();
-    let stretches = layout.stretches(&mut omitted);
     let mut assembler = Assembler {
-        path: layout.path,
-        options,
+        layout,
         bodies,
-        renderer: Renderer::new(options.counter, options.has_system),
-        omitted,
+        renderer: Renderer::new(layout.counter, layout.has_system),
+        omitted: Omitted::default(),
         n_included: 0,
         items: Vec::new(),
     };
-    for stretch in stretches {
-        match stretch {
-            HeadStretch::Verbatim(range) => assembler.verbatim(range)?,
-            HeadStretch::Shortened(at, shortening) => assembler.shortened(at, &shortening)?,
-            HeadStretch::Quoted(topic, quotes) => assembler.quoted(topic, &quotes)?,
-            HeadStretch::Block(topic, text) => assembler.block(ItemSource::Block(topic), &text),
-            HeadStretch::Checkpoint(id, text) => assembler.block(ItemSource::Checkpoint(id), &text),
-        }
-        if assembler.is_over() {
-            return Ok(None);
-        }
+    if !assembler.head()? {
+        return Ok(None);
     }
     let recorded_tokens = assembler.renderer.tokens();
-    if let Some(text) = options.pending {
+    if let Some(text) = layout.pending {
         assembler.block(ItemSource::Block("pending".to_owned()), text);
     }
     let Assembler { renderer, mut omitted, n_included, items, .. } = assembler;
@@ -120,12 +113,56 @@ pub(super) fn assemble(
         n_included,
         items,
     };
-    Ok((conversation.total() <= options.limit).then_some(conversation))
+    Ok((conversation.total() <= layout.limit).then_some(conversation))
 }
 
+/// Returns the block of a checkpoint, as models are sent it.
+pub(super) fn checkpoint_block(checkpoint: &Checkpoint) -> String {
+    let records = format!("#{} to #{}", checkpoint.from, checkpoint.to);
+    note("summary", &[("records", &records)], &checkpoint.summary)
+}
+
+/// Returns the records that a head item shows, as indices into the path.
+fn shown_by(path: &[PathItem], item: &HeadItem) -> Range<usize> {
+    match item {
+        HeadItem::Range { from, to } => between(path, *from, *to),
+        HeadItem::Cut { seq, .. }
+        | HeadItem::Stub { seq, .. }
+        | HeadItem::Earlier { seq, .. }
+        | HeadItem::Pinned { seq, .. } => between(path, *seq, *seq),
+        HeadItem::Handle { .. } | HeadItem::Block { .. } | HeadItem::Checkpoint { .. } => 0..0,
+    }
+}
+
+/// Returns the ranges of a path that enter a context and are not shown; none of them lies on both sides of `border`.
+fn gaps(path: &[PathItem], mut shown: Vec<Range<usize>>, border: usize) -> Vec<Range<usize>> {
+    shown.push(border..border);
+    shown.sort_by_key(|range| range.start);
+    shown.push(path.len()..path.len());
+    let mut gaps = Vec::new();
+    let mut next = 0;
+    for range in shown {
+        if next < range.start && path[next..range.start].iter().any(PathItem::enters) {
+            gaps.push(next..range.start);
+        }
+        next = next.max(range.end);
+    }
+    gaps
+}
+
+const fn is_quote(item: &HeadItem) -> bool {
+    matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. })
+}
+
+const fn is_turn(item: &HeadItem) -> bool {
+    matches!(item, HeadItem::Range { .. } | HeadItem::Cut { .. } | HeadItem::Stub { .. })
+}
+
+/// Returns a shorter form of a record.
+type Shorten<'f> = dyn Fn(Seq, &RecordBody) -> RecordBody + 'f;
+
 struct Assembler<'a, 'b, 's> {
-    path: &'a [PathItem],
-    options: &'a RenderOptions<'a>,
+    layout: &'a Layout<'a>,
     bodies: &'b mut Bodies<'s>,
     renderer: Renderer<'a>,
     omitted: Omitted,
@@ -133,44 +170,159 @@ struct Assembler<'a, 'b, 's> {
     items: Vec<ShownItem>,
 }
 
-impl Assembler<'_, '_, '_> {
-    fn is_over(&mut self) -> bool {
-        self.renderer.is_over(self.options.limit)
+impl<'a> Assembler<'a, '_, '_> {
+    fn checkpoint(&self, id: CheckpointId) -> Option<&'a Checkpoint> {
+        self.layout.checkpoints.iter().find(|checkpoint| checkpoint.id == id)
     }
 
-    /// Renders whole records, until the conversation is too large.
-    fn verbatim(&mut self, range: Range<usize>) -> Result<(), ContentsError> {
-        let mut later = &self.path[range];
+    /// Whether the conversation may still fit.
+    fn fits(&mut self) -> bool {
+        !self.renderer.is_over(self.layout.limit)
+    }
+
+    /// Renders the head and every record behind it; returns false once the conversation is too large.
+    fn head(&mut self) -> Result<bool, ContentsError> {
+        let Layout { path, head, .. } = *self.layout;
+        let (head, covered) = head.unwrap_or_default();
+        let mut left_out = self.left_out(head, covered);
+        let items: Vec<(&HeadItem, Range<usize>)> = head
+            .iter()
+            .map(|item| (item, shown_by(&path[..covered], item)))
+            .filter(|(item, range)| match item {
+                HeadItem::Block { .. } => true,
+                HeadItem::Checkpoint { id } => self.checkpoint(*id).is_some(),
+                _ => !range.is_empty(),
+            })
+            .collect();
+        let is_one_block = |(one, _): &(&HeadItem, _), (next, _): &(&HeadItem, _)| {
+            is_quote(one) && discriminant(*one) == discriminant(*next)
+        };
+        for group in items.chunk_by(is_one_block) {
+            let (item, range) = &group[0];
+            let is_behind_gap = |(gap, _): &mut (usize, String)| range.start > *gap;
+            if is_turn(item)
+                && let Some((_, text)) = left_out.take_if(is_behind_gap)
+                && !self.block(ItemSource::Block("leftOut".to_owned()), &text)
+            {
+                return Ok(false);
+            }
+            let fits = if is_quote(item) { self.quotes(group)? } else { self.item(item, range)? };
+            if !fits {
+                return Ok(false);
+            }
+        }
+        if let Some((_, text)) = left_out
+            && !self.block(ItemSource::Block("leftOut".to_owned()), &text)
+        {
+            return Ok(false);
+        }
+        self.verbatim(covered..path.len())
+    }
+
+    /// Renders a head item that is no quote.
+    fn item(&mut self, item: &HeadItem, range: &Range<usize>) -> Result<bool, ContentsError> {
+        match item {
+            HeadItem::Range { .. } => self.verbatim(range.clone()),
+            HeadItem::Cut { head_chars, tail_chars, .. } => {
+                let cut = Cut { head: *head_chars, tail: *tail_chars };
+                self.shortened(range.start, "cut", &|seq, body| cut::apply(seq, body, cut))
+            }
+            HeadItem::Stub { reason, by, .. } => {
+                let line = format!("[{reason}: see #{by}]");
+                self.shortened(range.start, "stub", &|_, body| cut::stub(body, &line))
+            }
+            HeadItem::Block { topic, text } => {
+                Ok(self.block(ItemSource::Block(topic.clone()), &note(topic, &[], text)))
+            }
+            HeadItem::Checkpoint { id } => {
+                let block = self.checkpoint(*id).map(checkpoint_block);
+                Ok(block.is_none_or(|block| self.block(ItemSource::Checkpoint(*id), &block)))
+            }
+            HeadItem::Handle { .. } | HeadItem::Earlier { .. } | HeadItem::Pinned { .. } => {
+                Ok(true)
+            }
+        }
+    }
+
+    /// Lists the covered records that a head does not show. Returns the block that names them, unless checkpoints stand
+    /// for all of them, with the index of the first of them.
+    fn left_out(&mut self, head: &[HeadItem], covered: usize) -> Option<(usize, String)> {
+        let path = &self.layout.path[..covered];
+        let (mut summarized, mut handles, mut shown) = (0, Vec::new(), Vec::new());
+        for item in head {
+            match item {
+                HeadItem::Checkpoint { id } => {
+                    let to = self.checkpoint(*id).map(|checkpoint| checkpoint.to);
+                    let end = path.partition_point(|item| Some(item.seq) <= to);
+                    summarized = summarized.max(end);
+                }
+                HeadItem::Handle { seq } => {
+                    let item = path[between(path, *seq, *seq)].first();
+                    handles.extend(item.map(|item| (item.seq, item.tokens)));
+                }
+                item => shown.push(shown_by(path, item)),
+            }
+        }
+        shown.retain(|range| !range.is_empty());
+        let gaps = gaps(path, shown, summarized);
+        let is_summarized = |gap: &&Range<usize>| gap.end <= summarized;
+        for gap in &gaps {
+            let reason =
+                if is_summarized(&gap) { OmitReason::Summarized } else { OmitReason::Budget };
+            self.omitted.add_run(&path[gap.clone()], reason);
+        }
+        let in_gaps = gaps.iter().flat_map(|gap| &path[gap.clone()]);
+        let n_users = in_gaps.filter(|item| item.is_user_message()).count() as u64;
+        let unsummarized = gaps.iter().find(|gap| !is_summarized(gap));
+        let first = unsummarized.or(gaps.first().filter(|_| n_users > 0))?;
+        let n_more = n_users.saturating_sub(handles.len() as u64);
+        Some((first.start, left_out(&handles, n_more)))
+    }
+
+    /// Renders whole records.
+    fn verbatim(&mut self, range: Range<usize>) -> Result<bool, ContentsError> {
+        let mut later = &self.layout.path[range];
         while !later.is_empty() {
             let now;
-            (now, later) = later.split_at(batch_len(later.iter(), self.options.limit));
+            (now, later) = later.split_at(batch_len(later.iter(), self.layout.limit));
             self.bodies.load(now)?;
             for item in now.iter().filter(|item| item.enters()) {
-                self.record(item, None);
-                if self.is_over() {
-                    return Ok(());
+                self.record(item, "whole", None);
+                if !self.fits() {
+                    return Ok(false);
                 }
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn shortened(&mut self, at: usize, shortening: &Shortening) -> Result<(), ContentsError> {
-        let item = &self.path[at];
+    /// Renders a record in a shorter form.
+    fn shortened(
+        &mut self,
+        at: usize,
+        form: &'static str,
+        shorten: &Shorten<'_>,
+    ) -> Result<bool, ContentsError> {
+        let item = &self.layout.path[at];
         self.bodies.load(std::slice::from_ref(item))?;
-        self.record(item, Some(shortening));
-        Ok(())
+        self.record(item, form, Some(shorten));
+        Ok(self.fits())
     }
 
     /// Renders records as quotes in one block of a user turn.
-    fn quoted(
-        &mut self,
-        topic: QuoteTopic,
-        quotes: &[(usize, Option<Cut>)],
-    ) -> Result<(), ContentsError> {
+    fn quotes(&mut self, group: &[(&'a HeadItem, Range<usize>)]) -> Result<bool, ContentsError> {
+        let Layout { path, counter, .. } = *self.layout;
         let (mut texts, mut quoted) = (Vec::new(), Vec::new());
-        for (at, cut) in quotes {
-            let item = &self.path[*at];
+        let mut is_pinned = false;
+        for (item, range) in group {
+            let (HeadItem::Earlier { head_chars, tail_chars, .. }
+            | HeadItem::Pinned { head_chars, tail_chars, .. }) = item
+            else {
+                continue;
+            };
+            is_pinned = matches!(item, HeadItem::Pinned { .. });
+            let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
+            let item = &path[range.start];
             self.bodies.load(std::slice::from_ref(item))?;
             let Some(body) = self.bodies.get(item.seq) else {
                 self.omitted.add(item, u64::from(item.tokens), OmitReason::Damaged);
@@ -178,24 +330,29 @@ impl Assembler<'_, '_, '_> {
             };
             let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
             let text = quote(item, kept.as_ref().unwrap_or(body));
-            quoted.push((*item, u64::from(self.options.counter.count_text(&text))));
+            quoted.push((*item, u64::from(counter.count_text(&text))));
             texts.push(text);
             self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
-            list_omitted_parts(&mut self.omitted, self.options.counter, item, body, kept.as_ref());
+            list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
         }
+        let (tag, form, attributes): (_, _, &[_]) = match is_pinned {
+            true => ("pinned", "pinned", &[]),
+            false => ("earlier-user-messages", "quoted", &[("state", "already answered")]),
+        };
         if !texts.is_empty() {
-            self.renderer.user(&topic.block(&texts), Vec::new());
+            self.renderer.user(&note(tag, attributes, &texts.join("\n\n")), Vec::new());
         }
         for (item, tokens) in quoted {
-            self.add_item(ItemSource::Record(item), topic.form(), tokens);
+            self.add_item(ItemSource::Record(item), form, tokens);
         }
-        Ok(())
+        Ok(self.fits())
     }
 
     /// Renders a user turn that no record stands for.
-    fn block(&mut self, source: ItemSource, text: &str) {
+    fn block(&mut self, source: ItemSource, text: &str) -> bool {
         self.renderer.user(text, Vec::new());
-        self.add_item(source, "whole", u64::from(self.options.counter.count_text(text)));
+        self.add_item(source, "whole", u64::from(self.layout.counter.count_text(text)));
+        self.fits()
     }
 
     /// Lists an item of the newest message.
@@ -204,21 +361,20 @@ impl Assembler<'_, '_, '_> {
         self.items.push(ShownItem { source, form, tokens, message });
     }
 
-    /// Renders one loaded record.
-    fn record(&mut self, item: &PathItem, shortening: Option<&Shortening>) {
+    /// Renders one loaded record, in a shorter form if there is a function for it.
+    fn record(&mut self, item: &PathItem, form: &'static str, shorten: Option<&Shorten<'_>>) {
         let Some(body) = self.bodies.get(item.seq) else {
             self.omitted.add(item, u64::from(item.tokens), OmitReason::Damaged);
             return;
         };
-        let kept = shortening.map(|shortening| shortening.apply(item.seq, body));
-        let counter = self.options.counter;
+        let counter = self.layout.counter;
+        let kept = shorten.map(|shorten| shorten(item.seq, body));
         let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
         match rendered {
             Ok(()) => {
                 self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
                 let tokens = kept.as_ref().map_or(item.tokens, |kept| counter.count_record(kept));
-                let form = shortening.map_or("whole", Shortening::form);
                 self.add_item(ItemSource::Record(*item), form, u64::from(tokens));
             }
             Err(reason) => self.omitted.add(item, u64::from(item.tokens), reason),

@@ -5,11 +5,10 @@ use ollm_protocol::content::{
     BuiltContext, Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind, Role,
 };
 
-use super::assemble::{Conversation, RenderOptions, ShownItem, assemble};
+use super::assemble::{Conversation, Layout, ShownItem, assemble, checkpoint_block};
 use super::budget::{Budget, share};
 use super::error::ContextError;
 use super::input::{BuildInput, PreviousBuild, START};
-use super::layout::{Layout, checkpoint_block};
 use super::path::{Bodies, Contents, PathItem};
 use super::render::text_message;
 use super::strategy::{self, IMPLICIT, PlanInput, STRATEGIES, Strategy};
@@ -260,14 +259,16 @@ fn conversation(
     bodies: &mut Bodies<'_>,
     head: Option<(&[HeadItem], usize)>,
 ) -> Result<Option<Conversation>, ContextError> {
-    let layout = Layout { path: input.path, head, checkpoints: input.checkpoints };
-    let options = RenderOptions {
+    let layout = Layout {
+        path: input.path,
+        head,
+        checkpoints: input.checkpoints,
         pending: input.pending,
         counter: &input.counter,
         has_system: front.system.is_some(),
         limit: front.budget.available(),
     };
-    Ok(assemble(&layout, &options, bodies)?)
+    Ok(assemble(&layout, bodies)?)
 }
 
 fn overflow(

@@ -2,7 +2,7 @@
 //!
 //! - [`build()`] is the entry: it keeps the head in force while it fits, else plans a new one.
 //! - `input`: everything that a build depends on; `path`: the records; `budget`: arithmetic.
-//! - `strategy`: planners of heads; `layout`, `assemble`, `render`: from a head to messages.
+//! - `strategy`: planners of heads; `assemble`, `render`: from a head to messages.
 //! - `cut`, `omitted`: shortened records and the list of what is left out; `ledger`: the files that tools used.
 //! - `compact`: summaries and checkpoints; `reliability`: how far a compacted conversation can be trusted.
 //!
@@ -16,7 +16,6 @@ pub(crate) mod compact;
 mod cut;
 mod error;
 mod input;
-mod layout;
 mod ledger;
 mod omitted;
 mod path;

@@ -116,7 +116,7 @@ impl Summary {
     }
 
     /// Returns the text as models are sent it.
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         for section in Section::ALL {
             let lines = self.lines(section);

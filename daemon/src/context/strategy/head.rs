@@ -1,5 +1,5 @@
-//! A head as it is built: the records of a path that are kept, each in its form, the tokens that are left for more, and
-//! at the end the items that refer to the log.
+//! A head as it is built: the records of a path that are kept, each as a head item, and the tokens that are left for
+//! more.
 
 use std::collections::BTreeMap;
 
@@ -23,27 +23,11 @@ const HANDLE_TOKENS: u64 = 18;
 /// Maximum number of handles; no model reads a longer list.
 const MAX_HANDLES: u64 = 64;
 
-/// The form in which a record is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum KeptForm {
-    Whole,
-    Cut(Cut),
-    /// The result is replaced by a line that names a later record.
-    Stub {
-        reason: &'static str,
-        by: Seq,
-    },
-    /// A quote among the earlier messages of the user, whole without a cut.
-    Earlier(Option<Cut>),
-    /// A quote among the pinned records, whole without a cut.
-    Pinned(Option<Cut>),
-}
-
 /// A head as it grows.
 pub(super) struct HeadBuilder<'p, 'a, 's> {
     pub(super) input: &'p mut PlanInput<'a, 's>,
     /// The kept records by index into the path.
-    kept: BTreeMap<usize, KeptForm>,
+    kept: BTreeMap<usize, HeadItem>,
     /// Blocks made from the records.
     blocks: Vec<HeadItem>,
     /// Tokens left for everything.
@@ -70,8 +54,9 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Returns the index of the first record that is kept as a turn, or the length of the path if there is none.
     pub(super) fn first_turn(&self) -> usize {
-        let is_quote = |form: &KeptForm| matches!(form, KeptForm::Earlier(_) | KeptForm::Pinned(_));
-        let turn = self.kept.iter().find(|(_, form)| !is_quote(form));
+        let is_quote =
+            |item: &HeadItem| matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. });
+        let turn = self.kept.iter().find(|(_, item)| !is_quote(item));
         turn.map_or(self.input.path.len(), |(at, _)| *at)
     }
 
@@ -84,19 +69,20 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         }
     }
 
-    /// Keeps a record as a turn in a given form; returns false if it does not fit.
-    pub(super) fn keep_as(&mut self, at: usize, form: KeptForm) -> bool {
-        let item = &self.input.path[at];
-        let cost = match (&form, self.input.bodies.get(item.seq)) {
-            (KeptForm::Cut(cut), Some(body)) => {
-                u64::from(self.input.counter.count_record(&cut::apply(item.seq, body, *cut)))
+    /// Keeps a record as a turn, whole or as a given item; returns false if it does not fit.
+    pub(super) fn keep_as(&mut self, at: usize, item: Option<HeadItem>) -> bool {
+        let record = &self.input.path[at];
+        let cost = match (&item, self.input.bodies.get(record.seq)) {
+            (Some(HeadItem::Cut { head_chars, tail_chars, .. }), Some(body)) => {
+                let cut = Cut { head: *head_chars, tail: *tail_chars };
+                u64::from(self.input.counter.count_record(&cut::apply(record.seq, body, cut)))
             }
-            (KeptForm::Stub { .. }, _) => HANDLE_TOKENS,
-            _ => self.cost(item),
+            (Some(HeadItem::Stub { .. }), _) => HANDLE_TOKENS,
+            _ => self.cost(record),
         };
         let Some(left) = self.left.checked_sub(cost) else { return false };
         self.left = left;
-        self.kept.insert(at, form);
+        self.kept.insert(at, item.unwrap_or_else(|| turn(record.seq, None)));
         true
     }
 
@@ -104,7 +90,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     pub(super) fn keep_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
         let share = share.min(self.users).max(MIN_SHARE).min(self.left);
         let Some((cut, cost)) = self.fitted(at, share)? else { return Ok(false) };
-        self.kept.insert(at, cut.map_or(KeptForm::Whole, KeptForm::Cut));
+        self.kept.insert(at, turn(self.input.path[at].seq, cut));
         self.spend_on_user(cost);
         Ok(true)
     }
@@ -130,7 +116,8 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     pub(super) fn quote_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
         let share = share.min(self.users).min(self.left.saturating_sub(QUOTE_TOKENS));
         let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(false) };
-        self.kept.insert(at, KeptForm::Earlier(cut));
+        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
+        self.kept.insert(at, HeadItem::Earlier { seq, head_chars, tail_chars });
         self.spend_on_user(cost);
         Ok(true)
     }
@@ -143,7 +130,8 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     ) -> Result<Option<u64>, ContentsError> {
         let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
         let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(None) };
-        self.kept.insert(at, KeptForm::Pinned(cut));
+        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
+        self.kept.insert(at, HeadItem::Pinned { seq, head_chars, tail_chars });
         self.left = self.left.saturating_sub(cost);
         Ok(Some(cost))
     }
@@ -200,10 +188,11 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
                 self.input.bodies.load(&path[loaded - n_items..loaded])?;
                 loaded -= n_items;
             }
-            if let Some(form) = self.kept.get_mut(&unit.start) {
+            if let Some(item) = self.kept.get_mut(&unit.start) {
                 // A quoted message whose answer is kept as a turn becomes a turn too.
-                if let KeptForm::Earlier(cut) = form {
-                    *form = cut.map_or(KeptForm::Whole, KeptForm::Cut);
+                if let HeadItem::Earlier { seq, head_chars, tail_chars } = item {
+                    let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
+                    *item = turn(*seq, cut);
                 }
                 is_newest = false;
                 continue;
@@ -248,8 +237,8 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         if is_user {
             self.users -= cost;
         }
-        let forms = cuts.into_iter().map(|cut| cut.map_or(KeptForm::Whole, KeptForm::Cut));
-        self.kept.extend((unit.start..unit.end).zip(forms));
+        let turns = items.iter().zip(cuts).map(|(item, cut)| turn(item.seq, cut));
+        self.kept.extend((unit.start..unit.end).zip(turns));
         true
     }
 
@@ -290,32 +279,33 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     /// Returns the items of the head: checkpoints, blocks, quotes, handles of the newest user messages that are not
     /// shown, then the turns.
     pub(super) fn into_items(self, with_checkpoints: bool) -> Vec<HeadItem> {
+        let handles = self.handles();
         let mut items = Vec::new();
         if with_checkpoints {
             let ids = self.input.checkpoints.iter().map(|checkpoint| checkpoint.id);
             items.extend(ids.map(|id| HeadItem::Checkpoint { id }));
         }
-        items.extend(self.blocks.iter().cloned());
-        let chars = |cut: &Option<Cut>| (cut.map(|cut| cut.head), cut.map(|cut| cut.tail));
-        let (mut pinned, mut earlier) = (Vec::new(), Vec::new());
-        for (&at, form) in &self.kept {
-            let seq = self.input.path[at].seq;
-            match form {
-                KeptForm::Pinned(cut) => {
-                    let (head_chars, tail_chars) = chars(cut);
-                    pinned.push(HeadItem::Pinned { seq, head_chars, tail_chars });
+        items.extend(self.blocks);
+        let (mut pinned, mut earlier, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        let mut last_whole = None;
+        for (at, item) in self.kept {
+            match (item, turns.last_mut()) {
+                (item @ HeadItem::Pinned { .. }, _) => pinned.push(item),
+                (item @ HeadItem::Earlier { .. }, _) => earlier.push(item),
+                // Adjacent whole records are one range.
+                (HeadItem::Range { to, .. }, Some(HeadItem::Range { to: end, .. }))
+                    if last_whole.is_some_and(|last: usize| last + 1 == at) =>
+                {
+                    *end = to;
+                    last_whole = Some(at);
                 }
-                KeptForm::Earlier(cut) => {
-                    let (head_chars, tail_chars) = chars(cut);
-                    earlier.push(HeadItem::Earlier { seq, head_chars, tail_chars });
+                (item, _) => {
+                    last_whole = matches!(item, HeadItem::Range { .. }).then_some(at);
+                    turns.push(item);
                 }
-                KeptForm::Whole | KeptForm::Cut(_) | KeptForm::Stub { .. } => {}
             }
         }
-        items.extend(pinned);
-        items.extend(earlier);
-        items.extend(self.handles());
-        items.extend(turns(self.input.path, &self.kept));
+        items.extend(pinned.into_iter().chain(earlier).chain(handles).chain(turns));
         items
     }
 
@@ -336,41 +326,16 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     }
 }
 
-/// Returns the records that are kept as turns; adjacent whole records are one range.
-fn turns(path: &[PathItem], kept: &BTreeMap<usize, KeptForm>) -> Vec<HeadItem> {
-    let mut items = Vec::new();
-    let mut run: Option<(usize, usize)> = None;
-    for (&at, form) in kept {
-        let seq = path[at].seq;
-        let item = match form {
-            KeptForm::Earlier(_) | KeptForm::Pinned(_) => continue,
-            KeptForm::Whole => match run {
-                Some((from, to)) if to + 1 == at => {
-                    run = Some((from, at));
-                    continue;
-                }
-                _ => None,
-            },
-            KeptForm::Cut(cut) => {
-                Some(HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail })
-            }
-            KeptForm::Stub { reason, by } => {
-                Some(HeadItem::Stub { seq, reason: (*reason).to_owned(), by: *by })
-            }
-        };
-        let before = run.take();
-        items.extend(before.map(|(from, to)| range(path, from, to)));
-        match item {
-            Some(item) => items.push(item),
-            None => run = Some((at, at)),
-        }
+/// Returns the item of a record that is kept as a turn.
+pub(super) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
+    match cut {
+        Some(cut) => HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail },
+        None => HeadItem::Range { from: seq, to: seq },
     }
-    items.extend(run.map(|(from, to)| range(path, from, to)));
-    items
 }
 
-fn range(path: &[PathItem], from: usize, to: usize) -> HeadItem {
-    HeadItem::Range { from: path[from].seq, to: path[to].seq }
+fn chars(cut: Option<Cut>) -> (Option<u32>, Option<u32>) {
+    (cut.map(|cut| cut.head), cut.map(|cut| cut.tail))
 }
 
 /// Returns the largest size for which all costs, each reduced to it, are `share` together at most.

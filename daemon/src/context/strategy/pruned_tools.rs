@@ -9,7 +9,7 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, Part, RecordBody};
 use serde_json::Value;
 
-use super::head::{HeadBuilder, KeptForm};
+use super::head::{HeadBuilder, turn};
 use super::opening::Reserved;
 use super::plan::{PlanInput, Strategy};
 use crate::context::cut::Cut;
@@ -85,7 +85,7 @@ impl Strategy for PrunedTools {
             return Ok(None);
         }
         for at in start..path.len() {
-            if !head.keep_as(at, pruned.remove(&at).unwrap_or(KeptForm::Whole)) {
+            if !head.keep_as(at, pruned.remove(&at)) {
                 return Ok(None);
             }
         }
@@ -97,8 +97,8 @@ impl Strategy for PrunedTools {
     }
 }
 
-/// Returns the forms of the results that are not kept whole, by index.
-fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, KeptForm> {
+/// Returns the items of the results that are not kept whole, by index.
+fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, HeadItem> {
     let path = input.path;
     let is_turn = |at: &usize| {
         let role = path[*at].path_role();
@@ -122,15 +122,17 @@ fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, KeptForm> {
         if at >= recent || is_pinned || text.len() < MIN_PRUNED_BYTES {
             continue;
         }
-        let stub = |reason, by| KeptForm::Stub { reason, by };
-        let form = match (later_read, equal) {
+        let seq = item.seq;
+        let stub = |reason: &str, by| HeadItem::Stub { seq, reason: reason.to_owned(), by };
+        let item = match (later_read, equal) {
             (_, Some(by)) => Some(stub("duplicate", by)),
             (Some(by), None) => Some(stub("superseded", by)),
             (None, None) => {
-                shortened(call.map(|call| call.name), file.is_some(), text).map(KeptForm::Cut)
+                let cut = shortened(call.map(|call| call.name), file.is_some(), text);
+                cut.map(|cut| turn(seq, Some(cut)))
             }
         };
-        pruned.extend(form.map(|form| (at, form)));
+        pruned.extend(item.map(|item| (at, item)));
     }
     pruned
 }
