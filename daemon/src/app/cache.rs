@@ -269,9 +269,9 @@ impl LoopWatch {
     /// Folds an observation and looks for a loop.
     pub(crate) fn fold(&mut self, seq: Seq, observation: Observation) {
         match &observation {
-            Observation::Mark(pattern) => self.is_recorded = pattern.is_some(),
-            Observation::User => self.is_recorded = false,
-            Observation::Model { .. } | Observation::Result(_) => {}
+            Observation::LoopMark(pattern) => self.is_recorded = pattern.is_some(),
+            Observation::UserMessage => self.is_recorded = false,
+            Observation::ModelMessage { .. } | Observation::ToolResult { .. } => {}
         }
         self.detector.fold(seq, observation);
         if let Some(pattern) = self.detector.found(&self.config) {
@@ -328,7 +328,6 @@ mod tests {
             role: None,
             tokens: 0,
             calls_tools: false,
-            has_thinking: false,
             in_context: true,
         };
         let path = |len| Arc::new(ActivePath { items: vec![item; len], ..ActivePath::default() });

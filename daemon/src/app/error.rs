@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
-use crate::context::compact::verify::Rejected;
+use crate::context::compact::RejectedSummary;
 use crate::fsutil::FsError;
 use crate::goal::GoalError;
 use crate::model::ModelError;
@@ -165,7 +165,7 @@ pub(crate) enum CompactError {
     Model(ModelError),
     /// Both answers of the model were rejected; `reason` is that of the second.
     #[error("{model} wrote no summary: {reason}")]
-    Rejected { model: String, reason: Rejected },
+    Rejected { model: String, reason: RejectedSummary },
     /// Chats needed the model until the time for the summary was over.
     #[error("no summary was made, because {model} was busy with chats")]
     ModelBusy { model: String },

@@ -71,7 +71,6 @@ impl ActivePath {
             role: entry.role(),
             tokens: entry.tokens,
             calls_tools: entry.has(IndexEntry::CALLS_TOOLS),
-            has_thinking: entry.has(IndexEntry::HAS_THINKING),
             in_context: match kind {
                 // A compaction of another program is a summary in the conversation.
                 RecordKind::Compaction => !entry.has(IndexEntry::OPENS_EPOCH),

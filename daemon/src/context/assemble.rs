@@ -1,34 +1,34 @@
-//! A head and what follows it, rendered: resolves references on the path, applies what is changed, lists what is left out.
+//! The conversation of a head: resolves the references of the head on the path, renders the records that it shows and
+//! those behind it, and lists what each message holds and what is left out.
 //!
 //! **Invariant**: the same head gives the same messages whether it was just planned or recorded long ago.
 
+use std::mem::discriminant;
 use std::ops::Range;
 
-use ollm_protocol::CheckpointId;
 use ollm_protocol::content::{Checkpoint, ContextMessage, HeadItem, OmittedItem, Part, RecordBody};
+use ollm_protocol::{CheckpointId, Seq};
 
-use super::contents::{Bodies, ContentsError, batch};
 use super::cut::{self, Cut};
-use super::omitted::{Omitted, Reason};
-use super::render::{Renderer, Shown, quote};
-use super::steps::{Change, Step, Topic, steps};
-use super::units::PathItem;
+use super::error::ContentsError;
+use super::omitted::{OmitReason, Omitted};
+use super::path::{Bodies, PathItem, batch_len, between};
+use super::render::{Renderer, left_out, note, quote};
 use crate::tokens::{Counter, IMAGE_TOKENS};
 
-/// What a conversation is made of.
+/// A head with the path and the checkpoints that it refers to, and how it is rendered.
 #[derive(Clone, Copy)]
 pub(super) struct Layout<'a> {
     /// The path from the root to the active leaf.
     pub path: &'a [PathItem],
-    /// The frozen head and the number of records of the path that it covers; `None`: everything verbatim.
+    /// The frozen head and the number of records of the path that it covers; `None` shows everything verbatim.
     pub head: Option<(&'a [HeadItem], usize)>,
     /// The checkpoints that the head may name.
     pub checkpoints: &'a [Checkpoint],
     /// A user message that will follow and is not recorded.
     pub pending: Option<&'a str>,
-    /// Who counts.
     pub counter: &'a Counter,
-    /// A system message stands before the conversation.
+    /// Whether a system message stands before the conversation.
     pub has_system: bool,
     /// Tokens beyond which rendering stops.
     pub limit: u64,
@@ -36,26 +36,24 @@ pub(super) struct Layout<'a> {
 
 /// A conversation that fits.
 pub(super) struct Conversation {
-    /// The messages, without the system message.
+    /// The messages without the system message.
     pub messages: Vec<ContextMessage>,
-    /// Tokens of each.
+    /// Tokens of each message.
     pub tokens: Vec<u32>,
     /// Tokens of the conversation before the pending message.
     pub recorded_tokens: u64,
-    /// Of those, tokens of the checkpoints.
+    /// Tokens of the checkpoints in it.
     pub checkpoint_tokens: u64,
-    /// What is left out.
     pub omitted: Vec<OmittedItem>,
-    /// Everything that it holds, in order.
-    pub pieces: Vec<Piece>,
-    /// Message records that are included, whole or cut.
+    pub items: Vec<ShownItem>,
+    /// Message records that are shown, whole or cut.
     pub n_included: u64,
     /// Message records that a checkpoint stands for.
     pub n_summarized: u64,
 }
 
 impl Conversation {
-    /// Tokens of all messages.
+    /// Returns the tokens of all messages.
     pub(super) fn total(&self) -> u64 {
         self.tokens.iter().map(|tokens| u64::from(*tokens)).sum()
     }
@@ -63,61 +61,48 @@ impl Conversation {
 
 /// One thing that a conversation holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// What it is.
-    pub what: What,
-    /// In which form: `whole`, `cut`, `stub`, `quoted` or `pinned`.
+pub(crate) struct ShownItem {
+    pub source: ItemSource,
+    /// The form: `whole`, `cut`, `stub`, `quoted` or `pinned`.
     pub form: &'static str,
-    /// Its tokens.
     pub tokens: u64,
-    /// The message that it is in, the system message not counted.
+    /// The index of its message, the system message not counted.
     pub message: usize,
 }
 
-/// What a conversation can hold.
+/// The origin of a shown item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// A record.
+pub(crate) enum ItemSource {
     Record(PathItem),
-    /// A checkpoint.
     Checkpoint(CheckpointId),
     /// A block that no record stands for, by its topic.
     Block(String),
 }
 
-/// Renders a conversation; `None` when it has more than `limit` tokens.
+/// Renders a conversation; returns `None` if it has more than `limit` tokens.
 pub(super) fn assemble(
     layout: &Layout<'_>,
     bodies: &mut Bodies<'_>,
 ) -> Result<Option<Conversation>, ContentsError> {
-    let mut omitted = Omitted::default();
-    let mut writer = Writer {
+    let mut assembler = Assembler {
         layout,
+        bodies,
         renderer: Renderer::new(layout.counter, layout.has_system),
-        omitted: &mut omitted,
+        omitted: Omitted::default(),
         n_included: 0,
-        pieces: Vec::new(),
+        items: Vec::new(),
     };
-    for step in steps(layout, writer.omitted) {
-        let fits = match step {
-            Step::Verbatim(range) => writer.verbatim(range, bodies)?,
-            Step::Changed(at, change) => writer.changed(at, &change, bodies)?,
-            Step::Quoted(topic, quotes) => writer.quoted(topic, &quotes, bodies)?,
-            Step::Text(topic, text) => writer.text(What::Block(topic), &text),
-            Step::Checkpoint(id, text) => writer.text(What::Checkpoint(id), &text),
-        };
-        if !fits {
-            return Ok(None);
-        }
+    if !assembler.head()? {
+        return Ok(None);
     }
-    let recorded_tokens = writer.renderer.tokens();
+    let recorded_tokens = assembler.renderer.tokens();
     if let Some(text) = layout.pending {
-        writer.text(What::Block("pending".to_owned()), text);
+        assembler.block(ItemSource::Block("pending".to_owned()), text);
     }
-    let Writer { renderer, omitted: left_out, n_included, pieces, .. } = writer;
-    let is_checkpoint = |piece: &&Piece| matches!(piece.what, What::Checkpoint(_));
-    let checkpoint_tokens = pieces.iter().filter(is_checkpoint).map(|piece| piece.tokens).sum();
-    let (messages, tokens) = renderer.finish(left_out);
+    let Assembler { renderer, mut omitted, n_included, items, .. } = assembler;
+    let checkpoints = items.iter().filter(|item| matches!(item.source, ItemSource::Checkpoint(_)));
+    let checkpoint_tokens = checkpoints.map(|item| item.tokens).sum();
+    let (messages, tokens) = renderer.finish(&mut omitted);
     let conversation = Conversation {
         messages,
         tokens,
@@ -126,141 +111,303 @@ pub(super) fn assemble(
         n_summarized: omitted.n_summarized(),
         omitted: omitted.into_items(),
         n_included,
-        pieces,
+        items,
     };
     Ok((conversation.total() <= layout.limit).then_some(conversation))
 }
 
-struct Writer<'a> {
-    layout: &'a Layout<'a>,
-    renderer: Renderer<'a>,
-    omitted: &'a mut Omitted,
-    n_included: u64,
-    pieces: Vec<Piece>,
+/// Returns the block of a checkpoint, as models are sent it.
+pub(super) fn checkpoint_block(checkpoint: &Checkpoint) -> String {
+    let records = format!("#{} to #{}", checkpoint.from, checkpoint.to);
+    note("summary", &[("records", &records)], &checkpoint.summary)
 }
 
-impl Writer<'_> {
-    /// Renders whole records; false when the conversation has become too large.
-    fn verbatim(
-        &mut self,
-        range: Range<usize>,
-        bodies: &mut Bodies<'_>,
-    ) -> Result<bool, ContentsError> {
-        let mut rest = &self.layout.path[range];
-        while !rest.is_empty() {
-            let (now, later) = rest.split_at(batch(rest.iter(), self.layout.limit));
-            bodies.load(now)?;
+/// Returns the records that a head item shows, as indices into the path.
+fn shown_by(path: &[PathItem], item: &HeadItem) -> Range<usize> {
+    match item {
+        HeadItem::Range { from, to } => between(path, *from, *to),
+        HeadItem::Cut { seq, .. }
+        | HeadItem::Stub { seq, .. }
+        | HeadItem::Earlier { seq, .. }
+        | HeadItem::Pinned { seq, .. } => between(path, *seq, *seq),
+        HeadItem::Handle { .. } | HeadItem::Block { .. } | HeadItem::Checkpoint { .. } => 0..0,
+    }
+}
+
+/// Returns the ranges of a path that enter a context and are not shown; none of them lies on both sides of `border`.
+fn gaps(path: &[PathItem], mut shown: Vec<Range<usize>>, border: usize) -> Vec<Range<usize>> {
+    shown.push(border..border);
+    shown.sort_by_key(|range| range.start);
+    shown.push(path.len()..path.len());
+    let mut gaps = Vec::new();
+    let mut next = 0;
+    for range in shown {
+        if next < range.start && path[next..range.start].iter().any(PathItem::enters) {
+            gaps.push(next..range.start);
+        }
+        next = next.max(range.end);
+    }
+    gaps
+}
+
+const fn is_quote(item: &HeadItem) -> bool {
+    matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. })
+}
+
+const fn is_turn(item: &HeadItem) -> bool {
+    matches!(item, HeadItem::Range { .. } | HeadItem::Cut { .. } | HeadItem::Stub { .. })
+}
+
+/// Returns a shorter form of a record.
+type Shorten<'f> = dyn Fn(Seq, &RecordBody) -> RecordBody + 'f;
+
+struct Assembler<'a, 'b, 's> {
+    layout: &'a Layout<'a>,
+    bodies: &'b mut Bodies<'s>,
+    renderer: Renderer<'a>,
+    omitted: Omitted,
+    n_included: u64,
+    items: Vec<ShownItem>,
+}
+
+impl<'a> Assembler<'a, '_, '_> {
+    fn checkpoint(&self, id: CheckpointId) -> Option<&'a Checkpoint> {
+        self.layout.checkpoints.iter().find(|checkpoint| checkpoint.id == id)
+    }
+
+    /// Whether the conversation may still fit.
+    fn fits(&mut self) -> bool {
+        !self.renderer.is_over(self.layout.limit)
+    }
+
+    /// Renders the head and every record behind it; returns false once the conversation is too large.
+    fn head(&mut self) -> Result<bool, ContentsError> {
+        let Layout { path, head, .. } = *self.layout;
+        let (head, covered) = head.unwrap_or_default();
+        let mut left_out = self.left_out(head, covered);
+        let items: Vec<(&HeadItem, Range<usize>)> = head
+            .iter()
+            .map(|item| (item, shown_by(&path[..covered], item)))
+            .filter(|(item, range)| match item {
+                HeadItem::Block { .. } => true,
+                HeadItem::Checkpoint { id } => self.checkpoint(*id).is_some(),
+                _ => !range.is_empty(),
+            })
+            .collect();
+        let is_one_block = |(one, _): &(&HeadItem, _), (next, _): &(&HeadItem, _)| {
+            is_quote(one) && discriminant(*one) == discriminant(*next)
+        };
+        for group in items.chunk_by(is_one_block) {
+            let (item, range) = &group[0];
+            let is_behind_gap = |(gap, _): &mut (usize, String)| range.start > *gap;
+            if is_turn(item)
+                && let Some((_, text)) = left_out.take_if(is_behind_gap)
+                && !self.block(ItemSource::Block("leftOut".to_owned()), &text)
+            {
+                return Ok(false);
+            }
+            let fits = if is_quote(item) { self.quotes(group)? } else { self.item(item, range)? };
+            if !fits {
+                return Ok(false);
+            }
+        }
+        if let Some((_, text)) = left_out
+            && !self.block(ItemSource::Block("leftOut".to_owned()), &text)
+        {
+            return Ok(false);
+        }
+        self.verbatim(covered..path.len())
+    }
+
+    /// Renders a head item that is no quote.
+    fn item(&mut self, item: &HeadItem, range: &Range<usize>) -> Result<bool, ContentsError> {
+        match item {
+            HeadItem::Range { .. } => self.verbatim(range.clone()),
+            HeadItem::Cut { head_chars, tail_chars, .. } => {
+                let cut = Cut { head: *head_chars, tail: *tail_chars };
+                self.shortened(range.start, "cut", &|seq, body| cut::apply(seq, body, cut))
+            }
+            HeadItem::Stub { reason, by, .. } => {
+                let line = format!("[{reason}: see #{by}]");
+                self.shortened(range.start, "stub", &|_, body| cut::stub(body, &line))
+            }
+            HeadItem::Block { topic, text } => {
+                Ok(self.block(ItemSource::Block(topic.clone()), &note(topic, &[], text)))
+            }
+            HeadItem::Checkpoint { id } => {
+                let block = self.checkpoint(*id).map(checkpoint_block);
+                Ok(block.is_none_or(|block| self.block(ItemSource::Checkpoint(*id), &block)))
+            }
+            HeadItem::Handle { .. } | HeadItem::Earlier { .. } | HeadItem::Pinned { .. } => {
+                Ok(true)
+            }
+        }
+    }
+
+    /// Lists the covered records that a head does not show. Returns the block that names them, unless checkpoints stand
+    /// for all of them, with the index of the first of them.
+    fn left_out(&mut self, head: &[HeadItem], covered: usize) -> Option<(usize, String)> {
+        let path = &self.layout.path[..covered];
+        let (mut summarized, mut handles, mut shown) = (0, Vec::new(), Vec::new());
+        for item in head {
+            match item {
+                HeadItem::Checkpoint { id } => {
+                    let to = self.checkpoint(*id).map(|checkpoint| checkpoint.to);
+                    let end = path.partition_point(|item| Some(item.seq) <= to);
+                    summarized = summarized.max(end);
+                }
+                HeadItem::Handle { seq } => {
+                    let item = path[between(path, *seq, *seq)].first();
+                    handles.extend(item.map(|item| (item.seq, item.tokens)));
+                }
+                item => shown.push(shown_by(path, item)),
+            }
+        }
+        shown.retain(|range| !range.is_empty());
+        let gaps = gaps(path, shown, summarized);
+        let is_summarized = |gap: &&Range<usize>| gap.end <= summarized;
+        for gap in &gaps {
+            let reason =
+                if is_summarized(&gap) { OmitReason::Summarized } else { OmitReason::Budget };
+            self.omitted.add_run(&path[gap.clone()], reason);
+        }
+        let in_gaps = gaps.iter().flat_map(|gap| &path[gap.clone()]);
+        let n_users = in_gaps.filter(|item| item.is_user_message()).count() as u64;
+        let unsummarized = gaps.iter().find(|gap| !is_summarized(gap));
+        let first = unsummarized.or(gaps.first().filter(|_| n_users > 0))?;
+        let n_more = n_users.saturating_sub(handles.len() as u64);
+        Some((first.start, left_out(&handles, n_more)))
+    }
+
+    /// Renders whole records.
+    fn verbatim(&mut self, range: Range<usize>) -> Result<bool, ContentsError> {
+        let mut later = &self.layout.path[range];
+        while !later.is_empty() {
+            let now;
+            (now, later) = later.split_at(batch_len(later.iter(), self.layout.limit));
+            self.bodies.load(now)?;
             for item in now.iter().filter(|item| item.enters()) {
-                self.one(item, bodies.get(item.seq), None);
-                if self.renderer.is_over(self.layout.limit) {
+                self.record(item, "whole", None);
+                if !self.fits() {
                     return Ok(false);
                 }
             }
-            rest = later;
         }
         Ok(true)
     }
 
-    /// Renders one record that is not shown whole; false when the conversation has become too large.
-    fn changed(
+    /// Renders a record in a shorter form.
+    fn shortened(
         &mut self,
         at: usize,
-        change: &Change,
-        bodies: &mut Bodies<'_>,
+        form: &'static str,
+        shorten: &Shorten<'_>,
     ) -> Result<bool, ContentsError> {
         let item = &self.layout.path[at];
-        bodies.load(std::slice::from_ref(item))?;
-        self.one(item, bodies.get(item.seq), Some(change));
-        Ok(!self.renderer.is_over(self.layout.limit))
+        self.bodies.load(std::slice::from_ref(item))?;
+        self.record(item, form, Some(shorten));
+        Ok(self.fits())
     }
 
     /// Renders records as quotes in one block of a user turn.
-    fn quoted(
-        &mut self,
-        topic: Topic,
-        quotes: &[(usize, Option<Cut>)],
-        bodies: &mut Bodies<'_>,
-    ) -> Result<bool, ContentsError> {
-        let (mut lines, mut quoted) = (Vec::new(), Vec::new());
-        for (at, cut) in quotes {
-            let item = &self.layout.path[*at];
-            bodies.load(std::slice::from_ref(item))?;
-            let Some(body) = bodies.get(item.seq) else {
-                self.omitted.add(item, u64::from(item.tokens), Reason::Damaged);
+    fn quotes(&mut self, group: &[(&'a HeadItem, Range<usize>)]) -> Result<bool, ContentsError> {
+        let Layout { path, counter, .. } = *self.layout;
+        let (mut texts, mut quoted) = (Vec::new(), Vec::new());
+        let mut is_pinned = false;
+        for (item, range) in group {
+            let (HeadItem::Earlier { head_chars, tail_chars, .. }
+            | HeadItem::Pinned { head_chars, tail_chars, .. }) = item
+            else {
+                continue;
+            };
+            is_pinned = matches!(item, HeadItem::Pinned { .. });
+            let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
+            let item = &path[range.start];
+            self.bodies.load(std::slice::from_ref(item))?;
+            let Some(body) = self.bodies.get(item.seq) else {
+                self.omitted.add(item, u64::from(item.tokens), OmitReason::Damaged);
                 continue;
             };
             let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-            let line = quote(item, kept.as_ref().unwrap_or(body));
-            quoted.push((*item, u64::from(self.layout.counter.count_text(&line))));
-            lines.push(line);
+            let text = quote(item, kept.as_ref().unwrap_or(body));
+            quoted.push((*item, u64::from(counter.count_text(&text))));
+            texts.push(text);
             self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
-            self.list_parts(item, body, kept.as_ref());
+            list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
         }
-        if !lines.is_empty() {
-            self.renderer.user(&topic.block(&lines), Vec::new());
+        let (tag, form, attributes): (_, _, &[_]) = match is_pinned {
+            true => ("pinned", "pinned", &[]),
+            false => ("earlier-user-messages", "quoted", &[("state", "already answered")]),
+        };
+        if !texts.is_empty() {
+            self.renderer.user(&note(tag, attributes, &texts.join("\n\n")), Vec::new());
         }
         for (item, tokens) in quoted {
-            self.note(What::Record(item), topic.form(), tokens);
+            self.add_item(ItemSource::Record(item), form, tokens);
         }
-        Ok(!self.renderer.is_over(self.layout.limit))
+        Ok(self.fits())
     }
 
-    /// A user turn that no record stands for; false when the conversation has become too large.
-    fn text(&mut self, what: What, text: &str) -> bool {
+    /// Renders a user turn that no record stands for.
+    fn block(&mut self, source: ItemSource, text: &str) -> bool {
         self.renderer.user(text, Vec::new());
-        self.note(what, "whole", u64::from(self.layout.counter.count_text(text)));
-        !self.renderer.is_over(self.layout.limit)
+        self.add_item(source, "whole", u64::from(self.layout.counter.count_text(text)));
+        self.fits()
     }
 
-    /// Notes what was rendered last.
-    fn note(&mut self, what: What, form: &'static str, tokens: u64) {
+    /// Lists an item of the newest message.
+    fn add_item(&mut self, source: ItemSource, form: &'static str, tokens: u64) {
         let message = self.renderer.n_messages().saturating_sub(1);
-        self.pieces.push(Piece { what, form, tokens, message });
+        self.items.push(ShownItem { source, form, tokens, message });
     }
 
-    fn one(&mut self, item: &PathItem, body: Option<&RecordBody>, change: Option<&Change>) {
-        let Some(body) = body else {
-            self.omitted.add(item, u64::from(item.tokens), Reason::Damaged);
+    /// Renders one loaded record, in a shorter form if there is a function for it.
+    fn record(&mut self, item: &PathItem, form: &'static str, shorten: Option<&Shorten<'_>>) {
+        let Some(body) = self.bodies.get(item.seq) else {
+            self.omitted.add(item, u64::from(item.tokens), OmitReason::Damaged);
             return;
         };
-        let kept = change.map(|change| change.apply(item.seq, body));
-        let shown = self.renderer.record(item, kept.as_ref().unwrap_or(body));
-        self.list_parts(item, body, kept.as_ref());
-        match shown {
-            Shown::Yes => {
+        let counter = self.layout.counter;
+        let kept = shorten.map(|shorten| shorten(item.seq, body));
+        let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
+        list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
+        match rendered {
+            Ok(()) => {
                 self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
-                let tokens = kept
-                    .as_ref()
-                    .map_or(item.tokens, |kept| self.layout.counter.count_record(kept));
-                let form = change.map_or("whole", Change::form);
-                self.note(What::Record(*item), form, u64::from(tokens));
+                let tokens = kept.as_ref().map_or(item.tokens, |kept| counter.count_record(kept));
+                self.add_item(ItemSource::Record(*item), form, u64::from(tokens));
             }
-            Shown::No(reason) => self.omitted.add(item, u64::from(item.tokens), reason),
+            Err(reason) => self.omitted.add(item, u64::from(item.tokens), reason),
         }
     }
+}
 
-    /// Lists what a record that is shown does not show.
-    fn list_parts(&mut self, item: &PathItem, body: &RecordBody, kept: Option<&RecordBody>) {
-        let counter = self.layout.counter;
-        let mut n_images = 0;
-        if let RecordBody::Message(message) = body {
-            let thinking = counter.count_thinking(message);
-            if thinking > 0 {
-                self.omitted.add(item, u64::from(thinking), Reason::Thinking);
-            }
-            n_images = message.parts.iter().filter(|p| matches!(p, Part::Image { .. })).count();
+/// Lists the parts of a record that are not shown: its thinking, and the text and images that a shortened record lost.
+fn list_omitted_parts(
+    omitted: &mut Omitted,
+    counter: &Counter,
+    item: &PathItem,
+    body: &RecordBody,
+    kept: Option<&RecordBody>,
+) {
+    let mut n_images = 0;
+    if let RecordBody::Message(message) = body {
+        let thinking = counter.count_thinking(message);
+        if thinking > 0 {
+            omitted.add(item, u64::from(thinking), OmitReason::Thinking);
         }
-        if let Some(kept) = kept {
-            let images = n_images as u64 * u64::from(IMAGE_TOKENS);
-            let left = u64::from(counter.count_record(body))
-                .saturating_sub(u64::from(counter.count_record(kept)))
-                .saturating_sub(images);
-            if left > 0 {
-                self.omitted.add(item, left, Reason::Cut);
-            }
-            if images > 0 {
-                self.omitted.add(item, images, Reason::Image);
-            }
+        n_images = message.parts.iter().filter(|part| matches!(part, Part::Image { .. })).count();
+    }
+    if let Some(kept) = kept {
+        let images = n_images as u64 * u64::from(IMAGE_TOKENS);
+        let cut = u64::from(counter.count_record(body))
+            .saturating_sub(u64::from(counter.count_record(kept)))
+            .saturating_sub(images);
+        if cut > 0 {
+            omitted.add(item, cut, OmitReason::Cut);
+        }
+        if images > 0 {
+            omitted.add(item, images, OmitReason::Image);
         }
     }
 }

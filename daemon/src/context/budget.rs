@@ -1,42 +1,40 @@
-//! How a window is divided between prompt and answer, and the prompt between its parts. Arithmetic only.
+//! The division of a window between prompt and answer, and of the prompt between its parts. Arithmetic only.
 
 use ollm_protocol::content::{ContextBudget, MIN_CONTEXT_SIZE};
 
-use super::ContextError;
+use super::error::ContextError;
 
-/// A window, divided.
+/// The division of a window.
 ///
 /// **Units**: tokens.
-/// **Invariant**: `prompt_limit + reserve <= num_ctx`, and what is used never passes `prompt_limit`.
+/// **Invariant**: the parts together never exceed `prompt_limit`, which leaves the reserve for the answer free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Budget {
-    /// The whole window.
+pub(super) struct Budget {
     pub num_ctx: u32,
-    /// The most that a prompt may have.
     pub prompt_limit: u64,
     /// The system message.
     pub system: u64,
     /// The tool definitions.
     pub tools: u64,
-    /// The checkpoints.
     pub checkpoints: u64,
 }
 
 impl Budget {
-    /// Divides a window.
+    /// Divides a window, without checkpoints.
     ///
-    /// **Errors**: `WindowTooSmall` below [`MIN_CONTEXT_SIZE`]; `Overflow` when the fixed parts alone pass the
-    /// limit.
-    pub(crate) fn new(
+    /// **Errors**: `WindowTooSmall` below [`MIN_CONTEXT_SIZE`]; `Overflow` if the system message and the tools alone
+    /// exceed the limit.
+    pub(super) fn new(
         num_ctx: u32,
         answer_reserve: u32,
-        (system, tools, checkpoints): (u64, u64, u64),
+        system: u64,
+        tools: u64,
     ) -> Result<Self, ContextError> {
         if num_ctx < MIN_CONTEXT_SIZE {
             return Err(ContextError::WindowTooSmall { size: num_ctx, minimum: MIN_CONTEXT_SIZE });
         }
         let prompt_limit = prompt_limit(num_ctx, answer_reserve);
-        let fixed = system.saturating_add(tools).saturating_add(checkpoints);
+        let fixed = system.saturating_add(tools);
         if fixed > prompt_limit {
             return Err(ContextError::Overflow {
                 needed: fixed,
@@ -44,23 +42,23 @@ impl Budget {
                 what: "system message and tools",
             });
         }
-        Ok(Self { num_ctx, prompt_limit, system, tools, checkpoints })
+        Ok(Self { num_ctx, prompt_limit, system, tools, checkpoints: 0 })
     }
 
-    /// What the conversation may have.
-    pub(crate) const fn available(&self) -> u64 {
+    /// Returns the tokens that the conversation may have.
+    pub(super) const fn available(&self) -> u64 {
         self.prompt_limit - self.system - self.tools - self.checkpoints
     }
 
-    /// The longest answer, so that prompt and answer together leave one token of the window free.
-    pub(crate) fn num_predict(&self, tokens_used: u64) -> u32 {
+    /// Returns the tokens of the longest answer: prompt and answer leave one token of the window free.
+    pub(super) fn num_predict(&self, tokens_used: u64) -> u32 {
         let free = u64::from(self.num_ctx).saturating_sub(1).saturating_sub(tokens_used);
         u32::try_from(free).unwrap_or(u32::MAX)
     }
 
-    /// The division as replies show it.
+    /// Returns the division as replies show it.
     #[expect(clippy::cast_precision_loss, reason = "token counts lie far below 2^52")]
-    pub(crate) fn report(&self, conversation: u64) -> ContextBudget {
+    pub(super) fn report(&self, conversation: u64) -> ContextBudget {
         let available = self.available();
         let percent = if available == 0 {
             0.0
@@ -81,12 +79,11 @@ impl Budget {
     }
 }
 
-/// Tokens of conversation from which on it is compacted: a share of what it may have.
+/// Returns the size at which a conversation is compacted: a share of the tokens that it may have.
 pub(crate) fn trigger(available: u64, threshold: f64) -> u64 {
     share(available, threshold)
 }
 
-/// A share of some tokens.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -97,12 +94,13 @@ pub(super) fn share(tokens: u64, share: f64) -> u64 {
     (tokens as f64 * share.clamp(0.0, 1.0)) as u64
 }
 
-/// 85 % of the window, or less where the user reserves more than the rest for answers; never under 60 %.
+/// Returns the tokens that a prompt may have: 85 % of the window, or less if the user reserves more for answers, but
+/// at least 60 %.
 pub(crate) fn prompt_limit(num_ctx: u32, answer_reserve: u32) -> u64 {
     let window = u64::from(num_ctx);
-    let rest = window - (window * 85 + 50) / 100;
-    let wished = u64::from(answer_reserve).min(window * 40 / 100);
-    window - rest.max(wished)
+    let default_reserve = window - (window * 85 + 50) / 100;
+    let configured_reserve = u64::from(answer_reserve).min(window * 40 / 100);
+    window - default_reserve.max(configured_reserve)
 }
 
 #[cfg(test)]
@@ -112,12 +110,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_is_divided_as_documented() {
-        // (window, reserve, fixed parts) -> (limit, available)
-        let check = |size, reserve, fixed, expect: (u64, u64)| {
-            let budget = Budget::new(size, reserve, fixed).expect("fits");
+    fn window_is_divided_as_documented() {
+        // (window, reserve, (system, tools, checkpoints)) -> (limit, available)
+        let check = |size, reserve, (system, tools, checkpoints), expect: (u64, u64)| {
+            let budget = Budget::new(size, reserve, system, tools).expect("fits");
+            let budget = Budget { checkpoints, ..budget };
             let got = (budget.prompt_limit, budget.available());
-            assert_eq!(got, expect, "{size} {reserve} {fixed:?}");
+            assert_eq!(got, expect, "{size} {reserve} {system} {tools} {checkpoints}");
         };
         check(8192, 0, (0, 0, 0), (6963, 6963));
         check(8192, 0, (500, 0, 0), (6963, 6463));
@@ -130,17 +129,17 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_is_compacted_at_a_share_of_its_room() {
+    fn trigger_is_a_share_of_the_available_tokens() {
         assert_eq!(trigger(6463, 0.8), 5170);
         assert_eq!(trigger(4463, 0.8), 3570);
         assert_eq!(trigger(6963, 0.8), 5570);
     }
 
     #[test]
-    fn what_cannot_work_is_refused_with_numbers() {
-        let refused = Budget::new(2047, 0, (0, 0, 0));
+    fn impossible_budgets_are_refused_with_numbers() {
+        let refused = Budget::new(2047, 0, 0, 0);
         assert!(matches!(refused, Err(ContextError::WindowTooSmall { size: 2047, minimum: 2048 })));
-        let refused = Budget::new(8192, 0, (7000, 10, 0));
+        let refused = Budget::new(8192, 0, 7000, 10);
         assert!(matches!(
             refused,
             Err(ContextError::Overflow { needed: 7010, available: 6963, .. })
@@ -152,7 +151,7 @@ mod tests {
         fn prompt_and_answer_stay_within_the_window(
             size in 2048_u32..=262_144, reserve in any::<u32>(), share in 0..=100_u64,
         ) {
-            let budget = Budget::new(size, reserve, (0, 0, 0)).expect("fits");
+            let budget = Budget::new(size, reserve, 0, 0).expect("fits");
             let used = budget.available() * share / 100;
             prop_assert!(used <= budget.prompt_limit);
             prop_assert!(used + u64::from(budget.num_predict(used)) < u64::from(size));

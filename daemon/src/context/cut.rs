@@ -1,33 +1,32 @@
-//! Cutting one record: the beginning and the end stay, a marker says what is missing and how to get it. Pure.
+//! Shortening one record: a cut keeps the beginning and the end, with a marker between them that says how much is
+//! missing and how to get it; a stub replaces a result by one line. Pure.
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Message, Part, RecordBody, Role};
+use ollm_protocol::content::{Message, Part, RecordBody};
 use serde_json::{Map, Value};
 
 use crate::tokens::Counter;
 
-/// Fewest characters of a cut; with less the marker would be all that is left.
+/// Characters of the smallest cut. Anything smaller would be little more than its marker.
 const MIN_CHARS: u32 = 16;
-/// Most named arguments of a call that are cut one by one; a call with more is cut as one text.
+/// Maximum number of arguments of a call that are cut one by one; more of them are cut as one text.
 const MAX_CUT_ARGS: usize = 16;
 
-/// How many characters of a record are kept.
+/// The number of characters that are kept of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// At the beginning.
     pub head: u32,
-    /// At the end.
     pub tail: u32,
 }
 
-/// The cut that brings a record to at most `tokens`, and what it then costs; `None` when none does.
+/// Returns the cut that brings a record to at most `tokens`, and its cost, or `None` if no cut does.
 pub(super) fn fit(
     counter: &Counter,
     seq: Seq,
     body: &RecordBody,
     tokens: u64,
 ) -> Option<(Cut, u64)> {
-    // Four characters to a token is the most that common text reaches; then less until it fits.
+    // Common text reaches four characters a token at most.
     let mut chars = u32::try_from(tokens.saturating_mul(4)).unwrap_or(u32::MAX);
     while chars >= MIN_CHARS {
         let cut = Cut { head: chars - chars / 2, tail: chars / 2 };
@@ -40,42 +39,33 @@ pub(super) fn fit(
     None
 }
 
-/// The record with its texts and arguments cut; thinking and pictures are gone.
+/// Returns the record with its texts and arguments cut, without thinking and images.
 pub(super) fn apply(seq: Seq, body: &RecordBody, cut: Cut) -> RecordBody {
-    let text = |whole: &str| cut_text(seq, whole, cut);
-    match body {
-        RecordBody::Message(message) => RecordBody::Message(cut_message(seq, message, cut)),
-        RecordBody::ToolCall(call) => {
-            let mut kept = call.clone();
-            kept.args = cut_args(seq, &call.args, cut);
-            kept.result.llm_content = text(&call.result.llm_content);
-            RecordBody::ToolCall(kept)
-        }
-        RecordBody::Delta(delta) => {
-            let mut kept = delta.clone();
-            kept.text = text(&delta.text);
-            RecordBody::Delta(kept)
-        }
-        RecordBody::BranchSummary(branch) => {
-            let mut kept = branch.clone();
-            kept.summary = text(&branch.summary);
-            RecordBody::BranchSummary(kept)
-        }
-        RecordBody::Compaction(compaction) => {
-            let mut kept = compaction.clone();
-            kept.summary = text(&compaction.summary);
-            RecordBody::Compaction(kept)
-        }
-        RecordBody::Custom(custom) => {
-            let mut kept = custom.clone();
-            kept.context_text = custom.context_text.as_deref().map(text);
-            RecordBody::Custom(kept)
-        }
-        other => other.clone(),
+    // The images of a message are too large to be cloned first.
+    if let RecordBody::Message(message) = body {
+        return RecordBody::Message(cut_message(seq, message, cut));
     }
+    let mut kept = body.clone();
+    let shorten = |text: &mut String| *text = cut_text(seq, text, cut);
+    match &mut kept {
+        RecordBody::ToolCall(call) => {
+            call.args = cut_args(seq, &call.args, cut);
+            shorten(&mut call.result.llm_content);
+        }
+        RecordBody::Delta(delta) => shorten(&mut delta.text),
+        RecordBody::BranchSummary(branch) => shorten(&mut branch.summary),
+        RecordBody::Compaction(compaction) => shorten(&mut compaction.summary),
+        RecordBody::Custom(custom) => {
+            if let Some(text) = &mut custom.context_text {
+                shorten(text);
+            }
+        }
+        _ => {}
+    }
+    kept
 }
 
-/// The record with one line in place of its result.
+/// Returns the record with one line in place of its result.
 pub(super) fn stub(body: &RecordBody, line: &str) -> RecordBody {
     let mut kept = body.clone();
     match &mut kept {
@@ -89,12 +79,12 @@ pub(super) fn stub(body: &RecordBody, line: &str) -> RecordBody {
 }
 
 fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
+    let text = cut_text(seq, &message.plain_text(), cut);
     let mut kept = Message {
         tool_call_id: message.tool_call_id.clone(),
         tool_name: message.tool_name.clone(),
-        ..Message::text(Role::User, cut_text(seq, &message.plain_text(), cut), message.timestamp)
+        ..Message::text(message.role, text, message.timestamp)
     };
-    kept.role = message.role;
     for part in &message.parts {
         if let Part::ToolCall { id, name, args } = part {
             let args = cut_args(seq, args, cut);
@@ -104,27 +94,33 @@ fn cut_message(seq: Seq, message: &Message, cut: Cut) -> Message {
     kept
 }
 
-/// The beginning and the end of a text, with a marker between them; the whole text where it is short enough.
+/// Returns the beginning and the end of a text with a marker between them, or a short text whole.
 fn cut_text(seq: Seq, text: &str, cut: Cut) -> String {
-    let (head, tail) = (cut.head as usize, cut.tail as usize);
-    let n_chars = text.chars().count();
-    if n_chars <= head + tail {
-        return text.to_owned();
+    match split_ends(text, cut.head as usize, cut.tail as usize) {
+        Some((head, left_out, tail)) => {
+            format!("{head}\n[cut: {left_out} characters left out; session.get from {seq}]\n{tail}")
+        }
+        None => text.to_owned(),
     }
+}
+
+/// Returns the first and the last characters of a text and the number of those between them, or `None` if there are
+/// none between them.
+pub(super) fn split_ends(text: &str, head: usize, tail: usize) -> Option<(&str, usize, &str)> {
+    // A text has no more characters than bytes, so short texts need not be counted.
+    if text.len() <= head + tail {
+        return None;
+    }
+    let left_out = text.chars().count().checked_sub(head + tail).filter(|n| *n > 0)?;
     let head_end = text.char_indices().nth(head).map_or(text.len(), |(at, _)| at);
     let tail_start = match tail {
         0 => text.len(),
-        tail => text.char_indices().rev().nth(tail - 1).map_or(0, |(at, _)| at),
+        tail => text.char_indices().nth_back(tail - 1).map_or(0, |(at, _)| at),
     };
-    let left_out = n_chars - head - tail;
-    format!(
-        "{}\n[cut: {left_out} characters left out; session.get from {seq}]\n{}",
-        &text[..head_end],
-        &text[tail_start..]
-    )
+    Some((&text[..head_end], left_out, &text[tail_start..]))
 }
 
-/// Arguments keep their names, so that the call still reads as one; long values are cut.
+/// Cuts long arguments; they keep their names, so that the call is still readable.
 fn cut_args(seq: Seq, args: &Value, cut: Cut) -> Value {
     let json = args.to_string();
     if json.chars().count() <= cut.head as usize + cut.tail as usize {
@@ -161,13 +157,14 @@ fn cut_value(seq: Seq, value: &Value, cut: Cut) -> Value {
 #[cfg(test)]
 mod tests {
     use ollm_protocol::Timestamp;
+    use ollm_protocol::content::Role;
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn both_ends_stay_and_the_marker_says_what_is_missing() {
+    fn cut_text_keeps_both_ends_around_a_marker() {
         let check = |text: &str, head, tail, expect: &str| {
             assert_eq!(cut_text(Seq(7), text, Cut { head, tail }), expect);
         };
@@ -178,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_keep_their_names() {
+    fn cut_arguments_keep_their_names() {
         let args = json!({"path": "a.rs", "content": "x".repeat(500), "list": vec![1; 200]});
         let kept = cut_args(Seq(1), &args, Cut { head: 60, tail: 60 });
         assert_eq!(kept["path"], "a.rs");
@@ -191,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cut_fits(text in "[a-z \\n字é]{0,4000}", tokens in 48_u64..400) {
+        fn fitted_cut_costs_no_more_than_its_tokens(text in "[a-z \\n字é]{0,4000}", tokens in 48_u64..400) {
             let at = Timestamp::from_unix_ms(0);
             let body = RecordBody::Message(Message::text(Role::User, text, at));
             let (_, cost) = fit(&Counter::ESTIMATE, Seq(123_456), &body, tokens).expect("48 tokens suffice");

@@ -1,48 +1,45 @@
-//! Which files tools read and changed, by the records and not by a model's memory. Pure.
+//! The files that tools read and changed, taken from the records and not from a model's memory. Pure.
 
 use ollm_protocol::content::{Part, RecordBody};
 use serde_json::Value;
 
-/// Most paths that a ledger keeps of a kind; the oldest go first, and the blocks made of it say less anyway.
+/// Maximum number of paths of each list; the oldest are dropped. The blocks made of a ledger show fewer.
 const MAX_PATHS: usize = 500;
-/// Longest path that is taken for one.
+/// Bytes of the longest argument that is taken as a path.
 const MAX_PATH_BYTES: usize = 1024;
-/// Names under which tools are given a path.
+/// The names of arguments that hold a path.
 const PATH_ARGS: &[&str] = &["path", "file_path", "filePath", "filepath", "file", "filename"];
-/// Words in the names of tools that change files.
+/// Words in the names of tools that change a file.
 const CHANGING: &[&str] = &[
     "write", "edit", "replace", "patch", "create", "insert", "append", "delete", "remove", "move",
 ];
 /// Words in the names of tools that read a file.
 const READING: &[&str] = &["read", "cat", "view", "open", "show"];
 
-/// What a tool call does to a file.
+/// The use that a tool call makes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FileUse {
-    /// It looks at it.
+pub(super) enum FileUse {
     Read,
-    /// It changes it.
     Modified,
 }
 
-/// The files of some records, oldest first, each once.
+/// The files of some records, oldest use first, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    /// Files that were changed.
     pub modified: Vec<String>,
-    /// Files that were only read.
+    /// Files that were read and not changed.
     pub read: Vec<String>,
 }
 
 impl Ledger {
-    /// Notes what the calls of a record do.
-    pub(crate) fn note(&mut self, body: &RecordBody) {
+    /// Adds the files of a record's calls.
+    pub(super) fn add_record(&mut self, body: &RecordBody) {
         match body {
-            RecordBody::ToolCall(call) => self.note_call(&call.name, &call.args),
+            RecordBody::ToolCall(call) => self.add_call(&call.name, &call.args),
             RecordBody::Message(message) => {
                 for part in &message.parts {
                     if let Part::ToolCall { name, args, .. } = part {
-                        self.note_call(name, args);
+                        self.add_call(name, args);
                     }
                 }
             }
@@ -50,14 +47,14 @@ impl Ledger {
         }
     }
 
-    fn note_call(&mut self, name: &str, args: &Value) {
+    fn add_call(&mut self, name: &str, args: &Value) {
         if let Some((used, path)) = file_of(name, args) {
             self.add(used, path);
         }
     }
 
-    /// Adds one file; what was changed is not listed as read.
-    pub(crate) fn add(&mut self, used: FileUse, path: &str) {
+    /// Adds one file; a changed file is not listed as read.
+    pub(super) fn add(&mut self, used: FileUse, path: &str) {
         self.read.retain(|known| known != path);
         match used {
             FileUse::Modified => {
@@ -70,11 +67,9 @@ impl Ledger {
             FileUse::Read => {}
         }
     }
-}
 
-impl Ledger {
     /// Adds the files of later records.
-    pub(crate) fn join(&mut self, later: &Self) {
+    pub(super) fn join(&mut self, later: &Self) {
         later.read.iter().for_each(|path| self.add(FileUse::Read, path));
         later.modified.iter().for_each(|path| self.add(FileUse::Modified, path));
     }
@@ -87,8 +82,8 @@ fn push(list: &mut Vec<String>, path: &str) {
     list.push(path.to_owned());
 }
 
-/// The file that a call is about, where its name and its arguments tell.
-pub(crate) fn file_of<'a>(name: &str, args: &'a Value) -> Option<(FileUse, &'a str)> {
+/// Returns the file of a call and its use, if the name and the arguments of the call show them.
+pub(super) fn file_of<'a>(name: &str, args: &'a Value) -> Option<(FileUse, &'a str)> {
     let path = PATH_ARGS.iter().find_map(|arg| args.get(*arg)?.as_str())?;
     if path.is_empty() || path.len() > MAX_PATH_BYTES || path.contains(['\n', '\r']) {
         return None;
@@ -108,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_tells_its_file() {
+    fn file_of_a_call_is_found_by_name_and_arguments() {
         let check = |name: &str, args: Value, expect| assert_eq!(file_of(name, &args), expect);
         check("read_file", json!({"path": "a.rs"}), Some((FileUse::Read, "a.rs")));
         check("Edit", json!({"file_path": "b.rs"}), Some((FileUse::Modified, "b.rs")));
@@ -120,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_listed_once_and_as_changed_where_it_was() {
+    fn file_is_listed_once_and_as_modified_if_it_was_changed() {
         let mut ledger = Ledger::default();
         ledger.add(FileUse::Read, "a");
         ledger.add(FileUse::Read, "b");

@@ -1,36 +1,36 @@
-//! What a context leaves out, and why: nothing is dropped silently.
+//! The list of what a context leaves out, with the reason for each item: nothing is dropped silently.
 
 use ollm_protocol::content::{OmittedItem, RecordKind};
 
-use super::units::PathItem;
+use super::path::PathItem;
 
-/// Why something is left out.
+/// The reason why a record or a part of it is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// It does not fit.
+pub(super) enum OmitReason {
+    /// The record does not fit.
     Budget,
-    /// A checkpoint stands for it.
+    /// A checkpoint stands for the record.
     Summarized,
-    /// Its middle does not fit.
+    /// The middle of the record does not fit.
     Cut,
-    /// Its pictures do not fit.
+    /// The images of the record do not fit.
     Image,
-    /// What a model thought is never sent back.
+    /// The thinking of a model is never sent back.
     Thinking,
-    /// The result is already there in its other form.
+    /// The same result is there in its other form.
     Duplicate,
-    /// It says nothing.
+    /// The record has no text.
     Empty,
-    /// The records that it stands for are there themselves.
+    /// The records that this record stands for are there themselves.
     Superseded,
-    /// It comes after the results that are still awaited.
+    /// The record follows calls whose results are still missing.
     Deferred,
-    /// It cannot be read.
+    /// The record cannot be read.
     Damaged,
 }
 
-impl Reason {
-    /// The word that the wire uses.
+impl OmitReason {
+    /// Returns the name on the wire.
     const fn as_str(self) -> &'static str {
         match self {
             Self::Budget => "budget",
@@ -47,7 +47,7 @@ impl Reason {
     }
 }
 
-/// The list as it grows.
+/// The list of omitted items as it grows.
 #[derive(Debug, Default)]
 pub(super) struct Omitted {
     items: Vec<OmittedItem>,
@@ -55,20 +55,16 @@ pub(super) struct Omitted {
 }
 
 impl Omitted {
-    /// Lists one record.
-    pub(super) fn add(&mut self, item: &PathItem, tokens: u64, reason: Reason) {
-        self.push(OmittedItem {
-            seq: item.seq,
-            through_seq: None,
-            tokens,
-            reason: reason.as_str().to_owned(),
-        });
+    /// Adds one record with the tokens that are left out of it.
+    pub(super) fn add(&mut self, item: &PathItem, tokens: u64, reason: OmitReason) {
+        let reason = reason.as_str().to_owned();
+        self.items.push(OmittedItem { seq: item.seq, through_seq: None, tokens, reason });
     }
 
-    /// Lists a whole run of records as one item; those that never enter a context do not count.
-    pub(super) fn add_run(&mut self, items: &[PathItem], reason: Reason) {
+    /// Adds a run of records as one item; records that never enter a context do not count.
+    pub(super) fn add_run(&mut self, items: &[PathItem], reason: OmitReason) {
         let mut entering = items.iter().filter(|item| item.enters());
-        if reason == Reason::Summarized {
+        if reason == OmitReason::Summarized {
             let n_messages = items.iter().filter(|item| item.kind == RecordKind::Message).count();
             self.n_summarized += n_messages as u64;
         }
@@ -76,7 +72,7 @@ impl Omitted {
         let (last, tokens) = entering.fold((first, u64::from(first.tokens)), |(_, sum), item| {
             (item, sum + u64::from(item.tokens))
         });
-        self.push(OmittedItem {
+        self.items.push(OmittedItem {
             seq: first.seq,
             through_seq: (last.seq != first.seq).then_some(last.seq),
             tokens,
@@ -84,18 +80,14 @@ impl Omitted {
         });
     }
 
-    /// Messages that a checkpoint stands for.
+    /// The number of messages that checkpoints stand for.
     pub(super) const fn n_summarized(&self) -> u64 {
         self.n_summarized
     }
 
-    /// The list, oldest first.
+    /// Returns the list, oldest first.
     pub(super) fn into_items(mut self) -> Vec<OmittedItem> {
         self.items.sort_by_key(|item| item.seq);
         self.items
-    }
-
-    fn push(&mut self, item: OmittedItem) {
-        self.items.push(item);
     }
 }

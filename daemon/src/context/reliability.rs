@@ -1,46 +1,46 @@
-//! How far a conversation can be trusted after compactions. Pure.
+//! The reliability of a conversation after compactions. Pure.
 //!
-//! The score is a rule of thumb by the size of the model and the number of compactions, and calls every small model
-//! unreliable from the start; so what warns is what was measured: how much of what matters is still there.
+//! The score is a rule of thumb from the size of the model and the number of compactions. It calls every small model
+//! unreliable from the start, so warnings come from the measured retention instead.
 
 use ollm_protocol::content::{CountKind, Reliability, ReliabilityLevel, Retention};
 
-use super::compact::retention::percent;
+use super::compact::retained_percent;
 
-/// What each compaction takes from the score.
-const PENALTY: f64 = 0.15;
-/// What is left of it after many.
-const LEAST: f64 = 0.30;
-/// Parameters in billions from which on a factor holds.
-const FACTORS: [(f64, f64); 4] = [(70.0, 0.95), (30.0, 0.85), (13.0, 0.70), (7.0, 0.50)];
-/// The factor of smaller models, and of those whose size nobody knows.
-const SMALLEST: f64 = 0.30;
-/// A share of files or identifiers below this is worth a warning.
+/// The part of the score that each compaction costs.
+const COMPACTION_PENALTY: f64 = 0.15;
+/// The lowest factor for any number of compactions.
+const MIN_COMPACTION_FACTOR: f64 = 0.30;
+/// The factor of models with at least so many billions of parameters.
+const MODEL_FACTORS: [(f64, f64); 4] = [(70.0, 0.95), (30.0, 0.85), (13.0, 0.70), (7.0, 0.50)];
+/// The factor of smaller models and of models of unknown size.
+const MIN_MODEL_FACTOR: f64 = 0.30;
+/// The percentage of kept files or identifiers below which a warning is given.
 const WARN_PERCENT: u32 = 50;
 
-/// What the score depends on.
+/// The values that a reliability score depends on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Evidence {
-    /// Parameters of the model, where the server says.
+pub(crate) struct ReliabilityEvidence {
+    /// Parameters of the model, if the server reports them.
     pub parameters: Option<u64>,
     /// Compactions on the active path.
     pub n_compactions: u32,
-    /// How tokens are counted.
     pub count_kind: CountKind,
-    /// What survived the last compaction.
+    /// The retention of the last compaction.
     pub retention: Option<Retention>,
 }
 
-/// Judges a conversation.
-pub(crate) fn judge(evidence: &Evidence) -> Reliability {
-    let Evidence { parameters, n_compactions, count_kind, retention } = *evidence;
+/// Returns the reliability of a conversation.
+pub(crate) fn assess_reliability(evidence: &ReliabilityEvidence) -> Reliability {
+    let ReliabilityEvidence { parameters, n_compactions, count_kind, retention } = *evidence;
     let confidence = match count_kind {
         CountKind::Exact => 1.0,
         CountKind::Calibrated => 0.95,
         CountKind::Estimated => 0.85,
     };
-    let compacted = (1.0 - PENALTY * f64::from(n_compactions)).max(LEAST);
-    let score = factor(parameters) * compacted * confidence;
+    let compactions =
+        (1.0 - COMPACTION_PENALTY * f64::from(n_compactions)).max(MIN_COMPACTION_FACTOR);
+    let score = model_factor(parameters) * compactions * confidence;
     let percent_score = (score * 1000.0).round() / 10.0;
     let level = match percent_score {
         85.0.. => ReliabilityLevel::High,
@@ -59,19 +59,19 @@ pub(crate) fn judge(evidence: &Evidence) -> Reliability {
         level,
         icon: icon.to_owned(),
         warning: retention.as_ref().and_then(|retention| warning(retention, n_compactions)),
-        retained_percent: retention.as_ref().map(percent),
+        retained_percent: retention.as_ref().map(retained_percent),
         retention,
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "models have far fewer than 2^52 parameters")]
-fn factor(parameters: Option<u64>) -> f64 {
+fn model_factor(parameters: Option<u64>) -> f64 {
     let billions = parameters.unwrap_or(0) as f64 / 1e9;
-    let found = FACTORS.iter().find(|(from, _)| billions >= *from);
-    found.map_or(SMALLEST, |(_, factor)| *factor)
+    let found = MODEL_FACTORS.iter().find(|(from, _)| billions >= *from);
+    found.map_or(MIN_MODEL_FACTOR, |(_, factor)| *factor)
 }
 
-/// What is lost, in words; `None` while what matters is there.
+/// Returns a warning that names what is lost, or `None` if little is.
 fn warning(retention: &Retention, n_compactions: u32) -> Option<String> {
     let Retention { task, pins, decisions, files, identifiers } = *retention;
     let mut lost = Vec::new();
@@ -102,19 +102,20 @@ fn warning(retention: &Retention, n_compactions: u32) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn judged(billions: f64, n_compactions: u32, count_kind: CountKind) -> (f64, ReliabilityLevel) {
+    fn score(billions: f64, n_compactions: u32, count_kind: CountKind) -> (f64, ReliabilityLevel) {
         let parameters = Some((billions * 1e9) as u64);
-        let evidence = Evidence { parameters, n_compactions, count_kind, retention: None };
-        let Reliability { score, level, warning, .. } = judge(&evidence);
+        let evidence =
+            ReliabilityEvidence { parameters, n_compactions, count_kind, retention: None };
+        let Reliability { score, level, warning, .. } = assess_reliability(&evidence);
         assert_eq!(warning, None);
         (score, level)
     }
 
     #[test]
-    fn the_score_is_the_documented_product() {
+    fn score_is_the_documented_product() {
         use ReliabilityLevel::{Critical, High, Low, Medium};
-        let check = |billions, n, kind, score, level| {
-            assert_eq!(judged(billions, n, kind), (score, level), "{billions} {n}");
+        let check = |billions, n, kind, expect, level| {
+            assert_eq!(score(billions, n, kind), (expect, level), "{billions} {n}");
         };
         check(70.0, 0, CountKind::Exact, 95.0, High);
         check(70.0, 1, CountKind::Exact, 80.8, Medium);
@@ -124,25 +125,25 @@ mod tests {
         check(8.0, 0, CountKind::Calibrated, 47.5, Low);
         check(3.2, 0, CountKind::Exact, 30.0, Critical);
         check(70.0, 100, CountKind::Exact, 28.5, Critical);
-        let unknown = Evidence {
+        let unknown = ReliabilityEvidence {
             parameters: None,
             n_compactions: 0,
             count_kind: CountKind::Exact,
             retention: None,
         };
-        assert_eq!(judge(&unknown).score, 30.0);
+        assert_eq!(assess_reliability(&unknown).score, 30.0);
     }
 
     #[test]
-    fn only_what_was_measured_warns() {
-        let told = |retention: Retention| {
-            let evidence = Evidence {
+    fn warning_comes_from_retention_alone() {
+        let warning = |retention: Retention| {
+            let evidence = ReliabilityEvidence {
                 parameters: None,
                 n_compactions: 1,
                 count_kind: CountKind::Exact,
                 retention: Some(retention),
             };
-            judge(&evidence).warning
+            assess_reliability(&evidence).warning
         };
         let good = Retention {
             task: (1, 1),
@@ -151,9 +152,9 @@ mod tests {
             files: (5, 6),
             identifiers: (40, 64),
         };
-        assert_eq!(told(good), None);
+        assert_eq!(warning(good), None);
         let text =
-            told(Retention { pins: (1, 2), identifiers: (3, 64), ..good }).expect("a warning");
+            warning(Retention { pins: (1, 2), identifiers: (3, 64), ..good }).expect("a warning");
         assert!(text.contains("pinned messages (1 of 2), names (3 of 64)"), "{text}");
     }
 }

@@ -1,9 +1,12 @@
-//! Records to the message list that a model receives: a fold that only ever extends the last message or appends.
+//! The fold of records into the message list that a model receives. It only extends the last message or appends.
 //!
-//! Must not know budgets or strategies. **Invariants**: the conversation begins with a user turn; user and
-//! assistant turns alternate; a tool message directly follows the assistant message whose call it answers, and
-//! every call of a finished turn has one; what is not rendered is in `omitted`; one more record never changes what
-//! was there before, except that the last message grows at its end.
+//! Must not know budgets or strategies. **Invariants**: the conversation begins with a user turn; user and assistant
+//! turns alternate; a tool message directly follows the assistant message whose call it answers, and every call of a
+//! finished turn has one; a record that is not rendered has an [`OmitReason`]; one more record never changes the
+//! messages before it, except that the last message grows at its end.
+//!
+//! Ids of calls are rewritten to one form, because models and clients record ids of many forms and any model may
+//! continue a session. A rewritten id follows from the recorded id alone, so every build has the same.
 
 use std::collections::HashMap;
 
@@ -13,32 +16,34 @@ use ollm_protocol::content::{
 };
 use serde_json::Value;
 
-use super::link::linked;
-use super::omitted::{Omitted, Reason};
-use super::units::PathItem;
+use super::omitted::{OmitReason, Omitted};
+use super::path::PathItem;
 use crate::tokens::Counter;
 
-/// The result of a call that was given up, for example by a crash.
+/// The result of a call that never got one, for example because of a crash.
 const INTERRUPTED: &str = "[interrupted]";
-/// The user turn before an assistant turn that nobody asked for.
+/// The first user turn of a conversation that an assistant message begins.
 const BEGINNING: &str = "<conversation-start/>";
+/// Characters of a call's id: templates of the Mistral family refuse conversations with other ids.
+const ID_LENGTH: usize = 9;
+/// Letters and digits of a rewritten id, without capitals, which no template treats apart.
+const ID_DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
 /// A conversation as it stands after some records.
 pub(super) struct Renderer<'c> {
     counter: &'c Counter,
-    /// A system message stands before the conversation.
+    /// Whether a system message stands before the conversation.
     has_system: bool,
-    /// The messages so far.
     messages: Vec<ContextMessage>,
-    /// Tokens of each message but the last, which may still grow.
+    /// Tokens of each message except the last, which may still grow.
     settled: Vec<u32>,
     settled_sum: u64,
     /// Bytes of the last message when it was last counted, so that counting stays linear.
     checked_bytes: usize,
     /// Calls of the last assistant message that have no result yet.
     open: Vec<OpenCall>,
-    /// By id: how the last call of that id ended.
-    ended: HashMap<String, Ended>,
+    /// The end of the last call of each id.
+    ended: HashMap<String, CallEnd>,
     /// Notes that wait until the open calls have their results.
     deferred: Vec<(PathItem, String)>,
 }
@@ -48,26 +53,17 @@ struct OpenCall {
     name: String,
 }
 
-/// How a call ended.
+/// The event that ended a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
-    /// Without a result.
+enum CallEnd {
+    /// Another turn, which began before there was a result.
     Interrupted,
-    /// By a message of role `tool`.
-    ByMessage,
-    /// By a tool call record.
-    ByRecord,
-    /// By both forms of the same result.
-    Twice,
-}
-
-/// Whether a record is now in the conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
-    /// It is, or it waits for open calls.
-    Yes,
-    /// It is not.
-    No(Reason),
+    /// A message of role `tool`.
+    Message,
+    /// A tool call record.
+    Record,
+    /// Both forms of the same result.
+    Both,
 }
 
 impl<'c> Renderer<'c> {
@@ -85,11 +81,13 @@ impl<'c> Renderer<'c> {
         }
     }
 
-    /// Renders one record at the end.
-    pub(super) fn record(&mut self, item: &PathItem, body: &RecordBody) -> Shown {
+    /// Renders one record at the end, or defers a note until the open calls have their results.
+    ///
+    /// **Errors**: the reason why the record is not shown.
+    pub(super) fn record(&mut self, item: &PathItem, body: &RecordBody) -> Result<(), OmitReason> {
         match body {
-            RecordBody::Message(message) => self.message(item, message),
-            RecordBody::ToolCall(call) => self.tool_call(item, call),
+            RecordBody::Message(message) => self.message(item, message)?,
+            RecordBody::ToolCall(call) => self.tool_call(item, call)?,
             RecordBody::Delta(delta) => {
                 self.note(item, note("update", &[("topic", &delta.topic)], &delta.text))
             }
@@ -100,23 +98,21 @@ impl<'c> Renderer<'c> {
                 self.note(item, note("summary", &[], &compaction.summary))
             }
             RecordBody::Custom(custom) => match custom.context_text.as_deref() {
-                Some(text) if !text.is_empty() => {
-                    self.user(text, Vec::new());
-                    Shown::Yes
-                }
-                _ => Shown::No(Reason::Empty),
+                Some(text) if !text.is_empty() => self.user(text, Vec::new()),
+                _ => return Err(OmitReason::Empty),
             },
-            _ => Shown::No(Reason::Superseded),
+            _ => return Err(OmitReason::Superseded),
         }
+        Ok(())
     }
 
-    /// A user turn that no record stands for, such as a message not yet recorded.
+    /// Renders a user turn at the end.
     pub(super) fn user(&mut self, text: &str, images: Vec<String>) {
         self.interrupt();
-        self.say(Role::User, text, images);
+        self.append(Role::User, text, images);
     }
 
-    /// Whether the conversation has certainly more than `limit` tokens; cheap, so it may be asked at each record.
+    /// Whether the conversation certainly has more than `limit` tokens. Cheap enough to be called for each record.
     pub(super) fn is_over(&mut self, limit: u64) -> bool {
         if self.settled_sum > limit {
             return true;
@@ -129,47 +125,46 @@ impl<'c> Renderer<'c> {
         self.tokens() > limit
     }
 
-    /// Messages as they stand.
     pub(super) const fn n_messages(&self) -> usize {
         self.messages.len()
     }
 
-    /// Tokens of the conversation as it stands.
+    /// Returns the tokens of the conversation so far.
     pub(super) fn tokens(&self) -> u64 {
         let counted = self.settled.len() == self.messages.len();
         self.settled_sum + if counted { 0 } else { u64::from(self.count_last(None)) }
     }
 
-    /// The messages and their tokens; notes that still wait are listed as left out.
+    /// Returns the messages and their tokens, and lists the deferred notes as omitted.
     pub(super) fn finish(mut self, omitted: &mut Omitted) -> (Vec<ContextMessage>, Vec<u32>) {
         self.settle(None);
         for (item, _) in &self.deferred {
-            omitted.add(item, u64::from(item.tokens), Reason::Deferred);
+            omitted.add(item, u64::from(item.tokens), OmitReason::Deferred);
         }
         (self.messages, self.settled)
     }
 
-    fn message(&mut self, item: &PathItem, message: &Message) -> Shown {
+    fn message(&mut self, item: &PathItem, message: &Message) -> Result<(), OmitReason> {
         let text = message.plain_text();
         match message.role {
             Role::System => self.note(item, note("system-note", &[], &text)),
             Role::User => {
                 let images = images(message);
                 if text.is_empty() && images.is_empty() {
-                    return Shown::No(Reason::Empty);
+                    return Err(OmitReason::Empty);
                 }
                 self.user(&text, images);
-                Shown::Yes
             }
-            Role::Assistant => self.assistant(message, &text),
+            Role::Assistant => self.assistant(message, &text)?,
             Role::Tool => {
                 let (id, name) = (message.tool_call_id.as_deref(), message.tool_name.as_deref());
-                self.tool_message(item, id, name, &text)
+                self.tool_message(item, id, name, &text)?;
             }
         }
+        Ok(())
     }
 
-    fn assistant(&mut self, message: &Message, text: &str) -> Shown {
+    fn assistant(&mut self, message: &Message, text: &str) -> Result<(), OmitReason> {
         let calls: Vec<_> = message
             .parts
             .iter()
@@ -179,14 +174,14 @@ impl<'c> Renderer<'c> {
             })
             .collect();
         if text.is_empty() && calls.is_empty() {
-            return Shown::No(Reason::Empty);
+            return Err(OmitReason::Empty);
         }
         self.interrupt();
-        self.say(Role::Assistant, text, images(message));
+        self.append(Role::Assistant, text, images(message));
         for (id, name, args) in calls {
             self.call(id, name, args);
         }
-        Shown::Yes
+        Ok(())
     }
 
     fn tool_message(
@@ -195,120 +190,113 @@ impl<'c> Renderer<'c> {
         id: Option<&str>,
         name: Option<&str>,
         text: &str,
-    ) -> Shown {
+    ) -> Result<(), OmitReason> {
         let answers = |call: &OpenCall| match (id, name) {
             (Some(id), _) => call.id == id,
             (None, Some(name)) => call.name == name,
             (None, None) => true,
         };
         if let Some(at) = self.open.iter().position(answers) {
-            self.answer(at, text, Ended::ByMessage);
-            return Shown::Yes;
+            self.answer(at, text, CallEnd::Message);
+            return Ok(());
         }
         let ended = id.and_then(|id| self.ended.get(id).copied());
-        match (id, ended) {
-            (Some(id), Some(Ended::ByRecord)) => {
-                self.ended.insert(id.to_owned(), Ended::Twice);
-                Shown::No(Reason::Duplicate)
-            }
-            _ => self.late_result(item, id.unwrap_or_default(), name, text, Ended::ByMessage),
+        if let (Some(id), Some(CallEnd::Record)) = (id, ended) {
+            self.ended.insert(id.to_owned(), CallEnd::Both);
+            return Err(OmitReason::Duplicate);
         }
+        self.late_result(item, id.unwrap_or_default(), name, text, CallEnd::Message);
+        Ok(())
     }
 
-    fn tool_call(&mut self, item: &PathItem, call: &ToolCall) -> Shown {
+    fn tool_call(&mut self, item: &PathItem, call: &ToolCall) -> Result<(), OmitReason> {
         let text = &call.result.llm_content;
         if let Some(at) = self.open.iter().position(|open| open.id == call.id) {
-            self.answer(at, text, Ended::ByRecord);
-            return Shown::Yes;
+            self.answer(at, text, CallEnd::Record);
+            return Ok(());
         }
         match self.ended.get(&call.id) {
-            Some(Ended::ByMessage) => {
-                self.ended.insert(call.id.clone(), Ended::Twice);
-                Shown::No(Reason::Duplicate)
+            Some(CallEnd::Message) => {
+                self.ended.insert(call.id.clone(), CallEnd::Both);
+                return Err(OmitReason::Duplicate);
             }
-            Some(Ended::Interrupted) => {
-                self.late_result(item, &call.id, Some(&call.name), text, Ended::ByRecord)
+            Some(CallEnd::Interrupted) => {
+                self.late_result(item, &call.id, Some(&call.name), text, CallEnd::Record);
             }
-            // Recorded on its own; ids may come again, so an equal one that ended does not matter.
+            // The call was recorded without a message that requests it; models use ids again.
             _ => {
                 self.interrupt();
-                self.say(Role::Assistant, "", Vec::new());
+                self.append(Role::Assistant, "", Vec::new());
                 self.call(&call.id, &call.name, &call.args);
-                self.answer(0, text, Ended::ByRecord);
-                Shown::Yes
+                self.answer(0, text, CallEnd::Record);
             }
         }
+        Ok(())
     }
 
-    /// A result whose call has passed: it can no longer stand directly after it.
+    /// Renders a result that can no longer stand directly after its call as a note.
     fn late_result(
         &mut self,
         item: &PathItem,
         id: &str,
         name: Option<&str>,
         text: &str,
-        ended: Ended,
-    ) -> Shown {
+        end: CallEnd,
+    ) {
         if !id.is_empty() {
-            self.ended.insert(id.to_owned(), ended);
+            self.ended.insert(id.to_owned(), end);
         }
-        let id = if id.is_empty() { String::new() } else { linked(id) };
+        let id = if id.is_empty() { String::new() } else { portable_id(id) };
         let attributes = [("tool", name.unwrap_or_default()), ("id", &*id)];
-        self.note(item, note("tool-result", &attributes, text))
+        self.note(item, note("tool-result", &attributes, text));
     }
 
-    fn note(&mut self, item: &PathItem, text: String) -> Shown {
+    fn note(&mut self, item: &PathItem, text: String) {
         if self.open.is_empty() {
-            self.say(Role::User, &text, Vec::new());
+            self.append(Role::User, &text, Vec::new());
         } else {
             self.deferred.push((*item, text));
         }
-        Shown::Yes
     }
 
     fn call(&mut self, id: &str, name: &str, args: &Value) {
         if let Some(last) = self.messages.last_mut() {
             let function = ContextFunction { name: name.to_owned(), arguments: args.clone() };
-            last.tool_calls.push(ContextToolCall { id: linked(id), function });
+            last.tool_calls.push(ContextToolCall { id: portable_id(id), function });
         }
         self.ended.remove(id);
         self.open.push(OpenCall { id: id.to_owned(), name: name.to_owned() });
     }
 
-    fn answer(&mut self, at: usize, text: &str, ended: Ended) {
+    fn answer(&mut self, at: usize, text: &str, end: CallEnd) {
         let call = self.open.remove(at);
-        self.ended.insert(call.id.clone(), ended);
-        let mut message = blank(Role::Tool);
-        text.clone_into(&mut message.content);
+        self.ended.insert(call.id.clone(), end);
+        let mut message = text_message(Role::Tool, text.to_owned());
         message.tool_name = Some(call.name);
-        message.tool_call_id = Some(linked(&call.id));
+        message.tool_call_id = Some(portable_id(&call.id));
         self.push(message);
         if self.open.is_empty() {
-            self.flush();
+            for (_, text) in std::mem::take(&mut self.deferred) {
+                self.append(Role::User, &text, Vec::new());
+            }
         }
     }
 
     /// Ends the calls that have no result, because another turn begins.
     fn interrupt(&mut self) {
         while !self.open.is_empty() {
-            self.answer(0, INTERRUPTED, Ended::Interrupted);
+            self.answer(0, INTERRUPTED, CallEnd::Interrupted);
         }
     }
 
-    fn flush(&mut self) {
-        for (_, text) in std::mem::take(&mut self.deferred) {
-            self.say(Role::User, &text, Vec::new());
-        }
-    }
-
-    /// Adds to the last message where it has the same role, else begins a new one.
-    fn say(&mut self, role: Role, text: &str, images: Vec<String>) {
+    /// Extends the last message if it has the same role, else begins a new message.
+    fn append(&mut self, role: Role, text: &str, images: Vec<String>) {
         if self.messages.is_empty() && role == Role::Assistant {
-            self.say(Role::User, BEGINNING, Vec::new());
+            self.append(Role::User, BEGINNING, Vec::new());
         }
-        // An assistant message that made calls is followed by their results before anything else is said.
+        // A last message with calls is not extended: their results follow it before any other text.
         if self.messages.last().is_none_or(|last| last.role != role) {
-            self.push(blank(role));
+            self.push(text_message(role, String::new()));
         }
         if let Some(last) = self.messages.last_mut() {
             if !last.content.is_empty() && !text.is_empty() {
@@ -338,7 +326,7 @@ impl<'c> Renderer<'c> {
     }
 }
 
-/// The block in place of records that a head leaves out.
+/// Returns the block in place of records that a head leaves out.
 ///
 /// **Shape**: handles `[#12, 340 tokens]` of the user's messages among them, then `+3 more (session.get)`.
 pub(super) fn left_out(handles: &[(Seq, u32)], n_more: u64) -> String {
@@ -350,9 +338,9 @@ pub(super) fn left_out(handles: &[(Seq, u32)], n_more: u64) -> String {
     note("left-out", &[], &lines.join("\n"))
 }
 
-/// A record as a quote: its number, who said it where that is not the user, and its text.
+/// Returns a record as a quote: its number, its author unless that is the user, and its text.
 pub(super) fn quote(item: &PathItem, body: &RecordBody) -> String {
-    let (who, text) = match body {
+    let (author, text) = match body {
         RecordBody::Message(message) => match message.role {
             Role::User => (String::new(), message.plain_text()),
             Role::Assistant => (" assistant".to_owned(), message.plain_text()),
@@ -365,10 +353,10 @@ pub(super) fn quote(item: &PathItem, body: &RecordBody) -> String {
         }
         _ => (String::new(), String::new()),
     };
-    format!("[#{}{who}] {text}", item.seq)
+    format!("[#{}{author}] {text}", item.seq)
 }
 
-/// A delimited block in a user turn: data, not instructions.
+/// Returns a delimited block for a user turn: data, not instructions.
 pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String {
     let mut opening = tag.to_owned();
     for (name, value) in attributes.iter().filter(|(_, value)| !value.is_empty()) {
@@ -377,10 +365,11 @@ pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String
     format!("<{opening}>\n{text}\n</{tag}>")
 }
 
-fn blank(role: Role) -> ContextMessage {
+/// Returns a message with a text and nothing else.
+pub(super) fn text_message(role: Role, content: String) -> ContextMessage {
     ContextMessage {
         role,
-        content: String::new(),
+        content,
         tool_calls: Vec::new(),
         tool_name: None,
         tool_call_id: None,
@@ -388,9 +377,17 @@ fn blank(role: Role) -> ContextMessage {
     }
 }
 
-/// The system message.
-pub(super) fn system(text: String) -> ContextMessage {
-    ContextMessage { content: text, ..blank(Role::System) }
+/// Returns an id that every template accepts: a recorded id of that form, else nine letters and digits that follow
+/// from it.
+pub(super) fn portable_id(recorded: &str) -> String {
+    let is_portable =
+        recorded.len() == ID_LENGTH && recorded.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if is_portable {
+        return recorded.to_owned();
+    }
+    let hash = blake3::hash(recorded.as_bytes());
+    let digit = |byte: &u8| char::from(ID_DIGITS[usize::from(*byte) % ID_DIGITS.len()]);
+    hash.as_bytes()[..ID_LENGTH].iter().map(digit).collect()
 }
 
 fn images(message: &Message) -> Vec<String> {
@@ -399,4 +396,23 @@ fn images(message: &Message) -> Vec<String> {
         _ => None,
     });
     data.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn recorded_ids_become_distinct_portable_ids() {
+        let recorded =
+            ["", "call_1", "call_2", "toolu_01A09q90qw90lq917835lq9", "aB3dE6gH", "aB3dE6gHé"];
+        let ids: Vec<String> = recorded.iter().map(|id| portable_id(id)).collect();
+        for (at, id) in ids.iter().enumerate() {
+            assert!(id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{id}");
+            assert!(!ids[..at].contains(id), "{id} twice");
+            assert_eq!(portable_id(id), *id, "a portable id stays as it is");
+        }
+        assert_eq!(portable_id("aB3dE6gH9"), "aB3dE6gH9");
+        assert_eq!(portable_id("call_1"), ids[1]);
+    }
 }

@@ -1,13 +1,15 @@
-//! What a model is told of the goals: the block of the system message, the goal part of a summary prompt, the lines of a
-//! change, and how to write markers.
+//! The texts about goals that a model is sent: the block of the system message, the goal part of a summary prompt, the
+//! lines of a change, and the instruction to write markers.
+//!
+//! **Invariant**: a text keeps within its share by the count that is passed in. Must not know who counts.
 
 use ollm_protocol::content::{
-    CheckpointStatus, Goal, GoalChange, GoalDecision, GoalSource, GoalStep,
+    CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalDecision, GoalSource, GoalStep,
 };
 
-use super::{GoalState, on_one_line};
+use super::state::{GoalState, on_one_line};
 
-/// Tells a model how to report progress; for the system message where `goals.markers` is on.
+/// The instruction to report progress by markers; in the system message if `goals.markers` is on.
 pub(crate) const MARKER_INSTRUCTION: &str = "\
 When the goal or its progress changes, say so in lines of their own, outside of code and quotes:
 [GOAL] <what is to be achieved>
@@ -17,39 +19,38 @@ When the goal or its progress changes, say so in lines of their own, outside of 
 [NEXT] <what comes next>
 Repeat the words of a step exactly when its state changes. Leave the lines out when nothing changed.";
 
-/// What the block of a goal begins with.
+/// The beginning of the block of a goal.
 pub(crate) const GOAL_BLOCK: &str = "<goal priority=";
 
-/// A text within its share, and how much of what it should say is left out.
+/// A text within its share of the prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
-    /// The text.
+pub(crate) struct BoundedText {
     pub text: String,
-    /// Items that are left out; the text says so, and where they are.
+    /// Items that did not fit; the text names their number and where to get them.
     pub omitted: usize,
 }
 
-/// The longest line that says how much is left out.
+/// The longest line that names the number of omitted items.
 const MORE: &str = "+10000 more (goal.list)\n";
 
-/// The active goal for the system message; `None` where there is none, or where not even a few words of it fit.
+/// Returns the active goal for the system message, or `None` without an active goal or room for a few words of it.
 ///
-/// `count` counts tokens of a text. The text never has more than `max_tokens` by that count.
+/// `count` counts the tokens of a text; the result has at most `max_tokens`.
 pub(crate) fn goal_block(
     state: &GoalState,
     count: &dyn Fn(&str) -> u64,
     max_tokens: u64,
-) -> Option<Block> {
+) -> Option<BoundedText> {
     let goal = state.active()?;
     let sections = sections(goal);
     let head =
         |description: &str| format!("{GOAL_BLOCK}\"{}\">\n{description}\n", goal.priority.as_str());
     let frame = count(&head("")) + count("</goal>") + count(MORE);
     let left = max_tokens.checked_sub(frame)?;
-    let description = cut(&goal.description, count, left)?;
+    let description = fitting(&goal.description, count, left)?;
     let mut left = left.saturating_sub(count(&description));
     let mut kept: Vec<(&str, Vec<String>)> = Vec::new();
-    let mut omitted = usize::from(description != harmless(&goal.description));
+    let mut omitted = usize::from(description != escaped(&goal.description));
     for (title, items) in sections {
         let mut lines = Vec::new();
         for item in items {
@@ -67,11 +68,11 @@ pub(crate) fn goal_block(
             kept.push((title, lines));
         }
     }
-    // Parts may count a little less than the whole; the last ones go then.
+    // The parts may count a little less than the whole; the last lines are then removed.
     loop {
         let text = joined(&head(&description), &kept, omitted);
         if count(&text) <= max_tokens {
-            return Some(Block { text, omitted });
+            return Some(BoundedText { text, omitted });
         }
         kept.last_mut()?.1.pop()?;
         omitted += 1;
@@ -93,46 +94,44 @@ fn joined(head: &str, sections: &[(&str, Vec<String>)], omitted: usize) -> Strin
     text
 }
 
-/// What there is to say of a goal, the most important first.
+/// The items of a goal by title, the most important first.
 fn sections(goal: &Goal) -> [(&'static str, Vec<String>); 7] {
-    let holds = |locked: bool| {
-        let of = move |one: &&GoalDecision| one.superseded_by.is_none() && one.locked == locked;
-        goal.decisions.iter().filter(of).map(decided).collect()
+    let decisions = |locked: bool| {
+        let in_force = goal.decisions.iter().filter(|one| one.superseded_by.is_none());
+        in_force.filter(|one| one.locked == locked).map(decision_line).collect()
     };
-    let steps = |status: CheckpointStatus| {
-        let of = goal.checkpoints.iter().filter(move |one| one.status == status);
-        of.map(|one| harmless(&one.description)).collect()
+    let checkpoints = |status: CheckpointStatus| {
+        let with_status = goal.checkpoints.iter().filter(|one| one.status == status);
+        with_status.map(|one| escaped(&one.description)).collect()
     };
-    let artifacts = goal.artifacts.iter();
-    let artifacts =
-        artifacts.map(|one| format!("{} {}", one.action.as_str(), harmless(&one.path))).collect();
+    let artifact = |one: &GoalArtifact| format!("{} {}", one.action.as_str(), escaped(&one.path));
     [
-        ("Locked decisions, which only the user changes:", holds(true)),
-        ("In progress:", steps(CheckpointStatus::InProgress)),
-        ("Pending:", steps(CheckpointStatus::Pending)),
-        ("Next steps:", goal.next_steps.iter().map(|step| harmless(step)).collect()),
-        ("Decisions:", holds(false)),
-        ("Files:", artifacts),
-        ("Completed:", steps(CheckpointStatus::Completed)),
+        ("Locked decisions, which only the user changes:", decisions(true)),
+        ("In progress:", checkpoints(CheckpointStatus::InProgress)),
+        ("Pending:", checkpoints(CheckpointStatus::Pending)),
+        ("Next steps:", goal.next_steps.iter().map(|step| escaped(step)).collect()),
+        ("Decisions:", decisions(false)),
+        ("Files:", goal.artifacts.iter().map(artifact).collect()),
+        ("Completed:", checkpoints(CheckpointStatus::Completed)),
     ]
 }
 
-fn decided(decision: &GoalDecision) -> String {
-    let description = harmless(&decision.description);
+fn decision_line(decision: &GoalDecision) -> String {
+    let description = escaped(&decision.description);
     match &decision.kind {
-        Some(kind) => format!("{description} ({})", harmless(kind)),
+        Some(kind) => format!("{description} ({})", escaped(kind)),
         None => description,
     }
 }
 
-/// A text that cannot end the block that it stands in: markers come from models.
-fn harmless(text: &str) -> String {
+/// Returns a text that cannot end its block: markers come from models.
+fn escaped(text: &str) -> String {
     text.replace("</goal", "<\\/goal")
 }
 
-/// As much of a text's beginning as fits; `None` where not even one word of some letters does.
-fn cut(text: &str, count: &dyn Fn(&str) -> u64, max_tokens: u64) -> Option<String> {
-    let text = harmless(text);
+/// Returns the beginning of a text that fits, or `None` if fewer than eight bytes fit.
+fn fitting(text: &str, count: &dyn Fn(&str) -> u64, max_tokens: u64) -> Option<String> {
+    let text = escaped(text);
     if count(&text) <= max_tokens {
         return Some(text);
     }
@@ -148,13 +147,13 @@ fn cut(text: &str, count: &dyn Fn(&str) -> u64, max_tokens: u64) -> Option<Strin
     (fits >= 8).then(|| on_one_line(&text, fits))
 }
 
-/// The goal part of a prompt that asks for a summary; `None` where there is no active goal.
+/// Returns the goal part of a summary prompt, or `None` without an active goal.
 pub(crate) fn goal_prompt(state: &GoalState) -> Option<String> {
     let goal = state.active()?;
     let mut text = format!(
         "The conversation works towards this goal ({} priority): {}\n",
         goal.priority.as_str(),
-        harmless(&goal.description)
+        escaped(&goal.description)
     );
     for (title, items) in sections(goal) {
         if !items.is_empty() {
@@ -172,15 +171,17 @@ pub(crate) fn goal_prompt(state: &GoalState) -> Option<String> {
     Some(text)
 }
 
-/// One line for each step of changes that clients made, for a model that was told of the goals before; empty where
-/// there is nothing to tell. `state` is what the changes led to.
+/// Returns one line for each step of the clients among `changes`, for a model that was sent the goals before them.
+///
+/// `state` is the state after the changes.
 pub(crate) fn goal_delta(state: &GoalState, changes: &[GoalChange]) -> String {
     let of_clients = changes.iter().filter(|change| change.source == GoalSource::Client);
-    let lines = of_clients.flat_map(|change| &change.steps).filter_map(|step| told(state, step));
+    let steps = of_clients.flat_map(|change| &change.steps);
+    let lines = steps.filter_map(|step| step_line(state, step));
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn told(state: &GoalState, step: &GoalStep) -> Option<String> {
+fn step_line(state: &GoalState, step: &GoalStep) -> Option<String> {
     let goal = |id| state.goal(id).ok();
     Some(match step {
         GoalStep::Create { description, priority, .. } => {

@@ -1,25 +1,30 @@
-//! The markers in what a model said: `[GOAL] ...`, `[CHECKPOINT] ... - COMPLETED` and so on, each on a line of its own.
+//! The parser of goal markers in a model's text: `[GOAL] ...`, `[CHECKPOINT] ... - COMPLETED` and so on, each on a
+//! line of its own.
 //!
-//! Tolerant of case, dashes, spacing, bullets and bold. What stands in a code fence, in a line that is indented like
-//! code, in inline code or in a quote is no marker. Linear in the length of the text; no text is refused.
+//! The parser tolerates any case, dashes, spacing, bullets and bold. It ignores markers in code fences, in lines that
+//! are indented like code, in inline code and in quotes. It takes linear time and accepts every text.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use ollm_protocol::content::{ArtifactAction, CheckpointStatus, GoalMarker};
 
-use super::{MAX_ITEMS, on_one_line};
+use super::state::{MAX_ITEMS, on_one_line};
 
-/// Most markers of one text; what a model writes beyond is no plan any more.
+/// Maximum number of markers of one text. A model that writes more does not plan.
 const MAX_MARKERS: usize = 100;
-/// The longest text of one marker, in bytes; the rest is cut. It is sent with every prompt.
+/// Maximum length of a marker's text in bytes: it is sent with every prompt.
 const MAX_MARKER_BYTES: usize = 500;
-/// Columns of indentation from which on a line is code.
+/// Indentation of code, in columns.
 const CODE_COLUMNS: usize = 4;
+/// Bytes of the longest name of a marker with spaces around it; `next steps` has ten.
+const MAX_NAME_BYTES: usize = 24;
+/// Statuses that may stand behind the last dash of a marker.
+const STATUSES: &[&str] = &["COMPLETED", "COMPLETE", "DONE", "IN PROGRESS", "PENDING", "LOCKED"];
 
-/// The markers of a text, in order; the next steps of one text are one marker, the last.
+/// Returns the markers of a text in order; all next steps of the text are one marker, the last.
 ///
-/// `is_whole`: the text came to its end; without it the last line is not believed, because it may be half of one.
+/// `is_whole`: whether the text is complete. The last line of an incomplete text is ignored.
 pub(crate) fn parse(text: &str, is_whole: bool) -> Vec<GoalMarker> {
     if !text.contains('[') {
         return Vec::new();
@@ -29,13 +34,14 @@ pub(crate) fn parse(text: &str, is_whole: bool) -> Vec<GoalMarker> {
     for paragraph in paragraphs(text) {
         let code = code_spans(text, &paragraph);
         for line in paragraph {
-            let Some((kind, at)) = marker_at(text, line) else { continue };
-            if code.iter().any(|span| span.contains(&at.start)) || markers.len() >= MAX_MARKERS {
+            let Some((kind, content)) = marker_at(text, line) else { continue };
+            let is_code = code.iter().any(|span| span.contains(&content.start));
+            if is_code || markers.len() >= MAX_MARKERS {
                 continue;
             }
-            match (kind, &text[at]) {
-                (Kind::Next, said) => next.extend(plain(said)),
-                (kind, said) => markers.extend(read(kind, said)),
+            match (kind, &text[content]) {
+                (MarkerKind::Next, content) => next.extend(clean(content)),
+                (kind, content) => markers.extend(marker(kind, content)),
             }
         }
     }
@@ -47,7 +53,7 @@ pub(crate) fn parse(text: &str, is_whole: bool) -> Vec<GoalMarker> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MarkerKind {
     Goal,
     Checkpoint,
     Decision,
@@ -55,7 +61,7 @@ enum Kind {
     Next,
 }
 
-/// The lines of a text that are no code and no quote, by paragraphs.
+/// Returns the lines of each paragraph of a text, without fenced code and quotes.
 fn paragraphs(text: &str) -> Vec<Vec<Range<usize>>> {
     let (mut paragraphs, mut current) = (Vec::new(), Vec::new());
     let mut fence: Option<(char, usize)> = None;
@@ -65,13 +71,13 @@ fn paragraphs(text: &str) -> Vec<Vec<Range<usize>>> {
         start = range.end;
         let bare = line.trim();
         if let Some((sign, length)) = fence {
-            if closes(bare, sign, length) {
+            if closes_fence(bare, sign, length) {
                 fence = None;
             }
             continue;
         }
-        let unlisted = bare.trim_start_matches(['-', '*', '+', ' ']);
-        fence = opens(bare).or_else(|| opens(unlisted));
+        let without_bullet = bare.trim_start_matches(['-', '*', '+', ' ']);
+        fence = opened_fence(bare).or_else(|| opened_fence(without_bullet));
         if fence.is_some() || bare.is_empty() || bare.starts_with('>') {
             paragraphs.push(std::mem::take(&mut current));
         } else {
@@ -82,21 +88,21 @@ fn paragraphs(text: &str) -> Vec<Vec<Range<usize>>> {
     paragraphs
 }
 
-/// The sign and length of the fence that a line opens.
-fn opens(line: &str) -> Option<(char, usize)> {
+/// Returns the sign and length of the fence that a line opens.
+fn opened_fence(line: &str) -> Option<(char, usize)> {
     let sign = line.chars().next().filter(|sign| ['`', '~'].contains(sign))?;
     let rest = line.trim_start_matches(sign);
     let length = line.len() - rest.len();
-    // Backticks that come again on the line are inline code.
+    // Further backticks on the line make it inline code.
     let is_inline = sign == '`' && rest.contains('`');
     (length >= 3 && !is_inline).then_some((sign, length))
 }
 
-fn closes(line: &str, sign: char, length: usize) -> bool {
+fn closes_fence(line: &str, sign: char, length: usize) -> bool {
     line.len() >= length && line.chars().all(|char| char == sign)
 }
 
-/// Where inline code stands in a paragraph: between two runs of equally many backticks.
+/// Returns the ranges of inline code in a paragraph: from a run of backticks to the next run of the same length.
 fn code_spans(text: &str, paragraph: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for line in paragraph {
@@ -126,27 +132,24 @@ fn code_spans(text: &str, paragraph: &[Range<usize>]) -> Vec<Range<usize>> {
     spans
 }
 
-/// The marker that a line begins with, and where what it says stands.
-fn marker_at(text: &str, line: Range<usize>) -> Option<(Kind, Range<usize>)> {
+/// Returns the kind of the marker at the beginning of a line, and the range of the text behind it.
+fn marker_at(text: &str, line: Range<usize>) -> Option<(MarkerKind, Range<usize>)> {
     let whole = &text[line.clone()];
-    if columns(whole) >= CODE_COLUMNS {
+    if indentation(whole) >= CODE_COLUMNS {
         return None;
     }
-    let rest = unlisted(whole.trim_start());
-    let inside = rest.strip_prefix('[')?;
-    // The longest name has fourteen letters.
-    let close = inside.char_indices().take(24).find(|(_, char)| *char == ']')?.0;
-    let kind = kind_of(&inside[..close])?;
-    let said = &inside[close + 1..];
-    // A link, `[goal](...)` or `[goal][1]`, is none.
-    if said.starts_with(['(', '[']) {
+    let inside = without_list_signs(whole.trim_start()).strip_prefix('[')?;
+    let close = inside.char_indices().take(MAX_NAME_BYTES).find(|(_, char)| *char == ']')?.0;
+    let kind = kind_named(&inside[..close])?;
+    let content = &inside[close + 1..];
+    // `[goal](...)` and `[goal][1]` are links.
+    if content.starts_with(['(', '[']) {
         return None;
     }
-    let start = line.end - said.len();
-    Some((kind, start..line.end))
+    Some((kind, line.end - content.len()..line.end))
 }
 
-fn columns(line: &str) -> usize {
+fn indentation(line: &str) -> usize {
     let mut columns = 0;
     for char in line.chars() {
         match char {
@@ -158,30 +161,30 @@ fn columns(line: &str) -> usize {
     columns
 }
 
-/// A line without what lists, headings and bold put before its text.
-fn unlisted(line: &str) -> &str {
+/// Returns a line without the signs of lists, headings and bold before its text.
+fn without_list_signs(line: &str) -> &str {
     let rest = line.trim_start_matches(['-', '*', '+', '#', '_', '\u{2022}', ' ']);
     let digits = rest.trim_start_matches(|char: char| char.is_ascii_digit());
     let is_numbered = digits.len() < rest.len() && digits.starts_with(['.', ')']);
     if is_numbered { digits[1..].trim_start_matches(['*', '_', ' ']) } else { rest }
 }
 
-fn kind_of(name: &str) -> Option<Kind> {
+fn kind_named(name: &str) -> Option<MarkerKind> {
     let name = name.trim().to_ascii_lowercase();
     Some(match name.as_str() {
-        "goal" => Kind::Goal,
-        "checkpoint" => Kind::Checkpoint,
-        "decision" => Kind::Decision,
-        "artifact" => Kind::Artifact,
-        "next" | "next step" | "next steps" => Kind::Next,
+        "goal" => MarkerKind::Goal,
+        "checkpoint" => MarkerKind::Checkpoint,
+        "decision" => MarkerKind::Decision,
+        "artifact" => MarkerKind::Artifact,
+        "next" | "next step" | "next steps" => MarkerKind::Next,
         _ => return None,
     })
 }
 
-fn read(kind: Kind, said: &str) -> Option<GoalMarker> {
-    let said = plain(said)?;
-    let (text, word) = split_word(&said);
-    let status = match word.as_deref() {
+fn marker(kind: MarkerKind, content: &str) -> Option<GoalMarker> {
+    let content = clean(content)?;
+    let (text, status_word) = split_status(&content);
+    let status = match status_word.as_deref() {
         Some("COMPLETED" | "COMPLETE" | "DONE") => Some(CheckpointStatus::Completed),
         Some("IN PROGRESS") => Some(CheckpointStatus::InProgress),
         Some("PENDING") => Some(CheckpointStatus::Pending),
@@ -189,80 +192,79 @@ fn read(kind: Kind, said: &str) -> Option<GoalMarker> {
     };
     let description = text.to_owned();
     Some(match kind {
-        Kind::Goal => {
+        MarkerKind::Goal => {
             let completed = status == Some(CheckpointStatus::Completed);
             GoalMarker::Goal { description, completed }
         }
-        Kind::Checkpoint => GoalMarker::Checkpoint { description, status },
-        Kind::Decision => {
-            GoalMarker::Decision { description, locked: word.as_deref() == Some("LOCKED") }
+        MarkerKind::Checkpoint => GoalMarker::Checkpoint { description, status },
+        MarkerKind::Decision => {
+            let locked = status_word.as_deref() == Some("LOCKED");
+            GoalMarker::Decision { description, locked }
         }
-        Kind::Artifact => {
-            let (did, path) = artifact(&said)?;
+        MarkerKind::Artifact => {
+            let (did, path) = artifact(&content)?;
             GoalMarker::Artifact { did, path }
         }
-        Kind::Next => return None,
+        MarkerKind::Next => return None,
     })
 }
 
-/// What a marker says, on one line and without what stands around it; `None` where it says nothing.
-fn plain(said: &str) -> Option<String> {
-    let around = |char: char| char.is_whitespace() || ['*', '_', ':'].contains(&char);
-    let said = said.trim_start_matches(|char| around(char) || is_dash(char));
-    let said = on_one_line(said.trim_end_matches(['*', '_', ' ', '\r', '\n']), MAX_MARKER_BYTES);
-    // A model that repeats how markers are written has said nothing yet.
-    let is_placeholder = said.starts_with('<') && said.contains('>');
-    (!is_placeholder && said.chars().any(char::is_alphanumeric)).then_some(said)
+/// Returns the text of a marker on one line without the signs around it, or `None` if it has no text.
+fn clean(content: &str) -> Option<String> {
+    let is_sign = |char: char| char.is_whitespace() || ['*', '_', ':'].contains(&char);
+    let content = content.trim_start_matches(|char| is_sign(char) || is_dash(char));
+    let content = content.trim_end_matches(['*', '_', ' ', '\r', '\n']);
+    let content = on_one_line(content, MAX_MARKER_BYTES);
+    // The model repeats the instruction to write markers.
+    let is_placeholder = content.starts_with('<') && content.contains('>');
+    (!is_placeholder && content.chars().any(char::is_alphanumeric)).then_some(content)
 }
 
 const fn is_dash(char: char) -> bool {
     matches!(char, '-' | '\u{2010}'..='\u{2015}' | '\u{2212}')
 }
 
-/// Divides `Add login - IN PROGRESS` into its text and its word, written as `IN PROGRESS`.
-fn split_word(said: &str) -> (&str, Option<String>) {
-    /// Bytes that a word and the signs around it have at most.
-    const MAX_WORD_BYTES: usize = 40;
-    for (at, dash) in said.char_indices().rev() {
-        if said.len() - at > MAX_WORD_BYTES {
+/// Splits `Add login - in_progress` into its text and `IN PROGRESS`.
+fn split_status(content: &str) -> (&str, Option<String>) {
+    /// Bytes of the longest status with the signs around it.
+    const MAX_STATUS_BYTES: usize = 40;
+    for (at, dash) in content.char_indices().rev() {
+        if content.len() - at > MAX_STATUS_BYTES {
             break;
         }
         if !is_dash(dash) {
             continue;
         }
-        let (text, tail) = (&said[..at], &said[at + dash.len_utf8()..]);
+        let (text, tail) = (&content[..at], &content[at + dash.len_utf8()..]);
         let tail = tail.trim_matches(|char: char| !char.is_alphanumeric());
-        let word = tail.replace(|char| is_dash(char) || char == '_', " ").to_uppercase();
-        let word = word.split_whitespace().collect::<Vec<_>>().join(" ");
-        // A hyphen inside a word, as in `well-done`, parts nothing, unless capitals say so.
-        let parts = dash != '-' || text.ends_with(' ') || tail.chars().all(|c| !c.is_lowercase());
+        let status = tail.replace(|char| is_dash(char) || char == '_', " ").to_uppercase();
+        let status = status.split_whitespace().collect::<Vec<_>>().join(" ");
+        // A hyphen within a word, as in `well-done`, begins no status unless that is in capitals.
+        let is_apart = dash != '-' || text.ends_with(' ') || !tail.contains(char::is_lowercase);
         let text = text.trim_end_matches(|char: char| {
             is_dash(char) || char.is_whitespace() || ['*', '_'].contains(&char)
         });
-        if WORDS.contains(&word.as_str()) && parts && !text.is_empty() {
-            return (text, Some(word));
+        if STATUSES.contains(&status.as_str()) && is_apart && !text.is_empty() {
+            return (text, Some(status));
         }
     }
-    (said, None)
+    (content, None)
 }
 
-/// What may stand behind the last dash.
-const WORDS: &[&str] = &["COMPLETED", "COMPLETE", "DONE", "IN PROGRESS", "PENDING", "LOCKED"];
-
-/// Divides `Created src/a.rs` into what was done and to which file.
-fn artifact(said: &str) -> Option<(ArtifactAction, String)> {
-    let (first, rest) = said.split_once([' ', ':']).unwrap_or((said, ""));
+/// Splits `Created src/a.rs` into the action and the path.
+fn artifact(content: &str) -> Option<(ArtifactAction, String)> {
+    let (first, rest) = content.split_once([' ', ':']).unwrap_or((content, ""));
     let did = match first.to_lowercase().as_str() {
         "created" | "added" | "new" => Some(ArtifactAction::Created),
         "modified" | "changed" | "updated" | "edited" => Some(ArtifactAction::Modified),
         "deleted" | "removed" => Some(ArtifactAction::Deleted),
         _ => None,
     };
-    let rest = if did.is_some() { rest } else { said };
+    let rest = if did.is_some() { rest } else { content };
     let rest = rest.trim_start_matches(|char: char| char.is_whitespace() || char == ':');
     let path = match rest.strip_prefix('`').and_then(|rest| rest.split_once('`')) {
         Some((path, _)) => path,
-        // What stands behind a dash explains the file.
+        // The words behind a dash explain the file.
         None => [" - ", " \u{2013} ", " \u{2014} "]
             .iter()
             .filter_map(|dash| rest.find(dash))
@@ -270,7 +272,7 @@ fn artifact(said: &str) -> Option<(ArtifactAction, String)> {
             .map_or(rest, |end| &rest[..end]),
     };
     let path = path.trim().trim_matches(['"', '\'', ',', ';']);
-    // Words without an action are a remark and no path.
+    // Several words without an action are a remark.
     let is_path = !path.is_empty() && (did.is_some() || !path.contains(' '));
     is_path.then(|| (did.unwrap_or(ArtifactAction::Modified), path.to_owned()))
 }

@@ -41,7 +41,7 @@ fn decide(n: u128, description: &str, locked: bool, supersedes: Option<u128>) ->
     }
 }
 
-/// What a model says, applied; the ids count from `first`.
+/// Applies the markers of a model's text, with ids from `first`.
 fn say(state: &mut GoalState, first: u128, text: &str) -> usize {
     let markers = markers::parse(text, true);
     let steps = markers.into_iter().zip(first..);
@@ -51,29 +51,29 @@ fn say(state: &mut GoalState, first: u128, text: &str) -> usize {
 }
 
 #[test]
-fn one_goal_is_active_and_the_one_before_waits() {
+fn new_goal_pauses_the_active_goal() {
     let mut state = GoalState::default();
     state.apply(at(1), &client(vec![create(1, "one")])).unwrap();
     state.apply(at(2), &client(vec![create(2, "two")])).unwrap();
     assert_eq!(state.active().unwrap().id, goal_id(2));
     assert_eq!(state.goals()[0].status, GoalStatus::Paused);
-    let back = |status| GoalStep::Update {
+    let update = |status| GoalStep::Update {
         goal: goal_id(1),
         description: None,
         priority: None,
         status: Some(status),
     };
-    state.apply(at(3), &client(vec![back(GoalStatus::Active)])).unwrap();
+    state.apply(at(3), &client(vec![update(GoalStatus::Active)])).unwrap();
     assert_eq!(state.active().unwrap().id, goal_id(1));
     assert_eq!(state.goals()[1].status, GoalStatus::Paused);
-    state.apply(at(4), &client(vec![back(GoalStatus::Completed)])).unwrap();
+    state.apply(at(4), &client(vec![update(GoalStatus::Completed)])).unwrap();
     assert_eq!(state.active(), None);
     assert_eq!(state.goals()[0].completed_at, Some(at(4)));
-    assert_eq!(state.meant(None).unwrap_err(), GoalError::NoActiveGoal);
+    assert_eq!(state.named_or_active(None).unwrap_err(), GoalError::NoActiveGoal);
 }
 
 #[test]
-fn a_change_that_is_refused_changes_nothing() {
+fn refused_change_changes_nothing() {
     let mut state = GoalState::default();
     let steps = vec![create(1, "one"), decide(5, "a", false, Some(9))];
     let refused = state.apply(at(1), &client(steps)).unwrap_err();
@@ -82,7 +82,7 @@ fn a_change_that_is_refused_changes_nothing() {
 }
 
 #[test]
-fn a_locked_decision_is_changed_by_the_user_alone() {
+fn locked_decision_is_changed_only_by_clients() {
     let mut state = GoalState::default();
     let steps = vec![create(1, "auth"), decide(5, "Use JWT", true, None)];
     state.apply(at(1), &client(steps)).unwrap();
@@ -109,7 +109,7 @@ fn a_locked_decision_is_changed_by_the_user_alone() {
 }
 
 #[test]
-fn markers_make_a_goal_and_move_it_on() {
+fn markers_create_and_update_a_goal() {
     let mut state = GoalState::default();
     let text = "\
 I begin.
@@ -135,18 +135,18 @@ I begin.
         [("src/auth/login.ts", ArtifactAction::Created), ("old auth.ts", ArtifactAction::Deleted)]
     );
     assert_eq!(goal.next_steps, ["Finish tokens", "Then registration"]);
-    assert_eq!(say(&mut state, 40, text), 0, "said again, it changes nothing");
+    assert_eq!(say(&mut state, 40, text), 0, "repeated markers change nothing");
     assert_eq!(say(&mut state, 60, "* **[Checkpoint]** add TOKENS. - Completed"), 1);
     let done = &state.active().unwrap().checkpoints[1];
     assert_eq!((done.status, done.completed_at), (CheckpointStatus::Completed, Some(at(60))));
     assert_eq!(done.id, GoalCheckpointId::from_uuid(uuid(12)));
     assert_eq!(say(&mut state, 80, "[GOAL] Implement user authentication - COMPLETED"), 1);
     assert_eq!(state.active(), None);
-    assert_eq!(say(&mut state, 90, "[CHECKPOINT] Anything - DONE"), 0, "for no goal");
+    assert_eq!(say(&mut state, 90, "[CHECKPOINT] Anything - DONE"), 0, "there is no active goal");
 }
 
 #[test]
-fn what_a_marker_is() {
+fn markers_are_parsed_in_every_spelling_and_nowhere_else() {
     let checkpoint = |description: &str, status: Option<CheckpointStatus>| {
         vec![GoalMarker::Checkpoint { description: description.to_owned(), status }]
     };
@@ -173,7 +173,7 @@ fn what_a_marker_is() {
     );
     check("```\n``\n```\n[CHECKPOINT] x", checkpoint("x", None));
     check("it's `\n\n[CHECKPOINT] x", checkpoint("x", None));
-    for nothing in [
+    for ignored in [
         "",
         "[CHECKPOINT]",
         "[CHECKPOINT] - ",
@@ -194,14 +194,14 @@ fn what_a_marker_is() {
         "```\n[CHECKPOINT] never closed",
         "[ARTIFACT] the new login page",
     ] {
-        check(nothing, Vec::new());
+        check(ignored, Vec::new());
     }
     assert_eq!(markers::parse("[NEXT] a\n[NEXT] b - COMPL", false).len(), 1);
     assert!(markers::parse("[NEXT] b", false).is_empty());
 }
 
 fn count(text: &str) -> u64 {
-    // One token each four bytes, and one each line: parts then cost no less than the whole.
+    // Four bytes are a token, and each line is one more: parts then cost no less than the whole.
     text.lines().map(|line| line.len() as u64 / 4 + 1).sum()
 }
 
@@ -221,7 +221,7 @@ fn full() -> GoalState {
 }
 
 #[test]
-fn the_block_says_what_matters_first_and_how_much_is_left_out() {
+fn goal_block_lists_important_items_first_and_counts_omitted_ones() {
     let state = full();
     let block = goal_block(&state, &count, 1000).unwrap();
     assert_eq!(block.omitted, 0);
@@ -255,7 +255,7 @@ Completed:
 }
 
 #[test]
-fn a_prompt_and_a_delta_tell_the_goal_in_words() {
+fn prompt_and_delta_describe_the_goal() {
     let state = full();
     let prompt = goal_prompt(&state).unwrap();
     assert!(prompt.starts_with("The conversation works towards this goal (medium priority)"));
@@ -281,21 +281,21 @@ fn a_prompt_and_a_delta_tell_the_goal_in_words() {
 }
 
 #[test]
-fn a_model_that_only_repeats_the_instruction_sets_no_goal() {
+fn repeated_instruction_sets_no_goal() {
     assert_eq!(markers::parse(MARKER_INSTRUCTION, true), []);
     let filled = MARKER_INSTRUCTION.replace(['<', '>'], "");
-    // The line of files names three actions, so it is a remark.
+    // The line of the artifact names three actions, so it is a remark.
     assert_eq!(markers::parse(&filled, true).len(), 4);
 }
 
 #[test]
-fn the_state_survives_a_snapshot() {
+fn state_survives_serialization() {
     let state = full();
     let json = serde_json::to_string(&state).unwrap();
     assert_eq!(serde_json::from_str::<GoalState>(&json).unwrap(), state);
 }
 
-/// Pieces that markers, fences and quotes are made of.
+/// A text of markers, fences and quotes in any order.
 fn marked_text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         Just("[GOAL] ".to_owned()),
@@ -318,7 +318,7 @@ fn marked_text() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn no_text_is_too_strange(text in marked_text(), whole in any::<bool>(), max in 0..300_u64) {
+    fn any_text_keeps_the_invariants(text in marked_text(), whole in any::<bool>(), max in 0..300_u64) {
         let n_markers = markers::parse(&text, whole).len();
         let mut state = full();
         prop_assert!(say(&mut state, 1000, &text) <= markers::parse(&text, true).len());
@@ -331,7 +331,7 @@ proptest! {
     }
 
     #[test]
-    fn a_fence_makes_any_text_harmless(text in marked_text()) {
+    fn fenced_and_quoted_markers_are_ignored(text in marked_text()) {
         let inner: String = text.lines().map(|line| format!("{}\n", line.replace('`', ""))).collect();
         let fenced = format!("````\n{inner}````");
         prop_assert!(markers::parse(&fenced, true).is_empty());

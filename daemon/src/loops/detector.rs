@@ -1,191 +1,293 @@
-//! The fold of one session's observations, and what repeats in them.
+//! The observations that the detection takes from records, and the fold of one session's observations.
+//!
+//! A result may be recorded as a tool call, as a message of role `tool`, or as both; it counts once. Calls count in the
+//! order of their requests, whatever the order of their results. A detector keeps digests and short names only.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
-use std::sync::Arc;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{LoopCall, LoopKind, LoopPattern};
+use ollm_protocol::content::{LoopCall, LoopKind, LoopPattern, Message, Part, RecordBody, Role};
+use serde_json::Value;
 
-use super::canonical::Digest;
-use super::observe::{Answered, Asked, Observation};
-use super::output::Output;
-use super::runs::{Call, Runs};
+use super::digest::{Digest, Output, of_call, of_text};
 use crate::config::LoopDetectionConfig;
+use crate::plain::plain;
 
+/// Characters of a tool's name that are kept.
+const MAX_NAME_CHARS: usize = 64;
+/// Calls of the longest cycle. Longer cycles are rare, and `maxTurns` ends them.
+const MAX_CYCLE: usize = 4;
 /// Calls that `loop.status` shows, and ids of answered calls that are remembered.
 const MAX_RECENT: usize = 16;
-/// Calls of one message that wait for their results; further ones count as they are asked for. More than models
-/// make at once.
-const MAX_WAITING: usize = 64;
+/// Calls that wait for their results, more than models make in one message. One more settles the oldest.
+const MAX_PENDING: usize = 64;
 
-/// Outputs in a row that say the same as the first of them.
+/// Returns the number of newest records that suffice to find any loop: `repeat_threshold` rounds of the longest cycle,
+/// each call with its message, its tool call and its result.
+pub(crate) fn look_back(config: &LoopDetectionConfig) -> usize {
+    3 * (config.repeat_threshold as usize + 1) * MAX_CYCLE
+}
+
+/// What the detection takes from one record.
+#[derive(Clone, Debug)]
+pub(crate) enum Observation {
+    /// A message of the user, which ends every loop.
+    UserMessage,
+    /// A message of the model, with its text unless that is empty, and the calls that it requests by their ids.
+    ModelMessage { answer: Option<Output>, calls: Vec<(Digest, ObservedCall)> },
+    /// A result by the id of its call, with the call where the record has it. Without an id it belongs to the oldest
+    /// call that has no result.
+    ToolResult { id: Option<Digest>, call: Option<ObservedCall>, output: Output },
+    /// A recorded loop, or `None` for a reset.
+    LoopMark(Option<LoopPattern>),
+}
+
+/// A call and its result, if it has one.
+#[derive(Clone, Debug)]
+pub(crate) struct ObservedCall {
+    tool: String,
+    digest: Digest,
+    output: Option<Output>,
+}
+
+impl ObservedCall {
+    fn new(tool: &str, args: &Value) -> Self {
+        let digest = of_call(tool, args);
+        Self { tool: plain(tool).chars().take(MAX_NAME_CHARS).collect(), digest, output: None }
+    }
+}
+
+/// Returns what the detection takes from a record, if anything.
+pub(crate) fn observe(body: &RecordBody) -> Option<Observation> {
+    match body {
+        RecordBody::Message(message) => observe_message(message),
+        RecordBody::ToolCall(call) => {
+            let result = &call.result;
+            let failed = result.success == Some(false)
+                || result.error.is_some()
+                || (result.success.is_none() && result.exit_code.is_some_and(|code| code != 0));
+            let text = match &result.error {
+                Some(error) if result.llm_content.trim().is_empty() => error,
+                _ => &result.llm_content,
+            };
+            Some(Observation::ToolResult {
+                id: Some(of_text(&call.id)),
+                call: Some(ObservedCall::new(&call.name, &call.args)),
+                output: Output::new(text, failed),
+            })
+        }
+        RecordBody::Loop(mark) => Some(Observation::LoopMark(mark.pattern.clone())),
+        _ => None,
+    }
+}
+
+fn observe_message(message: &Message) -> Option<Observation> {
+    let text = || message.plain_text();
+    match message.role {
+        Role::System => None,
+        Role::User => Some(Observation::UserMessage),
+        Role::Assistant => {
+            let calls = message.parts.iter().filter_map(|part| match part {
+                Part::ToolCall { id, name, args } => {
+                    Some((of_text(id), ObservedCall::new(name, args)))
+                }
+                _ => None,
+            });
+            let answer = Some(text()).filter(|text| !text.trim().is_empty());
+            let answer = answer.map(|text| Output::new(&text, false));
+            Some(Observation::ModelMessage { answer, calls: calls.collect() })
+        }
+        Role::Tool => {
+            let id = message.tool_call_id.as_deref().map(of_text);
+            let output = Output::new(&text(), false);
+            Some(Observation::ToolResult { id, call: None, output })
+        }
+    }
+}
+
+/// Equal outputs in a row.
 #[derive(Clone, Debug, Default)]
-struct Alike {
-    first: Option<Arc<Output>>,
+struct OutputRun {
+    last: Option<Output>,
     count: u32,
 }
 
-impl Alike {
-    fn push(&mut self, output: &Arc<Output>) {
-        if self.first.as_ref().is_some_and(|first| output.says_the_same(first)) {
-            self.count = self.count.saturating_add(1);
-        } else {
-            (self.first, self.count) = (Some(Arc::clone(output)), 1);
-        }
+impl OutputRun {
+    fn push(&mut self, output: Output) {
+        let is_equal = self.last.is_some_and(|last| last.digest == output.digest);
+        self.count = if is_equal { self.count.saturating_add(1) } else { 1 };
+        self.last = Some(output);
     }
 
-    fn found(&self, threshold: u32) -> bool {
-        self.count >= threshold && self.first.as_ref().is_some_and(|first| first.weighs)
+    fn is_loop(&self, threshold: u32) -> bool {
+        self.count >= threshold && self.last.is_some_and(|last| last.is_substantial)
     }
 }
 
-/// A call that was asked for.
+/// The number of newest calls that each equal the call one cycle length earlier, and the number of those with equal
+/// results too.
+#[derive(Clone, Copy, Debug, Default)]
+struct CycleRun {
+    calls: u32,
+    results: u32,
+}
+
+/// A call that waits for its result or for that of an earlier call.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct PendingCall {
     seq: Seq,
-    id: String,
-    call: Call,
+    id: Option<Digest>,
+    call: ObservedCall,
 }
 
 /// The fold of the records since the last user message or reset.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Detector {
     turns: u32,
-    runs: Runs,
-    results: Alike,
-    answers: Alike,
-    /// In the order in which they were asked for, which is the order in which they count.
-    waiting: VecDeque<Waiting>,
-    /// The ids of messages of role `tool` that answered a call, and of tool calls: the same result may be
-    /// recorded as both.
-    answered: VecDeque<(String, bool)>,
-    recent: VecDeque<LoopCall>,
-    detected: Option<LoopPattern>,
+    pending: VecDeque<PendingCall>,
+    /// The newest calls with results, and whether the result was recorded as a tool call rather than as a message.
+    answered: VecDeque<(Digest, bool)>,
+    /// The newest counted calls, newest first.
+    recent: VecDeque<(Seq, ObservedCall)>,
+    /// The run of each cycle length, from 1.
+    cycles: [CycleRun; MAX_CYCLE],
+    results: OutputRun,
+    answers: OutputRun,
+    noted: Option<LoopPattern>,
 }
 
 impl Detector {
-    /// A detector that knows of so many calls of the model and nothing else.
+    /// Creates a detector that knows the number of model calls and nothing else.
     pub(crate) fn after_turns(turns: u32) -> Self {
         Self { turns, ..Self::default() }
     }
 
-    /// Takes what the next record says.
-    pub(crate) fn fold(&mut self, seq: Seq, seen: Observation) {
-        match seen {
-            Observation::User | Observation::Mark(None) => *self = Self::default(),
-            Observation::Mark(pattern) => self.detected = pattern,
-            Observation::Model { answer, calls } => self.model(seq, answer, calls),
-            Observation::Result(answered) => self.result(seq, answered),
-        }
-    }
-
-    fn model(&mut self, seq: Seq, answer: Option<Arc<Output>>, calls: Vec<Asked>) {
-        // Who calls the model again has given up on what did not come.
-        self.settle_all();
-        self.turns = self.turns.saturating_add(1);
-        if let Some(answer) = answer {
-            self.answers.push(&answer);
-        }
-        for Asked { id, call } in calls {
-            if self.waiting.len() == MAX_WAITING {
-                self.settle_first();
+    /// Takes the observation of the next record.
+    pub(crate) fn fold(&mut self, seq: Seq, observation: Observation) {
+        match observation {
+            Observation::UserMessage | Observation::LoopMark(None) => *self = Self::default(),
+            Observation::LoopMark(pattern) => self.noted = pattern,
+            Observation::ModelMessage { answer, calls } => {
+                // The model goes on without the results that are missing.
+                self.settle_all();
+                self.turns = self.turns.saturating_add(1);
+                if let Some(answer) = answer {
+                    self.answers.push(answer);
+                }
+                for (id, call) in calls {
+                    if self.pending.len() == MAX_PENDING {
+                        self.settle_first();
+                    }
+                    self.pending.push_back(PendingCall { seq, id: Some(id), call });
+                }
             }
-            self.waiting.push_back(Waiting { seq, id, call });
+            Observation::ToolResult { id, call, output } => self.result(seq, id, call, output),
         }
     }
 
-    fn result(&mut self, seq: Seq, answered: Answered) {
-        let Answered { id, call, output } = answered;
+    fn result(&mut self, seq: Seq, id: Option<Digest>, call: Option<ObservedCall>, output: Output) {
         let is_record = call.is_some();
-        let known = id.as_ref().and_then(|id| {
-            let twin = |(other, record): &(String, bool)| other == id && *record != is_record;
-            self.answered.iter().position(twin)
-        });
-        if let Some(known) = known {
-            self.answered.remove(known);
+        let is_twin = |answered: &(Digest, bool)| id == Some(answered.0) && answered.1 != is_record;
+        if let Some(twin) = self.answered.iter().position(is_twin) {
+            self.answered.remove(twin);
             return;
         }
-        let mut open = self.waiting.iter_mut().filter(|waiting| waiting.call.output.is_none());
-        let asked = open.find(|waiting| id.as_ref().is_none_or(|id| waiting.id == *id));
-        match (asked, call) {
-            (Some(asked), _) => (asked.seq, asked.call.output) = (seq, Some(output)),
+        let is_of_result =
+            |open: &&mut PendingCall| open.call.output.is_none() && (id.is_none() || open.id == id);
+        match (self.pending.iter_mut().find(is_of_result), call) {
+            (Some(pending), _) => (pending.seq, pending.call.output) = (seq, Some(output)),
             (None, Some(call)) => {
-                self.waiting.push_back(Waiting { seq, id: id.clone().unwrap_or_default(), call });
+                let call = ObservedCall { output: Some(output), ..call };
+                self.pending.push_back(PendingCall { seq, id, call });
             }
-            // Nobody knows what was called.
-            (None, None) => return self.results.push(&output),
+            // A result of an unknown call.
+            (None, None) => return self.results.push(output),
         }
         if let Some(id) = id {
-            if self.answered.len() == MAX_RECENT {
-                self.answered.pop_front();
-            }
             self.answered.push_back((id, is_record));
+            self.answered.drain(..self.answered.len().saturating_sub(MAX_RECENT));
         }
-        while self.waiting.front().is_some_and(|first| first.call.output.is_some()) {
+        while self.pending.front().is_some_and(|first| first.call.output.is_some()) {
             self.settle_first();
         }
+    }
+
+    /// Counts the call that was requested first.
+    fn settle_first(&mut self) {
+        let Some(PendingCall { seq, call, .. }) = self.pending.pop_front() else { return };
+        if let Some(output) = call.output {
+            self.results.push(output);
+        }
+        for (run, at) in self.cycles.iter_mut().zip(0..) {
+            let earlier = self.recent.get(at).map(|(_, earlier)| earlier);
+            let equal = earlier.filter(|earlier| earlier.digest == call.digest);
+            let results = equal.map(|earlier| (earlier.output, call.output));
+            let is_same =
+                matches!(results, Some((Some(one), Some(other))) if one.digest == other.digest);
+            run.calls = if equal.is_some() { run.calls.saturating_add(1) } else { 0 };
+            run.results = if is_same { run.results.saturating_add(1) } else { 0 };
+        }
+        self.recent.truncate(MAX_RECENT - 1);
+        self.recent.push_front((seq, call));
     }
 
     fn settle_all(&mut self) {
-        while !self.waiting.is_empty() {
+        while !self.pending.is_empty() {
             self.settle_first();
         }
     }
 
-    /// Counts the call that has waited for longest.
-    fn settle_first(&mut self) {
-        let Some(Waiting { seq, call, .. }) = self.waiting.pop_front() else { return };
-        if self.recent.len() == MAX_RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(LoopCall {
-            seq,
-            tool: call.tool.clone(),
-            call: hex(&call.digest),
-            output: call.output.as_ref().map(|output| hex(output.digest())),
-        });
-        if let Some(output) = &call.output {
-            self.results.push(output);
-        }
-        self.runs.push(call);
+    /// A copy in which the calls without results count too.
+    fn settled(&self) -> Self {
+        let mut settled = self.clone();
+        settled.settle_all();
+        settled
     }
 
-    /// The loop in force: the one that was noted, else what repeats now.
+    /// Returns the loop in force: the noted one, else what repeats now.
     pub(crate) fn found(&self, config: &LoopDetectionConfig) -> Option<LoopPattern> {
         if !config.enabled {
             return None;
         }
-        if self.detected.is_some() {
-            return self.detected.clone();
-        }
-        if self.waiting.is_empty() {
-            return self.repeats(config);
-        }
-        // What was only asked for counts too, without giving up on its results.
-        let mut ahead = self.clone();
-        ahead.settle_all();
-        ahead.repeats(config)
+        self.noted.clone().or_else(|| self.settled().repetition(config))
     }
 
-    fn repeats(&self, config: &LoopDetectionConfig) -> Option<LoopPattern> {
+    fn repetition(&self, config: &LoopDetectionConfig) -> Option<LoopPattern> {
         let threshold = config.repeat_threshold;
-        let output = |alike: &Alike, tools: Vec<String>| {
-            let pattern = LoopPattern { kind: LoopKind::Output, tools, count: alike.count };
-            alike.found(threshold).then_some(pattern)
+        let of_outputs = |run: &OutputRun, tools: Vec<String>| {
+            let count = run.count;
+            run.is_loop(threshold).then_some(LoopPattern { kind: LoopKind::Output, tools, count })
         };
-        let newest_tool = self.recent.back().map(|call| call.tool.clone());
-        self.runs
-            .found(threshold)
-            .or_else(|| output(&self.results, newest_tool.into_iter().collect()))
-            .or_else(|| output(&self.answers, Vec::new()))
+        let newest_tool = self.recent.front().map(|(_, call)| call.tool.clone());
+        self.repeated_calls(threshold)
+            .or_else(|| of_outputs(&self.results, newest_tool.into_iter().collect()))
+            .or_else(|| of_outputs(&self.answers, Vec::new()))
             .or_else(|| (self.turns > config.max_turns).then(|| self.too_many_turns()))
     }
 
-    /// The loop that there would be if the model was called now, too.
+    /// Returns the call or the cycle that repeats `threshold` times.
+    ///
+    /// A cycle whose results were equal each time is found one round earlier, but not before the second: `A-B-A-B`
+    /// without any news is a loop, while a build and a test in turn with changing results are work.
+    fn repeated_calls(&self, threshold: u32) -> Option<LoopPattern> {
+        let rounds = threshold.saturating_sub(1).max(1);
+        let rounds_of_equal_results = threshold.saturating_sub(2).max(1);
+        let (at, run) = self.cycles.iter().enumerate().find(|(at, run)| {
+            let reaches = |n: u32, rounds: u32| n / (*at as u32 + 1) >= rounds;
+            match at {
+                0 => run.calls.saturating_add(1) >= threshold,
+                _ => reaches(run.calls, rounds) || reaches(run.results, rounds_of_equal_results),
+            }
+        })?;
+        let kind = if at == 0 { LoopKind::Call } else { LoopKind::Cycle };
+        let tools = self.recent.iter().take(at + 1).rev().map(|(_, call)| call.tool.clone());
+        Some(LoopPattern { kind, tools: tools.collect(), count: run.calls / (at as u32 + 1) + 1 })
+    }
+
+    /// Returns the loop that one more model call would make, or the one in force.
     pub(crate) fn found_before_call(&self, config: &LoopDetectionConfig) -> Option<LoopPattern> {
-        let spent = config.enabled && self.turns >= config.max_turns;
-        self.found(config).or_else(|| spent.then(|| self.too_many_turns()))
+        let is_spent = config.enabled && self.turns >= config.max_turns;
+        self.found(config).or_else(|| is_spent.then(|| self.too_many_turns()))
     }
 
     fn too_many_turns(&self) -> LoopPattern {
@@ -194,31 +296,27 @@ impl Detector {
 
     /// Notes a loop before its record is written.
     pub(crate) fn note(&mut self, pattern: LoopPattern) {
-        self.detected = Some(pattern);
+        self.noted = Some(pattern);
     }
 
-    /// Whether a loop was noted.
     pub(crate) const fn is_noted(&self) -> bool {
-        self.detected.is_some()
+        self.noted.is_some()
     }
 
-    /// Calls of the model since the user last said something.
+    /// The number of model calls since the last user message.
     pub(crate) const fn turns(&self) -> u32 {
         self.turns
     }
 
-    /// The newest calls, oldest first.
+    /// Returns the newest calls, oldest first.
     pub(crate) fn recent(&self) -> Vec<LoopCall> {
-        let mut all = self.clone();
-        all.settle_all();
-        all.recent.into()
+        let short = |digest: Digest| format!("{:016x}", digest >> 64);
+        let calls = self.settled().recent.into_iter().rev().map(|(seq, call)| LoopCall {
+            seq,
+            tool: call.tool,
+            call: short(call.digest),
+            output: call.output.map(|output| short(output.digest)),
+        });
+        calls.collect()
     }
-}
-
-/// The first half of a digest: enough to be compared by eye.
-fn hex(digest: &Digest) -> String {
-    digest[..8].iter().fold(String::with_capacity(16), |mut out, byte| {
-        let _infallible = write!(out, "{byte:02x}");
-        out
-    })
 }

@@ -13,7 +13,7 @@ use super::model_call::ModelCall;
 use super::turn::{Turn, as_ms};
 use crate::app::error::{AppError, ChatError};
 use crate::app::models::learning;
-use crate::context::reliability::{Evidence, judge};
+use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::model::{ChatEnd, ModelInfo, PromptCount};
 
 /// A model that took this long to load was just loaded, and the server may have given it another window.
@@ -120,7 +120,7 @@ fn usage(
     effective: Option<u32>,
     compression_count: u64,
 ) -> ChatUsage {
-    let evidence = Evidence {
+    let evidence = ReliabilityEvidence {
         parameters: info.parameter_count,
         n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
         count_kind: call.built.count_kind,
@@ -131,7 +131,7 @@ fn usage(
         cached_tokens: end.cached_tokens,
         answer_tokens: end.answer_tokens,
         compression_count,
-        reliability: (compression_count > 0).then(|| judge(&evidence)),
+        reliability: (compression_count > 0).then(|| assess_reliability(&evidence)),
         context_tokens: call.built.tokens_used,
         prompt_limit: call.built.token_budget,
         count_kind: Some(call.built.count_kind),

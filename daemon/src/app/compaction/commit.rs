@@ -14,8 +14,7 @@ use super::survey::{CompactionRequest, ContextBefore, Survey, survey};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark};
 use crate::app::error::{AppError, CompactError};
-use crate::context::compact::gather::to_keep;
-use crate::context::compact::retention::measure;
+use crate::context::compact::{measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
 use crate::session::NewRecord;
 
@@ -163,9 +162,9 @@ fn plan(
         return Err(no_gain(built.result.tokens_used).into());
     }
     let files = head.checkpoints.iter().flat_map(|one| one.files_modified.iter().cloned());
-    let kept = to_keep(&input, &contents, files.collect(), head.identifiers.clone())
+    let kept = retention_targets(&input, &contents, files.collect(), head.identifiers.clone())
         .map_err(context::ContextError::from)?;
-    let retention = measure(&kept, &built.result.messages);
+    let retention = measure_retention(&kept, &built.result.messages);
     Ok((built, retention))
 }
 

@@ -9,7 +9,7 @@ use crate::app::cache::ContextFill;
 use crate::app::core::Core;
 use crate::app::error::CompactError;
 use crate::app::running::CompactionTrigger;
-use crate::context::compact::checkpoint::tier;
+use crate::context::compact::tier;
 
 /// The share of the prompt limit at which `before-overflow` is published.
 const BEFORE_OVERFLOW: f64 = 0.95;

@@ -19,7 +19,7 @@ use crate::app::context::inspect;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError};
 use crate::app::running::CompactionTrigger;
-use crate::context::compact::checkpoint::tier;
+use crate::context::compact::tier;
 use crate::model::Priority;
 
 /// The longest instructions in characters; every request for a summary repeats them.

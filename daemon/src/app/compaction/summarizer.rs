@@ -15,10 +15,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::app::core::Core;
 use crate::app::error::CompactError;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
-use crate::context::compact::prompt::{Ask, Wish, messages};
-use crate::context::compact::sections::Summary;
-use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected, begun, completed, verify};
+use crate::context::compact::{
+    RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
+    complete_summary, partial_summary, summary_messages, verify_summary,
+};
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, ThinkMode, Ticket,
     clamp_window,
@@ -106,11 +106,11 @@ impl<'a> Summarizer<'a> {
         &self.counter
     }
 
-    /// Returns the largest target up to `wish.target` that leaves room for records, and that room in tokens.
-    pub(super) fn room(&self, wish: &Wish<'_>) -> Result<(u64, u64), CompactError> {
-        let mut target = wish.target;
+    /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
+    pub(super) fn room(&self, options: &SummaryOptions<'_>) -> Result<(u64, u64), CompactError> {
+        let mut target = options.target;
         loop {
-            match self.room_for(&Wish { target, ..*wish }) {
+            match self.room_for(&SummaryOptions { target, ..*options }) {
                 Ok(room) => return Ok((target, room)),
                 Err(error) if target < MIN_TARGET => return Err(error),
                 Err(_) => target -= target / 4,
@@ -119,12 +119,14 @@ impl<'a> Summarizer<'a> {
     }
 
     /// Returns the room for records in one request, in tokens.
-    fn room_for(&self, wish: &Wish<'_>) -> Result<u64, CompactError> {
-        let empty = Piece { from: Seq(0), to: Seq(0), text: String::new() };
-        let around = self.counter.count_prompt(&messages(Ask::First(&empty), wish), &[]);
+    fn room_for(&self, options: &SummaryOptions<'_>) -> Result<u64, CompactError> {
+        let empty = TranscriptPiece { from: Seq(0), to: Seq(0), text: String::new() };
+        let around = self
+            .counter
+            .count_prompt(&summary_messages(SummaryRequest::First(&empty), options), &[]);
         let window = u64::from(self.num_ctx.saturating_sub(1));
         // The prompt holds the summary so far, the answer the next one; a retry adds a reason.
-        let taken = around + wish.target + u64::from(self.num_predict(wish.target)) + 64;
+        let taken = around + options.target + u64::from(self.num_predict(options.target)) + 64;
         let room = window.saturating_sub(window / self.margin()).saturating_sub(taken);
         if room < MIN_ROOM {
             return Err(CompactError::NoRoom { model: self.model.clone(), window: self.num_ctx });
@@ -136,31 +138,35 @@ impl<'a> Summarizer<'a> {
     /// answer ran out of it.
     pub(super) async fn ask(
         &self,
-        ask: Ask<'_>,
-        wish: Wish<'_>,
-        limits: Limits,
+        request: SummaryRequest<'_>,
+        options: SummaryOptions<'_>,
+        limits: SummaryLimits,
     ) -> Result<SummaryAnswer, CompactError> {
-        let mut rejected: Option<Rejected> = None;
+        let mut rejected: Option<RejectedSummary> = None;
         let mut beginning = None;
         for _ in 0..2 {
             let reason = rejected.as_ref().map(ToString::to_string);
             // A model that thinks whatever it is told needs room for that; one that says too much is told less.
             let (share, times) = match rejected {
-                Some(Rejected::Empty) => (1, 4),
-                Some(Rejected::BrokeOff { .. }) => (2, 2),
+                Some(RejectedSummary::Empty) => (1, 4),
+                Some(RejectedSummary::BrokeOff { .. }) => (2, 2),
                 _ => (1, 1),
             };
-            let predict = self.num_predict(wish.target) * times;
-            let told = Wish { rejected: reason.as_deref(), target: wish.target / share, ..wish };
-            let (answer, is_cut) = self.answer(messages(ask, &told), predict).await?;
-            match verify(&answer, is_cut, &self.counter, limits) {
-                Ok(_) if is_cut && let Some(begun) = begun(&answer) => {
+            let predict = self.num_predict(options.target) * times;
+            let retry = SummaryOptions {
+                rejected: reason.as_deref(),
+                target: options.target / share,
+                ..options
+            };
+            let (answer, is_cut) = self.answer(summary_messages(request, &retry), predict).await?;
+            match verify_summary(&answer, is_cut, &self.counter, limits) {
+                Ok(_) if is_cut && let Some(begun) = partial_summary(&answer) => {
                     return Ok(SummaryAnswer::Beginning(begun));
                 }
                 Ok(summary) => return Ok(SummaryAnswer::Whole(summary)),
                 Err(reason) => {
-                    if let Rejected::BrokeOff { .. } = reason {
-                        beginning = begun(&answer).or(beginning);
+                    if let RejectedSummary::BrokeOff { .. } = reason {
+                        beginning = partial_summary(&answer).or(beginning);
                     }
                     tracing::info!(model = self.model, "a summary was rejected: {reason}");
                     rejected = Some(reason);
@@ -170,7 +176,7 @@ impl<'a> Summarizer<'a> {
         if let Some(beginning) = beginning {
             return Ok(SummaryAnswer::Beginning(beginning));
         }
-        Err(self.rejected(rejected.unwrap_or(Rejected::Empty)))
+        Err(self.rejected(rejected.unwrap_or(RejectedSummary::Empty)))
     }
 
     /// Completes a summary that broke off with the missing sections of others.
@@ -178,13 +184,14 @@ impl<'a> Summarizer<'a> {
         &self,
         begun: &Summary,
         others: &[&Summary],
-        limits: Limits,
+        limits: SummaryLimits,
     ) -> Result<Summary, CompactError> {
-        completed(begun, others, &self.counter, limits).map_err(|reason| self.rejected(reason))
+        complete_summary(begun, others, &self.counter, limits)
+            .map_err(|reason| self.rejected(reason))
     }
 
     /// Returns the error for a rejected summary of this model.
-    pub(super) fn rejected(&self, reason: Rejected) -> CompactError {
+    pub(super) fn rejected(&self, reason: RejectedSummary) -> CompactError {
         CompactError::Rejected { model: self.model.clone(), reason }
     }
 

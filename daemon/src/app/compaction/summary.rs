@@ -16,13 +16,11 @@ use crate::app::context::inputs::RecordContents;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError};
 use crate::app::models::model_or_default;
-use crate::context::compact::checkpoint::{Bounds, RECENT, tier};
-use crate::context::compact::gather::{Gathered, extracted, gather};
-use crate::context::compact::prompt::{Ask, Wish};
-use crate::context::compact::renew::{Fresh, Making, oldest_two, renew, updated};
-use crate::context::compact::sections::Summary;
-use crate::context::compact::transcript::Piece;
-use crate::context::compact::verify::{Limits, Rejected};
+use crate::context::compact::{
+    CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary, RenewOptions,
+    Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece, checkpoint_to_update,
+    checkpoints_to_merge, extract_records, read_range, renew, tier,
+};
 use crate::context::{ContextError, CutPlan};
 use crate::goal::block::goal_prompt;
 use crate::model::ModelError;
@@ -76,16 +74,17 @@ impl<'a> SummaryRange<'a> {
         let model = Self::summarizing_model(core, survey)?;
         let summarizer = Summarizer::new(core, &model, place, inputs.context_size).await?;
         let limit = tier(inputs.context_size).limit;
-        let last = updated(&inputs.checkpoints, limit);
-        let target = self.bounds().target(RECENT).min(cut.target_tokens);
+        let last = checkpoint_to_update(&inputs.checkpoints, limit);
+        let target = self.bounds().target(RECENT_LEVEL).min(cut.target_tokens);
         let goal = goal_prompt(inputs.goals());
         let instructions = request.instructions.as_deref();
-        let wish = Wish { target, goal: goal.as_deref(), instructions, rejected: None };
-        let (target, mut room) = summarizer.room(&wish)?;
+        let options =
+            SummaryOptions { target, goal: goal.as_deref(), instructions, rejected: None };
+        let (target, mut room) = summarizer.room(&options)?;
         self.mark().await?;
-        let wish = Wish { target, ..wish };
+        let options = SummaryOptions { target, ..options };
         let replaced = cut.tokens + last.map_or(0, |last| last.current_tokens);
-        let limits = Limits { replaced, target };
+        let limits = SummaryLimits { replaced, target };
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
         let (summary, gathered) = loop {
             let gathered = self.gather(summarizer.counter().clone(), room).await?;
@@ -95,7 +94,7 @@ impl<'a> SummaryRange<'a> {
                 Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            match self.summarized(&summarizer, before, pieces, (wish, limits)).await {
+            match self.summarized(&summarizer, before, pieces, (options, limits)).await {
                 Ok(summary) => break (summary, gathered),
                 // The count was wrong, by far if it was an estimate.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
@@ -106,7 +105,7 @@ impl<'a> SummaryRange<'a> {
                 Err(error) => return Err(error),
             }
         };
-        let merged = self.merged(&summarizer, limit, wish).await;
+        let merged = self.merged(&summarizer, limit, options).await;
         let model = Some(summarizer.model().to_owned());
         Ok(self.new_head(&summary, gathered, merged.as_ref(), model))
     }
@@ -116,8 +115,8 @@ impl<'a> SummaryRange<'a> {
         &self,
         summarizer: &Summarizer<'_>,
         before: Option<Summary>,
-        pieces: &[Piece],
-        (wish, limits): (Wish<'_>, Limits),
+        pieces: &[TranscriptPiece],
+        (options, limits): (SummaryOptions<'_>, SummaryLimits),
     ) -> Result<Summary, AppError> {
         let id = self.survey.inputs.id;
         let mut summary = before;
@@ -127,20 +126,21 @@ impl<'a> SummaryRange<'a> {
                 "from": piece.from, "to": piece.to,
             });
             events::step(self.core, id, step);
-            let ask = match &summary {
-                None => Ask::First(piece),
-                Some(summary) => Ask::Update(summary, piece),
+            let request = match &summary {
+                None => SummaryRequest::First(piece),
+                Some(summary) => SummaryRequest::Update(summary, piece),
             };
-            let next = match summarizer.ask(ask, wish, limits).await? {
+            let next = match summarizer.ask(request, options, limits).await? {
                 SummaryAnswer::Whole(next) => next,
                 SummaryAnswer::Beginning(begun) => {
-                    let lines = self.extracted(piece.from..=piece.to, summary, wish.target).await?;
+                    let lines =
+                        self.extracted(piece.from..=piece.to, summary, options.target).await?;
                     summarizer.completed(&begun, &[&lines], limits)?
                 }
             };
             summary = Some(next);
         }
-        Ok(summary.ok_or_else(|| summarizer.rejected(Rejected::Empty))?)
+        Ok(summary.ok_or_else(|| summarizer.rejected(RejectedSummary::Empty))?)
     }
 
     /// Summarizes the range by lines extracted from the records.
@@ -148,7 +148,7 @@ impl<'a> SummaryRange<'a> {
         self.mark().await?;
         let counter = self.survey.inputs.counter.clone();
         let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
-        let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
+        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
         let summary = std::mem::take(&mut gathered.extractor).finish(None, &counter, target);
         Ok(self.new_head(&summary, gathered, None, None))
     }
@@ -158,9 +158,9 @@ impl<'a> SummaryRange<'a> {
         let counter = self.survey.inputs.counter.clone();
         let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
         let inputs = &self.survey.inputs;
-        let last = updated(&inputs.checkpoints, tier(inputs.context_size).limit);
+        let last = checkpoint_to_update(&inputs.checkpoints, tier(inputs.context_size).limit);
         let before = last.map(|last| Summary::parse(&last.summary));
-        let target = self.bounds().target(RECENT).min(self.cut.target_tokens);
+        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
         let extractor = std::mem::take(&mut gathered.extractor);
         let summary = extractor.finish(before.as_ref(), &counter, target);
         let model = Self::summarizing_model(self.core, self.survey).ok();
@@ -172,16 +172,16 @@ impl<'a> SummaryRange<'a> {
         &self,
         summarizer: &Summarizer<'_>,
         limit: usize,
-        wish: Wish<'_>,
+        options: SummaryOptions<'_>,
     ) -> Option<Summary> {
-        let (older, newer) = oldest_two(&self.survey.inputs.checkpoints, limit)?;
+        let (older, newer) = checkpoints_to_merge(&self.survey.inputs.checkpoints, limit)?;
         events::step(self.core, self.survey.inputs.id, json!({ "step": "merging" }));
         let replaced = older.current_tokens + newer.current_tokens;
         let target = self.bounds().target(0).min(replaced.saturating_sub(1));
         let (older, newer) = (Summary::parse(&older.summary), Summary::parse(&newer.summary));
-        let wish = Wish { target, ..wish };
-        let limits = Limits { replaced, target };
-        let answer = summarizer.ask(Ask::Merge(&older, &newer), wish, limits).await;
+        let options = SummaryOptions { target, ..options };
+        let limits = SummaryLimits { replaced, target };
+        let answer = summarizer.ask(SummaryRequest::Merge(&older, &newer), options, limits).await;
         let merged = answer.and_then(|answer| match answer {
             SummaryAnswer::Whole(merged) => Ok(merged),
             SummaryAnswer::Beginning(begun) => {
@@ -193,11 +193,11 @@ impl<'a> SummaryRange<'a> {
             .ok()
     }
 
-    async fn gather(&self, counter: Counter, room: u64) -> Result<Gathered, AppError> {
+    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents, AppError> {
         let (id, records) = (self.survey.inputs.id, self.cut.records.clone());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
-            Ok(gather(&contents, &records, &counter, room).map_err(ContextError::from)?)
+            Ok(read_range(&contents, &records, &counter, room).map_err(ContextError::from)?)
         })
         .await
     }
@@ -214,7 +214,7 @@ impl<'a> SummaryRange<'a> {
         let counter = self.survey.inputs.counter.clone();
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
-            let extractor = extracted(&contents, &records).map_err(ContextError::from)?;
+            let extractor = extract_records(&contents, &records).map_err(ContextError::from)?;
             Ok(extractor.finish(before.as_ref(), &counter, target))
         })
         .await
@@ -223,15 +223,15 @@ impl<'a> SummaryRange<'a> {
     fn new_head(
         &self,
         summary: &Summary,
-        gathered: Gathered,
+        gathered: RangeContents,
         merged: Option<&Summary>,
         model: Option<String>,
     ) -> NewHead {
         let Self { core, survey, cut, .. } = self;
         let inputs = &survey.inputs;
         let provisional = model.is_none();
-        let fresh = Fresh { cut, summary, provisional, files: &gathered.files, merged };
-        let making = Making {
+        let fresh = NewSummary { cut, summary, provisional, files: &gathered.files, merged };
+        let making = RenewOptions {
             next_id: &|| CheckpointId::from_uuid(core.clock.uuid()),
             at: core.clock.now(),
             counter: &inputs.counter,
@@ -254,8 +254,8 @@ impl<'a> SummaryRange<'a> {
         }
     }
 
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> CheckpointBounds {
         let summary_max = u64::from(self.core.config().compression.summary_max_tokens);
-        Bounds { prompt_limit: self.survey.before.prompt_limit, summary_max }
+        CheckpointBounds { prompt_limit: self.survey.before.prompt_limit, summary_max }
     }
 }

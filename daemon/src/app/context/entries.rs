@@ -14,7 +14,7 @@ use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
 use crate::app::error::AppError;
 use crate::context::ContextError;
-use crate::goal::block::Block;
+use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
 use crate::session::{NewRecord, OpenSession};
 
@@ -105,10 +105,10 @@ pub(super) fn entries_block(
     entries: &[ContextEntry],
     count: &dyn Fn(&str) -> u64,
     max_tokens: u64,
-) -> Option<Block> {
+) -> Option<BoundedText> {
     let whole = render_entries(entries);
     if whole.is_empty() || count(&whole) <= max_tokens {
-        return (!whole.is_empty()).then_some(Block { text: whole, omitted: 0 });
+        return (!whole.is_empty()).then_some(BoundedText { text: whole, omitted: 0 });
     }
     let more = |omitted: usize| format!("+{omitted} more (context.listEntries)");
     let mut kept = Vec::new();
@@ -125,7 +125,7 @@ pub(super) fn entries_block(
         let omitted = entries.len() - kept.len();
         let text = [kept.as_slice(), &[more(omitted)]].concat().join("\n");
         if count(&text) <= max_tokens {
-            return Some(Block { text, omitted });
+            return Some(BoundedText { text, omitted });
         }
         // The parts may count a little less than the whole.
         kept.pop()?;

@@ -59,7 +59,7 @@ pub(crate) async fn update(
     }
     let description = description.map(|text| checked_text("description", &text)).transpose()?;
     change(&core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::Update { goal, description: description.clone(), priority, status }])
     })
     .await
@@ -75,7 +75,7 @@ pub(crate) async fn add_checkpoint(
     let description = checked_text("description", &description)?;
     let id = GoalCheckpointId::from_uuid(core.clock.uuid());
     change(&core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::AddCheckpoint { goal, id, description: description.clone(), status }])
     })
     .await
@@ -100,7 +100,7 @@ pub(crate) async fn update_checkpoint(
     }
     let description = description.map(|text| checked_text("description", &text)).transpose()?;
     change(&core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::UpdateCheckpoint { goal, id, description: description.clone(), status }])
     })
     .await
@@ -119,7 +119,7 @@ pub(crate) async fn add_decision(
     let kind = kind.map(|kind| checked_text("kind", &kind)).transpose()?;
     let id = DecisionId::from_uuid(core.clock.uuid());
     change(&core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         let (kind, description) = (kind.clone(), description.clone());
         Ok(vec![GoalStep::AddDecision { goal, id, kind, description, locked, supersedes }])
     })
@@ -134,7 +134,7 @@ pub(crate) async fn lock_decision(
     let key = take_key::<method::GoalLockDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalLockDecisionParams { session_id, goal_id, decision_id: id, .. } = params;
     change(&core, session_id, key, move |state| {
-        Ok(vec![GoalStep::LockDecision { goal: state.meant(goal_id)?.id, id }])
+        Ok(vec![GoalStep::LockDecision { goal: state.named_or_active(goal_id)?.id, id }])
     })
     .await
 }
@@ -149,7 +149,7 @@ pub(crate) async fn add_artifact(
     let path = checked_text("path", &path)?;
     let kind = kind.map(|kind| checked_text("type", &kind)).transpose()?;
     change(&core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::AddArtifact { goal, kind: kind.clone(), path: path.clone(), did }])
     })
     .await
@@ -164,7 +164,7 @@ pub(crate) async fn set_next_steps(
     let g::GoalSetNextStepsParams { session_id, goal_id, next_steps, .. } = params;
     let next_steps = checked_texts("nextSteps", next_steps)?;
     change(&core, session_id, key, move |state| {
-        let goal = state.meant(goal_id)?.id;
+        let goal = state.named_or_active(goal_id)?.id;
         Ok(vec![GoalStep::SetNextSteps { goal, next_steps: next_steps.clone() }])
     })
     .await
@@ -290,7 +290,7 @@ async fn change(
     let (goal, checkpoint_id, decision_id) = subject(&change);
     let goal = match goal {
         Some(goal) => state.goal(goal)?.clone(),
-        None => state.meant(None)?.clone(),
+        None => state.named_or_active(None)?.clone(),
     };
     Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
 }

@@ -137,7 +137,7 @@ impl Inputs {
             mode_text: self.mode_text.as_deref(),
             additions: &self.additions.text,
             entries: &self.additions.entries,
-            told_entries: &self.sent.entries,
+            sent_entries: &self.sent.entries,
             decisions: &self.locked_decisions,
             pins: &self.folds.pins,
             project_path: self.settings.project_path.as_deref(),

@@ -14,8 +14,8 @@ use super::inputs::{self, BuildLeaf, Inputs};
 use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
 use crate::app::error::AppError;
-use crate::context::reliability::{Evidence, judge};
-use crate::context::{Built, Piece, What, trigger};
+use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
+use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
@@ -45,7 +45,7 @@ pub(crate) async fn reliability(
 ) -> Reliability {
     let info = async { core.models.info(model?).await.ok() };
     let info = tokio::time::timeout(MODEL_INFO_WAIT, info).await.ok().flatten();
-    judge(&Evidence {
+    assess_reliability(&ReliabilityEvidence {
         parameters: info.and_then(|info| info.parameter_count),
         n_compactions: u32::try_from(n_compactions).unwrap_or(u32::MAX),
         count_kind,
@@ -148,7 +148,7 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
         items.push(ContextItem { tokens: budget.tool_definition_tokens, ..item("tools", "whole") });
     }
     let mut rest: Vec<ContextItem> =
-        built.pieces.iter().map(|piece| shown_item(inputs, piece, before)).collect();
+        built.items.iter().map(|piece| shown_item(inputs, piece, before)).collect();
     let omitted = built.result.omitted.iter();
     let (parts, whole): (Vec<&OmittedItem>, Vec<&OmittedItem>) = omitted.partition(|omitted| {
         rest.iter().any(|item| item.seq == Some(omitted.seq) && item.what == "record")
@@ -166,17 +166,17 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     items
 }
 
-fn shown_item(inputs: &Inputs, piece: &Piece, before: u32) -> ContextItem {
+fn shown_item(inputs: &Inputs, piece: &ShownItem, before: u32) -> ContextItem {
     let message = u32::try_from(piece.message).ok().map(|at| at + before);
     let common = ContextItem { tokens: piece.tokens, message, ..item("record", piece.form) };
-    match &piece.what {
-        What::Record(record) => ContextItem {
+    match &piece.source {
+        ItemSource::Record(record) => ContextItem {
             seq: Some(record.seq),
             kind: Some(record.kind),
             role: record.role,
             ..common
         },
-        What::Checkpoint(id) => {
+        ItemSource::Checkpoint(id) => {
             let checkpoint = inputs.checkpoints.iter().find(|checkpoint| checkpoint.id == *id);
             ContextItem {
                 what: "checkpoint".to_owned(),
@@ -186,7 +186,7 @@ fn shown_item(inputs: &Inputs, piece: &Piece, before: u32) -> ContextItem {
                 ..common
             }
         }
-        What::Block(topic) => ContextItem { what: topic.clone(), ..common },
+        ItemSource::Block(topic) => ContextItem { what: topic.clone(), ..common },
     }
 }
 
@@ -218,9 +218,9 @@ fn item(what: &str, form: &str) -> ContextItem {
 /// Divides the window into parts. The tokens around the texts of messages count as recent.
 fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let budget = &built.result.budget;
-    let is_user = |piece: &&Piece| matches!(&piece.what, What::Record(record) if record.role == Some(Role::User));
+    let is_user = |piece: &&ShownItem| matches!(&piece.source, ItemSource::Record(record) if record.role == Some(Role::User));
     let conversation = budget.current_conversation_tokens;
-    let user: u64 = built.pieces.iter().filter(is_user).map(|piece| piece.tokens).sum();
+    let user: u64 = built.items.iter().filter(is_user).map(|piece| piece.tokens).sum();
     let user = user.min(conversation);
     let used = built.result.tokens_used;
     let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());

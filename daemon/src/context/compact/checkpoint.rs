@@ -1,44 +1,43 @@
-//! Checkpoints over time: how large each may be, how many there are, and how old ones become smaller. No models.
+//! The sizes of checkpoints: how large each may be, how many a session keeps, and how old ones become smaller, without
+//! a model.
 //!
-//! **Invariants**: ageing and merging never raise tokens; ageing keeps the name and the sources of a checkpoint,
-//! merging keeps the names of all that went in; there is one copy of each.
+//! **Invariants**: ageing and merging never raise tokens; ageing keeps the id and the sources of a checkpoint, merging
+//! keeps the ids of all its sources; there is one copy of each checkpoint.
 
 use ollm_protocol::content::Checkpoint;
 use ollm_protocol::{CheckpointId, Timestamp};
 
 use super::fit::fit;
-use super::sections::{Section, Summary};
+use super::summary::{Section, Summary};
 use crate::context::ledger::Ledger;
 use crate::tokens::Counter;
 
 /// The level of a new checkpoint.
-pub(crate) const RECENT: u8 = 3;
-/// The level below which ageing does not go.
-const ANCIENT: u8 = 1;
-/// The level of one that was merged from others.
-pub(crate) const MERGED: u8 = 0;
-/// The part of the prompt that all of them may have together, in percent.
-const TOGETHER_PERCENT: u64 = 40;
-/// Fewer tokens do not hold a summary with its headings.
+pub(crate) const RECENT_LEVEL: u8 = 3;
+/// The lowest level that ageing reaches.
+const ANCIENT_LEVEL: u8 = 1;
+/// The level of a checkpoint that was merged from others.
+pub(super) const MERGED_LEVEL: u8 = 0;
+/// Percent of the prompt limit that all checkpoints may have together.
+const TOTAL_PERCENT: u64 = 40;
+/// Tokens of the smallest summary with its headings.
 const MIN_TARGET: u64 = 96;
-/// Most lines of what a checkpoint lists beside its summary.
+/// Maximum number of lines of each list beside a summary.
 const MAX_LISTED: usize = 32;
 
-/// A class of windows: how compaction is called there, and how many checkpoints it keeps.
+/// A class of windows: the name of compaction there, and the number of checkpoints that are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tier {
-    /// From 1, by the size of the window.
+    /// The number by window size, from 1.
     pub number: u8,
-    /// Its name.
     pub name: &'static str,
-    /// Most checkpoints.
+    /// Maximum number of checkpoints.
     pub limit: usize,
-    /// The largest window that belongs to it.
+    /// The largest window of the tier.
     up_to: u32,
 }
 
-/// Every tier, by window.
-pub(crate) const TIERS: [Tier; 5] = [
+const TIERS: [Tier; 5] = [
     Tier { number: 1, name: "rollover", limit: 1, up_to: 4096 },
     Tier { number: 2, name: "smart", limit: 1, up_to: 8192 },
     Tier { number: 3, name: "progressive", limit: 5, up_to: 16_384 },
@@ -46,74 +45,64 @@ pub(crate) const TIERS: [Tier; 5] = [
     Tier { number: 5, name: "ultra", limit: 15, up_to: u32::MAX },
 ];
 
-/// The tier of a window.
+/// Returns the tier of a window.
 pub(crate) fn tier(context_size: u32) -> Tier {
     TIERS.into_iter().find(|tier| context_size <= tier.up_to).unwrap_or(TIERS[4])
 }
 
-/// What bounds the checkpoints of a session.
+/// The bounds on the checkpoints of a session, in tokens.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct CheckpointBounds {
     /// Tokens that a prompt may have.
     pub prompt_limit: u64,
-    /// Most tokens of one summary.
+    /// Tokens that one summary may have.
     pub summary_max: u64,
 }
 
-impl Bounds {
-    /// Tokens that a checkpoint of a level should have.
+impl CheckpointBounds {
+    /// Returns the tokens that a checkpoint of a level may have.
     pub(crate) fn target(&self, level: u8) -> u64 {
         let percent = match level {
-            RECENT.. => 25,
+            RECENT_LEVEL.. => 25,
             2 => 15,
-            ANCIENT => 10,
-            MERGED => 5,
+            ANCIENT_LEVEL => 10,
+            MERGED_LEVEL => 5,
         };
         (self.prompt_limit * percent / 100).max(MIN_TARGET).min(self.summary_max.max(MIN_TARGET))
     }
 
-    /// Tokens that all checkpoints may have together.
-    pub(crate) const fn together(&self) -> u64 {
-        self.prompt_limit * TOGETHER_PERCENT / 100
+    /// Returns the tokens that all checkpoints together may have.
+    pub(super) const fn total(&self) -> u64 {
+        self.prompt_limit * TOTAL_PERCENT / 100
     }
 }
 
-/// Checkpoints after a step, and those that it changed.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Changed {
-    /// All of them, oldest first.
-    pub checkpoints: Vec<Checkpoint>,
-    /// The names of those that became older or smaller.
-    pub aged: Vec<CheckpointId>,
-}
-
-/// Makes every checkpoint a level older, because a new one comes.
-pub(crate) fn age(
-    checkpoints: &[Checkpoint],
-    bounds: &Bounds,
+/// Makes every checkpoint a level older; returns the ids of those that changed.
+pub(super) fn age(
+    checkpoints: &mut [Checkpoint],
+    bounds: &CheckpointBounds,
     counter: &Counter,
     at: Timestamp,
-) -> Changed {
-    let mut changed = Changed::default();
+) -> Vec<CheckpointId> {
+    let mut aged = Vec::new();
     for checkpoint in checkpoints {
-        let mut older = checkpoint.clone();
-        if checkpoint.level > ANCIENT {
-            older.level = checkpoint.level.min(RECENT) - 1;
+        let before = (checkpoint.level, checkpoint.current_tokens);
+        if checkpoint.level > ANCIENT_LEVEL {
+            checkpoint.level = checkpoint.level.min(RECENT_LEVEL) - 1;
         }
-        let target = bounds.target(older.level);
-        shrink(&mut older, target, counter, at);
-        if older != *checkpoint {
-            changed.aged.push(older.id);
+        let target = bounds.target(checkpoint.level);
+        shrink(checkpoint, target, counter, at);
+        if before != (checkpoint.level, checkpoint.current_tokens) {
+            aged.push(checkpoint.id);
         }
-        changed.checkpoints.push(older);
     }
-    changed
+    aged
 }
 
-/// Makes checkpoints smaller until they fit together: the oldest first, none below the smallest target.
-pub(crate) fn squeeze(
+/// Makes checkpoints smaller until they fit together, the oldest first; returns the ids of those that changed.
+pub(super) fn squeeze(
     checkpoints: &mut [Checkpoint],
-    bounds: &Bounds,
+    bounds: &CheckpointBounds,
     counter: &Counter,
     at: Timestamp,
 ) -> Vec<CheckpointId> {
@@ -121,12 +110,12 @@ pub(crate) fn squeeze(
     let sum = |all: &[Checkpoint]| all.iter().map(|one| one.current_tokens).sum::<u64>();
     for round in 1..=4 {
         for index in 0..checkpoints.len() {
-            let over = sum(checkpoints).saturating_sub(bounds.together());
+            let over = sum(checkpoints).saturating_sub(bounds.total());
             if over == 0 {
                 return squeezed;
             }
             let one = &mut checkpoints[index];
-            // Each round takes half of what is there, so that the newest is only reached in need.
+            // A round halves a checkpoint at most, so that the newest is only reached in need.
             let least = (one.current_tokens / 2).max(MIN_TARGET / round);
             let before = one.current_tokens;
             shrink(one, one.current_tokens.saturating_sub(over).max(least), counter, at);
@@ -138,31 +127,27 @@ pub(crate) fn squeeze(
     squeezed
 }
 
-/// One checkpoint in the place of two, with a summary that stands for both.
-pub(crate) fn merge(
+/// Returns one checkpoint in the place of two, with a summary that stands for both.
+pub(super) fn merge(
     (older, newer): (&Checkpoint, &Checkpoint),
     summary: &Summary,
-    bounds: &Bounds,
+    bounds: &CheckpointBounds,
     counter: &Counter,
     (id, at): (CheckpointId, Timestamp),
 ) -> Checkpoint {
     let together = older.current_tokens + newer.current_tokens;
-    let summary = fit(summary, counter, bounds.target(MERGED).min(together));
+    let summary = fit(summary, counter, bounds.target(MERGED_LEVEL).min(together));
     let text = summary.render();
     let mut sources = Vec::new();
     for one in [older, newer] {
         sources.extend(one.sources.iter().copied());
         sources.push(one.id);
     }
-    let of = |one: &Checkpoint| Ledger {
-        modified: one.files_modified.clone(),
-        read: one.files_read.clone(),
-    };
-    let mut files = of(older);
-    files.join(&of(newer));
+    let mut files = files_of(older);
+    files.join(&files_of(newer));
     Checkpoint {
         id,
-        level: MERGED,
+        level: MERGED_LEVEL,
         from: older.from,
         to: newer.to,
         current_tokens: u64::from(counter.count_text(&text)),
@@ -171,7 +156,7 @@ pub(crate) fn merge(
         compressed_at: Some(at),
         original_tokens: older.original_tokens + newer.original_tokens,
         compression_count: older.compression_count.max(newer.compression_count) + 1,
-        key_decisions: listed(&older.key_decisions, &newer.key_decisions),
+        key_decisions: joined_lists(&older.key_decisions, &newer.key_decisions),
         files_modified: files.modified,
         files_read: files.read,
         next_steps: newer.next_steps.clone(),
@@ -180,8 +165,14 @@ pub(crate) fn merge(
     }
 }
 
-/// Both summaries as one, without a model: what both say stands once, the newer one's steps replace the older's.
-pub(crate) fn joined(older: &Summary, newer: &Summary) -> Summary {
+/// Returns the files of a checkpoint.
+pub(super) fn files_of(checkpoint: &Checkpoint) -> Ledger {
+    Ledger { modified: checkpoint.files_modified.clone(), read: checkpoint.files_read.clone() }
+}
+
+/// Joins two summaries without a model: lines of both stand once, and the next steps of the newer one replace those of
+/// the older.
+pub(super) fn joined(older: &Summary, newer: &Summary) -> Summary {
     let mut joined = older.clone();
     for section in Section::ALL {
         let lines = newer.lines(section);
@@ -198,8 +189,8 @@ pub(crate) fn joined(older: &Summary, newer: &Summary) -> Summary {
     joined
 }
 
-/// Puts the summary's own lists beside it.
-pub(crate) fn listing(checkpoint: &mut Checkpoint, summary: &Summary) {
+/// Sets the lists beside a summary to its items.
+pub(super) fn set_lists(checkpoint: &mut Checkpoint, summary: &Summary) {
     let items = |section| {
         let mut items = summary.items(section);
         items.truncate(MAX_LISTED);
@@ -209,7 +200,7 @@ pub(crate) fn listing(checkpoint: &mut Checkpoint, summary: &Summary) {
     checkpoint.next_steps = items(Section::NextSteps);
 }
 
-/// Trims a summary to a target; a text without sections is left alone, it was not made here.
+/// Trims a summary to a target. A text without sections comes from another program and stays as it is.
 fn shrink(checkpoint: &mut Checkpoint, target: u64, counter: &Counter, at: Timestamp) {
     if checkpoint.current_tokens <= target {
         return;
@@ -225,11 +216,11 @@ fn shrink(checkpoint: &mut Checkpoint, target: u64, counter: &Counter, at: Times
     checkpoint.current_tokens = tokens;
     checkpoint.compressed_at = Some(at);
     checkpoint.compression_count += 1;
-    listing(checkpoint, &shorter);
+    set_lists(checkpoint, &shorter);
 }
 
-/// Two lists as one; the newest items stay when there are too many.
-fn listed(older: &[String], newer: &[String]) -> Vec<String> {
+/// Joins two lists without duplicates; drops the oldest items of a list that is too long.
+fn joined_lists(older: &[String], newer: &[String]) -> Vec<String> {
     let mut all: Vec<String> = older.iter().filter(|item| !newer.contains(item)).cloned().collect();
     all.extend(newer.iter().cloned());
     all.split_off(all.len().saturating_sub(MAX_LISTED))
@@ -277,12 +268,12 @@ mod tests {
         }
     }
 
-    fn bounds(context_size: u64, summary_max: u64) -> Bounds {
-        Bounds { prompt_limit: context_size * 85 / 100, summary_max }
+    fn bounds(context_size: u64, summary_max: u64) -> CheckpointBounds {
+        CheckpointBounds { prompt_limit: context_size * 85 / 100, summary_max }
     }
 
     #[test]
-    fn windows_have_tiers() {
+    fn windows_have_documented_tiers() {
         let check = |size, number, name, limit| {
             let tier = tier(size);
             assert_eq!((tier.number, tier.name, tier.limit), (number, name, limit), "{size}");
@@ -299,7 +290,7 @@ mod tests {
 
     #[test]
     fn targets_are_shares_of_the_prompt_and_capped() {
-        let targets = |bounds: Bounds| [3, 2, 1, 0].map(|level| bounds.target(level));
+        let targets = |bounds: CheckpointBounds| [3, 2, 1, 0].map(|level| bounds.target(level));
         assert_eq!(targets(bounds(8192, 100_000)), [1740, 1044, 696, 348]);
         assert_eq!(targets(bounds(8192, 1024)), [1024, 1024, 696, 348]);
         assert_eq!(targets(bounds(2048, 1024)), [435, 261, 174, 96]);
@@ -307,32 +298,32 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_ages_to_its_last_level_and_stays_there() {
+    fn checkpoint_ages_to_the_lowest_level_and_stays_there() {
         let bounds = bounds(8192, 2048);
         let mut all = vec![checkpoint(1, 3, 300)];
         let mut tokens = vec![all[0].current_tokens];
         for level in [2, 1, 1] {
-            let changed = age(&all, &bounds, &Counter::ESTIMATE, at());
-            all = changed.checkpoints;
+            age(&mut all, &bounds, &Counter::ESTIMATE, at());
             assert_eq!((all[0].level, all[0].id), (level, id(1)));
             assert!(all[0].current_tokens <= bounds.target(level));
             tokens.push(all[0].current_tokens);
         }
         assert!(tokens.is_sorted_by(|before, after| before >= after), "{tokens:?}");
-        let still = age(&all, &bounds, &Counter::ESTIMATE, Timestamp::from_unix_ms(9));
-        assert_eq!((still.checkpoints, still.aged), (all, Vec::new()));
+        let mut still = all.clone();
+        let aged = age(&mut still, &bounds, &Counter::ESTIMATE, Timestamp::from_unix_ms(9));
+        assert_eq!((still, aged), (all, Vec::new()));
     }
 
     #[test]
-    fn merging_keeps_all_names_and_both_ends() {
+    fn merging_keeps_all_ids_and_both_ends() {
         let bounds = bounds(16_384, 1024);
         let counter = Counter::ESTIMATE;
         let (one, two, three) = (checkpoint(1, 1, 30), checkpoint(2, 1, 30), checkpoint(3, 2, 3));
         let both = joined(&Summary::parse(&one.summary), &Summary::parse(&two.summary));
         let first = merge((&one, &two), &both, &bounds, &counter, (id(10), at()));
-        assert_eq!((first.level, first.from.0, first.to.0), (MERGED, 10, 29));
+        assert_eq!((first.level, first.from.0, first.to.0), (MERGED_LEVEL, 10, 29));
         assert_eq!(first.sources, [id(1), id(2)]);
-        assert!(first.current_tokens <= bounds.target(MERGED));
+        assert!(first.current_tokens <= bounds.target(MERGED_LEVEL));
         assert!(first.summary.contains("decision 1") && first.summary.contains("decision 2"));
         let both = joined(&Summary::parse(&first.summary), &Summary::parse(&three.summary));
         let second = merge((&first, &three), &both, &bounds, &counter, (id(11), at()));
@@ -343,7 +334,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ageing_and_squeezing_never_grow_and_lose_no_name(
+        fn ageing_and_squeezing_never_grow_and_keep_ids_and_ranges(
             sizes in proptest::collection::vec((0..=3_u8, 0..200_usize), 0..16), window in 11..=17_u32,
         ) {
             let bounds = bounds(1 << window, 1024);
@@ -353,7 +344,8 @@ mod tests {
                 .enumerate()
                 .map(|(at, (level, lines))| checkpoint(at as u128, *level, *lines))
                 .collect();
-            let mut after = age(&before, &bounds, &counter, at()).checkpoints;
+            let mut after = before.clone();
+            age(&mut after, &bounds, &counter, at());
             squeeze(&mut after, &bounds, &counter, at());
             prop_assert_eq!(before.len(), after.len());
             for (old, new) in before.iter().zip(&after) {
@@ -362,9 +354,10 @@ mod tests {
                 prop_assert_eq!(new.current_tokens, u64::from(counter.count_text(&new.summary)));
             }
             let sum: u64 = after.iter().map(|one| one.current_tokens).sum();
-            prop_assert!(sum <= bounds.together().max(after.len() as u64 * MIN_TARGET));
-            let again = age(&after, &bounds, &counter, at()).checkpoints;
-            prop_assert_eq!(age(&after, &bounds, &counter, at()).checkpoints, again);
+            prop_assert!(sum <= bounds.total().max(after.len() as u64 * MIN_TARGET));
+            let mut again = [after.clone(), after];
+            again.iter_mut().for_each(|all| drop(age(all, &bounds, &counter, at())));
+            prop_assert_eq!(&again[0], &again[1]);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A summary without a model: lines taken from the records by plain rules, in the sections of every summary.
+//! A summary without a model: lines of the records, selected by word lists, in the sections of every summary.
 //!
-//! It is worse than what a model writes, and is made only where no model answers and the context would not fit. The
-//! same records give the same summary; memory is bounded whatever they hold.
+//! Such a summary is worse than a model's, and is made only if no model answers and the context would not fit. Equal
+//! records give equal summaries. The extractor's memory is bounded.
 
 use std::collections::VecDeque;
 
@@ -9,22 +9,22 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
 use super::fit::fit;
-use super::sections::{Section, Summary, bare};
-use super::transcript::cut;
+use super::summary::{Section, Summary, without_bullet};
+use super::transcript::cut_middle;
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
 const LINE: (usize, usize) = (200, 40);
 /// Characters kept of the original request.
 const REQUEST: (usize, usize) = (500, 100);
-/// Most lines of each kind; more do not fit into any target.
+/// Maximum number of lines of each kind; more do not fit into any target.
 const MAX_LINES: usize = 48;
-/// Longest line that is looked at; longer ones are data.
-const MAX_LOOKED_AT: usize = 1000;
-/// Lines of a text that are looked at.
+/// Bytes of the longest line that is searched; longer lines are data.
+const MAX_LINE_BYTES: usize = 1000;
+/// Lines of a text that are searched.
 const MAX_TEXT_LINES: usize = 2000;
 
-/// What users say when they demand or forbid something.
+/// Words with which users demand or forbid something.
 const DEMANDS: &[&str] = &[
     "must ",
     "must not",
@@ -40,7 +40,7 @@ const DEMANDS: &[&str] = &[
     "please keep",
     "important:",
 ];
-/// What is said when something is decided.
+/// Words with which a decision is made.
 const DECISIONS: &[&str] = &[
     "[decision]",
     "decision:",
@@ -56,10 +56,10 @@ const DECISIONS: &[&str] = &[
     "settled on",
     "agreed to",
 ];
-/// What is said of what comes next.
+/// Words that announce the next steps.
 const NEXT: &[&str] =
     &["[next]", "next:", "next step", "next,", "todo", "to do:", "remaining:", "still need"];
-/// How outputs tell that something went wrong.
+/// Words with which outputs report errors.
 const ERRORS: &[&str] = &[
     "error:",
     "error[",
@@ -76,25 +76,25 @@ const ERRORS: &[&str] = &[
     "not found",
 ];
 
-/// Reads records in order and keeps what the summary may need.
+/// The lines of records that a summary may need.
 #[derive(Debug, Default)]
 pub(crate) struct Extractor {
     request: Option<String>,
-    users: Lines,
-    demands: Lines,
-    said: Lines,
-    decisions: Lines,
-    next: Lines,
-    errors: Lines,
+    user_messages: NewestLines,
+    demands: NewestLines,
+    answers: NewestLines,
+    decisions: NewestLines,
+    next: NewestLines,
+    errors: NewestLines,
 }
 
-/// The newest lines of a kind, each once.
+/// The newest distinct lines of a kind.
 #[derive(Debug, Default)]
-struct Lines(VecDeque<String>);
+struct NewestLines(VecDeque<String>);
 
-impl Lines {
+impl NewestLines {
     fn push(&mut self, line: &str) {
-        let line = cut(bare(line), LINE);
+        let line = cut_middle(without_bullet(line), LINE);
         if line.is_empty() {
             return;
         }
@@ -107,24 +107,24 @@ impl Lines {
 }
 
 impl Extractor {
-    /// Takes the next record.
-    pub(crate) fn see(&mut self, seq: Seq, body: &RecordBody) {
+    /// Takes the lines of the next record.
+    pub(super) fn add(&mut self, seq: Seq, body: &RecordBody) {
         match body {
             RecordBody::Message(message) => self.message(seq, message),
             RecordBody::ToolCall(call) => {
                 if let Some(error) = call.result.error.as_deref() {
                     self.errors.push(&format!("{}: {}", call.name, first_line(error)));
                 }
-                self.look(&call.result.llm_content, true);
+                self.search(&call.result.llm_content, true);
             }
             RecordBody::Compaction(compaction) => {
-                self.said.push(&format!("[#{seq}] {}", first_line(&compaction.summary)));
+                self.answers.push(&format!("[#{seq}] {}", first_line(&compaction.summary)));
             }
             _ => {}
         }
     }
 
-    /// The summary, which goes on from an earlier one where there is one.
+    /// Returns the summary, which extends an earlier one if there is one.
     pub(crate) fn finish(
         self,
         before: Option<&Summary>,
@@ -136,17 +136,17 @@ impl Extractor {
             let request = self.request.as_deref().unwrap_or("- not said in these records");
             summary.push(Section::Goal, &request.replace('\n', " "));
         }
-        add(&mut summary, Section::Constraints, self.demands);
-        add(&mut summary, Section::Progress, self.said);
-        add(&mut summary, Section::Decisions, self.decisions);
-        // What was to come next before has come, or is said again.
+        add_lines(&mut summary, Section::Constraints, self.demands);
+        add_lines(&mut summary, Section::Progress, self.answers);
+        add_lines(&mut summary, Section::Decisions, self.decisions);
+        // Earlier next steps are done, or named again.
         if !self.next.0.is_empty() {
             summary.lines_mut(Section::NextSteps).clear();
         }
-        add(&mut summary, Section::NextSteps, self.next);
-        add(&mut summary, Section::Critical, self.errors);
+        add_lines(&mut summary, Section::NextSteps, self.next);
+        add_lines(&mut summary, Section::Critical, self.errors);
         if summary.lines(Section::Progress).is_empty() {
-            add(&mut summary, Section::Progress, self.users);
+            add_lines(&mut summary, Section::Progress, self.user_messages);
         }
         if summary.lines(Section::Progress).is_empty() {
             summary.push(Section::Progress, "- tools were used; their results are in the log");
@@ -159,45 +159,46 @@ impl Extractor {
         match message.role {
             Role::User => {
                 if self.request.is_none() && !text.trim().is_empty() {
-                    self.request = Some(cut(text.trim(), REQUEST));
+                    self.request = Some(cut_middle(text.trim(), REQUEST));
                 }
-                self.users.push(&format!("[#{seq}] user: {}", first_line(&text)));
-                for line in looked_at(&text).filter(|line| says(line, DEMANDS)) {
+                self.user_messages.push(&format!("[#{seq}] user: {}", first_line(&text)));
+                for line in searched_lines(&text).filter(|line| has_any(line, DEMANDS)) {
                     self.demands.push(line);
                 }
-                self.look(&text, false);
+                self.search(&text, false);
             }
             Role::Assistant => {
-                let said = first_line(&text);
-                if !said.is_empty() {
-                    self.said.push(&format!("[#{seq}] {said}"));
+                let answer = first_line(&text);
+                if !answer.is_empty() {
+                    self.answers.push(&format!("[#{seq}] {answer}"));
                 }
-                self.look(&text, false);
+                self.search(&text, false);
             }
-            Role::Tool => self.look(&text, true),
+            Role::Tool => self.search(&text, true),
             Role::System => {}
         }
     }
 
-    fn look(&mut self, text: &str, is_output: bool) {
-        for line in looked_at(text) {
+    /// Takes errors from the output of a tool, or decisions and next steps from a message.
+    fn search(&mut self, text: &str, is_output: bool) {
+        for line in searched_lines(text) {
             if is_output {
-                if says(line, ERRORS) {
+                if has_any(line, ERRORS) {
                     self.errors.push(line);
                 }
-            } else if says(line, DECISIONS) {
+            } else if has_any(line, DECISIONS) {
                 self.decisions.push(line);
-            } else if says(line, NEXT) {
+            } else if has_any(line, NEXT) {
                 self.next.push(line);
             }
         }
     }
 }
 
-/// Adds lines as bullets behind those that are there, each once.
-fn add(summary: &mut Summary, section: Section, lines: Lines) {
+/// Adds lines as bullets to a section, without those that it has.
+fn add_lines(summary: &mut Summary, section: Section, lines: NewestLines) {
     for line in lines.0 {
-        let is_known = summary.lines(section).iter().any(|known| bare(known) == line);
+        let is_known = summary.lines(section).iter().any(|known| without_bullet(known) == line);
         if !is_known {
             summary.push(section, &format!("- {line}"));
         }
@@ -208,11 +209,11 @@ fn first_line(text: &str) -> &str {
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-fn looked_at(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().take(MAX_TEXT_LINES).filter(|line| line.len() <= MAX_LOOKED_AT)
+fn searched_lines(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().take(MAX_TEXT_LINES).filter(|line| line.len() <= MAX_LINE_BYTES)
 }
 
-fn says(line: &str, words: &[&str]) -> bool {
+fn has_any(line: &str, words: &[&str]) -> bool {
     let line = line.to_lowercase();
     words.iter().any(|word| line.contains(word))
 }
@@ -228,16 +229,16 @@ mod tests {
         RecordBody::Message(Message::text(role, text, Timestamp::from_unix_ms(0)))
     }
 
-    fn extracted(said: &[(Role, &str)], target: u64) -> Summary {
+    fn extracted(messages: &[(Role, &str)], target: u64) -> Summary {
         let mut extractor = Extractor::default();
-        for (seq, (role, text)) in said.iter().enumerate() {
-            extractor.see(Seq(seq as u64), &message(*role, text));
+        for (seq, (role, text)) in messages.iter().enumerate() {
+            extractor.add(Seq(seq as u64), &message(*role, text));
         }
         extractor.finish(None, &Counter::ESTIMATE, target)
     }
 
     #[test]
-    fn request_demands_decisions_and_errors_are_found() {
+    fn request_demands_decisions_and_errors_are_extracted() {
         let summary = extracted(
             &[
                 (Role::User, "Build a parser for TOML.\nYou must not use regexes."),
@@ -260,22 +261,22 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_from_an_earlier_summary() {
+    fn extracted_summary_extends_an_earlier_one() {
         let before =
             Summary::parse("## Goal\nthe goal\n## Progress\n- begun\n## Next steps\n- old step");
         let mut extractor = Extractor::default();
-        extractor.see(Seq(9), &message(Role::Assistant, "Finished the rest.\nNext: ship"));
+        extractor.add(Seq(9), &message(Role::Assistant, "Finished the rest.\nNext: ship"));
         let text = extractor.finish(Some(&before), &Counter::ESTIMATE, 1000).render();
         assert!(text.contains("the goal") && text.contains("- begun\n- [#9] Finished"), "{text}");
         assert!(text.contains("- Next: ship") && !text.contains("old step"), "{text}");
     }
 
     #[test]
-    fn there_is_a_summary_whatever_the_records_hold() {
-        let check = |said: &[(Role, &str)]| {
-            let summary = extracted(said, 300);
+    fn any_records_give_a_summary() {
+        let check = |messages: &[(Role, &str)]| {
+            let summary = extracted(messages, 300);
             for section in [Section::Goal, Section::Progress] {
-                assert!(!summary.lines(section).is_empty(), "{said:?}");
+                assert!(!summary.lines(section).is_empty(), "{messages:?}");
             }
         };
         check(&[]);
@@ -286,11 +287,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_target_holds(texts in proptest::collection::vec("(must |error: |next: |we will use )?[a-z字 ]{0,300}", 0..60)) {
-            let said: Vec<_> = texts.iter().map(|text| (Role::User, text.as_str())).collect();
-            let summary = extracted(&said, 120);
+        fn extracted_summary_keeps_its_target(texts in proptest::collection::vec("(must |error: |next: |we will use )?[a-z字 ]{0,300}", 0..60)) {
+            let messages: Vec<_> = texts.iter().map(|text| (Role::User, text.as_str())).collect();
+            let summary = extracted(&messages, 120);
             prop_assert!(Counter::ESTIMATE.count_text(&summary.render()) <= 120);
-            prop_assert_eq!(extracted(&said, 120), summary);
+            prop_assert_eq!(extracted(&messages, 120), summary);
         }
     }
 }

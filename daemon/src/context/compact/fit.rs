@@ -1,12 +1,12 @@
-//! Making a summary shorter without a model: section by section, the least needed lines first.
+//! Shortening a summary without a model: section by section, the least needed lines first.
 //!
-//! **Invariants**: the same summary and target give the same result; the result never has more tokens than the
-//! summary had, and at most the target; what fits is not touched.
+//! **Invariants**: the same summary and target give the same result; the result has at most the target's tokens; a
+//! summary that fits is unchanged.
 
-use super::sections::{Section, Summary};
+use super::summary::{Section, Summary};
 use crate::tokens::Counter;
 
-/// Percent of a target that each section may keep when all are too long; what one does not need, others get.
+/// Percent of a target for each section. A section that needs less leaves the rest to the others.
 const SHARES: [(Section, u64); 6] = [
     (Section::Goal, 15),
     (Section::Constraints, 15),
@@ -15,13 +15,13 @@ const SHARES: [(Section, u64); 6] = [
     (Section::NextSteps, 10),
     (Section::Critical, 15),
 ];
-/// A line is cut rather than dropped only where this many characters of it stay; fewer say nothing.
+/// Characters of the shortest line that is cut; a shorter line is dropped, because its beginning says nothing.
 const MIN_LINE_CHARS: usize = 24;
-/// How often the shares are made smaller because headings and joins cost more than the lines.
+/// Attempts with smaller shares, because headings and joins cost more than the lines.
 const MAX_TRIES: usize = 8;
 
-/// The summary with at most `target` tokens.
-pub(crate) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary {
+/// Returns the summary with at most `target` tokens.
+pub(super) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let count = |summary: &Summary| u64::from(counter.count_text(&summary.render()));
     let before = count(summary);
     if before <= target {
@@ -29,18 +29,18 @@ pub(crate) fn fit(summary: &Summary, counter: &Counter, target: u64) -> Summary 
     }
     let mut aim = target;
     for _ in 0..MAX_TRIES {
-        let shorter = shared_out(summary, counter, aim);
+        let shorter = with_shares(summary, counter, aim);
         let after = count(&shorter);
         if after <= target {
             return shorter;
         }
         aim = aim * 9 / 10;
     }
-    cut_down(summary, counter, target)
+    shortest(summary, counter, target)
 }
 
-/// Each section cut to what is its share of `target` and what others leave of theirs.
-fn shared_out(summary: &Summary, counter: &Counter, target: u64) -> Summary {
+/// Cuts each section to its share of `target` and the tokens that other sections leave.
+fn with_shares(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let costs = SHARES.map(|(section, share)| {
         let lines = summary.lines(section);
         let title = u64::from(counter.count_text(section.title())) + 4;
@@ -50,25 +50,25 @@ fn shared_out(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let mut grants = [0_u64; 6];
     let mut left = target;
     let mut open: Vec<usize> = (0..6).filter(|at| costs[*at].2 > 0).collect();
-    // Who needs less than its share gives the rest to the others.
+    // A section that needs less than its share leaves the rest to the others.
     while !open.is_empty() {
         let total: u64 = open.iter().map(|at| costs[*at].1).sum();
-        let modest: Vec<usize> = open
+        let fitting: Vec<usize> = open
             .iter()
             .copied()
             .filter(|at| costs[*at].2 <= left * costs[*at].1 / total.max(1))
             .collect();
-        if modest.is_empty() {
+        if fitting.is_empty() {
             for at in &open {
                 grants[*at] = left * costs[*at].1 / total.max(1);
             }
             break;
         }
-        for at in &modest {
+        for at in &fitting {
             grants[*at] = costs[*at].2;
             left -= costs[*at].2;
         }
-        open.retain(|at| !modest.contains(at));
+        open.retain(|at| !fitting.contains(at));
     }
     let mut shorter = Summary::default();
     for (at, (section, _, cost, title)) in costs.into_iter().enumerate() {
@@ -76,15 +76,15 @@ fn shared_out(summary: &Summary, counter: &Counter, target: u64) -> Summary {
         *shorter.lines_mut(section) = if cost <= grants[at] {
             lines.to_vec()
         } else {
-            keep(lines, section, counter, grants[at].saturating_sub(title))
+            keep_lines(lines, section, counter, grants[at].saturating_sub(title))
         };
     }
     shorter
 }
 
-/// The lines of a section that a number of tokens is enough for.
-fn keep(lines: &[String], section: Section, counter: &Counter, tokens: u64) -> Vec<String> {
-    // What was done last says where the work stands; of everything else the beginning matters most.
+/// Returns the lines of a section that fit into a number of tokens.
+fn keep_lines(lines: &[String], section: Section, counter: &Counter, tokens: u64) -> Vec<String> {
+    // The newest progress shows the state of the work; of other sections the beginning matters most.
     let newest_first = matches!(section, Section::Progress | Section::Critical);
     let mut order: Vec<usize> = (0..lines.len()).collect();
     if newest_first {
@@ -106,11 +106,11 @@ fn keep(lines: &[String], section: Section, counter: &Counter, tokens: u64) -> V
         break;
     }
     kept.sort_by_key(|(at, _)| *at);
-    without_empty_parts(kept.into_iter().map(|(_, line)| line).collect())
+    without_empty_headlines(kept.into_iter().map(|(_, line)| line).collect())
 }
 
-/// A headline inside of a section, below which nothing is left, goes too.
-fn without_empty_parts(lines: Vec<String>) -> Vec<String> {
+/// Removes headlines within a section that have no lines below them.
+fn without_empty_headlines(lines: Vec<String>) -> Vec<String> {
     let is_headline = |line: &String| line.trim_start().starts_with('#');
     let mut kept: Vec<String> = Vec::with_capacity(lines.len());
     for line in lines {
@@ -127,7 +127,7 @@ fn without_empty_parts(lines: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// The beginning of a line with at most `tokens`.
+/// Returns the beginning of a line with at most `tokens`.
 fn cut_line(line: &str, counter: &Counter, tokens: u64) -> Option<String> {
     let mut chars = line.chars().count();
     while chars > MIN_LINE_CHARS {
@@ -141,8 +141,8 @@ fn cut_line(line: &str, counter: &Counter, tokens: u64) -> Option<String> {
     None
 }
 
-/// What is left when not even the shares fit: the beginning of the goal.
-fn cut_down(summary: &Summary, counter: &Counter, target: u64) -> Summary {
+/// Returns the beginning of the first section, for a target that no shares fit.
+fn shortest(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     let mut least = Summary::default();
     let first = Section::ALL.into_iter().find(|section| !summary.lines(*section).is_empty());
     let Some(section) = first else { return least };
@@ -159,7 +159,7 @@ fn cut_down(summary: &Summary, counter: &Counter, target: u64) -> Summary {
     Summary::default()
 }
 
-/// What a line costs, with its end.
+/// Returns the tokens of a line with its line break.
 fn line_cost(counter: &Counter, line: &str) -> u64 {
     u64::from(counter.count_text(line)) + 1
 }
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_progress_and_the_first_decisions_stay() {
+    fn newest_progress_and_first_decisions_are_kept() {
         let counter = Counter::ESTIMATE;
         let short = fit(&long(), &counter, 250);
         let text = short.render();
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn a_headline_goes_with_what_it_headed() {
+    fn headline_without_lines_is_removed() {
         let short = fit(&long(), &Counter::ESTIMATE, 120);
         assert!(!short.render().contains("### Done"), "{}", short.render());
     }
 
     #[test]
-    fn what_fits_is_not_touched() {
+    fn fitting_summary_is_unchanged() {
         let whole = long();
         assert_eq!(fit(&whole, &Counter::ESTIMATE, 100_000), whole);
         assert!(fit(&whole, &Counter::ESTIMATE, 0).is_empty());
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_target_holds_for_every_summary(
+        fn target_holds_for_every_summary(
             parts in proptest::collection::vec((0..6_usize, "[ -~é字]{0,200}"), 0..40), target in 0..400_u64,
         ) {
             let mut summary = Summary::default();

@@ -1,27 +1,37 @@
-//! Compaction, as far as it is a matter of values: what goes, what stays, what a summarizer is asked, what of its
-//! answer is taken, and what becomes of checkpoints.
+//! Compaction as values: summaries of ranges of records, the requests for them, and the checkpoints that hold them. Pure
+//! and deterministic; must not know sessions, queues or model servers.
 //!
-//! Pure and deterministic; must not know sessions, queues or model servers.
-//!
-//! - `plan`: where a conversation is cut, and the heads that a compaction may open.
-//! - `sections`: the fixed form of a summary; `verify`: whether an answer is one; `fit`: making it shorter.
-//! - `prompt`: what a summarizer is sent; `transcript`: records as it reads them; `defuse`: data that stays data.
-//! - `extract`: a summary without a model; `retention`: what must survive, and whether it did.
-//! - `gather`: one pass over a range; `checkpoint`: levels, ageing, merging, limits; `renew`: those after a compaction.
+//! - `range`: the range that is summarized, and one pass over its records; `transcript`: records as a summarizer reads
+//!   them; `request`: the messages to a summarizer.
+//! - `summary`: the fixed form of a summary; `verify`: the check of an answer; `fit`: shortening; `defuse`: keeping text
+//!   data; `extract`: a summary without a model.
+//! - `checkpoint`: levels, ageing, merging, limits; `renew`: the checkpoints after a compaction.
+//! - `retention`: the texts and names that must survive, and the number of those that did.
 
-pub(crate) mod checkpoint;
+mod checkpoint;
 mod defuse;
-pub(crate) mod extract;
-pub(crate) mod fit;
-pub(crate) mod gather;
-mod plan;
-pub(crate) mod prompt;
-pub(crate) mod renew;
-pub(crate) mod retention;
-pub(crate) mod sections;
-pub(crate) mod transcript;
-pub(crate) mod verify;
+mod extract;
+mod fit;
+mod range;
+mod renew;
+mod request;
+mod retention;
+mod summary;
+mod transcript;
+mod verify;
 
-pub(crate) use self::plan::{
-    CutPlan, compaction_cut, needs_compaction, prune, truncate, with_checkpoints,
+pub(crate) use self::checkpoint::{CheckpointBounds, RECENT_LEVEL, tier};
+pub(crate) use self::range::{
+    CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
+};
+pub(crate) use self::renew::{
+    NewSummary, RenewOptions, checkpoint_to_update, checkpoints_to_merge, renew,
+};
+pub(crate) use self::request::{SummaryOptions, SummaryRequest, summary_messages};
+pub(super) use self::retention::retained_percent;
+pub(crate) use self::retention::{measure_retention, retention_targets};
+pub(crate) use self::summary::Summary;
+pub(crate) use self::transcript::TranscriptPiece;
+pub(crate) use self::verify::{
+    RejectedSummary, SummaryLimits, complete_summary, partial_summary, verify_summary,
 };

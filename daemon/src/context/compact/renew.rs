@@ -1,66 +1,68 @@
-//! The checkpoints in force after a compaction: the new one, the older ones aged, the oldest merged.
+//! The checkpoints in force after a compaction: a new one or an updated one, the older ones aged, the oldest merged.
 
 use ollm_protocol::content::Checkpoint;
 use ollm_protocol::{CheckpointId, Timestamp};
 
-use super::checkpoint::{Bounds, RECENT, age, joined, listing, merge, squeeze};
-use super::plan::CutPlan;
-use super::sections::Summary;
+use super::checkpoint::{
+    CheckpointBounds, RECENT_LEVEL, age, files_of, joined, merge, set_lists, squeeze,
+};
+use super::range::CutPlan;
+use super::summary::Summary;
 use crate::context::ledger::Ledger;
 use crate::tokens::Counter;
 
-/// A new summary and what it stands for.
-pub(crate) struct Fresh<'a> {
-    /// The range.
+/// A new summary and the range that it stands for.
+pub(crate) struct NewSummary<'a> {
     pub cut: &'a CutPlan,
-    /// The summary; where it updates the last checkpoint, it stands for that one's range too.
+    /// A summary that updates the last checkpoint stands for the range of that checkpoint too.
     pub summary: &'a Summary,
-    /// It was made without a model.
+    /// Whether the summary was made without a model.
     pub provisional: bool,
     /// The files of the range.
     pub files: &'a Ledger,
-    /// A model's summary in the place of the two oldest, where they are to be merged.
+    /// A model's summary in the place of the two oldest checkpoints, if they are to be merged.
     pub merged: Option<&'a Summary>,
 }
 
-/// Where names and times come from.
-pub(crate) struct Making<'a> {
-    /// A name for each checkpoint that is made.
+/// The environment in which checkpoints are made.
+pub(crate) struct RenewOptions<'a> {
+    /// Creates the id of a checkpoint.
     pub next_id: &'a dyn Fn() -> CheckpointId,
-    /// Now.
+    /// The current time.
     pub at: Timestamp,
-    /// Who counts.
     pub counter: &'a Counter,
-    /// What bounds them.
-    pub bounds: Bounds,
-    /// Most of them.
+    pub bounds: CheckpointBounds,
+    /// Maximum number of checkpoints.
     pub limit: usize,
 }
 
-/// Checkpoints after a compaction.
+/// The checkpoints after a compaction.
 #[derive(Clone, Debug)]
-pub(crate) struct Renewed {
+pub(crate) struct RenewedCheckpoints {
     /// Every checkpoint in force, oldest first.
     pub checkpoints: Vec<Checkpoint>,
-    /// The one that stands for the range.
+    /// The checkpoint that stands for the range.
     pub created: CheckpointId,
-    /// Those that became older or smaller.
+    /// The other checkpoints that became older or smaller.
     pub aged: Vec<CheckpointId>,
 }
 
-/// The checkpoints that a compaction goes on from: what was made without a model is made anew.
-pub(crate) fn lasting(checkpoints: &[Checkpoint]) -> &[Checkpoint] {
+/// Returns the checkpoints that a compaction keeps: a checkpoint that was made without a model is made again.
+fn lasting(checkpoints: &[Checkpoint]) -> &[Checkpoint] {
     let n_lasting = checkpoints.iter().take_while(|checkpoint| !checkpoint.provisional).count();
     &checkpoints[..n_lasting]
 }
 
-/// The checkpoint that a model brings up to date instead of writing a second one: where there is room for one only.
-pub(crate) fn updated(checkpoints: &[Checkpoint], limit: usize) -> Option<&Checkpoint> {
+/// Returns the checkpoint that a model updates instead of writing a second one: only one fits.
+pub(crate) fn checkpoint_to_update(
+    checkpoints: &[Checkpoint],
+    limit: usize,
+) -> Option<&Checkpoint> {
     lasting(checkpoints).last().filter(|_| limit == 1)
 }
 
-/// The two that are merged when one more comes.
-pub(crate) fn oldest_two(
+/// Returns the two oldest checkpoints if another one exceeds the limit.
+pub(crate) fn checkpoints_to_merge(
     checkpoints: &[Checkpoint],
     limit: usize,
 ) -> Option<(&Checkpoint, &Checkpoint)> {
@@ -70,85 +72,87 @@ pub(crate) fn oldest_two(
     }
 }
 
-/// The checkpoints after a compaction.
+/// Returns the checkpoints after a compaction.
 ///
-/// One made without a model never changes those before it, and is one more than the limit until it is made anew.
-pub(crate) fn renew(before: &[Checkpoint], fresh: &Fresh<'_>, making: &Making<'_>) -> Renewed {
-    let Making { at, counter, bounds, limit, .. } = *making;
-    let base = lasting(before);
-    let last = updated(before, limit).filter(|_| !fresh.provisional);
-    let mut checkpoints;
+/// A provisional summary never changes the checkpoints before it, and may exceed the limit by one until it is replaced.
+pub(crate) fn renew(
+    before: &[Checkpoint],
+    new: &NewSummary<'_>,
+    options: &RenewOptions<'_>,
+) -> RenewedCheckpoints {
+    let RenewOptions { at, counter, bounds, limit, .. } = *options;
+    let mut checkpoints = lasting(before).to_vec();
     let mut aged = Vec::new();
+    let last = checkpoint_to_update(before, limit).filter(|_| !new.provisional);
     if let Some(last) = last {
-        checkpoints = base[..base.len() - 1].to_vec();
-        checkpoints.push(brought_up_to_date(last, fresh, making));
+        checkpoints.pop();
+        checkpoints.push(updated(last, new, options));
     } else {
-        let changed = age(base, &bounds, counter, at);
-        (checkpoints, aged) = (changed.checkpoints, changed.aged);
-        checkpoints.push(made(fresh, making));
-        let most = limit + usize::from(fresh.provisional);
-        let mut by_model = fresh.merged;
+        aged = age(&mut checkpoints, &bounds, counter, at);
+        checkpoints.push(created(new, options));
+        let most = limit + usize::from(new.provisional);
+        let mut by_model = new.merged;
         while checkpoints.len() > most.max(1) && checkpoints.len() > 1 {
             let (older, newer) = (&checkpoints[0], &checkpoints[1]);
-            let parsed =
+            let by_lines =
                 || joined(&Summary::parse(&older.summary), &Summary::parse(&newer.summary));
-            let summary = by_model.take().cloned().unwrap_or_else(parsed);
-            let name = ((making.next_id)(), at);
-            let one = merge((older, newer), &summary, &bounds, counter, name);
-            checkpoints.splice(..2, [one]);
+            let summary = by_model.take().cloned().unwrap_or_else(by_lines);
+            let id = (options.next_id)();
+            let merged = merge((older, newer), &summary, &bounds, counter, (id, at));
+            checkpoints.splice(..2, [merged]);
         }
     }
-    let created = checkpoints.last().map_or_else(|| (making.next_id)(), |last| last.id);
+    let created = checkpoints.last().map_or_else(|| (options.next_id)(), |last| last.id);
     for id in squeeze(&mut checkpoints, &bounds, counter, at) {
         if id != created && !aged.contains(&id) {
             aged.push(id);
         }
     }
     aged.retain(|id| checkpoints.iter().any(|checkpoint| checkpoint.id == *id));
-    Renewed { checkpoints, created, aged }
+    RenewedCheckpoints { checkpoints, created, aged }
 }
 
-fn made(fresh: &Fresh<'_>, making: &Making<'_>) -> Checkpoint {
-    let text = fresh.summary.render();
+fn created(new: &NewSummary<'_>, options: &RenewOptions<'_>) -> Checkpoint {
+    let text = new.summary.render();
     let mut checkpoint = Checkpoint {
-        id: (making.next_id)(),
-        level: RECENT,
-        from: fresh.cut.from,
-        to: fresh.cut.to,
-        current_tokens: u64::from(making.counter.count_text(&text)),
+        id: (options.next_id)(),
+        level: RECENT_LEVEL,
+        from: new.cut.from,
+        to: new.cut.to,
+        current_tokens: u64::from(options.counter.count_text(&text)),
         summary: text,
-        created_at: making.at,
+        created_at: options.at,
         compressed_at: None,
-        original_tokens: fresh.cut.tokens,
+        original_tokens: new.cut.tokens,
         compression_count: 1,
         key_decisions: Vec::new(),
-        files_modified: fresh.files.modified.clone(),
-        files_read: fresh.files.read.clone(),
+        files_modified: new.files.modified.clone(),
+        files_read: new.files.read.clone(),
         next_steps: Vec::new(),
         sources: Vec::new(),
-        provisional: fresh.provisional,
+        provisional: new.provisional,
     };
-    listing(&mut checkpoint, fresh.summary);
+    set_lists(&mut checkpoint, new.summary);
     checkpoint
 }
 
-fn brought_up_to_date(last: &Checkpoint, fresh: &Fresh<'_>, making: &Making<'_>) -> Checkpoint {
-    let text = fresh.summary.render();
-    let mut files = Ledger { modified: last.files_modified.clone(), read: last.files_read.clone() };
-    files.join(fresh.files);
+fn updated(last: &Checkpoint, new: &NewSummary<'_>, options: &RenewOptions<'_>) -> Checkpoint {
+    let text = new.summary.render();
+    let mut files = files_of(last);
+    files.join(new.files);
     let mut checkpoint = Checkpoint {
-        level: RECENT,
-        to: fresh.cut.to,
-        current_tokens: u64::from(making.counter.count_text(&text)),
+        level: RECENT_LEVEL,
+        to: new.cut.to,
+        current_tokens: u64::from(options.counter.count_text(&text)),
         summary: text,
-        compressed_at: Some(making.at),
-        original_tokens: last.original_tokens + fresh.cut.tokens,
+        compressed_at: Some(options.at),
+        original_tokens: last.original_tokens + new.cut.tokens,
         compression_count: last.compression_count + 1,
         files_modified: files.modified,
         files_read: files.read,
         ..last.clone()
     };
-    listing(&mut checkpoint, fresh.summary);
+    set_lists(&mut checkpoint, new.summary);
     checkpoint
 }
 
@@ -159,23 +163,23 @@ mod tests {
     use ollm_protocol::Seq;
     use uuid::Uuid;
 
-    use super::super::checkpoint::{MERGED, tier};
+    use super::super::checkpoint::{MERGED_LEVEL, tier};
     use super::*;
 
-    /// Compactions one after the other, the n-th of records `10n` to `10n + 9`.
-    struct Run {
+    /// A session with a compaction of every ten records.
+    struct Compactions {
         checkpoints: Vec<Checkpoint>,
         ids: Cell<u128>,
         context_size: u32,
         n_done: u64,
     }
 
-    impl Run {
+    impl Compactions {
         fn new(context_size: u32) -> Self {
             Self { checkpoints: Vec::new(), ids: Cell::new(0), context_size, n_done: 0 }
         }
 
-        fn compact(&mut self, provisional: bool) -> Renewed {
+        fn compact(&mut self, provisional: bool) -> RenewedCheckpoints {
             let start = lasting(&self.checkpoints).last().map_or(0, |last| last.to.0 + 1);
             let end = self.n_done * 10 + 9;
             self.n_done += 1;
@@ -198,17 +202,22 @@ mod tests {
             };
             let files = Ledger { modified: vec![format!("f{n}")], read: Vec::new() };
             let limit = u64::from(self.context_size) * 85 / 100;
-            let making = Making {
+            let options = RenewOptions {
                 next_id: &next_id,
                 at: Timestamp::from_unix_ms(i64::try_from(n).expect("small")),
                 counter: &Counter::ESTIMATE,
-                bounds: Bounds { prompt_limit: limit, summary_max: 1024 },
+                bounds: CheckpointBounds { prompt_limit: limit, summary_max: 1024 },
                 limit: tier(self.context_size).limit,
             };
             let summary = Summary::parse(&text);
-            let fresh =
-                Fresh { cut: &cut, summary: &summary, provisional, files: &files, merged: None };
-            let renewed = renew(&self.checkpoints, &fresh, &making);
+            let new = NewSummary {
+                cut: &cut,
+                summary: &summary,
+                provisional,
+                files: &files,
+                merged: None,
+            };
+            let renewed = renew(&self.checkpoints, &new, &options);
             let sum: u64 = renewed.checkpoints.iter().map(|one| one.current_tokens).sum();
             assert!(sum <= limit * 40 / 100, "{sum} of {limit}");
             self.checkpoints.clone_from(&renewed.checkpoints);
@@ -221,8 +230,8 @@ mod tests {
     }
 
     #[test]
-    fn a_small_window_keeps_one_that_is_brought_up_to_date() {
-        let mut run = Run::new(8192);
+    fn small_window_keeps_one_checkpoint_that_is_updated() {
+        let mut run = Compactions::new(8192);
         let first = run.compact(false).created;
         for n in 2..200 {
             assert_eq!(run.compact(false).created, first);
@@ -234,8 +243,8 @@ mod tests {
     }
 
     #[test]
-    fn one_without_a_model_stands_beside_and_is_made_anew() {
-        let mut run = Run::new(4096);
+    fn provisional_checkpoint_stands_beside_and_is_replaced() {
+        let mut run = Compactions::new(4096);
         let first = run.compact(false).created;
         let interim = run.compact(true).created;
         assert_ne!(first, interim);
@@ -249,25 +258,25 @@ mod tests {
     }
 
     #[test]
-    fn many_compactions_keep_every_record_in_exactly_one_checkpoint() {
+    fn every_record_is_in_exactly_one_checkpoint_after_many_compactions() {
         for context_size in [16_384, 32_768, 131_072] {
             let limit = tier(context_size).limit;
-            let mut run = Run::new(context_size);
-            let mut made = Vec::new();
+            let mut run = Compactions::new(context_size);
+            let mut all_created = Vec::new();
             for n in 1..=60 {
-                made.push(run.compact(false).created);
+                all_created.push(run.compact(false).created);
                 let ranges = run.ranges();
                 assert!(ranges.len() <= limit);
                 assert_eq!((ranges[0].0, ranges[ranges.len() - 1].1), (0, n * 10 - 1));
                 assert!(ranges.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{ranges:?}");
             }
             let newest = run.checkpoints.last().expect("some");
-            assert_eq!(newest.level, RECENT);
-            assert_eq!(run.checkpoints[0].level, MERGED);
+            assert_eq!(newest.level, RECENT_LEVEL);
+            assert_eq!(run.checkpoints[0].level, MERGED_LEVEL);
             let named = |id: &CheckpointId| {
                 run.checkpoints.iter().any(|one| one.id == *id || one.sources.contains(id))
             };
-            assert!(made.iter().all(named), "every one is a source of what stands for it");
+            assert!(all_created.iter().all(named), "every checkpoint is there or a source of one");
         }
     }
 }

@@ -1,39 +1,79 @@
-//! What a compaction was to keep, and how much of it the new context still names.
+//! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
-//! Measured on the messages that a model is sent, not on what anybody meant to keep.
+//! It is measured on the messages that a model is sent, not on the plan for them.
 
 use std::collections::{HashMap, HashSet};
 
+use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, RecordBody, Retention};
 
-/// Most identifiers that are looked for: the most frequent ones; the rest says nothing new.
+use super::range::for_each_record;
+use crate::context::error::ContentsError;
+use crate::context::input::BuildInput;
+use crate::context::path::Contents;
+
+/// Maximum number of files that are looked for: those that were changed last. Files of long ago may be no more than a
+/// number in the ledger.
+const MAX_FILES: usize = 10;
+/// Maximum number of identifiers that are looked for: the most frequent ones.
 const MAX_IDENTIFIERS: usize = 64;
-/// Most different words that are counted; in a range of any size the frequent ones come early.
+/// Maximum number of distinct words that are counted. Frequent words come early in any range.
 const MAX_WORDS: usize = 20_000;
-/// Shorter words are in every text.
-const MIN_LENGTH: usize = 4;
-/// Longer ones are data.
-const MAX_LENGTH: usize = 80;
-/// Characters of a text that are enough to find it again.
+/// Bytes of the shortest identifier; shorter words are in every text.
+const MIN_WORD_BYTES: usize = 4;
+/// Bytes of the longest identifier; longer words are data.
+const MAX_WORD_BYTES: usize = 80;
+/// Characters that suffice to find a text again.
 const PROBE_CHARS: usize = 60;
 
-/// What must not be lost.
+/// The texts and names that a compaction must keep.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct RetentionTargets {
     /// The first message of the user.
-    pub task: Option<String>,
+    task: Option<String>,
     /// The texts of pinned records.
-    pub pins: Vec<String>,
-    /// Locked decisions.
-    pub decisions: Vec<String>,
-    /// Paths of files that tools changed.
-    pub files: Vec<String>,
-    /// Identifiers that occur more than once in what is compacted.
-    pub identifiers: Vec<String>,
+    pins: Vec<String>,
+    /// The decisions that the goal locks.
+    decisions: Vec<String>,
+    /// Files that tools changed.
+    files: Vec<String>,
+    /// Identifiers that occur more than once in the range.
+    identifiers: Vec<String>,
 }
 
-/// How much of it the messages name.
-pub(crate) fn measure(kept: &Kept, messages: &[ContextMessage]) -> Retention {
+/// Returns the targets of a compaction: task, pins and decisions of the session, files and identifiers of the range.
+pub(crate) fn retention_targets(
+    input: &BuildInput<'_>,
+    contents: &dyn Contents,
+    files: Vec<String>,
+    identifiers: Vec<String>,
+) -> Result<RetentionTargets, ContentsError> {
+    let task = input.path.iter().find(|item| item.is_user_message()).map(|item| item.seq);
+    let task = texts(contents, task.as_slice())?.pop();
+    let on_path = |seq: &&Seq| input.path.binary_search_by_key(*seq, |item| item.seq).is_ok();
+    let pins: Vec<Seq> = input.pins.iter().filter(on_path).copied().collect();
+    let pins = texts(contents, &pins)?;
+    let files = files[files.len().saturating_sub(MAX_FILES)..].to_vec();
+    Ok(RetentionTargets { task, pins, decisions: input.decisions.to_vec(), files, identifiers })
+}
+
+/// Returns the texts of records, without damaged ones.
+fn texts(contents: &dyn Contents, records: &[Seq]) -> Result<Vec<String>, ContentsError> {
+    let mut texts = Vec::new();
+    for_each_record(contents, records, |_, body| match body {
+        RecordBody::Message(message) => texts.push(message.plain_text()),
+        RecordBody::ToolCall(call) => texts.push(call.result.llm_content.clone()),
+        RecordBody::Custom(custom) => texts.extend(custom.context_text.clone()),
+        _ => {}
+    })?;
+    Ok(texts)
+}
+
+/// Counts the targets that messages name.
+pub(crate) fn measure_retention(
+    targets: &RetentionTargets,
+    messages: &[ContextMessage],
+) -> Retention {
     let mut whole = String::new();
     for message in messages {
         whole.push_str(&message.content);
@@ -45,18 +85,18 @@ pub(crate) fn measure(kept: &Kept, messages: &[ContextMessage]) -> Retention {
     }
     let flat = flat(&whole);
     let words: HashSet<&str> = words(&whole).collect();
-    let texts = |texts: &[String]| share(texts.iter(), |text| flat.contains(&probe(text)));
+    let texts = |texts: &[String]| count_kept(texts.iter(), |text| flat.contains(&probe(text)));
     Retention {
-        task: share(kept.task.iter(), |text| flat.contains(&probe(text))),
-        pins: texts(&kept.pins),
-        decisions: texts(&kept.decisions),
-        files: share(kept.files.iter(), |path| whole.contains(path)),
-        identifiers: share(kept.identifiers.iter(), |name| words.contains(name)),
+        task: count_kept(targets.task.iter(), |text| flat.contains(&probe(text))),
+        pins: texts(&targets.pins),
+        decisions: texts(&targets.decisions),
+        files: count_kept(targets.files.iter(), |path| whole.contains(path)),
+        identifiers: count_kept(targets.identifiers.iter(), |name| words.contains(name)),
     }
 }
 
-/// The part that is kept, in percent; 100 where there was nothing to keep.
-pub(crate) fn percent(retention: &Retention) -> u32 {
+/// Returns the percentage that was kept, 100 without targets.
+pub(in crate::context) fn retained_percent(retention: &Retention) -> u32 {
     let Retention { task, pins, decisions, files, identifiers } = *retention;
     let parts: Vec<(u32, u32)> = [task, pins, decisions, files, identifiers]
         .into_iter()
@@ -67,7 +107,8 @@ pub(crate) fn percent(retention: &Retention) -> u32 {
     sum.checked_div(n_parts).unwrap_or(100)
 }
 
-fn share<'t>(
+/// Returns the number of targets that are kept, and of all.
+fn count_kept<'t>(
     all: impl ExactSizeIterator<Item = &'t String>,
     is_kept: impl Fn(&str) -> bool,
 ) -> (u32, u32) {
@@ -76,35 +117,35 @@ fn share<'t>(
     (u32::try_from(kept).unwrap_or(u32::MAX), total)
 }
 
-/// The beginning of a text, by which it is found in another form of itself.
+/// Returns the beginning of a text, by which the text is found in another form.
 fn probe(text: &str) -> String {
     let text = flat(text.get(..text.len().min(8 * PROBE_CHARS)).unwrap_or(text));
     text.chars().take(PROBE_CHARS).collect::<String>().trim_end().to_owned()
 }
 
-/// A text with single spaces only.
+/// Returns a text with single spaces only.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Counts identifiers in records.
+/// The occurrences of identifiers in records.
 #[derive(Debug, Default)]
-pub(crate) struct Identifiers(HashMap<String, u32>);
+pub(super) struct IdentifierCounts(HashMap<String, u32>);
 
-impl Identifiers {
-    /// Takes the next record.
-    pub(crate) fn see(&mut self, body: &RecordBody) {
+impl IdentifierCounts {
+    /// Counts the identifiers of a record.
+    pub(super) fn add(&mut self, body: &RecordBody) {
         match body {
-            RecordBody::Message(message) => self.text(&message.plain_text()),
+            RecordBody::Message(message) => self.add_text(&message.plain_text()),
             RecordBody::ToolCall(call) => {
-                self.text(&call.args.to_string());
-                self.text(&call.result.llm_content);
+                self.add_text(&call.args.to_string());
+                self.add_text(&call.result.llm_content);
             }
             _ => {}
         }
     }
 
-    fn text(&mut self, text: &str) {
+    fn add_text(&mut self, text: &str) {
         for word in words(text).filter(|word| is_identifier(word)) {
             if let Some(count) = self.0.get_mut(word) {
                 *count += 1;
@@ -114,8 +155,8 @@ impl Identifiers {
         }
     }
 
-    /// Those that occur more than once, the most frequent first.
-    pub(crate) fn frequent(self) -> Vec<String> {
+    /// Returns the identifiers that occur more than once, the most frequent first.
+    pub(super) fn frequent(self) -> Vec<String> {
         let mut all: Vec<(String, u32)> = self.0.into_iter().filter(|(_, n)| *n > 1).collect();
         all.sort_by(|one, other| other.1.cmp(&one.1).then_with(|| one.0.cmp(&other.0)));
         all.truncate(MAX_IDENTIFIERS);
@@ -123,13 +164,13 @@ impl Identifiers {
     }
 }
 
-/// Names as code has them, the parts of a path each.
+/// Returns the words of a text as code has them; each part of a path is a word.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|char: char| !(char.is_alphanumeric() || char == '_'))
-        .filter(|word| (MIN_LENGTH..=MAX_LENGTH).contains(&word.len()))
+        .filter(|word| (MIN_WORD_BYTES..=MAX_WORD_BYTES).contains(&word.len()))
 }
 
-/// Whether a word is a name rather than a word of a language: it has an underscore, or a capital within.
+/// Whether a word is an identifier: it has an underscore, or a capital within.
 fn is_identifier(word: &str) -> bool {
     let mut chars = word.chars();
     if chars.next().is_none_or(|first| first.is_numeric()) {
@@ -145,22 +186,12 @@ mod tests {
     use ollm_protocol::content::{Message, Role};
 
     use super::*;
-
-    fn sent(text: &str) -> Vec<ContextMessage> {
-        vec![ContextMessage {
-            role: Role::User,
-            content: text.to_owned(),
-            tool_calls: Vec::new(),
-            tool_name: None,
-            tool_call_id: None,
-            images: Vec::new(),
-        }]
-    }
+    use crate::context::render::text_message;
 
     #[test]
-    fn what_is_named_counts_and_what_is_not_does_not() {
+    fn named_targets_count_as_kept() {
         let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let kept = Kept {
+        let targets = RetentionTargets {
             task: Some("Build  the\nparser, please".to_owned()),
             pins: texts(&["never use unsafe", "gone"]),
             decisions: texts(&["use serde"]),
@@ -168,7 +199,7 @@ mod tests {
             identifiers: texts(&["parse_value", "TokenKind", "lost_name"]),
         };
         let text = "Build the parser, please. never use unsafe; use serde. src/lib.rs has parse_value and TokenKind";
-        let retention = measure(&kept, &sent(text));
+        let retention = measure_retention(&targets, &[text_message(Role::User, text.to_owned())]);
         let expect = Retention {
             task: (1, 1),
             pins: (1, 2),
@@ -177,16 +208,16 @@ mod tests {
             identifiers: (2, 3),
         };
         assert_eq!(retention, expect);
-        assert_eq!(percent(&retention), (100 + 50 + 100 + 50 + 66) / 5);
-        assert_eq!(percent(&Retention::default()), 100);
+        assert_eq!(retained_percent(&retention), (100 + 50 + 100 + 50 + 66) / 5);
+        assert_eq!(retained_percent(&Retention::default()), 100);
     }
 
     #[test]
-    fn names_that_come_again_are_identifiers() {
-        let mut identifiers = Identifiers::default();
+    fn repeated_names_are_identifiers() {
+        let mut identifiers = IdentifierCounts::default();
         let text = "parse_value calls parse_value; TokenKind TokenKind once_only the the THE_THE 1a_b 1a_b";
         let at = Timestamp::from_unix_ms(0);
-        identifiers.see(&RecordBody::Message(Message::text(Role::Assistant, text, at)));
+        identifiers.add(&RecordBody::Message(Message::text(Role::Assistant, text, at)));
         assert_eq!(identifiers.frequent(), ["TokenKind", "parse_value"]);
     }
 }

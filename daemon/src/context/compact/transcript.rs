@@ -1,54 +1,58 @@
-//! Records as a summarizer reads them: who, what number, and as much of the text as the summary can need.
+//! Records as a summarizer reads them: the author, the number, and as much of the text as a summary can need.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, Part, RecordBody, Role};
 use serde_json::Value;
 
 use super::defuse::defuse_all;
+use crate::context::cut::split_ends;
 use crate::tokens::Counter;
 
-/// Characters kept of what each kind of record says, at the beginning and at the end: what a user said is worth
-/// most, and of a result only how it begins and ends matters when it is old.
+/// Characters that are kept of each kind of text, at the beginning and at the end. Messages of the user are worth most;
+/// of an old result only the ends matter.
 const USER: (usize, usize) = (3000, 1000);
 const ASSISTANT: (usize, usize) = (1500, 500);
 const RESULT: (usize, usize) = (400, 200);
 const ARGUMENTS: (usize, usize) = (160, 40);
 
-/// One record as text; `None` when it says nothing.
-pub(crate) fn record(seq: Seq, body: &RecordBody) -> Option<String> {
-    let (who, text) = match body {
-        RecordBody::Message(message) => said(message),
+/// Returns a record as text, or `None` if it has no text.
+fn record_text(seq: Seq, body: &RecordBody) -> Option<String> {
+    let (author, text) = match body {
+        RecordBody::Message(message) => message_text(message),
         RecordBody::ToolCall(call) => {
-            let who = format!("{} {}", call.name, arguments(&call.args));
-            (who, cut(&call.result.llm_content, RESULT))
+            let author = format!("{} {}", call.name, arguments(&call.args));
+            (author, cut_middle(&call.result.llm_content, RESULT))
         }
-        RecordBody::Delta(delta) => (format!("update {}", delta.topic), cut(&delta.text, RESULT)),
+        RecordBody::Delta(delta) => {
+            (format!("update {}", delta.topic), cut_middle(&delta.text, RESULT))
+        }
         RecordBody::BranchSummary(branch) => {
-            ("branch summary".to_owned(), cut(&branch.summary, ASSISTANT))
+            ("branch summary".to_owned(), cut_middle(&branch.summary, ASSISTANT))
         }
         RecordBody::Compaction(compaction) => {
-            ("earlier summary".to_owned(), cut(&compaction.summary, USER))
+            ("earlier summary".to_owned(), cut_middle(&compaction.summary, USER))
         }
         RecordBody::Custom(custom) => {
-            (custom.name.clone(), cut(custom.context_text.as_deref()?, ASSISTANT))
+            (custom.name.clone(), cut_middle(custom.context_text.as_deref()?, ASSISTANT))
         }
         _ => return None,
     };
     let text = text.trim();
-    (!text.is_empty()).then(|| defuse_all(&format!("[#{seq} {who}] {text}")))
+    (!text.is_empty()).then(|| defuse_all(&format!("[#{seq} {author}] {text}")))
 }
 
-fn said(message: &Message) -> (String, String) {
+/// Returns the author and the text of a message.
+fn message_text(message: &Message) -> (String, String) {
     let text = message.plain_text();
     match message.role {
-        Role::User => ("user".to_owned(), cut(&text, USER)),
-        Role::System => ("system".to_owned(), cut(&text, ASSISTANT)),
+        Role::User => ("user".to_owned(), cut_middle(&text, USER)),
+        Role::System => ("system".to_owned(), cut_middle(&text, ASSISTANT)),
         Role::Tool => {
             let name = message.tool_name.as_deref().unwrap_or("a tool");
-            (format!("result of {name}"), cut(&text, RESULT))
+            (format!("result of {name}"), cut_middle(&text, RESULT))
         }
         Role::Assistant => {
-            let mut text = cut(&text, ASSISTANT);
+            let mut text = cut_middle(&text, ASSISTANT);
             for part in &message.parts {
                 if let Part::ToolCall { name, args, .. } = part {
                     text.push_str(&format!("\n(calls {name} {})", arguments(args)));
@@ -62,63 +66,49 @@ fn said(message: &Message) -> (String, String) {
 fn arguments(args: &Value) -> String {
     match args {
         Value::Null => String::new(),
-        args => cut(&args.to_string(), ARGUMENTS),
+        args => cut_middle(&args.to_string(), ARGUMENTS),
     }
 }
 
-/// The beginning and the end of a text, with a note of what is missing between them.
-pub(super) fn cut(text: &str, (head, tail): (usize, usize)) -> String {
-    // A byte is at most a character, so short texts need not be counted.
-    if text.len() <= head + tail {
-        return text.to_owned();
+/// Returns the beginning and the end of a text, with the number of missing characters between them.
+pub(super) fn cut_middle(text: &str, (head, tail): (usize, usize)) -> String {
+    match split_ends(text, head, tail) {
+        Some((head, left_out, tail)) => format!("{head} […{left_out} characters…] {tail}"),
+        None => text.to_owned(),
     }
-    let n_chars = text.chars().count();
-    if n_chars <= head + tail {
-        return text.to_owned();
-    }
-    let head_end = text.char_indices().nth(head).map_or(text.len(), |(at, _)| at);
-    let tail_start = match tail {
-        0 => text.len(),
-        tail => text.char_indices().nth_back(tail - 1).map_or(0, |(at, _)| at),
-    };
-    let left_out = n_chars - head - tail;
-    format!("{} […{left_out} characters…] {}", &text[..head_end], &text[tail_start..])
 }
 
-/// Some records in a row, as one text.
+/// Consecutive records as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// The first record.
+pub(crate) struct TranscriptPiece {
     pub from: Seq,
-    /// The last record.
     pub to: Seq,
-    /// What they say.
     pub text: String,
 }
 
-/// Collects records into pieces of at most some tokens each.
-pub(crate) struct Pieces<'c> {
+/// Collects records into pieces of at most `room` tokens.
+pub(super) struct TranscriptBuilder<'c> {
     counter: &'c Counter,
     room: u64,
-    done: Vec<Piece>,
-    open: Option<(Piece, u64)>,
+    done: Vec<TranscriptPiece>,
+    /// The piece that may still grow, and its tokens.
+    open: Option<(TranscriptPiece, u64)>,
 }
 
-impl<'c> Pieces<'c> {
-    /// No records yet; `room` is how many tokens a piece may have.
-    pub(crate) fn new(counter: &'c Counter, room: u64) -> Self {
+impl<'c> TranscriptBuilder<'c> {
+    pub(super) fn new(counter: &'c Counter, room: u64) -> Self {
         Self { counter, room, done: Vec::new(), open: None }
     }
 
     /// Adds the next record.
-    pub(crate) fn add(&mut self, seq: Seq, body: &RecordBody) {
-        let Some(mut text) = record(seq, body) else { return };
+    pub(super) fn add(&mut self, seq: Seq, body: &RecordBody) {
+        let Some(mut text) = record_text(seq, body) else { return };
         let mut tokens = self.cost(&text);
-        // A record that fills a piece alone is cut until it does not.
+        // A record that does not fit into a piece of its own is cut until it fits.
         let mut chars = text.chars().count();
         while tokens > self.room && chars > 1 {
             chars /= 2;
-            text = cut(&text, (chars - chars / 3, chars / 3));
+            text = cut_middle(&text, (chars - chars / 3, chars / 3));
             tokens = self.cost(&text);
         }
         match &mut self.open {
@@ -129,14 +119,14 @@ impl<'c> Pieces<'c> {
                 *sum += tokens;
             }
             open => {
-                let next = Piece { from: seq, to: seq, text };
+                let next = TranscriptPiece { from: seq, to: seq, text };
                 self.done.extend(open.replace((next, tokens)).map(|(piece, _)| piece));
             }
         }
     }
 
-    /// The pieces, oldest first.
-    pub(crate) fn finish(mut self) -> Vec<Piece> {
+    /// Returns the pieces, oldest first.
+    pub(super) fn finish(mut self) -> Vec<TranscriptPiece> {
         self.done.extend(self.open.map(|(piece, _)| piece));
         self.done
     }
@@ -159,9 +149,9 @@ mod tests {
     }
 
     #[test]
-    fn records_say_who_and_which_they_are() {
+    fn records_name_their_author_and_number() {
         let check = |body: RecordBody, expect: &str| {
-            assert_eq!(record(Seq(7), &body).as_deref().unwrap_or_default(), expect);
+            assert_eq!(record_text(Seq(7), &body).as_deref().unwrap_or_default(), expect);
         };
         check(message(Role::User, "do it"), "[#7 user] do it");
         check(message(Role::User, "  "), "");
@@ -180,21 +170,21 @@ mod tests {
             duration_ms: None,
             message_seq: None,
         };
-        let text = record(Seq(7), &RecordBody::ToolCall(call)).expect("says something");
+        let text = record_text(Seq(7), &RecordBody::ToolCall(call)).expect("has a text");
         assert!(text.starts_with("[#7 shell {\"command\":\"ls\"}] xxx"), "{text}");
         assert!(text.contains("[…9400 characters…]") && text.len() < 800, "{text}");
     }
 
     #[test]
-    fn pieces_hold_every_record_and_stay_within_their_room() {
+    fn pieces_hold_every_record_within_their_room() {
         let counter = Counter::ESTIMATE;
-        let mut pieces = Pieces::new(&counter, 100);
+        let mut transcript = TranscriptBuilder::new(&counter, 100);
         for seq in 0..50 {
             let text =
                 if seq == 20 { "long word ".repeat(20_000) } else { format!("message {seq}") };
-            pieces.add(Seq(seq), &message(Role::User, text));
+            transcript.add(Seq(seq), &message(Role::User, text));
         }
-        let pieces = pieces.finish();
+        let pieces = transcript.finish();
         assert!(pieces.len() > 1);
         assert_eq!((pieces[0].from, pieces[pieces.len() - 1].to), (Seq(0), Seq(49)));
         for pair in pieces.windows(2) {

@@ -1,17 +1,17 @@
-//! What always fits: the original task, the last thing the user said, and the newest whole units.
+//! The strategy `floor`, which always fits: the original task, the newest message of the user, and the newest units.
 //!
-//! Shares of the target: the original task a quarter, the last user message a half (all, when nothing follows it),
-//! the block that names what is left out a tenth, the newest units the rest. A record or unit that is larger than
-//! its share keeps head and tail.
+//! Shares of the target: a quarter for the original task, half for the newest user message (everything if nothing
+//! follows it), a tenth for the block that names what is left out, and the rest for the newest units. A record or unit
+//! that is larger than its share keeps its beginning and its end.
 
 use ollm_protocol::content::HeadItem;
 
-use super::keep::Keeper;
-use super::{Ground, Strategy};
-use crate::context::contents::ContentsError;
-use crate::context::units::{PathItem, split};
+use super::head::HeadBuilder;
+use super::plan::{PlanInput, Strategy};
+use crate::context::error::ContentsError;
+use crate::context::path::split_units;
 
-/// Tokens under which nothing useful can be kept.
+/// Tokens below which nothing useful can be kept.
 const MIN_TARGET: u64 = 96;
 
 /// Keeps the original task and the newest units.
@@ -32,32 +32,28 @@ impl Strategy for Floor {
 
     fn plan(
         &self,
-        ground: &mut Ground<'_, '_>,
+        input: &mut PlanInput<'_, '_>,
         target: u64,
     ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
         if target < MIN_TARGET {
             return Ok(None);
         }
-        let path = ground.path;
-        let mut keeper = Keeper::new(ground, target);
-        let task = path.iter().position(PathItem::is_user_message);
-        let newest = path.iter().rposition(PathItem::is_user_message);
-        let is_last = |at: usize| path[at + 1..].iter().all(|item| !item.enters());
-        // What the user said last may have everything where nothing follows it.
-        let share = |at: usize, left: u64| if is_last(at) { left } else { target / 2 };
+        let (task, newest) = (input.task(), input.newest_user_message());
+        let is_last = newest.is_some_and(|at| input.is_last(at));
+        let units = split_units(input.path);
+        let mut head = HeadBuilder::new(input, target);
+        let newest_share = |left: u64| if is_last { left } else { target / 2 };
         if let Some(at) = task {
-            let share = if newest == task { share(at, keeper.left) } else { target / 4 };
-            if !keeper.keep_user(at, share)? {
+            let share = if newest == task { newest_share(head.left) } else { target / 4 };
+            if !head.keep_user(at, share)? {
                 return Ok(None);
             }
         }
-        if let Some(at) = newest
-            && newest != task
-        {
-            keeper.keep_user(at, share(at, keeper.left))?;
+        if let Some(at) = newest.filter(|_| newest != task) {
+            head.keep_user(at, newest_share(head.left))?;
         }
-        let room = keeper.left;
-        keeper.keep_newest(&split(path), room)?;
-        Ok(Some(keeper.into_head(false)))
+        let room = head.left;
+        head.keep_newest(&units, room)?;
+        Ok(Some(head.into_items(false)))
     }
 }

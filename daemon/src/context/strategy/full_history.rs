@@ -1,11 +1,10 @@
-//! Everything, verbatim.
+//! The strategy `full-history`: every record, verbatim.
 
 use ollm_protocol::content::HeadItem;
 
-use super::{Ground, Strategy};
-use crate::context::contents::ContentsError;
+use super::plan::{PlanInput, Strategy};
+use crate::context::error::ContentsError;
 
-/// Its name.
 pub(super) const NAME: &str = "full-history";
 
 /// Keeps every record of the path.
@@ -34,14 +33,11 @@ impl Strategy for FullHistory {
 
     fn plan(
         &self,
-        ground: &mut Ground<'_, '_>,
+        input: &mut PlanInput<'_, '_>,
         _target: u64,
     ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
-        let ends = ground.path.first().zip(ground.path.last());
-        Ok(Some(
-            ends.map(|(first, last)| HeadItem::Range { from: first.seq, to: last.seq })
-                .into_iter()
-                .collect(),
-        ))
+        let ends = input.path.first().zip(input.path.last());
+        let range = ends.map(|(first, last)| HeadItem::Range { from: first.seq, to: last.seq });
+        Ok(Some(range.into_iter().collect()))
     }
 }

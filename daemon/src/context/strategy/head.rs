@@ -1,57 +1,323 @@
-//! What a plan becomes: the items of a head, as references into the log.
+//! A head as it is built: the records of a path that are kept, each as a head item, and the tokens that are left for
+//! more.
 
 use std::collections::BTreeMap;
 
+use ollm_protocol::Seq;
 use ollm_protocol::content::HeadItem;
 
-use super::keep::{BLOCK_TOKENS, Form, HANDLE_TOKENS, Keeper};
-use crate::context::cut::Cut;
-use crate::context::units::PathItem;
+use super::plan::PlanInput;
+use crate::context::cut::{self, Cut};
+use crate::context::error::ContentsError;
+use crate::context::path::{PathItem, Unit, batch_len};
+use crate::context::render::quote;
 
-/// Most handles; more would be a list that no model reads.
+/// Tokens that suffice to show both ends of any record.
+pub(super) const MIN_SHARE: u64 = 48;
+/// Tokens around a quote: its number and the line breaks.
+pub(super) const QUOTE_TOKENS: u64 = 10;
+/// Tokens of the block that names what is left out, without its handles.
+const LEFT_OUT_TOKENS: u64 = 32;
+/// Tokens of one handle: `[#123456, 123456 tokens]` and its line break.
+const HANDLE_TOKENS: u64 = 18;
+/// Maximum number of handles; no model reads a longer list.
 const MAX_HANDLES: u64 = 64;
 
-impl Keeper<'_, '_, '_> {
-    /// The plan as references: checkpoints, blocks, quotes, handles for the newest user messages that are not
-    /// shown, then the turns.
-    pub(super) fn into_head(self, with_checkpoints: bool) -> Vec<HeadItem> {
-        let path = self.ground.path;
-        let mut head = Vec::new();
-        if with_checkpoints {
-            let ids = self.ground.checkpoints.iter().map(|checkpoint| checkpoint.id);
-            head.extend(ids.map(|id| HeadItem::Checkpoint { id }));
+/// A head as it grows.
+pub(super) struct HeadBuilder<'p, 'a, 's> {
+    pub(super) input: &'p mut PlanInput<'a, 's>,
+    /// The kept records by index into the path.
+    kept: BTreeMap<usize, HeadItem>,
+    /// Blocks made from the records.
+    blocks: Vec<HeadItem>,
+    /// Tokens left for everything.
+    pub(super) left: u64,
+    /// Tokens left for user messages.
+    pub(super) users: u64,
+    /// Tokens of the block that names what is left out.
+    left_out: u64,
+}
+
+impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
+    /// Creates an empty head; a tenth of the target is set aside for the block that names what is left out.
+    pub(super) fn new(input: &'p mut PlanInput<'a, 's>, target: u64) -> Self {
+        let left_out = (target / 10).max(LEFT_OUT_TOKENS + 8).min(target / 2);
+        let users = input.user_tokens;
+        let (kept, blocks) = (BTreeMap::new(), Vec::new());
+        Self { input, kept, blocks, left: target - left_out, users, left_out }
+    }
+
+    /// Whether a record is kept in any form.
+    pub(super) fn has(&self, at: usize) -> bool {
+        self.kept.contains_key(&at)
+    }
+
+    /// Returns the index of the first record that is kept as a turn, or the length of the path if there is none.
+    pub(super) fn first_turn(&self) -> usize {
+        let is_quote =
+            |item: &HeadItem| matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. });
+        let turn = self.kept.iter().find(|(_, item)| !is_quote(item));
+        turn.map_or(self.input.path.len(), |(at, _)| *at)
+    }
+
+    /// Puts a block before the conversation if it fits.
+    pub(super) fn add_block(&mut self, topic: &str, text: String) {
+        let cost = u64::from(self.input.counter.count_text(&text)) + QUOTE_TOKENS;
+        if !text.is_empty() && cost <= self.left {
+            self.left -= cost;
+            self.blocks.push(HeadItem::Block { topic: topic.to_owned(), text });
         }
-        head.extend(self.blocks.iter().cloned());
-        let (mut pinned, mut earlier) = (Vec::new(), Vec::new());
-        for (&at, form) in &self.kept {
-            let seq = path[at].seq;
-            match form {
-                Form::Pinned(cut) => {
-                    let (head_chars, tail_chars) = chars(*cut);
-                    pinned.push(HeadItem::Pinned { seq, head_chars, tail_chars });
+    }
+
+    /// Keeps a record as a turn, whole or as a given item; returns false if it does not fit.
+    pub(super) fn keep_as(&mut self, at: usize, item: Option<HeadItem>) -> bool {
+        let record = &self.input.path[at];
+        let cost = match (&item, self.input.bodies.get(record.seq)) {
+            (Some(HeadItem::Cut { head_chars, tail_chars, .. }), Some(body)) => {
+                let cut = Cut { head: *head_chars, tail: *tail_chars };
+                u64::from(self.input.counter.count_record(&cut::apply(record.seq, body, cut)))
+            }
+            (Some(HeadItem::Stub { .. }), _) => HANDLE_TOKENS,
+            _ => self.cost(record),
+        };
+        let Some(left) = self.left.checked_sub(cost) else { return false };
+        self.left = left;
+        self.kept.insert(at, item.unwrap_or_else(|| turn(record.seq, None)));
+        true
+    }
+
+    /// Keeps a user message as a turn within `share`; returns false if not even its ends fit.
+    pub(super) fn keep_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
+        let share = share.min(self.users).max(MIN_SHARE).min(self.left);
+        let Some((cut, cost)) = self.fitted(at, share)? else { return Ok(false) };
+        self.kept.insert(at, turn(self.input.path[at].seq, cut));
+        self.spend_on_user(cost);
+        Ok(true)
+    }
+
+    /// If the records from `first` on begin in the middle of a turn, keeps the user message of that turn within
+    /// `share`; returns false if it does not fit.
+    pub(super) fn keep_turn_start(
+        &mut self,
+        first: usize,
+        share: u64,
+    ) -> Result<bool, ContentsError> {
+        let (before, after) = self.input.path.split_at(first);
+        let next = after.iter().find(|item| item.enters());
+        let is_within_turn = next.is_none_or(|item| !item.is_user_message());
+        let start = before.iter().rposition(PathItem::is_user_message);
+        match start.filter(|_| is_within_turn) {
+            Some(at) => self.keep_user(at, share),
+            None => Ok(true),
+        }
+    }
+
+    /// Quotes a user message within `share`; returns false if not even its ends fit.
+    pub(super) fn quote_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
+        let share = share.min(self.users).min(self.left.saturating_sub(QUOTE_TOKENS));
+        let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(false) };
+        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
+        self.kept.insert(at, HeadItem::Earlier { seq, head_chars, tail_chars });
+        self.spend_on_user(cost);
+        Ok(true)
+    }
+
+    /// Quotes a pinned record within `share`; returns its cost, or `None` if not even its ends fit.
+    pub(super) fn quote_pin(
+        &mut self,
+        at: usize,
+        share: u64,
+    ) -> Result<Option<u64>, ContentsError> {
+        let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
+        let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(None) };
+        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
+        self.kept.insert(at, HeadItem::Pinned { seq, head_chars, tail_chars });
+        self.left = self.left.saturating_sub(cost);
+        Ok(Some(cost))
+    }
+
+    fn spend_on_user(&mut self, cost: u64) {
+        self.left = self.left.saturating_sub(cost);
+        self.users = self.users.saturating_sub(cost);
+    }
+
+    /// Returns the cut that brings a record to at most `share` tokens, if it needs one, and the cost.
+    fn fitted(
+        &mut self,
+        at: usize,
+        share: u64,
+    ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
+        let item = self.input.path[at];
+        self.input.bodies.load(&[item])?;
+        let cost = self.cost(&item);
+        if cost <= share {
+            return Ok(Some((None, cost)));
+        }
+        let body = self.input.bodies.get(item.seq);
+        let fit = body.and_then(|body| cut::fit(self.input.counter, item.seq, body, share));
+        Ok(fit.map(|(cut, cost)| (Some(cut), cost)))
+    }
+
+    /// As [`Self::fitted`], for a quote, which costs more than a short record itself.
+    fn quoted(
+        &mut self,
+        at: usize,
+        share: u64,
+    ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
+        let Some((cut, _)) = self.fitted(at, share)? else { return Ok(None) };
+        let item = &self.input.path[at];
+        let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
+        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
+        let text = quote(item, kept.as_ref().unwrap_or(body));
+        let cost = u64::from(self.input.counter.count_text(&text)) + 2;
+        Ok((cost <= share + QUOTE_TOKENS).then_some((cut, cost)))
+    }
+
+    /// Keeps units from the newest on, until one does not fit into `room`.
+    ///
+    /// The newest unit may have all of the room, an older unit half of it.
+    pub(super) fn keep_newest(&mut self, units: &[Unit], room: u64) -> Result<(), ContentsError> {
+        let path = self.input.path;
+        let before = self.left;
+        let mut is_newest = true;
+        let mut loaded = units.last().map_or(0, |unit| unit.end);
+        for unit in units.iter().rev() {
+            if loaded > unit.start {
+                let n_items = batch_len(path[..loaded].iter().rev(), room);
+                let n_items = n_items.max(loaded - unit.start);
+                self.input.bodies.load(&path[loaded - n_items..loaded])?;
+                loaded -= n_items;
+            }
+            if let Some(item) = self.kept.get_mut(&unit.start) {
+                // A quoted message whose answer is kept as a turn becomes a turn too.
+                if let HeadItem::Earlier { seq, head_chars, tail_chars } = item {
+                    let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
+                    *item = turn(*seq, cut);
                 }
-                Form::Earlier(cut) => {
-                    let (head_chars, tail_chars) = chars(*cut);
-                    earlier.push(HeadItem::Earlier { seq, head_chars, tail_chars });
+                is_newest = false;
+                continue;
+            }
+            let left = room.saturating_sub(before - self.left);
+            let share = if is_newest { room } else { room / 2 };
+            if !self.keep_unit(*unit, share.min(left)) {
+                break;
+            }
+            is_newest &= !path[unit.start..unit.end].iter().any(PathItem::enters);
+        }
+        Ok(())
+    }
+
+    /// Gives the tokens that are left to older units that join the kept ones.
+    pub(super) fn keep_more(&mut self, units: &[Unit]) -> Result<(), ContentsError> {
+        if units.iter().all(|unit| self.has(unit.start)) {
+            return Ok(());
+        }
+        let room = self.left;
+        self.keep_newest(units, room)
+    }
+
+    /// Keeps a unit whole, or cut if it is larger than `share`; returns false if it does not fit.
+    fn keep_unit(&mut self, unit: Unit, share: u64) -> bool {
+        let items = &self.input.path[unit.start..unit.end];
+        let costs: Vec<u64> = items.iter().map(|item| self.cost(item)).collect();
+        let whole: u64 = costs.iter().sum();
+        let (cuts, cost) = if whole <= share {
+            (vec![None; items.len()], whole)
+        } else {
+            match self.cut_unit(items, &costs, share) {
+                Some(cut) => cut,
+                None => return false,
+            }
+        };
+        let is_user = items[0].is_user_message();
+        if cost > self.left || (is_user && cost > self.users) {
+            return false;
+        }
+        self.left -= cost;
+        if is_user {
+            self.users -= cost;
+        }
+        let turns = items.iter().zip(cuts).map(|(item, cut)| turn(item.seq, cut));
+        self.kept.extend((unit.start..unit.end).zip(turns));
+        true
+    }
+
+    /// Cuts the largest records of a unit to one common size, so that all together cost `share` at most; returns the
+    /// cut of each record and the cost.
+    fn cut_unit(
+        &self,
+        items: &[PathItem],
+        costs: &[u64],
+        share: u64,
+    ) -> Option<(Vec<Option<Cut>>, u64)> {
+        let cap = common_cap(costs, share);
+        if cap < MIN_SHARE {
+            return None;
+        }
+        let mut sum = 0;
+        let mut cuts = Vec::with_capacity(items.len());
+        for (item, &cost) in items.iter().zip(costs) {
+            if cost <= cap {
+                cuts.push(None);
+                sum += cost;
+                continue;
+            }
+            let body = self.input.bodies.get(item.seq)?;
+            let (cut, cost) = cut::fit(self.input.counter, item.seq, body, cap)?;
+            cuts.push(Some(cut));
+            sum += cost;
+        }
+        Some((cuts, sum))
+    }
+
+    /// Returns the tokens of a loaded record.
+    pub(super) fn cost(&self, item: &PathItem) -> u64 {
+        let body = self.input.bodies.get(item.seq);
+        body.map_or(0, |body| u64::from(self.input.counter.count_record(body)))
+    }
+
+    /// Returns the items of the head: checkpoints, blocks, quotes, handles of the newest user messages that are not
+    /// shown, then the turns.
+    pub(super) fn into_items(self, with_checkpoints: bool) -> Vec<HeadItem> {
+        let handles = self.handles();
+        let mut items = Vec::new();
+        if with_checkpoints {
+            let ids = self.input.checkpoints.iter().map(|checkpoint| checkpoint.id);
+            items.extend(ids.map(|id| HeadItem::Checkpoint { id }));
+        }
+        items.extend(self.blocks);
+        let (mut pinned, mut earlier, mut turns) = (Vec::new(), Vec::new(), Vec::new());
+        let mut last_whole = None;
+        for (at, item) in self.kept {
+            match (item, turns.last_mut()) {
+                (item @ HeadItem::Pinned { .. }, _) => pinned.push(item),
+                (item @ HeadItem::Earlier { .. }, _) => earlier.push(item),
+                // Adjacent whole records are one range.
+                (HeadItem::Range { to, .. }, Some(HeadItem::Range { to: end, .. }))
+                    if last_whole.is_some_and(|last: usize| last + 1 == at) =>
+                {
+                    *end = to;
+                    last_whole = Some(at);
                 }
-                Form::Whole | Form::Cut(_) | Form::Stub { .. } => {}
+                (item, _) => {
+                    last_whole = matches!(item, HeadItem::Range { .. }).then_some(at);
+                    turns.push(item);
+                }
             }
         }
-        head.extend(pinned);
-        head.extend(earlier);
-        head.extend(self.handles());
-        head.extend(turns(path, &self.kept));
-        head
+        items.extend(pinned.into_iter().chain(earlier).chain(handles).chain(turns));
+        items
     }
 
     fn handles(&self) -> Vec<HeadItem> {
-        let path = self.ground.path;
-        let n_handles = (self.block.saturating_sub(BLOCK_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
-        let is_pinned = |at: usize| self.ground.pins.contains(&path[at].seq);
-        let is_missed = |at: usize| path[at].is_user_message() || is_pinned(at);
+        let path = self.input.path;
+        let n_handles =
+            (self.left_out.saturating_sub(LEFT_OUT_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
+        let is_pinned = |at: usize| self.input.pins.contains(&path[at].seq);
+        let is_named = |at: usize| path[at].is_user_message() || is_pinned(at);
         let mut handles: Vec<HeadItem> = (0..path.len())
             .rev()
-            .filter(|at| is_missed(*at) && !self.kept.contains_key(at))
+            .filter(|at| is_named(*at) && !self.has(*at))
             .take(usize::try_from(n_handles).unwrap_or_default())
             .map(|at| HeadItem::Handle { seq: path[at].seq })
             .collect();
@@ -60,43 +326,44 @@ impl Keeper<'_, '_, '_> {
     }
 }
 
+/// Returns the item of a record that is kept as a turn.
+pub(super) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
+    match cut {
+        Some(cut) => HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail },
+        None => HeadItem::Range { from: seq, to: seq },
+    }
+}
+
 fn chars(cut: Option<Cut>) -> (Option<u32>, Option<u32>) {
     (cut.map(|cut| cut.head), cut.map(|cut| cut.tail))
 }
 
-/// What is kept as turns: whole records that lie side by side are one range.
-fn turns(path: &[PathItem], kept: &BTreeMap<usize, Form>) -> Vec<HeadItem> {
-    let mut head = Vec::new();
-    let mut run: Option<(usize, usize)> = None;
-    for (&at, form) in kept {
-        let seq = path[at].seq;
-        let item = match form {
-            Form::Earlier(_) | Form::Pinned(_) => continue,
-            Form::Whole => match run {
-                Some((from, to)) if to + 1 == at => {
-                    run = Some((from, at));
-                    continue;
-                }
-                _ => None,
-            },
-            Form::Cut(cut) => {
-                Some(HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail })
-            }
-            Form::Stub { reason, by } => {
-                Some(HeadItem::Stub { seq, reason: (*reason).to_owned(), by: *by })
-            }
-        };
-        let before = run.take();
-        head.extend(before.map(|(from, to)| range(path, from, to)));
-        match item {
-            Some(item) => head.push(item),
-            None => run = Some((at, at)),
+/// Returns the largest size for which all costs, each reduced to it, are `share` together at most.
+fn common_cap(costs: &[u64], share: u64) -> u64 {
+    let mut sorted: Vec<u64> = costs.iter().copied().filter(|cost| *cost > 0).collect();
+    sorted.sort_unstable();
+    let mut left = share;
+    for (at, &cost) in sorted.iter().enumerate() {
+        let each = left / (sorted.len() - at) as u64;
+        if cost > each {
+            return each;
         }
+        left -= cost;
     }
-    head.extend(run.map(|(from, to)| range(path, from, to)));
-    head
+    share
 }
 
-fn range(path: &[PathItem], from: usize, to: usize) -> HeadItem {
-    HeadItem::Range { from: path[from].seq, to: path[to].seq }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn largest_records_are_cut_first() {
+        let check = |costs: &[u64], share, expect| assert_eq!(common_cap(costs, share), expect);
+        check(&[10, 1000, 20], 130, 100);
+        check(&[500, 500], 100, 50);
+        check(&[10, 0, 20], 100, 100);
+        check(&[1000], 300, 300);
+        check(&[], 300, 300);
+    }
 }

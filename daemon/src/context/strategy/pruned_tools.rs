@@ -1,7 +1,7 @@
-//! Every turn, with the results of older tool calls shortened by the kind of tool.
+//! The strategy `pruned-tools`: every turn, with the results of older tool calls shortened by the kind of tool.
 //!
-//! A file that was read again later, and a result that came again, are one line that names where it stands; the
-//! newest messages stay as they are. Checkpoints in force stay before it.
+//! A file that was read again later, and a result that occurs again, become one line that names the later record. The
+//! newest messages stay as they are. Checkpoints in force stand before the turns.
 
 use std::collections::HashMap;
 
@@ -9,25 +9,28 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, Part, RecordBody};
 use serde_json::Value;
 
-use super::checkpointed::summarized;
-use super::keep::{Form, Keeper};
-use super::opening::Reserve;
-use super::{Ground, Strategy};
-use crate::context::contents::ContentsError;
+use super::head::{HeadBuilder, turn};
+use super::opening::Reserved;
+use super::plan::{PlanInput, Strategy};
 use crate::context::cut::Cut;
+use crate::context::error::ContentsError;
 use crate::context::ledger::{FileUse, file_of};
-use crate::context::units::{PathItem, Place};
+use crate::context::path::{PathItem, PathRole};
 
-/// Messages at the end that stay as they are: the last three exchanges.
+/// Newest messages that stay as they are: the last three exchanges.
 const RECENT_MESSAGES: usize = 6;
 /// Lines of a file that are kept at each end.
 const FILE_LINES: usize = 10;
-/// Characters of a command's output that are kept at each end, and from which on it is cut.
+/// Characters that are kept at each end of a command's long output.
 const SHELL_CHARS: u32 = 400;
-const SHELL_FROM_CHARS: usize = 1000;
-/// Characters that are kept of other results, and from which on they are cut.
+/// Characters of the longest output of a command that stays whole.
+const SHELL_WHOLE_CHARS: usize = 1000;
+/// Characters that are kept of any other long result.
 const OTHER_CHARS: u32 = 600;
-const OTHER_FROM_CHARS: usize = 800;
+/// Characters of the longest other result that stays whole.
+const OTHER_WHOLE_CHARS: usize = 800;
+/// Bytes of the shortest result that is replaced or cut. Shorter results are no longer than what would replace them.
+const MIN_PRUNED_BYTES: usize = 64;
 /// Words in the names of tools that run commands.
 const SHELLS: &[&str] = &["bash", "shell", "exec", "run", "command", "terminal"];
 
@@ -57,120 +60,130 @@ impl Strategy for PrunedTools {
 
     fn plan(
         &self,
-        ground: &mut Ground<'_, '_>,
+        input: &mut PlanInput<'_, '_>,
         target: u64,
     ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
-        let start = summarized(ground).unwrap_or(0);
-        let path = ground.path;
-        // What cannot fit even if all results were gone need not be read.
-        let said = path[start..].iter().filter(|item| item.place() != Place::Result);
-        if said.map(|item| u64::from(item.tokens)).sum::<u64>() > target.saturating_mul(2) {
+        let start = input.summarized_until().unwrap_or(0);
+        let path = input.path;
+        // Contents are not read if the messages would not fit without any result.
+        let messages = path[start..].iter().filter(|item| item.path_role() != PathRole::ToolResult);
+        let tokens: u64 = messages.map(|item| u64::from(item.tokens)).sum();
+        if tokens > target.saturating_mul(2) {
             return Ok(None);
         }
-        ground.bodies.load(&path[start..])?;
-        let pruned = prune(ground, start);
+        input.bodies.load(&path[start..])?;
+        let mut pruned = prune(input, start);
         if pruned.is_empty() {
             return Ok(None);
         }
-        // Nothing is left out, so what says so needs no room, and nothing is cut that could turn out longer.
-        let mut keeper = Keeper::new(ground, target);
-        keeper.left = target + target / 10;
-        let reserve = if start > 0 { keeper.reserve(start)? } else { Reserve::default() };
-        let share = keeper.left / 2;
-        if start > 0 && !keeper.keep_begun(start, share)? {
+        let mut head = HeadBuilder::new(input, target);
+        // Nothing is left out, so the block that would name it needs no room.
+        head.left = target + target / 10;
+        let reserved = if start > 0 { head.reserve(start)? } else { Reserved::default() };
+        let share = head.left / 2;
+        if start > 0 && !head.keep_turn_start(start, share)? {
             return Ok(None);
         }
         for at in start..path.len() {
-            let form = pruned.get(&at).cloned().unwrap_or(Form::Whole);
-            // What leaves no room for what must be there is no plan.
-            if !keeper.put(at, form) {
+            if !head.keep_as(at, pruned.remove(&at)) {
                 return Ok(None);
             }
         }
         if start > 0 {
-            keeper.keep_opening(&reserve)?;
-            keeper.keep_earlier(start, &reserve)?;
+            head.keep_opening(&reserved)?;
+            head.keep_earlier(start, &reserved)?;
         }
-        Ok(Some(keeper.into_head(true)))
+        Ok(Some(head.into_items(true)))
     }
 }
 
-/// The forms of the results that are not kept whole.
-fn prune(ground: &Ground<'_, '_>, start: usize) -> HashMap<usize, Form> {
-    let path = ground.path;
-    let speaks =
-        |at: &usize| matches!(path[*at].place(), Place::User | Place::Assistant | Place::Result);
-    let mut newest = (start..path.len()).rev().filter(speaks);
+/// Returns the items of the results that are not kept whole, by index.
+fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, HeadItem> {
+    let path = input.path;
+    let is_turn = |at: &usize| {
+        let role = path[*at].path_role();
+        matches!(role, PathRole::User | PathRole::Assistant | PathRole::ToolResult)
+    };
+    let mut newest = (start..path.len()).rev().filter(is_turn);
     let recent = newest.nth(RECENT_MESSAGES - 1).unwrap_or(start);
-    let calls = calls(ground, start);
+    let calls = requested_calls(input, start);
     let mut reads: HashMap<&str, Seq> = HashMap::new();
     let mut texts: HashMap<blake3::Hash, Seq> = HashMap::new();
     let mut pruned = HashMap::new();
-    // From the newest on, so that what stands later is known.
+    // From the newest record on, so that later reads and equal results are known.
     for at in (start..path.len()).rev() {
         let item = &path[at];
-        let Some((call, text)) = result_of(ground, item, &calls) else { continue };
+        let Some((call, text)) = result_of(input, item, &calls) else { continue };
         let file = call.and_then(|call| file_of(call.name, call.args));
         let read = file.filter(|(used, _)| *used == FileUse::Read).map(|(_, file)| file);
-        let later = read.and_then(|file| first(&mut reads, file, item.seq));
-        let equal = first(&mut texts, blake3::hash(text.as_bytes()), item.seq);
-        if at >= recent || ground.pins.contains(&item.seq) {
+        let later_read = read.and_then(|file| later_record(&mut reads, file, item.seq));
+        let equal = later_record(&mut texts, blake3::hash(text.as_bytes()), item.seq);
+        let is_pinned = input.pins.contains(&item.seq);
+        if at >= recent || is_pinned || text.len() < MIN_PRUNED_BYTES {
             continue;
         }
-        // What is shorter than a line that says where it stands stays.
-        let stub = |reason, by| Form::Stub { reason, by };
-        let form = match (later, equal) {
-            _ if text.len() < 64 => None,
+        let seq = item.seq;
+        let stub = |reason: &str, by| HeadItem::Stub { seq, reason: reason.to_owned(), by };
+        let item = match (later_read, equal) {
             (_, Some(by)) => Some(stub("duplicate", by)),
             (Some(by), None) => Some(stub("superseded", by)),
             (None, None) => {
-                shortened(call.map(|call| call.name), file.is_some(), text).map(Form::Cut)
+                let cut = shortened(call.map(|call| call.name), file.is_some(), text);
+                cut.map(|cut| turn(seq, Some(cut)))
             }
         };
-        pruned.extend(form.map(|form| (at, form)));
+        pruned.extend(item.map(|item| (at, item)));
     }
     pruned
 }
 
-/// Notes who came first with a key; says who, where it was somebody else.
-fn first<K: Eq + std::hash::Hash>(seen: &mut HashMap<K, Seq>, key: K, seq: Seq) -> Option<Seq> {
+/// Returns the record that was seen first with a key, unless it is `seq`.
+fn later_record<K: Eq + std::hash::Hash>(
+    seen: &mut HashMap<K, Seq>,
+    key: K,
+    seq: Seq,
+) -> Option<Seq> {
     let first = *seen.entry(key).or_insert(seq);
     (first != seq).then_some(first)
 }
 
-/// A tool call of an assistant message.
+/// The name and the arguments of a tool call.
 #[derive(Clone, Copy)]
-struct Call<'b> {
+struct CallRef<'b> {
     name: &'b str,
     args: &'b Value,
 }
 
-fn calls<'g>(ground: &'g Ground<'_, '_>, start: usize) -> HashMap<&'g str, Call<'g>> {
-    let bodies = ground.path[start..].iter().filter_map(|item| ground.bodies.get(item.seq));
+/// Returns the calls that assistant messages request, by id.
+fn requested_calls<'i>(
+    input: &'i PlanInput<'_, '_>,
+    start: usize,
+) -> HashMap<&'i str, CallRef<'i>> {
+    let bodies = input.path[start..].iter().filter_map(|item| input.bodies.get(item.seq));
     let parts = bodies.flat_map(|body| match body {
         RecordBody::Message(message) => message.parts.as_slice(),
         _ => &[],
     });
     parts
         .filter_map(|part| match part {
-            Part::ToolCall { id, name, args } => Some((id.as_str(), Call { name, args })),
+            Part::ToolCall { id, name, args } => Some((id.as_str(), CallRef { name, args })),
             _ => None,
         })
         .collect()
 }
 
-/// The text of a result, with the call that it answers where that is known.
-fn result_of<'g>(
-    ground: &'g Ground<'_, '_>,
+/// Returns the text of a result, with its call if that is known.
+fn result_of<'i>(
+    input: &'i PlanInput<'_, '_>,
     item: &PathItem,
-    calls: &HashMap<&'g str, Call<'g>>,
-) -> Option<(Option<Call<'g>>, &'g str)> {
-    if item.place() != Place::Result {
+    calls: &HashMap<&'i str, CallRef<'i>>,
+) -> Option<(Option<CallRef<'i>>, &'i str)> {
+    if item.path_role() != PathRole::ToolResult {
         return None;
     }
-    match ground.bodies.get(item.seq)? {
+    match input.bodies.get(item.seq)? {
         RecordBody::ToolCall(call) => {
-            let own = Call { name: &call.name, args: &call.args };
+            let own = CallRef { name: &call.name, args: &call.args };
             Some((Some(own), call.result.llm_content.as_str()))
         }
         RecordBody::Message(message) => {
@@ -185,34 +198,34 @@ fn result_of<'g>(
     }
 }
 
-/// What of a result is kept, by the kind of its tool; `None` where it is short enough.
+/// Returns the cut of a result by the kind of its tool, or `None` if the result is short enough.
 fn shortened(tool: Option<&str>, is_file: bool, text: &str) -> Option<Cut> {
+    if is_file {
+        return file_ends(text);
+    }
     let n_chars = text.chars().count();
     let tool = tool.unwrap_or_default().to_lowercase();
-    if is_file {
-        let (head, tail) = ends(text)?;
-        return Some(Cut { head, tail });
-    }
     if SHELLS.iter().any(|word| tool.contains(word)) {
-        return (n_chars > SHELL_FROM_CHARS)
+        return (n_chars > SHELL_WHOLE_CHARS)
             .then_some(Cut { head: SHELL_CHARS, tail: SHELL_CHARS });
     }
-    (n_chars > OTHER_FROM_CHARS).then_some(Cut { head: OTHER_CHARS, tail: 0 })
+    (n_chars > OTHER_WHOLE_CHARS).then_some(Cut { head: OTHER_CHARS, tail: 0 })
 }
 
-/// Characters of the first and of the last lines of a file; `None` where it has no more lines than these.
-fn ends(text: &str) -> Option<(u32, u32)> {
+/// Returns the cut that keeps the first and the last lines of a file, or `None` if it has no more lines.
+fn file_ends(text: &str) -> Option<Cut> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let chars = |lines: &[&str]| {
         let n_chars: usize = lines.iter().map(|line| line.chars().count()).sum();
-        // A file of few and endless lines is no better than any other text.
+        // Long lines are cut like any other text.
         u32::try_from(n_chars).unwrap_or(u32::MAX).min(4 * OTHER_CHARS)
     };
     if lines.len() <= 2 * FILE_LINES {
-        let is_long = text.chars().count() > 8 * OTHER_FROM_CHARS;
-        return is_long.then_some((OTHER_CHARS, OTHER_CHARS));
+        let is_long = text.chars().count() > 8 * OTHER_WHOLE_CHARS;
+        return is_long.then_some(Cut { head: OTHER_CHARS, tail: OTHER_CHARS });
     }
-    Some((chars(&lines[..FILE_LINES]), chars(&lines[lines.len() - FILE_LINES..])))
+    let (head, tail) = (&lines[..FILE_LINES], &lines[lines.len() - FILE_LINES..]);
+    Some(Cut { head: chars(head), tail: chars(tail) })
 }
 
 #[cfg(test)]

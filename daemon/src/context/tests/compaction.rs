@@ -1,22 +1,21 @@
-//! Compactions in a row, with a summarizer that says as much as it may.
+//! Repeated compactions, with a summarizer that fills its share.
 
 use ollm_protocol::CheckpointId;
-use ollm_protocol::content::{Checkpoint, Compaction, CompactionMethod};
+use ollm_protocol::content::{Compaction, CompactionMethod};
 
 use super::*;
-use crate::context::{compaction_cut, needs_compaction, prune, with_checkpoints};
 
-/// Of `compression.threshold`.
+/// The default of `compression.threshold`.
 const THRESHOLD: f64 = 0.8;
 
 impl Session {
-    fn growing(&self, size: u32) -> BuildInput<'_> {
+    fn input_with_checkpoints(&self, size: u32) -> BuildInput<'_> {
         BuildInput { checkpoints: &self.checkpoints, ..self.input(size) }
     }
 
-    /// Replaces all checkpoints and the next range by one that says `word` until its share is full.
+    /// Replaces all checkpoints and the next range by one checkpoint that fills its share.
     fn compact(&mut self, size: u32) -> Option<(Built, u64)> {
-        let input = self.growing(size);
+        let input = self.input_with_checkpoints(size);
         let before = build(&input, self).expect("builds").result.tokens_used;
         let cut = compaction_cut(&input, 1024, 4096).expect("can be planned")?;
         let words = usize::try_from(cut.target_tokens).expect("small") * 3 / 4;
@@ -62,7 +61,7 @@ impl Session {
     }
 }
 
-/// Says something like what is said to an agent, by number.
+/// Records the n-th turn: a question, a tool call in every third turn, and an answer.
 fn turn(session: &mut Session, n: usize) {
     session.say(Role::User, &format!("«q{n}» please do {}", "this and that ".repeat(n % 17)));
     if n.is_multiple_of(3) {
@@ -74,14 +73,15 @@ fn turn(session: &mut Session, n: usize) {
 }
 
 #[test]
-fn a_conversation_is_compacted_for_ever() {
+fn conversation_is_compacted_any_number_of_times() {
     for size in [2048, 4096, 8192, 32_768] {
         let mut session = Session::default();
         let mut n_compactions = 0;
         let mut last_compacted = 0;
         for n in 0..600 {
             turn(&mut session, n);
-            let built = build(&session.growing(size), &session).expect("always builds");
+            let built =
+                build(&session.input_with_checkpoints(size), &session).expect("always builds");
             check_turns(&built.result.messages);
             assert!(built.result.tokens_used <= built.result.token_budget);
             if !needs_compaction(&built, THRESHOLD) {
@@ -95,7 +95,7 @@ fn a_conversation_is_compacted_for_ever() {
             assert!(result.tokens_used < before, "{} of {before} at {size}", result.tokens_used);
             assert!(!needs_compaction(&after, THRESHOLD));
             check_turns(&result.messages);
-            let again = build(&session.growing(size), &session).expect("builds");
+            let again = build(&session.input_with_checkpoints(size), &session).expect("builds");
             assert_eq!(again.result.messages, result.messages);
             assert!(again.new_epoch.is_none());
             let all = flat(&result.messages);
@@ -111,7 +111,7 @@ fn a_conversation_is_compacted_for_ever() {
 }
 
 #[test]
-fn old_results_make_room_before_anything_is_summarized() {
+fn pruning_shortens_old_results() {
     let mut session = Session::default();
     session.say(Role::User, "«q» read them all");
     for n in 0..6 {
@@ -120,11 +120,12 @@ fn old_results_make_room_before_anything_is_summarized() {
         session.tool(&id, &format!("file {n}\n").repeat(200));
     }
     session.say(Role::Assistant, "read");
-    let pruned = prune(&session.growing(4096), &session).expect("works").expect("makes room");
+    let pruned =
+        prune(&session.input_with_checkpoints(4096), &session).expect("works").expect("makes room");
     let result = &pruned.result;
     assert_eq!(result.strategy, "pruned-tools");
     check_turns(&result.messages);
-    // The tool is given one and the same file, so all but the newest read are superseded.
+    // All calls read the same file, so all but the newest are superseded.
     let tools: Vec<&str> = result
         .messages
         .iter()
@@ -137,14 +138,17 @@ fn old_results_make_room_before_anything_is_summarized() {
 }
 
 #[test]
-fn what_cannot_be_cut_is_not_compacted() {
+fn single_message_is_not_compacted() {
     let mut session = Session::default();
     session.say(Role::User, &"one long message ".repeat(3000));
-    assert_eq!(compaction_cut(&session.growing(2048), 1024, 4096).expect("works"), None);
-    assert!(prune(&session.growing(2048), &session).expect("works").is_none());
+    assert_eq!(
+        compaction_cut(&session.input_with_checkpoints(2048), 1024, 4096).expect("works"),
+        None
+    );
+    assert!(prune(&session.input_with_checkpoints(2048), &session).expect("works").is_none());
 }
 
-/// Why a changed build opens an epoch, and its system message.
+/// Returns the cause of the epoch that a changed input opens, and the system message of the build.
 fn cause<'s>(
     session: &'s Session,
     change: impl FnOnce(&mut BuildInput<'s>),
@@ -156,24 +160,24 @@ fn cause<'s>(
 }
 
 #[test]
-fn a_changed_front_opens_an_epoch_and_a_new_entry_does_not() {
+fn changed_front_opens_an_epoch_and_new_entry_does_not() {
     let entries = [("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
     let mut session = Session::default();
     session.say(Role::User, "hello");
     let first = session.build_auto(4096);
     assert_eq!(first.new_epoch.map(|epoch| epoch.cause).as_deref(), Some("start"));
     session.say(Role::Assistant, "hi");
-    let (told, system) = cause(&session, |_| {});
-    assert_eq!((told, system.as_str()), (None, "You are helpful."));
-    let (told, system) = cause(&session, |input| input.system_prompt = Some("Be brief."));
-    assert_eq!((told.as_deref(), system.as_str()), (Some("systemPrompt"), "Be brief."));
-    let (told, _) = cause(&session, |input| input.model = Some("other"));
-    assert_eq!(told.as_deref(), Some("model"));
-    let (told, system) = cause(&session, |input| {
+    let (opened, system) = cause(&session, |_| {});
+    assert_eq!((opened, system.as_str()), (None, "You are helpful."));
+    let (opened, system) = cause(&session, |input| input.system_prompt = Some("Be brief."));
+    assert_eq!((opened.as_deref(), system.as_str()), (Some("systemPrompt"), "Be brief."));
+    let (opened, _) = cause(&session, |input| input.model = Some("other"));
+    assert_eq!(opened.as_deref(), Some("model"));
+    let (opened, system) = cause(&session, |input| {
         input.additions = "A and B";
         input.entries = &entries;
     });
-    assert_eq!((told, system.as_str()), (None, "You are helpful."), "it is told as a delta");
-    let told = cause(&session, |input| input.told_entries = &entries).0;
-    assert_eq!(told.as_deref(), Some("entries"), "what is gone cannot be untold");
+    assert_eq!((opened, system.as_str()), (None, "You are helpful."), "it is sent as a delta");
+    let opened = cause(&session, |input| input.sent_entries = &entries).0;
+    assert_eq!(opened.as_deref(), Some("entries"), "a removed entry was sent");
 }

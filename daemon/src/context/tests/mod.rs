@@ -1,18 +1,20 @@
-//! The laws of a context, over random sessions and windows, and the cases that a person should read.
+//! The laws of contexts over random sessions and windows, and examples of rendered conversations.
 
 mod compaction;
 
 use std::collections::HashMap;
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{
-    ContextMessage, Custom, Delta, Message, OmittedItem, Part, RecordBody, RecordKind, Role,
-    ToolCall, ToolResult,
+    Checkpoint, CompactMode, ContextMessage, Custom, Delta, Epoch, Message, OmittedItem, Part,
+    RecordBody, RecordKind, Role, ToolCall, ToolResult,
 };
+use ollm_protocol::{Seq, Timestamp};
 use proptest::prelude::*;
 use serde_json::json;
 
+use super::render::portable_id;
 use super::*;
+use crate::tokens::Counter;
 
 /// A session in memory.
 #[derive(Default)]
@@ -36,15 +38,15 @@ impl Session {
             RecordBody::Message(message) => Some(message),
             _ => None,
         };
-        let has =
-            |is: fn(&Part) -> bool| message.is_some_and(|message| message.parts.iter().any(is));
+        let calls_tools = message.is_some_and(|message| {
+            message.parts.iter().any(|part| matches!(part, Part::ToolCall { .. }))
+        });
         self.path.push(PathItem {
             seq,
             kind: body.kind(),
             role: message.map(|message| message.role),
             tokens: Counter::ESTIMATE.count_record(&body),
-            calls_tools: has(|part| matches!(part, Part::ToolCall { .. })),
-            has_thinking: has(|part| matches!(part, Part::Thinking { .. })),
+            calls_tools,
             in_context: match &body {
                 RecordBody::Custom(custom) => custom.context_text.is_some(),
                 RecordBody::Compaction(compaction) => compaction.epoch.is_none(),
@@ -95,7 +97,7 @@ impl Session {
             mode_text: None,
             additions: "",
             entries: &[],
-            told_entries: &[],
+            sent_entries: &[],
             decisions: &[],
             pins: &[],
             project_path: None,
@@ -119,7 +121,7 @@ impl Session {
         build(&self.input(context_size), self).expect("builds")
     }
 
-    /// Builds, and records the epoch as a caller with `auto` does.
+    /// Builds and records the new epoch, as a caller with `auto` does.
     fn build_auto(&mut self, context_size: u32) -> Built {
         let built = self.build(context_size);
         if let Some(epoch) = built.new_epoch.clone() {
@@ -134,27 +136,29 @@ fn at() -> Timestamp {
     Timestamp::from_unix_ms(0)
 }
 
-/// The id by which a call was recorded here: one digit.
-fn recorded(id: &str) -> String {
+/// Returns the recorded id of a call, which is one digit in these tests.
+fn recorded_id(id: &str) -> String {
     let mut digits = (0..10).map(|digit: u8| digit.to_string());
-    digits.find(|digit| super::link::linked(digit) == id).unwrap_or_else(|| id.to_owned())
+    digits.find(|digit| portable_id(digit) == id).unwrap_or_else(|| id.to_owned())
 }
 
-/// The messages as a person reads them; `\n` as `|`.
+/// Returns the messages as lines, with `|` for line breaks.
 fn lines(messages: &[ContextMessage]) -> Vec<String> {
     let line = |message: &ContextMessage| {
-        let calls: Vec<_> = message.tool_calls.iter().map(|call| recorded(&call.id)).collect();
+        let calls: Vec<_> = message.tool_calls.iter().map(|call| recorded_id(&call.id)).collect();
         let calls =
             if calls.is_empty() { String::new() } else { format!(" -> {}", calls.join(",")) };
-        let id =
-            message.tool_call_id.as_ref().map_or(String::new(), |id| format!(" {}", recorded(id)));
+        let id = message
+            .tool_call_id
+            .as_ref()
+            .map_or(String::new(), |id| format!(" {}", recorded_id(id)));
         format!("{}{id}: {}{calls}", message.role.as_str(), message.content.replace('\n', "|"))
     };
     messages.iter().map(line).collect()
 }
 
 #[test]
-fn conversations_are_rendered_as_models_take_them() {
+fn conversations_are_rendered_as_models_accept_them() {
     let check = |fill: fn(&mut Session), expect: &[&str]| {
         let mut session = Session::default();
         fill(&mut session);
@@ -195,7 +199,7 @@ fn conversations_are_rendered_as_models_take_them() {
             "user: <update topic=\"goal\">|x|</update>",
         ],
     );
-    // A call that another turn overtook, and its result that came too late.
+    // A turn begins before the result of a call is recorded.
     check(
         |s| {
             s.say(Role::User, "go");
@@ -210,7 +214,7 @@ fn conversations_are_rendered_as_models_take_them() {
             "user: stop||<tool-result tool=\"read\" id=\"yn1o2v1d2\">|late|</tool-result>",
         ],
     );
-    // Recorded alone, twice with the same id, then once more in its other form.
+    // Tool calls without a request, two of the same id, and the second result in both forms.
     check(
         |s| {
             s.say(Role::User, "go");
@@ -237,7 +241,7 @@ fn conversations_are_rendered_as_models_take_them() {
 }
 
 #[test]
-fn thinking_and_empty_messages_are_listed_and_not_sent() {
+fn thinking_and_empty_messages_are_omitted() {
     let mut session = Session::default();
     session.say(Role::User, "go");
     let mut message = Message::text(Role::Assistant, "done", at());
@@ -252,7 +256,7 @@ fn thinking_and_empty_messages_are_listed_and_not_sent() {
 }
 
 #[test]
-fn a_message_larger_than_the_window_keeps_both_ends() {
+fn message_larger_than_the_window_keeps_both_ends() {
     let mut session = Session::default();
     let text = format!("BEGIN {} END", "some words of a long text ".repeat(8000));
     session.say(Role::User, &text);
@@ -266,7 +270,7 @@ fn a_message_larger_than_the_window_keeps_both_ends() {
 }
 
 #[test]
-fn what_does_not_fit_is_said_with_numbers() {
+fn impossible_builds_fail_with_numbers() {
     let mut session = Session::default();
     for _ in 0..100 {
         session.say(Role::User, &"word ".repeat(100));
@@ -294,7 +298,7 @@ fn what_does_not_fit_is_said_with_numbers() {
 }
 
 #[test]
-fn a_named_strategy_is_used_and_a_dry_plan_is_transient() {
+fn named_strategy_is_used_and_its_dry_run_is_transient() {
     let mut session = Session::default();
     for turn in 0..20 {
         session.say(Role::User, &format!("question {turn}"));
@@ -312,7 +316,7 @@ fn a_named_strategy_is_used_and_a_dry_plan_is_transient() {
 }
 
 #[test]
-fn minimal_state_gives_its_room_to_turns_with_their_questions() {
+fn minimal_state_fills_its_room_with_whole_turns() {
     let mut session = Session::default();
     session.say(Role::User, "the task");
     for turn in 0..60 {
@@ -332,7 +336,7 @@ fn minimal_state_gives_its_room_to_turns_with_their_questions() {
 }
 
 #[test]
-fn a_long_session_opens_epochs_rarely_and_never_stops() {
+fn long_session_opens_epochs_rarely() {
     let mut session = Session::default();
     let mut n_epochs = 0;
     for turn in 0..500 {
@@ -342,11 +346,11 @@ fn a_long_session_opens_epochs_rarely_and_never_stops() {
         n_epochs += usize::from(built.new_epoch.is_some());
         assert!(built.result.messages[1].content.contains("question 0"));
     }
-    // Half the room is free after each, which is some eight of these turns.
+    // Each epoch leaves half of the room free, which is about eight of these turns.
     assert!((20..100).contains(&n_epochs), "{n_epochs}");
 }
 
-/// One step of a random session.
+/// One record of a random session.
 #[derive(Clone, Debug)]
 enum Op {
     User(usize),
@@ -431,7 +435,7 @@ fn is_omitted(omitted: &[OmittedItem], seq: Seq) -> bool {
     omitted.iter().any(|item| item.seq <= seq && seq <= item.through_seq.unwrap_or(item.seq))
 }
 
-/// Laws 13 to 17 over one build.
+/// Checks laws 13 to 17 of one build.
 fn check_laws(session: &Session, built: &Built) {
     let result = &built.result;
     let counts =
@@ -455,7 +459,7 @@ fn check_laws(session: &Session, built: &Built) {
     }
 }
 
-/// User first, alternating, every result directly after its call.
+/// Checks that the user is first, that turns alternate, and that results directly follow their calls.
 fn check_turns(messages: &[ContextMessage]) {
     let mut open: Vec<&str> = Vec::new();
     let mut last = Role::System;
@@ -480,7 +484,7 @@ fn check_turns(messages: &[ContextMessage]) {
     }
 }
 
-/// Everything sent, as one text; what ends a message is not part of it.
+/// Returns all messages as one text, without the ends of messages.
 fn flat(messages: &[ContextMessage]) -> String {
     let one = |message: &ContextMessage| {
         let calls = serde_json::to_string(&message.tool_calls).expect("JSON");
@@ -498,7 +502,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_session_keeps_the_laws_as_it_grows(ops in ops(), size in window(), every in 1..6_usize) {
+    fn growing_session_keeps_the_laws(ops in ops(), size in window(), every in 1..6_usize) {
         let mut session = Session::default();
         let mut before: Option<Built> = None;
         for (at, op) in ops.iter().enumerate() {
@@ -541,7 +545,7 @@ proptest! {
     }
 
     #[test]
-    fn a_pending_message_fits_or_the_error_has_numbers(
+    fn pending_message_fits_or_the_error_has_numbers(
         ops in ops(), size in window(), pending in 0..9000_usize, reserve in 0..9000_u32,
     ) {
         let mut session = Session::default();
@@ -563,7 +567,7 @@ proptest! {
 }
 
 #[test]
-fn an_epoch_record_is_not_an_utterance() {
+fn epoch_record_is_not_counted_as_a_message() {
     let mut session = Session::default();
     session.say(Role::User, "go");
     assert_eq!(session.build(2048).result.original_message_count, 1);

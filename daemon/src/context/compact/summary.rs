@@ -1,30 +1,25 @@
-//! The fixed form of a summary: six sections, read tolerantly and written in one way.
+//! The fixed form of a summary: six sections, parsed tolerantly and rendered in one way.
 //!
-//! Models number headings, make them bold, leave the colon out or answer in a code fence; all of that is the same
-//! summary. What no section is said to hold stands in none, so an answer without headings has no sections.
+//! Models number headings, make them bold, omit the colon or answer in a code fence; all of these are the same summary.
+//! Text before the first heading is ignored, so an answer without headings is empty.
 
 use super::defuse::defuse;
 
 /// A part of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
-    /// What the user wants in the end.
     Goal,
-    /// What must and must not be done.
     Constraints,
-    /// What is done, and how far.
     Progress,
-    /// What was decided, and why.
     Decisions,
-    /// What is to be done next.
     NextSteps,
-    /// What the work cannot go on without: names, values, errors.
+    /// Names, values and errors that the work needs.
     Critical,
 }
 
 impl Section {
-    /// All of them, in the order in which they are written.
-    pub(crate) const ALL: [Self; 6] = [
+    /// Every section, in the order of rendering.
+    pub(super) const ALL: [Self; 6] = [
         Self::Goal,
         Self::Constraints,
         Self::Progress,
@@ -33,8 +28,8 @@ impl Section {
         Self::Critical,
     ];
 
-    /// The heading.
-    pub(crate) const fn title(self) -> &'static str {
+    /// Returns the heading.
+    pub(super) const fn title(self) -> &'static str {
         match self {
             Self::Goal => "Goal",
             Self::Constraints => "Constraints",
@@ -45,7 +40,7 @@ impl Section {
         }
     }
 
-    /// What models call it, in small letters.
+    /// Returns the names that models use, in lower case.
     const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Goal => &["goal", "goals", "main goal", "objective", "task", "user goal"],
@@ -63,7 +58,6 @@ impl Section {
         }
     }
 
-    /// The section of a heading.
     fn named(name: &str) -> Option<Self> {
         let name = name.to_lowercase();
         Self::ALL.into_iter().find(|section| section.names().contains(&name.as_str()))
@@ -72,14 +66,15 @@ impl Section {
 
 /// A summary in its sections.
 ///
-/// **Shape**: lines without trailing space and without empty ones at the ends; an empty section is not written.
+/// **Shape**: lines without trailing space, and no empty lines at the ends of a section; an empty section is not
+/// rendered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Summary {
     sections: [Vec<String>; 6],
 }
 
 impl Summary {
-    /// Reads what a summarizer wrote. What cannot be sent on as it is, is made harmless.
+    /// Parses the text of a summarizer. Text that a model could obey is defused.
     pub(crate) fn parse(text: &str) -> Self {
         let mut summary = Self::default();
         let mut current = None;
@@ -98,33 +93,29 @@ impl Summary {
         summary
     }
 
-    /// Adds a line.
     pub(super) fn push(&mut self, section: Section, line: &str) {
         self.sections[section as usize].push(defuse(line));
     }
 
-    /// The lines of a section.
-    pub(crate) fn lines(&self, section: Section) -> &[String] {
+    pub(super) fn lines(&self, section: Section) -> &[String] {
         &self.sections[section as usize]
     }
 
-    /// The lines of a section, to be changed.
     pub(super) fn lines_mut(&mut self, section: Section) -> &mut Vec<String> {
         &mut self.sections[section as usize]
     }
 
-    /// Whether nothing is said.
     pub(crate) fn is_empty(&self) -> bool {
         self.sections.iter().all(Vec::is_empty)
     }
 
-    /// The items of a section, without their bullets.
-    pub(crate) fn items(&self, section: Section) -> Vec<String> {
-        let lines = self.lines(section).iter().map(|line| bare(line));
+    /// Returns the items of a section, without their bullets.
+    pub(super) fn items(&self, section: Section) -> Vec<String> {
+        let lines = self.lines(section).iter().map(|line| without_bullet(line));
         lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
     }
 
-    /// The text as models are sent it.
+    /// Returns the text as models are sent it.
     pub(crate) fn render(&self) -> String {
         let mut text = String::new();
         for section in Section::ALL {
@@ -144,7 +135,7 @@ impl Summary {
     }
 }
 
-/// The section that a line begins, and what it says behind its name.
+/// Returns the section that a line begins, and the text behind its name.
 fn heading(line: &str) -> Option<(Section, &str)> {
     let trimmed = line.trim_start();
     if trimmed.len() < line.len() && !trimmed.starts_with('#') {
@@ -152,18 +143,18 @@ fn heading(line: &str) -> Option<(Section, &str)> {
     }
     let marked = trimmed.trim_start_matches('#');
     let has_marks = marked.len() < trimmed.len();
-    let numbered = number(marked.trim_start());
-    let bold = numbered.trim_start_matches(['*', '_']);
-    let has_marks = has_marks || bold.len() < numbered.len();
+    let unnumbered = without_number(marked.trim_start());
+    let bold = unnumbered.trim_start_matches(['*', '_']);
+    let has_marks = has_marks || bold.len() < unnumbered.len();
     let end = bold.find([':', '*', '_']).unwrap_or(bold.len());
     let section = Section::named(bold[..end].trim())?;
     let rest = bold[end..].trim_start_matches([':', '*', '_']).trim();
-    // "Next we look at it" is no heading, "Next: look at it" is one.
+    // `Next: look at it` is a heading, `Next we look at it` is not.
     (has_marks || rest.is_empty() || bold[end..].contains(':')).then_some((section, rest))
 }
 
-/// A text without the number that it begins with.
-fn number(text: &str) -> &str {
+/// Returns a text without the number at its beginning.
+fn without_number(text: &str) -> &str {
     let rest = text.trim_start_matches(|char: char| char.is_ascii_digit());
     match rest.strip_prefix(['.', ')']) {
         Some(behind) if rest.len() < text.len() => behind.trim_start(),
@@ -171,15 +162,15 @@ fn number(text: &str) -> &str {
     }
 }
 
-/// A line without indentation, bullet and box.
-pub(super) fn bare(line: &str) -> &str {
-    let line = number(line.trim_start());
+/// Returns a line without indentation, bullet and check box.
+pub(super) fn without_bullet(line: &str) -> &str {
+    let line = without_number(line.trim_start());
     let line = line.strip_prefix(['-', '*', '+', '•']).map_or(line, str::trim_start);
     let boxes = ["[x] ", "[X] ", "[ ] "];
     boxes.iter().find_map(|mark| line.strip_prefix(mark)).unwrap_or(line).trim()
 }
 
-/// The text without what a model thought aloud, and without a code fence around all of it.
+/// Returns the text without thinking before it and without a code fence around it.
 fn unwrapped(text: &str) -> &str {
     let mut text = text.trim();
     while let Some(end) = text.strip_prefix("<think").and_then(|rest| rest.find("</think>")) {
@@ -187,13 +178,13 @@ fn unwrapped(text: &str) -> &str {
     }
     let fenced = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     match fenced.and_then(|inner| inner.split_once('\n')) {
-        // A second fence means that the first one is only a part.
+        // With further fences inside, the first and the last one are not a pair.
         Some((_, inner)) if !inner.contains("```") => inner,
         _ => text,
     }
 }
 
-/// Takes away empty lines at the ends, and all lines when they only say that there is nothing.
+/// Removes empty lines at the ends, or all lines if they only say that there is nothing.
 fn tidy(lines: &mut Vec<String>) {
     if lines.iter().all(|line| is_nothing(line)) {
         lines.clear();
@@ -206,12 +197,12 @@ fn tidy(lines: &mut Vec<String>) {
     lines.drain(..n_empty);
 }
 
-/// Whether a line says that there is nothing to say.
+/// Whether a line is empty or says that there is nothing.
 fn is_nothing(line: &str) -> bool {
-    let said = bare(line).to_lowercase();
-    let said = said.trim_matches(|char: char| !char.is_alphanumeric());
+    let text = without_bullet(line).to_lowercase();
+    let text = text.trim_matches(|char: char| !char.is_alphanumeric());
     let words = ["", "none", "n/a", "nothing", "none yet", "not applicable", "not specified"];
-    words.contains(&said) || said.starts_with("none -") || said.contains("empty conversation")
+    words.contains(&text) || text.starts_with("none -") || text.contains("empty conversation")
 }
 
 #[cfg(test)]
@@ -223,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_are_known_in_every_dress() {
+    fn headings_are_parsed_in_every_form() {
         let expect = "## Goal\nBuild it\n\n## Progress\n- half done\n\n## Next steps\n- go on";
         let check = |text: &str| assert_eq!(parsed(text), expect, "{text}");
         check("## Goal\nBuild it\n\n## Progress\n- half done\n\n## Next steps\n- go on\n");
@@ -241,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_heading_stays_text() {
+    fn lines_that_resemble_headings_stay_text() {
         let text = "## Progress\nNext we look at it\n- Goal: found\n  Task: inner\n### Done\n- a";
         assert_eq!(parsed(text), text);
         assert!(Summary::parse("All went well, we are done.").is_empty());
@@ -249,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_that_say_nothing_are_left_out() {
+    fn sections_without_content_are_left_out() {
         let text =
             "## Goal\nx\n## Constraints\n(none)\n## Progress\n- None.\n\n## Key decisions\nN/A";
         assert_eq!(parsed(text), "## Goal\nx");
@@ -257,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_reads_as_the_same() {
+    fn rendered_summary_parses_as_the_same() {
         let text = "## Goal\na\n\n## Constraints\n- b\n\n## Key decisions\n1. c\n\n\n2. d\n\n## Critical context\n`e`";
         let summary = Summary::parse(text);
         assert_eq!(Summary::parse(&summary.render()), summary);

@@ -1,0 +1,165 @@
+//! The range of records that one compaction summarizes: where it is cut, and what one pass over its records collects.
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::RecordBody;
+
+use super::extract::Extractor;
+use super::retention::IdentifierCounts;
+use super::transcript::{TranscriptBuilder, TranscriptPiece};
+use crate::context::budget::trigger;
+use crate::context::build::{Built, Front, target_of};
+use crate::context::error::{ContentsError, ContextError};
+use crate::context::input::BuildInput;
+use crate::context::ledger::Ledger;
+use crate::context::path::{Contents, PathItem, Unit, split_units};
+use crate::context::strategy::RECENT_PERCENT;
+use crate::tokens::Counter;
+
+/// Percent of the prompt limit for the summary of one compaction.
+const SUMMARY_PERCENT: u64 = 25;
+/// Tokens of the smallest range that is worth a summary.
+const MIN_RANGE_TOKENS: u64 = 128;
+/// Records that are read at once.
+const BATCH_RECORDS: usize = 64;
+
+/// The range of one compaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CutPlan {
+    pub from: Seq,
+    pub to: Seq,
+    /// The records of the range that enter a context, oldest first.
+    pub records: Vec<Seq>,
+    /// The messages among them.
+    pub n_messages: u64,
+    pub tokens: u64,
+    /// Tokens that the summary may have.
+    pub target_tokens: u64,
+}
+
+/// Whether the conversation, with the pending message, has reached the size at which it is compacted.
+pub(crate) fn needs_compaction(built: &Built, threshold: f64) -> bool {
+    let budget = &built.result.budget;
+    budget.current_conversation_tokens >= trigger(budget.available_tokens, threshold)
+}
+
+/// Returns the range that a compaction summarizes: every record that no checkpoint stands for except the newest turns,
+/// or `None` if that is not worth a summary.
+///
+/// Cuts lie between units, and before a user message if one is near.
+/// **Errors**: as a build.
+pub(crate) fn compaction_cut(
+    input: &BuildInput<'_>,
+    summary_max_tokens: u32,
+    preserve_recent: u32,
+) -> Result<Option<CutPlan>, ContextError> {
+    let front = Front::new(input, true)?;
+    let lasting = input.checkpoints.iter().rev().find(|checkpoint| !checkpoint.provisional);
+    let start = lasting.map_or(0, |last| input.path.partition_point(|item| item.seq <= last.to));
+    let limit = front.budget.prompt_limit;
+    let target_tokens = (limit * SUMMARY_PERCENT / 100).min(u64::from(summary_max_tokens));
+    let left = front.budget.available().saturating_sub(target_tokens);
+    let room = target_of(left) * RECENT_PERCENT / 100;
+    let room = room.min(u64::from(preserve_recent).max(left / 10));
+    let units = split_units(&input.path[start..]);
+    let cut = start + first_kept(&input.path[start..], &units, room);
+    let range = &input.path[start..cut];
+    let entering: Vec<&PathItem> = range.iter().filter(|item| item.enters()).collect();
+    let tokens: u64 = entering.iter().map(|item| u64::from(item.tokens)).sum();
+    let (Some(from), Some(to)) = (range.first(), range.last()) else { return Ok(None) };
+    if tokens < MIN_RANGE_TOKENS {
+        return Ok(None);
+    }
+    Ok(Some(CutPlan {
+        from: from.seq,
+        to: to.seq,
+        records: entering.iter().map(|item| item.seq).collect(),
+        n_messages: entering.iter().filter(|item| item.is_message()).count() as u64,
+        tokens,
+        target_tokens,
+    }))
+}
+
+/// Returns the index of the first record that stays verbatim: the newest units within `room`, at least the newest one.
+fn first_kept(path: &[PathItem], units: &[Unit], room: u64) -> usize {
+    let mut sum = 0;
+    let mut first = path.len();
+    let mut first_user = None;
+    for unit in units.iter().rev() {
+        let items = &path[unit.start..unit.end];
+        let entering = items.iter().filter(|item| item.enters());
+        sum += entering.map(|item| u64::from(item.tokens)).sum::<u64>();
+        if sum > room && first < path.len() {
+            break;
+        }
+        first = unit.start;
+        if items.first().is_some_and(PathItem::is_user_message) {
+            first_user = Some(first);
+        }
+        if sum > room {
+            break;
+        }
+    }
+    // A turn that begins within the room is kept from its beginning, unless that gives up most of the room.
+    let tokens = |from: usize| path[from..].iter().map(|item| u64::from(item.tokens)).sum::<u64>();
+    first_user.filter(|at| tokens(*at) * 2 >= tokens(first)).unwrap_or(first)
+}
+
+/// The contents of a range, as a compaction needs them.
+#[derive(Debug, Default)]
+pub(crate) struct RangeContents {
+    /// The records as a summarizer reads them.
+    pub pieces: Vec<TranscriptPiece>,
+    /// Identifiers that occur more than once.
+    pub identifiers: Vec<String>,
+    pub files: Ledger,
+    /// The material for a summary without a model.
+    pub extractor: Extractor,
+}
+
+/// Reads the records of a range into pieces of at most `room` tokens.
+pub(crate) fn read_range(
+    contents: &dyn Contents,
+    records: &[Seq],
+    counter: &Counter,
+    room: u64,
+) -> Result<RangeContents, ContentsError> {
+    let mut transcript = TranscriptBuilder::new(counter, room);
+    let mut identifiers = IdentifierCounts::default();
+    let mut range = RangeContents::default();
+    for_each_record(contents, records, |seq, body| {
+        transcript.add(seq, body);
+        identifiers.add(body);
+        range.files.add_record(body);
+        range.extractor.add(seq, body);
+    })?;
+    range.pieces = transcript.finish();
+    range.identifiers = identifiers.frequent();
+    Ok(range)
+}
+
+/// Reads records for a summary without a model.
+pub(crate) fn extract_records(
+    contents: &dyn Contents,
+    records: &[Seq],
+) -> Result<Extractor, ContentsError> {
+    let mut extractor = Extractor::default();
+    for_each_record(contents, records, |seq, body| extractor.add(seq, body))?;
+    Ok(extractor)
+}
+
+/// Reads records in batches, without damaged ones.
+pub(super) fn for_each_record(
+    contents: &dyn Contents,
+    records: &[Seq],
+    mut visit: impl FnMut(Seq, &RecordBody),
+) -> Result<(), ContentsError> {
+    for batch in records.chunks(BATCH_RECORDS) {
+        let bodies = contents.bodies(batch)?;
+        for (seq, body) in batch.iter().zip(bodies) {
+            if let Some(body) = body {
+                visit(*seq, &body);
+            }
+        }
+    }
+    Ok(())
+}
