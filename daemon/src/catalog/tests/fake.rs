@@ -196,13 +196,27 @@ impl Bench {
         places(&self.catalog.search(query).expect("searches"))
     }
 
-    /// Whether any file of the catalog has these bytes.
+    /// Whether any file of the catalog contains these bytes.
     pub(super) fn holds(&self, bytes: &[u8]) -> bool {
-        let files = std::fs::read_dir(self.home.path()).expect("lists");
-        files.flatten().any(|file| {
-            let content = std::fs::read(file.path()).expect("reads");
-            memchr::memmem::find(&content, bytes).is_some()
-        })
+        self.files().contain(bytes)
+    }
+
+    /// Reads all files of the catalog, the journal before the database: a checkpoint in between moves pages from
+    /// the journal to the database, and in the other order they would be seen in neither.
+    pub(super) fn files(&self) -> Files {
+        let entries = std::fs::read_dir(self.home.path()).expect("lists");
+        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort_by_key(|path| !path.to_string_lossy().ends_with("-wal"));
+        Files(paths.iter().map(|path| std::fs::read(path).expect("reads")).collect())
+    }
+}
+
+/// The contents of all files of a catalog.
+pub(super) struct Files(Vec<Vec<u8>>);
+
+impl Files {
+    pub(super) fn contain(&self, bytes: &[u8]) -> bool {
+        self.0.iter().any(|content| memchr::memmem::find(content, bytes).is_some())
     }
 }
 
