@@ -8,7 +8,7 @@ use ollm_protocol::SessionId;
 use super::{
     Builds, Chats, Compactions, Core, Counts, Documents, Loops, Recalled, Uploads, model_settings,
 };
-use crate::catalog::{Catalog, CatalogOptions};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
 use crate::events::Events;
@@ -33,8 +33,7 @@ pub(crate) fn core(dir: &Path) -> Arc<Core> {
         observer: Arc::new(Silent),
     });
     let source = Arc::new(sessions.clone());
-    let options = CatalogOptions::default();
-    let catalog = Catalog::open(dir.join("catalog.sqlite3"), source, &options).expect("opens");
+    let catalog = Catalog::open(dir.join("catalog.sqlite3"), source).expect("opens");
     let no_variables = std::iter::empty::<(String, String)>();
     let (config, _) =
         Config::load(dir, None, no_variables, &FlagOverrides::default()).expect("defaults");

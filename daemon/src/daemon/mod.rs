@@ -19,7 +19,7 @@ use crate::app::{
     Builds, Chats, Compactions, Core, Counts, Documents, Loops, Paths, Recalled, Retention,
     Uploads, model_settings,
 };
-use crate::catalog::{Catalog, CatalogOptions};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::events::Events;
@@ -264,5 +264,5 @@ fn core(
 fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
     let path: PathBuf = dir.join("catalog.sqlite3");
     let source = Arc::new(sessions.clone());
-    Ok(Arc::new(Catalog::open(path, source, &CatalogOptions::default())?))
+    Ok(Arc::new(Catalog::open(path, source)?))
 }
