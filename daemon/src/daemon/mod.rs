@@ -30,7 +30,7 @@ use crate::rpc::Handles;
 use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
-use crate::server::{Limits, OpenConnections};
+use crate::server::{OpenConnections, ServerLimits};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
@@ -115,7 +115,7 @@ struct Parts {
     listener: Listener,
     announcement: Option<Announcement>,
     tasks: Tasks,
-    limits: Limits,
+    limits: ServerLimits,
     connections: OpenConnections,
     /// Held for life.
     _locks: Vec<InstanceLock>,
@@ -160,7 +160,7 @@ impl Parts {
         let announcement = Announcement::publish(&dir, &file)
             .inspect_err(|error| tracing::warn!("clients are not told where it is: {error}"))
             .ok();
-        let (limits, connections) = (Limits::default(), OpenConnections::default());
+        let (limits, connections) = (ServerLimits::default(), OpenConnections::default());
         let control = Arc::new(Control {
             core: Arc::clone(&core),
             source: start::ConfigSource::new(flags, &dir),
@@ -177,7 +177,7 @@ impl Parts {
             shutdown: tasks.clone(),
             core: Arc::clone(&core),
             control: Arc::new(Arc::clone(&control)),
-            limits: limits.call.clone(),
+            limits: limits.connection.calls.clone(),
         });
         Ok(Self {
             handles,

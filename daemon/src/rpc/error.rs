@@ -7,8 +7,6 @@ use jsonrpsee::types::ErrorObjectOwned;
 use ollm_protocol::{ErrorData, ErrorKind};
 use serde_json::{Map, Value};
 
-use crate::causes;
-
 /// The longest message in bytes: a few lines for a person. Messages quote names that clients made up, which may
 /// be as long as a frame.
 const MAX_MESSAGE_BYTES: usize = 1000;
@@ -48,13 +46,6 @@ impl RpcError {
     pub(crate) fn too_large(what: &str, limit: usize) -> Self {
         Self::new(ErrorKind::TooLarge, format!("{what} is larger than {limit} bytes"))
             .with_field("limit", limit)
-    }
-
-    /// An error of the domain with its whole chain of causes in the message.
-    ///
-    /// For errors that reach a person who has no log yet: those of a start.
-    pub(crate) fn with_causes(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
-        Self::new(kind, causes::with_causes(error))
     }
 
     /// Adds a command that helps.
