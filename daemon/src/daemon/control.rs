@@ -1,19 +1,23 @@
 //! The process as its own methods see it: status and reload.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ollm_protocol::address::DaemonFile;
 use ollm_protocol::content::ModelServerStatus;
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
+use parking_lot::Mutex;
+
 use super::start::{self, ConfigSource};
-use crate::app::{self, Core, Retention};
+use crate::app::core::Core;
+use crate::app::models;
+use crate::app::sessions::retention::Retention;
 use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
-use crate::rpc::{Answer, DaemonControl};
+use crate::rpc::{DaemonControl, ReplyFuture};
 use crate::server::OpenConnections;
 
 /// Most warnings that are kept for `daemon.status`; the log has them all.
@@ -37,7 +41,7 @@ pub(super) struct Control {
 impl Control {
     /// Keeps for `daemon.status` why the configuration was not read again, until it is.
     pub(super) fn warn(&self, warning: String) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = self.warnings.lock();
         if warnings.last() != Some(&warning) {
             warnings.push(warning);
         }
@@ -60,12 +64,8 @@ impl Control {
             model_server,
             subscriptions: self.core.events.subscriptions() as u64,
             memory_bytes: resident_bytes(),
-            restart_needed: self
-                .restart_needed
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-            warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            restart_needed: self.restart_needed.lock().clone(),
+            warnings: self.warnings.lock().clone(),
         }
     }
 
@@ -74,18 +74,13 @@ impl Control {
             RpcError::new(ErrorKind::Config, error.to_string()).with_hint("ollmctl config check")
         })?;
         start::log_warnings(&warnings);
-        let old = self.core.config();
+        let old = self.core.configure(config);
+        let config = self.core.config();
         let ConfigDiff { applied, restart_needed } = config.diff(&old);
-        let mut slot = self.core.config.write().unwrap_or_else(PoisonError::into_inner);
-        *slot = Arc::new(config);
-        drop(slot);
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&warnings);
-        let mut pending = self.restart_needed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Against what this process was started with: a setting that is back needs no restart.
-        *pending = self.core.config().diff(&self.at_start).restart_needed;
-        drop(pending);
-        self.core.models.configure(app::model_settings(&self.core.config().ollama));
-        self.retention.ask();
+        self.warnings.lock().clone_from(&warnings);
+        // Compared with the start of this process: a setting that was set back needs no restart.
+        *self.restart_needed.lock() = config.diff(&self.at_start).restart_needed;
+        self.retention.request();
         if !applied.is_empty() || !restart_needed.is_empty() {
             self.core.events.publish(EventDraft {
                 session_id: None,
@@ -100,20 +95,20 @@ impl Control {
 }
 
 impl DaemonControl for Arc<Control> {
-    fn status(&self) -> Answer<'_, DaemonStatusResult> {
+    fn status(&self) -> ReplyFuture<'_, DaemonStatusResult> {
         let control = Arc::clone(self);
         Box::pin(async move {
-            let model_server = app::model_server(&control.core).await;
+            let model_server = models::server_status(&control.core).await;
             let status = tokio::task::spawn_blocking(move || control.status_now(model_server));
-            status.await.map_err(|_| RpcError::leaving())
+            status.await.map_err(|_| RpcError::stopping())
         })
     }
 
-    fn reload(&self) -> Answer<'_, DaemonReloadResult> {
+    fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult> {
         let control = Arc::clone(self);
         Box::pin(async move {
             let reloaded = tokio::task::spawn_blocking(move || control.reload_now());
-            reloaded.await.map_err(|_| RpcError::leaving())?
+            reloaded.await.map_err(|_| RpcError::stopping())?
         })
     }
 }

@@ -3,39 +3,37 @@
 //! Must not know: what a method does, what a record means.
 
 mod control;
-mod observer;
 mod start;
 mod upkeep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ollm_protocol::PROTOCOL_VERSION;
 use ollm_protocol::address::DaemonFile;
+use ollm_protocol::{PROTOCOL_VERSION, SessionId};
+use parking_lot::Mutex;
 
-use crate::app::{
-    Builds, Chats, Compactions, Core, Counts, Documents, Loops, Paths, Recalled, Retention,
-    Uploads, model_settings,
-};
+use crate::app::core::Core;
+use crate::app::observer::SessionObserver;
+use crate::app::sessions::documents;
+use crate::app::sessions::retention::Retention;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::events::Events;
 use crate::flags::Flags;
-use crate::model::Models;
-use crate::projects::Projects;
 use crate::rpc::Handles;
 use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{OpenConnections, ServerLimits};
-use crate::session::{Sessions, SessionsOptions};
+use crate::session::index::OpenHint;
+use crate::session::{Hints, Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 use self::control::Control;
-use self::observer::{Announcer, CatalogHints};
 use self::start::{Home, StartError};
 
 /// How long tasks may take to finish after the last connection is gone; together with the server's own drain it
@@ -133,19 +131,19 @@ impl Parts {
         let started_at = clock.now();
         let events = Events::new(Arc::clone(&clock));
         let retention = Arc::new(Retention::default());
-        let announcer = Arc::new(Announcer::new(events.clone(), Arc::clone(&retention)));
+        let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
         let sessions = Sessions::new(SessionsOptions {
             dir: sessions_dir,
             clock: Arc::clone(&clock),
-            observer: Arc::<Announcer>::clone(&announcer),
+            observer: Arc::<SessionObserver>::clone(&observer),
         });
         let catalog = open_catalog(&dir, &sessions)?;
-        announcer.follow(&catalog);
-        sessions.set_hints(Arc::new(CatalogHints::new(&catalog)));
+        sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();
-        let stores = (sessions, catalog, events.clone());
-        let core = Arc::new(core(&dir, stores, config, (clock, &tasks)));
+        let stores = (sessions, catalog, events);
+        let core = Arc::new(Core::new(&dir, stores, config, (clock, &tasks)));
+        observer.report_to(&core);
         let lock = locks.first().ok_or(StartError::NoHome)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
@@ -167,13 +165,12 @@ impl Parts {
             home: dir,
             daemon_file: file,
             connections: connections.clone(),
-            warnings: std::sync::Mutex::new(warnings),
-            restart_needed: std::sync::Mutex::default(),
+            warnings: Mutex::new(warnings),
+            restart_needed: Mutex::default(),
             retention: Arc::clone(&retention),
             at_start: core.config(),
         });
         let handles = Arc::new(Handles {
-            events,
             shutdown: tasks.clone(),
             core: Arc::clone(&core),
             control: Arc::new(Arc::clone(&control)),
@@ -213,7 +210,7 @@ impl Parts {
         }
         let core = Arc::clone(&self.core);
         let finished = tokio::task::spawn_blocking(move || {
-            Documents::finish(&core);
+            documents::write_small(&core);
             core.catalog.shutdown();
         });
         // A dead disk or a second signal ends the wait; what was acknowledged is synced, and the catalog follows
@@ -230,39 +227,18 @@ impl Parts {
     }
 }
 
-/// Everything that the steps of conversations need.
-fn core(
-    dir: &std::path::Path,
-    (sessions, catalog, events): (Sessions, Arc<Catalog>, Events),
-    config: Config,
-    (clock, tasks): (Arc<Clock>, &Tasks),
-) -> Core {
-    let models = model_settings(&config.ollama);
-    Core {
-        sessions,
-        catalog,
-        projects: Projects::new(dir),
-        events,
-        models: Models::new(models, Arc::clone(&clock), tasks.clone()),
-        clock,
-        chats: Chats::default(),
-        compactions: Compactions::new(tasks.clone()),
-        counts: Counts::new(dir.join("vocab")),
-        paths: Paths::default(),
-        builds: Builds::default(),
-        recalled: Recalled::default(),
-        loops: Loops::default(),
-        uploads: Uploads::new(dir.to_owned()),
-        documents: Documents::default(),
-        creating: std::sync::Mutex::new(()),
-        deleting: std::sync::Mutex::new(()),
-        config: RwLock::new(Arc::new(config)),
-    }
-}
-
 /// Opens the catalog; one that cannot be used at all is an error of the start, because nothing could be listed.
 fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
     let path: PathBuf = dir.join("catalog.sqlite3");
     let source = Arc::new(sessions.clone());
     Ok(Arc::new(Catalog::open(path, source)?))
+}
+
+/// Opens cold sessions from what the catalog stored. Weak, because the catalog reads the sessions.
+struct CatalogHints(Weak<Catalog>);
+
+impl Hints for CatalogHints {
+    fn hint(&self, id: SessionId) -> Option<OpenHint> {
+        self.0.upgrade()?.hint(id)
+    }
 }

@@ -12,7 +12,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::control::Control;
-use crate::app::{Core, Documents, Retention, clear_up};
+use crate::app::compaction;
+use crate::app::core::Core;
+use crate::app::sessions::retention::Retention;
+use crate::app::sessions::{delete, documents};
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
 
@@ -34,7 +37,8 @@ pub(super) fn spawn(
     retention: &Arc<Retention>,
     control: &Arc<Control>,
 ) {
-    until_stopped(tasks, Documents::run(Arc::clone(core)));
+    until_stopped(tasks, documents::run(Arc::clone(core)));
+    until_stopped(tasks, compaction::run(Arc::clone(core)));
     let (runner, for_retention) = (Arc::clone(retention), Arc::clone(core));
     until_stopped(tasks, async move { runner.run(for_retention).await });
     until_stopped(tasks, close_unused(Arc::clone(core)));
@@ -63,8 +67,8 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
 async fn after_start(core: Arc<Core>, retention: Arc<Retention>) {
     let started = SystemTime::now();
     tokio::time::sleep(AFTER_START).await;
-    drop(tokio::task::spawn_blocking(move || clear_up(&core, started)).await);
-    retention.ask();
+    drop(tokio::task::spawn_blocking(move || delete::recover(&core, started)).await);
+    retention.request();
 }
 
 async fn close_unused(core: Arc<Core>) {
@@ -73,7 +77,7 @@ async fn close_unused(core: Arc<Core>) {
         let before = core.clock.now().unix_ms() - UNUSED_MS;
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
         core.models.rest();
-        core.counts.rest();
+        core.counts.drop_idle();
         if closed > 0 {
             tracing::debug!(closed, "closed unused sessions");
         }

@@ -31,7 +31,7 @@ pub(super) async fn run<T: Send + 'static>(
     match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
         Poll::Ready(result) => result,
         // The task is canceled only with the runtime, when nobody is left to read the answer.
-        Poll::Pending => tasks.spawn(work).await.unwrap_or_else(|_| Err(RpcError::leaving())),
+        Poll::Pending => tasks.spawn(work).await.unwrap_or_else(|_| Err(RpcError::stopping())),
     }
 }
 

@@ -7,13 +7,12 @@ use ollm_protocol::{METHODS, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::clock::Clock;
 
 /// A process that is well.
 struct Idle;
 
 impl DaemonControl for Idle {
-    fn status(&self) -> Answer<'_, DaemonStatusResult> {
+    fn status(&self) -> ReplyFuture<'_, DaemonStatusResult> {
         Box::pin(async {
             Ok(DaemonStatusResult {
                 version: "0".to_owned(),
@@ -34,7 +33,7 @@ impl DaemonControl for Idle {
         })
     }
 
-    fn reload(&self) -> Answer<'_, DaemonReloadResult> {
+    fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult> {
         Box::pin(async { panic!("on purpose") })
     }
 }
@@ -43,8 +42,7 @@ impl DaemonControl for Idle {
 pub(crate) fn idle_handles() -> Arc<Handles> {
     let dir = tempfile::tempdir().expect("a scratch directory");
     Arc::new(Handles {
-        core: crate::app::scratch::core(dir.path()),
-        events: Events::new(Arc::new(Clock::system())),
+        core: crate::app::testing::scratch_core(dir.path()),
         shutdown: Tasks::new(),
         control: Arc::new(Idle),
         limits: Limits { frame_bytes: 1, batch: 2, subscriptions: 3, in_flight: 4 },

@@ -131,7 +131,7 @@ impl TestServer {
             started: Mutex::default(),
             running: Mutex::default(),
             big_calls: AtomicUsize::new(0),
-            events: handles.events.clone(),
+            events: handles.core.events.clone(),
         });
         let mut methods = crate::rpc::methods(handles);
         methods.merge(test_module(&test_methods)).expect("unused names");
