@@ -1,4 +1,4 @@
-//! The process as its own methods see it: status and reload.
+//! `daemon.status` and `daemon.reload`: the process as a whole.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::rpc::error::RpcError;
 use crate::rpc::{DaemonControl, ReplyFuture};
 use crate::server::OpenConnections;
 
-/// Most warnings that are kept for `daemon.status`; the log has them all.
+/// The most warnings that `daemon.status` shows; the log has all of them.
 const MAX_WARNINGS: usize = 20;
 
-/// What `daemon.status` and `daemon.reload` work on.
+/// The parts that `daemon.status` reports on and `daemon.reload` configures.
 pub(super) struct Control {
     pub(super) core: Arc<Core>,
     pub(super) source: ConfigSource,
     pub(super) home: PathBuf,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
-    /// What the configuration in force warns of, and why a newer one was not taken.
+    /// The warnings of the configuration in force, and the errors of failed reloads since.
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
     pub(super) retention: Arc<Retention>,
-    /// What the process was started with.
+    /// The configuration at the start of the process.
     pub(super) at_start: Arc<Config>,
 }
 
 impl Control {
-    /// Keeps for `daemon.status` why the configuration was not read again, until it is.
+    /// Adds a warning that `daemon.status` shows until the next successful reload.
     pub(super) fn warn(&self, warning: String) {
         let mut warnings = self.warnings.lock();
         if warnings.last() != Some(&warning) {
@@ -113,7 +113,7 @@ impl DaemonControl for Arc<Control> {
     }
 }
 
-/// The memory that the process holds, where the system tells.
+/// Returns the resident memory of the process in bytes, if the system reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,6 +1,6 @@
-//! The composition root: builds every part before the socket exists, runs them, takes them down in reverse.
+//! The composition root: builds every part before the socket exists, runs them, and takes them down in reverse order.
 //!
-//! Must not know: what a method does, what a record means.
+//! Must not know what a method does or what a record means.
 
 mod control;
 mod start;
@@ -36,34 +36,34 @@ use crate::shutdown::Tasks;
 use self::control::Control;
 use self::start::{Home, StartError};
 
-/// How long tasks may take to finish after the last connection is gone; together with the server's own drain it
-/// stays below the ten seconds after which service managers lose patience.
+/// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays below
+/// the ten seconds after which service managers kill a process.
 const DRAIN: Duration = Duration::from_secs(3);
-/// How long the last documents and the catalog may take.
+/// The time for writing the last documents and closing the catalog.
 const CLOSE: Duration = Duration::from_millis(1500);
-/// Threads that serve calls; the disk has threads of its own.
+/// The threads that serve calls. Blocking work on the disk has its own.
 const WORKERS: usize = 2;
 
-/// Runs the daemon until it is told to leave.
+/// Runs the daemon until it is asked to stop.
 ///
-/// **Shape**: exit code 0 after a clean end, 75 when another daemon owns the home, 78 when the configuration is
-/// wrong, 1 for anything else.
+/// Returns exit code 0 after a clean shutdown, 75 if another daemon owns the home, 78 if the configuration is invalid,
+/// and 1 for any other error.
 #[must_use]
 pub fn run(flags: &Flags) -> ExitCode {
-    // Nothing that is made from here on is for others.
+    // Files and directories are private from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let readiness = Readiness::from_fd(flags.ready_fd);
     if flags.check_config || flags.show_config {
         return start::report_config(flags);
     }
     if flags.detach {
-        // Fails only for the leader of a process group, which has no terminal to lose.
+        // Fails only for the leader of a process group, which has no terminal.
         rustix::process::setsid().ok();
     }
     match start(flags, readiness) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            start::complain(&error);
+            start::print_error(&error);
             error.exit_code()
         }
     }
@@ -72,7 +72,7 @@ pub fn run(flags: &Flags) -> ExitCode {
 fn start(flags: &Flags, readiness: Readiness) -> Result<(), StartError> {
     let prepared = Home::prepare(flags).and_then(|home| {
         let config = start::load_config(flags, &home.dir)?;
-        let logging = start::log_to(&home.dir, &config.0, flags.detach)?;
+        let logging = start::start_logging(&home.dir, &config.0, flags.detach)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .thread_name("ollmd")
@@ -99,12 +99,12 @@ fn start(flags: &Flags, readiness: Readiness) -> Result<(), StartError> {
         parts.serve(readiness).await;
         Ok(())
     });
-    // Reads that block on a dead disk must not hold up the end; what was acknowledged is synced.
+    // Reads that block on a dead disk must not delay the exit; acknowledged records are synced.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-/// Everything, built.
+/// All parts of the daemon.
 struct Parts {
     handles: Arc<Handles>,
     control: Arc<Control>,
@@ -115,7 +115,7 @@ struct Parts {
     tasks: Tasks,
     limits: ServerLimits,
     connections: OpenConnections,
-    /// Held for life.
+    /// Held until the process ends.
     _locks: Vec<InstanceLock>,
 }
 
@@ -153,10 +153,14 @@ impl Parts {
             protocol: PROTOCOL_VERSION,
             started_at,
         };
-        // On a full disk the daemon must still start, so that something can be deleted; clients then find it at
-        // the places that follow from the home.
+        // On a full disk the daemon must still start, so that sessions can be deleted; clients then try the default
+        // addresses of the home.
         let announcement = Announcement::publish(&dir, &file)
-            .inspect_err(|error| tracing::warn!("clients are not told where it is: {error}"))
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "daemon.json was not written, clients use default addresses: {error}"
+                )
+            })
             .ok();
         let (limits, connections) = (ServerLimits::default(), OpenConnections::default());
         let control = Arc::new(Control {
@@ -206,15 +210,15 @@ impl Parts {
         readiness::stopping();
         let left = self.tasks.drain(DRAIN).await;
         if left > 0 {
-            tracing::warn!(left, "tasks were cut off: the time to finish is over");
+            tracing::warn!(left, "tasks did not finish in time");
         }
         let core = Arc::clone(&self.core);
         let finished = tokio::task::spawn_blocking(move || {
             documents::write_small(&core);
             core.catalog.shutdown();
         });
-        // A dead disk or a second signal ends the wait; what was acknowledged is synced, and the catalog follows
-        // the logs at the next start.
+        // A dead disk or a second signal ends the wait: acknowledged records are synced, and the catalog catches up
+        // at the next start.
         tokio::select! {
             _ = finished => {}
             () = self.tasks.forced() => {}
@@ -223,11 +227,13 @@ impl Parts {
         if let Some(Err(error)) = self.announcement.map(Announcement::withdraw) {
             tracing::warn!("{error}");
         }
-        tracing::info!("left");
+        tracing::info!("stopped");
     }
 }
 
-/// Opens the catalog; one that cannot be used at all is an error of the start, because nothing could be listed.
+/// Opens the catalog.
+///
+/// **Errors**: if it can neither be used nor replaced: no session could be listed.
 fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
     let path: PathBuf = dir.join("catalog.sqlite3");
     let source = Arc::new(sessions.clone());
