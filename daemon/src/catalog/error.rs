@@ -1,4 +1,4 @@
-//! The errors of the catalog. None of them loses a record: the logs hold everything that the catalog derives.
+//! The errors of the catalog. No such error loses a record: the logs are complete without the catalog.
 
 use std::io;
 use std::path::PathBuf;

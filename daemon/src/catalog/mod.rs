@@ -95,7 +95,7 @@ impl Catalog {
         self.shared.queue.mark_changed(id);
     }
 
-    /// Removes sessions whose logs are gone. Changes that are marked before it returns are dropped.
+    /// Removes sessions whose logs no longer exist. Changes that are marked before it returns are dropped.
     ///
     /// After it returns, nothing in the catalog leads to the sessions. Their words may remain in the files for a
     /// while and are removed in the background: see [`Catalog::wait_clean`].
@@ -144,7 +144,8 @@ impl Catalog {
         }
     }
 
-    /// Returns what a cold open of a session needs; `None` if nothing is known or nothing can be read.
+    /// Returns the entries, keys and folded state of a session, with which it opens without reading its whole log;
+    /// `None` if the session is unknown or the catalog cannot be read.
     pub(crate) fn hint(&self, id: SessionId) -> Option<OpenHint> {
         self.shared
             .read(|conn| read_hint(conn, id))
@@ -196,7 +197,7 @@ impl Catalog {
         search::search(&self.shared, query)
     }
 
-    /// Returns what retention decides by for every session, in no order.
+    /// Returns a retention row for every session, in no order.
     pub(crate) fn retention_rows(&self) -> Result<Vec<RetentionRow>, CatalogError> {
         let hidden = self.shared.queue.hidden();
         let mut rows = self.shared.read(sessions::retention_rows)?;

@@ -57,7 +57,7 @@ pub(super) enum IndexNeed {
 /// A request to remove sessions.
 pub(super) struct ForgetRequest {
     pub ids: Vec<SessionId>,
-    /// Receives the result; `None` for a retry, for which nobody waits.
+    /// Receives the result; `None` for a retry, which has no caller.
     pub reply: Option<SyncSender<Result<(), CatalogError>>>,
 }
 
@@ -91,7 +91,7 @@ impl CatalogState {
     }
 }
 
-/// The queue between everybody who changes sessions and the writer thread.
+/// The queue of work for the writer thread.
 #[derive(Default)]
 pub(super) struct WorkQueue {
     state: Mutex<QueueState>,
@@ -111,8 +111,8 @@ impl WorkQueue {
         state.failed.remove(&id);
         let was_empty = state.needs.is_empty();
         state.add(id, IndexNeed::Update);
-        // No other change affects what the writer waits for, and waking it for every record would cost a thread
-        // switch each.
+        // The writer has to react only to the first change and to the last one before a batch is due. Waking it for
+        // every record would cost a thread switch each.
         if was_empty || state.n_changes == EAGER_CHANGES {
             drop(state);
             self.wake.notify_one();
@@ -338,7 +338,7 @@ impl WorkQueue {
         self.state.lock().recover = false;
     }
 
-    /// Notes that the writer thread ended, and releases everybody who waits for it.
+    /// Notes that the writer thread ended, and wakes all waiting callers.
     pub(super) fn writer_exited(&self) {
         let mut state = self.state.lock();
         state.writer_exited = true;

@@ -24,8 +24,8 @@ pub(super) const DOT: char = '\u{81}';
 /// Begins a private term of a document.
 pub(super) const PRIVATE: char = '\u{82}';
 
-/// The longest token, in bytes; a longer word is found by its beginning. Longer words are keys and encoded data, of
-/// which nobody types more.
+/// The longest token, in bytes; a longer word is found by its beginning. Such words are keys and encoded data, of which
+/// a query never contains more.
 const MAX_TOKEN_BYTES: usize = 64;
 
 /// The largest number of parts into which a word is split; a word with more is encoded data with meaningless parts.

@@ -144,7 +144,7 @@ impl Provider for LayerValues {
 /// The variable that set a key.
 type KeyVariables = BTreeMap<SectionAndName, String>;
 
-/// What is needed to name the source of a value.
+/// The places in which values were set, from which their [`ValueSource`] is made.
 struct Sources<'a> {
     file: Option<&'a Path>,
     lines: KeyLines,

@@ -91,7 +91,7 @@ impl ClientVariables {
     }
 }
 
-/// What retention does with the oldest sessions beyond the limit.
+/// The treatment of the oldest sessions beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnLimit {
     Archive,
@@ -106,7 +106,7 @@ pub(crate) struct SessionsConfig {
     pub data_dir: PathBuf,
     /// The most closed sessions that are kept; 0 for no limit.
     pub max_sessions: u32,
-    /// What happens to sessions beyond `max_sessions`.
+    /// The treatment of sessions beyond `max_sessions`.
     pub on_limit: OnLimit,
     /// The most sessions of a project that are not archived; 0 for no limit.
     pub max_sessions_per_project: u32,

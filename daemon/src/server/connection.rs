@@ -79,7 +79,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// What all connections of a server share.
+/// The parts that all connections of a server share.
 #[derive(Clone)]
 pub(super) struct ConnectionContext {
     pub methods: Methods,

@@ -16,7 +16,7 @@ pub(crate) enum LockError {
     #[error("another daemon ({holder}) owns {}", directory.display())]
     Held {
         directory: PathBuf,
-        /// What the other daemon wrote about itself, for people.
+        /// The other daemon's description of itself, for people.
         holder: String,
     },
     /// The lock file could not be used.

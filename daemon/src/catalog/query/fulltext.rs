@@ -158,7 +158,7 @@ pub(in crate::catalog) fn put_words(
     Ok(())
 }
 
-/// Removes documents from a shard, which must be merged before their words are gone from the files.
+/// Removes documents from a shard, which must be merged before their words leave the files.
 pub(in crate::catalog) fn remove_documents(
     conn: &Connection,
     shard: i64,
@@ -263,7 +263,7 @@ pub(super) fn create_first_shard(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Creates a shard.
 ///
-/// `contentless_delete` removes a document by its id, without its words, which are gone with the log. The words
+/// `contentless_delete` removes a document by its id, without its words, which were removed with the log. The words
 /// leave the files when segments are merged, which [`begin_merge`] and [`continue_merge`] do; `deletemerge=0` turns
 /// off the merge by the share of removed documents, which would only interfere. `automerge=8`, because a shard has
 /// few large segments and is merged whole when it is full.
@@ -320,7 +320,7 @@ pub(in crate::catalog) fn unmerged_shards(conn: &Connection) -> rusqlite::Result
 }
 
 /// Begins to merge all segments of a shard into one, writing about `pages` pages. If no other merge was in progress,
-/// all words removed before this call are gone from the files once [`continue_merge`] returns false.
+/// all words removed before this call have left the files once [`continue_merge`] returns false.
 pub(in crate::catalog) fn begin_merge(
     conn: &Connection,
     shard: i64,

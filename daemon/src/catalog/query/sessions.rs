@@ -23,7 +23,7 @@ pub(in crate::catalog) struct SessionRow {
     pub project: Option<String>,
 }
 
-/// What retention decides by.
+/// The columns of a session that retention uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetentionRow {
     pub session_id: SessionId,
@@ -160,7 +160,7 @@ pub(in crate::catalog) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i
         .collect()
 }
 
-/// Removes a session from the list of forgotten ones, because nothing of it is in the files any more.
+/// Removes a session from the list of forgotten ones, because no byte of it is left in the files.
 pub(in crate::catalog) fn remove_forgotten(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM forgotten WHERE num = ?1")?.execute([num]).map(drop)
 }
@@ -225,7 +225,7 @@ pub(in crate::catalog) fn each_listed(
     Ok(())
 }
 
-/// Returns what retention decides by for every session, in no order.
+/// Returns a retention row for every session, in no order.
 pub(in crate::catalog) fn retention_rows(conn: &Connection) -> rusqlite::Result<Vec<RetentionRow>> {
     conn.prepare_cached("SELECT id, last_ms, status, pinned, imported, project FROM sessions")?
         .query_map([], |row| {

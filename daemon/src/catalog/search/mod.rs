@@ -1,8 +1,8 @@
 //! Full-text search: candidates from the index, texts from the logs.
 //!
 //! The index finds the documents with all words of a query. Each candidate is then read from its log, because
-//! snippets are cut from there and phrases can be verified only there. A document whose record or session is gone is
-//! skipped.
+//! snippets are cut from there and phrases can be verified only there. A document whose record or session no longer
+//! exists is skipped.
 //!
 //! **Invariant**: the read connection is held only while candidates are looked up, never while a log is read.
 

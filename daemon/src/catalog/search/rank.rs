@@ -1,7 +1,7 @@
 //! The relevance of a text for a query.
 //!
 //! The score resembles BM25 within a pool of candidates. Every candidate contains every term, so the rarity of a term
-//! says nothing. A score depends on the number of occurrences for the length of the text, on their distance, and on
+//! has no influence. A score depends on the number of occurrences for the length of the text, on their distance, and on
 //! whether the session's title contains the terms. Pure.
 
 use super::terms::{SearchTerm, all_matches, first_matches};

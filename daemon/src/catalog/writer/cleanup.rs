@@ -12,10 +12,10 @@
 //! begins share it. FTS5's own `secure-delete` removes each word at its place, but walks the list of all documents
 //! of a common word to do so: a session of 1,000 records among 60,000 took 15 s.
 //!
-//! **Crash safety**: a crash leaves either a row whose log is gone, which the comparison at the start finds, or an
-//! entry in the list of forgotten sessions, for which the cleanup starts over; each of its steps can be repeated. A
-//! failed or interrupted transaction leaves pages in the journal that no row mentions, so the journal is truncated
-//! then as well.
+//! **Crash safety**: a crash leaves either a row whose log no longer exists, which the comparison at the start finds,
+//! or an entry in the list of forgotten sessions, for which the cleanup starts over; each of its steps can be
+//! repeated. A failed or interrupted transaction leaves pages in the journal that no row mentions, so the journal is
+//! truncated then as well.
 
 use ollm_protocol::SessionId;
 use rusqlite::Connection;

@@ -57,7 +57,7 @@ enum SessionProgress {
     Complete,
     /// The transaction is full, and the session has more text.
     Partial,
-    /// The source failed. What was stored before is valid.
+    /// The source failed. The rows stored so far are valid.
     SourceFailed(io::Error),
 }
 

@@ -53,25 +53,6 @@ pub(super) fn spawn(shared: Arc<CatalogShared>, conn: Connection) -> io::Result<
     })
 }
 
-/// Lets the threads that answer calls run first: indexing a burst of records must not delay recording.
-fn lower_priority() {
-    // On other systems this call would concern the whole process.
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::getpriority_process(None).and_then(|now| {
-        rustix::process::setpriority_process(None, (now + NICENESS).min(MAX_NICENESS))
-    }) {
-        tracing::debug!(%error, "the catalog runs at normal priority");
-    }
-}
-
-impl Drop for CatalogWriter {
-    /// Runs after a panic as well, so that nobody waits for this thread forever.
-    fn drop(&mut self) {
-        self.shared.queue.writer_exited();
-        *self.shared.reader.lock() = None;
-    }
-}
-
 impl CatalogWriter {
     fn run(&mut self) {
         loop {
@@ -110,7 +91,7 @@ impl CatalogWriter {
         self.conn.as_ref().ok_or(CatalogError::Closed)
     }
 
-    /// Drops what was remembered of rows that may be gone.
+    /// Drops cached state of rows that may no longer exist.
     fn clear_caches(&mut self) {
         self.cleanup = None;
         self.docids = DocidAllocator::default();
@@ -197,7 +178,7 @@ impl CatalogWriter {
 
     /// Compares the size of every log with the extent that the catalog has read, and queues the sessions that differ.
     ///
-    /// A session whose log vanished is queued like a changed one: only the source decides that it is gone.
+    /// A session whose log vanished is queued like a changed one: only the source decides whether the session exists.
     fn check(&self) -> Result<(), CatalogError> {
         let logs = self.shared.source.logs().map_err(CatalogError::Source)?;
         let extents = sessions::extents(self.conn()?)
@@ -254,5 +235,24 @@ impl CatalogWriter {
             self.conn = Some(conn.map_err(fail)?);
         }
         shared.reader.lock().as_ref().map_or(Ok(()), query::shrink_memory).map_err(fail)
+    }
+}
+
+impl Drop for CatalogWriter {
+    /// Runs after a panic as well, so that no caller waits for this thread forever.
+    fn drop(&mut self) {
+        self.shared.queue.writer_exited();
+        *self.shared.reader.lock() = None;
+    }
+}
+
+/// Lets the threads that answer calls run first: indexing a burst of records must not delay recording.
+fn lower_priority() {
+    // On other systems this call would concern the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::getpriority_process(None).and_then(|now| {
+        rustix::process::setpriority_process(None, (now + NICENESS).min(MAX_NICENESS))
+    }) {
+        tracing::debug!(%error, "the catalog runs at normal priority");
     }
 }
