@@ -13,7 +13,7 @@ use super::query::{fulltext, schema, sessions};
 use super::queue::PendingCleanup;
 use crate::fsutil;
 
-/// How long a connection waits for the other. Only a checkpoint that truncates the journal meets the reader, whose
+/// The longest wait of one connection for the other. Only a checkpoint that truncates the journal meets the reader, whose
 /// statements are short.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 

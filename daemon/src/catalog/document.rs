@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::words;
 use crate::session::index::Entry;
 
-/// How much of one content is searched, in bytes. A larger content is data, and its beginning says of what kind.
+/// The searched beginning of one content, in bytes. A larger content is data, whose kind shows in the beginning.
 const MAX_CONTENT_BYTES: usize = 256 * 1024;
 /// Bytes of records that are in memory at once.
 pub(super) const READ_BYTES: u64 = 4 << 20;

@@ -41,8 +41,8 @@ use queue::{CatalogState, ForgetRequest, WorkQueue};
 pub(crate) use search::{SearchPage, SearchQuery};
 use shared::CatalogShared;
 
-/// How long after opening the catalog is compared with the logs. Listing 10,000 files takes 20 ms, and a second on a
-/// cold disk; the first calls, for which the daemon was probably started, take precedence.
+/// The time between opening the catalog and comparing it with the logs. Listing 10,000 files takes 20 ms, and a second
+/// on a cold disk; the first calls, for which the daemon was probably started, take precedence.
 const CHECK_DELAY: Duration = Duration::from_millis(150);
 
 /// The catalog of one home. Every call may block and belongs on a blocking thread in async code, except

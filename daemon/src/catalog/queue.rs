@@ -25,7 +25,7 @@ const RETRY_DELAY: Duration =
     if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
 /// The idle time after which the writer gives memory back, once.
 const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(3);
-/// How long a shutdown continues to index queued sessions; the next start finds the others.
+/// The time for which a shutdown continues to index queued sessions; the next start finds the others.
 const CLOSE_GRACE: Duration = Duration::from_millis(300);
 
 /// The next job of the writer thread.
@@ -377,9 +377,9 @@ struct QueueState {
     /// Number of callers in [`WorkQueue::wait_caught_up`].
     waiters: usize,
     last_batch_at: Option<Instant>,
-    /// When the writer may work again after a failure.
+    /// The time from which the writer may work again after a failure.
     retry_at: Option<Instant>,
-    /// Set by a shutdown: when the writer ends at the latest.
+    /// Set by a shutdown: the time at which the writer ends at the latest.
     close_by: Option<Instant>,
     writer_exited: bool,
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a value was set.
+/// The place in which a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ValueSource {
     /// In the configuration file, on a line counted from 1 if it is known.

@@ -21,7 +21,7 @@ pub(crate) struct OllamaConfig {
     pub model: Option<String>,
     /// Directories on this machine that may hold the server's models: `OLLAMA_MODELS`, then the usual one.
     pub models_dirs: Vec<PathBuf>,
-    /// How long the server keeps a model loaded.
+    /// The time for which the server keeps a model loaded.
     pub keep_alive: Duration,
     pub connect_timeout: Duration,
     /// The longest wait for the first token; the server sends nothing while it loads a model and reads the prompt.
@@ -114,7 +114,7 @@ pub(crate) struct SessionsConfig {
     pub auto_archive_after_days: u32,
     /// Whether the document of a session is written when the session is idle.
     pub auto_save: bool,
-    /// How long a session must be idle before its document is written.
+    /// The idle time after which a session's document is written.
     pub document_idle: Duration,
 }
 
@@ -158,7 +158,7 @@ impl SnapshotsConfig {
     }
 }
 
-/// How a compaction makes room.
+/// The method by which a compaction makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompressionStrategy {
     /// A model summarizes old messages.

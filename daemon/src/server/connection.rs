@@ -59,7 +59,7 @@ pub(crate) struct ConnectionLimits {
     pub calls: Limits,
     /// Request bytes of the running calls from which on no further frame is read.
     pub held_bytes: usize,
-    /// How long a client may leave waiting messages unread before it is disconnected.
+    /// The longest time for which a client may leave waiting messages unread before it is disconnected.
     pub stall: Duration,
 }
 
@@ -148,7 +148,7 @@ enum ConnectionPhase {
     Finishing,
 }
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 enum ConnectionEnd {
     /// All calls got their responses.
     Finished,

@@ -51,7 +51,7 @@ pub(crate) struct ServerLimits {
     pub connection: ConnectionLimits,
     /// The most connections at once.
     pub connections: usize,
-    /// How long running calls may take after the daemon stops.
+    /// The time that running calls have to finish after the daemon stops.
     pub drain: Duration,
 }
 
@@ -83,7 +83,7 @@ impl OpenConnections {
 
 /// Serves connections until the daemon stops, then until their calls are done or the drain is over.
 ///
-/// When it returns, the socket file is removed if it was ours, and no connection is left.
+/// On return, the socket file is removed if it was ours, and no connection is left.
 pub(crate) async fn run(
     listener: Listener,
     methods: Methods,

@@ -63,7 +63,7 @@ pub(super) struct RpcService {
     methods: Methods,
     limits: Limits,
     connection: ConnectionId,
-    /// Where subscriptions send their response and their notifications.
+    /// The sink for the responses and notifications of subscriptions.
     notifications: MethodSink,
     /// Counts the subscriptions of this connection.
     subscriptions: BoundedSubscriptions,

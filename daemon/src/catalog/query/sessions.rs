@@ -15,7 +15,7 @@ use crate::session::index::{IndexUpdate, Known, ScanPoint};
 pub(in crate::catalog) struct SessionRow {
     /// The session's number in the catalog, never reused for another session.
     pub num: i64,
-    /// How far the log is described.
+    /// The part of the log that the catalog describes.
     pub known: Known,
     /// Number of records whose text is in the index.
     pub text_records: u64,
@@ -27,7 +27,7 @@ pub(in crate::catalog) struct SessionRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RetentionRow {
     pub session_id: SessionId,
-    /// When something was last recorded, in milliseconds since 1970.
+    /// The time of the last record, in milliseconds since 1970.
     pub last_activity_ms: i64,
     pub status: SessionStatus,
     pub pinned: bool,
@@ -56,7 +56,7 @@ pub(in crate::catalog) struct SessionTitle {
     pub title: String,
 }
 
-/// How much of one log the catalog has read.
+/// The part of one log that the catalog has read.
 pub(in crate::catalog) struct IndexedExtent {
     pub id: SessionId,
     /// Size of the log up to which it is described.

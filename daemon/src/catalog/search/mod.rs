@@ -70,7 +70,7 @@ pub(crate) struct SearchQuery<'a> {
 pub(crate) struct SearchPage {
     /// The hits. Their score is `1 / (1 + rank)` when sorted by time, and that of [`rank`] when sorted by relevance.
     pub hits: Vec<SearchHit>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     pub next_cursor: Option<String>,
     /// Number of sessions whose newest records are not indexed yet.
     pub behind: u64,
@@ -95,7 +95,7 @@ pub(super) fn search(
     Ok(SearchPage { hits, next_cursor: next.map(|cursor| cursor.to_string()), behind })
 }
 
-/// Where a page ended.
+/// The position at which a page ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SearchCursor {
     /// The last document that was examined.

@@ -6,9 +6,9 @@
 
 use super::terms::{SearchTerm, all_matches, first_matches};
 
-/// How soon further occurrences stop to count, as in BM25.
+/// The saturation of further occurrences of a term, as in BM25.
 const SATURATION: f64 = 1.2;
-/// How much the length of a text reduces the weight of its occurrences, as in BM25.
+/// The weight of a text's length against its occurrences, as in BM25.
 const LENGTH_SHARE: f64 = 0.75;
 /// The bonus for all terms side by side, relative to one term that fills its text.
 const PROXIMITY: f64 = 1.0;

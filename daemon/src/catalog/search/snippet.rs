@@ -13,7 +13,7 @@ use super::terms::{SearchTerm, all_matches};
 const CHARS: usize = 160;
 /// Number of characters before the first match.
 const CHARS_BEFORE: usize = 40;
-/// How far a cut moves to fall between two words, in characters.
+/// The distance that a cut moves to fall between two words, in characters.
 const WORD_SLACK: usize = 16;
 /// Bytes of text that are examined for one character of the snippet: enough for white space and escape sequences in
 /// between, and a limit for a text that consists of them.

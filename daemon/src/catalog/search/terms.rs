@@ -34,7 +34,7 @@ pub(super) struct ParsedQuery {
     pub terms: Vec<SearchTerm>,
 }
 
-/// One token of an expression.
+/// A token of an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct IndexToken {
     /// The token, in the form that [`words`] produces.
@@ -42,7 +42,7 @@ struct IndexToken {
     is_prefix: bool,
 }
 
-/// One thing that a text must contain.
+/// A term that a text must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SearchTerm {
     Token(String),

@@ -1,7 +1,7 @@
-//! One transaction of the writer thread that takes in new records: their rows, and the words of their text.
+//! The transactions in which the writer thread takes in new records: their rows, and the words of their text.
 //!
-//! **Invariant**: what a transaction stores about a session (how far its log is described, how far its text is
-//! indexed) is true of the rows that the same transaction stores. A crash therefore leaves a catalog that is behind,
+//! **Invariant**: the progress that a transaction stores for a session (the described part of its log, the records
+//! whose text is indexed) matches the rows of the same transaction. A crash therefore leaves a catalog that is behind,
 //! never one that is wrong.
 
 use std::io;
@@ -23,7 +23,7 @@ use crate::session::index::{Entry, IndexUpdate, KeyEntry, Known};
 /// Number of records that are in memory at once.
 const READ_RECORDS: usize = 64;
 
-/// How much one transaction takes in. Larger transactions cost less for each record and write the index in fewer
+/// The limits of one transaction. Larger transactions cost less for each record and write the index in fewer
 /// small segments; smaller ones limit memory and the time that a removal waits.
 #[derive(Clone, Copy)]
 pub(super) struct BatchLimits {
@@ -41,12 +41,12 @@ pub(super) const FOLLOWING: BatchLimits = BatchLimits { items: 256, bytes: 4 << 
 /// time.
 pub(super) const CATCHING_UP: BatchLimits = BatchLimits { items: 32_768, bytes: 4 << 20 };
 
-/// One transaction.
+/// A transaction that is being filled.
 pub(super) struct IndexTransaction<'a> {
     shared: &'a CatalogShared,
     conn: &'a Connection,
     docids: &'a mut DocidAllocator,
-    /// How much more the transaction takes in.
+    /// The remaining capacity.
     left: BatchLimits,
     /// The words of new documents by document id, added when the transaction ends.
     words: Vec<(i64, String)>,

@@ -22,8 +22,8 @@ use super::shared::CatalogShared;
 use cleanup::{Cleanup, SliceResult, remove_sessions};
 use indexing::{CATCHING_UP, DocidAllocator, FOLLOWING, IndexTransaction};
 
-/// By how much the thread lowers its priority: it then gets a quarter of what a thread at normal priority gets on
-/// busy cores. A removal also runs on this thread, and would wait too long with more.
+/// The amount by which the thread lowers its priority. On busy cores it then gets a quarter of the time of a thread at
+/// normal priority. A removal also runs on this thread and would take too long at a lower priority.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 6;
 /// The lowest priority that a thread can have.
@@ -225,7 +225,7 @@ impl CatalogWriter {
         let shared = Arc::clone(&self.shared);
         let fail = |error| shared.database_error("tidy", error);
         if database::wal_bytes(&shared.path) > MAX_WAL_BYTES {
-            // When a reader prevents that, the journal stays as it is.
+            // A reader may prevent this; the journal then stays as it is.
             let _is_truncated = query::truncate_wal(self.conn()?).map_err(fail)?;
         }
         if self.conn.take().is_some() {
