@@ -111,3 +111,28 @@ fn meta_event(patch: &MetaPatch) -> Option<(EventKind, Value)> {
     let names: Vec<&String> = fields.keys().collect();
     Some((EventKind::SessionUpdated, json!({ "fields": names })))
 }
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::Pin;
+    use ollm_protocol::methods::session::SessionUpdateParams;
+
+    use super::*;
+    use crate::app::sessions::update;
+    use crate::app::testing::TestSession;
+
+    #[tokio::test]
+    async fn every_kind_of_record_schedules_the_document() {
+        let session = TestSession::new(&[]);
+        let due = || session.core.due_documents.take_all();
+        session.record("user", "hello").await;
+        assert_eq!(due(), [session.id]);
+        let title = Some("a title".to_owned());
+        let params = SessionUpdateParams { title, ..SessionUpdateParams::new(session.id) };
+        update::update(Arc::clone(&session.core), params).await.expect("updates");
+        assert_eq!(due(), [session.id]);
+        session.append(RecordBody::Pin(Pin { target: ollm_protocol::Seq(1), pinned: true })).await;
+        assert_eq!(due(), [session.id]);
+        assert!(due().is_empty());
+    }
+}

@@ -404,3 +404,110 @@ fn written(
     let duplicate = appended.duplicate;
     Ok(WrittenChange { state, change, n_changed, seq: Some(seq), duplicate })
 }
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::{CheckpointStatus, GoalPriority};
+    use serde_json::json;
+
+    use super::*;
+    use crate::app::testing::TestSession;
+
+    impl TestSession {
+        async fn create_goal(&self, description: &str, key: Option<&str>) -> g::GoalResult {
+            let params = json!({ "sessionId": self.id, "description": description, "key": key });
+            let params = serde_json::from_value(params).expect("params");
+            create(Arc::clone(&self.core), params).await.expect("creates")
+        }
+
+        async fn update_goal(&self, fields: serde_json::Value) -> Result<g::GoalResult, AppError> {
+            let mut params = fields;
+            params["sessionId"] = json!(self.id);
+            let params = serde_json::from_value(params).expect("params");
+            update(Arc::clone(&self.core), params).await
+        }
+    }
+
+    #[tokio::test]
+    async fn retried_change_is_written_once() {
+        let session = TestSession::new(&[]);
+        let first = session.create_goal("one", Some("k")).await;
+        let again = session.create_goal("one", Some("k")).await;
+        assert_eq!((first.duplicate, again.duplicate), (false, true));
+        assert_eq!((first.goal.id, first.seq), (again.goal.id, again.seq));
+    }
+
+    #[tokio::test]
+    async fn change_without_effect_writes_no_record() {
+        let session = TestSession::new(&[]);
+        session.create_goal("one", None).await;
+        let len = session.bodies().len();
+        let same = session.update_goal(json!({ "description": "one" })).await.expect("no error");
+        assert_eq!((same.seq, session.bodies().len()), (None, len));
+        let changed = session.update_goal(json!({ "priority": "high" })).await.expect("changes");
+        assert_eq!(changed.goal.priority, GoalPriority::High);
+        assert_eq!(session.bodies().len(), len + 1);
+    }
+
+    #[tokio::test]
+    async fn invalid_changes_are_refused_before_they_are_written() {
+        let session = TestSession::new(&[]);
+        let error = session.update_goal(json!({ "description": "one" })).await;
+        assert!(matches!(error, Err(AppError::Goal(_))), "there is no goal");
+        session.create_goal("one", None).await;
+        let len = session.bodies().len();
+        for (fields, field) in [
+            (json!({}), "params"),
+            (json!({ "description": " \n " }), "description"),
+            (json!({ "description": "x".repeat(MAX_TEXT_BYTES + 1) }), "description"),
+        ] {
+            let error = session.update_goal(fields).await.map(drop);
+            let is_refused =
+                matches!(&error, Err(AppError::Invalid { field: at, .. }) if *at == field);
+            assert!(is_refused, "{field}: {error:?}");
+        }
+        assert_eq!(session.bodies().len(), len);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn concurrent_changes_are_all_applied_to_the_goals_before_them() {
+        let session = Arc::new(TestSession::new(&[]));
+        session.create_goal("one", None).await;
+        let tasks: Vec<_> = (0..8)
+            .map(|number| {
+                let session = Arc::clone(&session);
+                let add = async move {
+                    let description = format!("step {number}");
+                    let params = json!({ "sessionId": session.id, "description": description });
+                    let params = serde_json::from_value(params).expect("params");
+                    add_checkpoint(Arc::clone(&session.core), params).await.expect("adds")
+                };
+                crate::shutdown::Tasks::new().spawn(add)
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        let params = serde_json::from_value(json!({ "sessionId": session.id })).expect("params");
+        let goals = list(&session.core, params).expect("lists").data;
+        assert_eq!(goals.len(), 1);
+        assert_eq!(goals[0].checkpoints.len(), 8);
+        assert!(goals[0].checkpoints.iter().all(|one| one.status == CheckpointStatus::Pending));
+    }
+
+    #[tokio::test]
+    async fn markers_change_goals_only_if_there_is_one_or_they_set_one() {
+        let session = TestSession::new(&[]);
+        session.record("assistant", "[CHECKPOINT] Read the code - COMPLETED").await;
+        assert!(!session.bodies().iter().any(|body| matches!(body, RecordBody::Goal(_))));
+        session.record("assistant", "[GOAL] Port the parser\n[CHECKPOINT] Read - COMPLETED").await;
+        let state = goals(
+            &session.core,
+            session.id,
+            &active_path(&session.core, session.id).expect("is open"),
+        );
+        let state = state.expect("folds");
+        let goal = state.active().expect("the marker set it");
+        assert_eq!((goal.description.as_str(), goal.checkpoints.len()), ("Port the parser", 1));
+    }
+}
