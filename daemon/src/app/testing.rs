@@ -12,7 +12,7 @@ use super::core::Core;
 use super::observer::SessionObserver;
 use super::sessions::retention::Retention;
 use super::sessions::{self, input};
-use crate::catalog::{Catalog, CatalogOptions};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
 use crate::events::EventRing;
@@ -34,8 +34,7 @@ pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core
         observer: Arc::<SessionObserver>::clone(&observer),
     });
     let source = Arc::new(sessions.clone());
-    let options = CatalogOptions::default();
-    let catalog = Catalog::open(dir.join("catalog.sqlite3"), source, &options).expect("opens");
+    let catalog = Catalog::open(dir.join("catalog.sqlite3"), source).expect("opens");
     let events = EventRing::new(Arc::clone(&clock));
     let config = config(dir, settings);
     let stores = (sessions, Arc::new(catalog), events);

@@ -1,6 +1,6 @@
-//! What of a record is searched, and as which document the index knows it.
+//! Search documents: the text of a record that is indexed, verified and shown, and its terms in the index.
 //!
-//! Pure. The text made here is what is indexed, verified, removed and shown, so all four agree.
+//! Pure. Indexing, search and removal all use the text that is made here, so they agree.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,23 +13,25 @@ use serde_json::Value;
 use super::words;
 use crate::session::index::IndexEntry;
 
-/// How much of one content is searched, in bytes. What is larger is data, of which the beginning says what it is.
+/// The searched beginning of one content, in bytes. A larger content is data, whose kind shows in the beginning.
 const MAX_CONTENT_BYTES: usize = 256 * 1024;
+/// Bytes of records that are in memory at once.
+pub(super) const READ_BYTES: u64 = 4 << 20;
+/// The assumed size of contents that are stored out of line. They are larger than 64 KiB; their size is unknown.
+const OUT_OF_LINE_BYTES: u64 = 1 << 20;
 
-/// The searched form of one record.
+/// The searchable form of one record.
 #[derive(Debug, PartialEq)]
-pub(super) struct Document {
-    /// Its position in the log.
+pub(super) struct SearchDocument {
     pub seq: Seq,
-    /// Who said it.
+    /// Whose text it is.
     pub role: Role,
-    /// When it was said.
     pub at: Timestamp,
-    /// The contents, one after another.
+    /// The contents, separated by line breaks.
     pub text: String,
 }
 
-/// Whether a record of this entry may have text, so that others are not read.
+/// Returns whether the record of an entry can have text, so that other records are not read.
 pub(super) fn has_text(entry: &IndexEntry) -> bool {
     match entry.kind() {
         Some(RecordKind::Message | RecordKind::ToolCall) => true,
@@ -38,8 +40,13 @@ pub(super) fn has_text(entry: &IndexEntry) -> bool {
     }
 }
 
-impl Document {
-    /// The document of a record; `None` where nothing in it is searched.
+/// Returns about how much memory the record of an entry takes.
+pub(super) fn read_bytes(entry: &IndexEntry) -> u64 {
+    u64::from(entry.len) + if entry.has(IndexEntry::HAS_BLOBS) { OUT_OF_LINE_BYTES } else { 0 }
+}
+
+impl SearchDocument {
+    /// Returns the document of a record; `None` if the record has no searchable text.
     pub(super) fn of(record: &Record) -> Option<Self> {
         let mut text = String::new();
         let (role, at) = match record.kind {
@@ -58,7 +65,7 @@ impl Document {
                 add(&mut text, call.result.error.as_deref().unwrap_or_default());
                 (Role::Tool, call.timestamp)
             }
-            // It enters the context as a user turn.
+            // The context shows it as a message of the user.
             RecordKind::Custom => {
                 add(&mut text, record.custom.as_ref()?.context_text.as_deref()?);
                 (Role::User, record.at)
@@ -68,7 +75,7 @@ impl Document {
         (!text.is_empty()).then_some(Self { seq: record.seq, role, at, text })
     }
 
-    /// The document's tokens for the index, each once, separated by spaces.
+    /// Returns the document's tokens for the index, each once, separated by spaces.
     pub(super) fn tokens(&self, session: i64, project: Option<&str>) -> String {
         let mut joined = session_term(session);
         joined.push(' ');
@@ -77,7 +84,7 @@ impl Document {
             joined.push(' ');
             joined.push_str(&project_term(project));
         }
-        let mut seen = HashSet::<u64, BuildHasherDefault<Hashed>>::with_capacity_and_hasher(
+        let mut seen = HashSet::<u64, BuildHasherDefault<IdentityHasher>>::with_capacity_and_hasher(
             self.text.len() / 16,
             BuildHasherDefault::default(),
         );
@@ -92,43 +99,45 @@ impl Document {
     }
 }
 
-/// The private term of a session's documents.
+/// Returns the private term that all documents of a session contain.
 pub(super) fn session_term(session: i64) -> String {
-    format!("{}s{session}", words::FILTER)
+    format!("{}s{session}", words::PRIVATE)
 }
 
-/// The private term of a role's documents.
+/// Returns the private term that all documents of a role contain.
 pub(super) fn role_term(role: Role) -> String {
-    format!("{}r{}", words::FILTER, role as u8)
+    format!("{}r{}", words::PRIVATE, role as u8)
 }
 
-/// The private term of a project's documents. A session that changes its project is indexed again.
+/// Returns the private term that all documents of a project contain. A session that changes its project is indexed
+/// again.
 pub(super) fn project_term(hash: &str) -> String {
-    let mut term = format!("{}p", words::FILTER);
+    let mut term = format!("{}p", words::PRIVATE);
     term.extend(
         hash.chars().filter(char::is_ascii_alphanumeric).map(|char| char.to_ascii_lowercase()),
     );
     term
 }
 
-/// A hash in place of a copy: a collision of 64 bits within one document would cost one word. The hasher of the
-/// standard library, which resists attacks that gain nothing here, takes as long as the rest of indexing.
+/// Hashes a token, to remember it without a copy: a collision of 64 bits within one document would lose one word.
+/// The hasher of the standard library resists attacks that gain nothing here, and takes as long as the remaining
+/// work of indexing.
 fn hash(token: &str) -> u64 {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (words, rest) = token.as_bytes().as_chunks();
+    let (words, remainder) = token.as_bytes().as_chunks();
     let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
+    last[..remainder.len()].copy_from_slice(remainder);
     words.iter().chain([&last]).fold(token.len() as u64, |hash, word| {
         let mixed = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER);
         mixed ^ mixed >> 29
     })
 }
 
-/// Takes a hash for what it is.
+/// A hasher for values that are hashes already.
 #[derive(Default)]
-struct Hashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -144,20 +153,20 @@ impl Hasher for Hashed {
 
 fn add_part(text: &mut String, part: &Part) {
     match part {
-        Part::Text { text: said } => add(text, said),
+        Part::Text { text: content } => add(text, content),
         Part::ToolCall { name, args, .. } => {
             add(text, name);
             add_value(text, args);
         }
-        // Thinking is never shown again, and a picture has no words.
+        // Thinking is not shown after the turn, and an image has no words.
         Part::Thinking { .. } | Part::Image { .. } => {}
     }
 }
 
-/// The texts inside JSON: the paths, commands and patches of a tool call.
+/// Adds the strings inside JSON: the paths, commands and patches of a tool call.
 fn add_value(text: &mut String, value: &Value) {
     match value {
-        Value::String(said) => add(text, said),
+        Value::String(string) => add(text, string),
         Value::Array(items) => items.iter().for_each(|item| add_value(text, item)),
         Value::Object(fields) => fields.values().for_each(|field| add_value(text, field)),
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -187,11 +196,11 @@ mod tests {
 
     fn text_of(body: RecordBody) -> Option<String> {
         let at = Timestamp::from_unix_ms(1_700_000_000_000);
-        Document::of(&Record::new(Seq(1), None, at, body)).map(|document| document.text)
+        SearchDocument::of(&Record::new(Seq(1), None, at, body)).map(|document| document.text)
     }
 
     #[test]
-    fn only_what_was_said_is_searched() {
+    fn document_text_is_what_users_models_and_tools_wrote() {
         let at = Timestamp::from_unix_ms(0);
         let mut message = Message::text(Role::Assistant, "hello", at);
         message.parts.push(Part::Thinking { text: "hmm".into() });
@@ -217,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_content_is_cut_at_a_character() {
+    fn large_content_is_cut_at_a_char_boundary() {
         let text = "é".repeat(MAX_CONTENT_BYTES);
         let message = Message::text(Role::User, format!("a{text}"), Timestamp::from_unix_ms(0));
         let cut = text_of(RecordBody::Message(message)).expect("has text");
@@ -225,9 +234,10 @@ mod tests {
     }
 
     #[test]
-    fn tokens_come_once_with_the_terms_of_the_document() {
+    fn tokens_are_unique_and_follow_the_private_terms() {
         let at = Timestamp::from_unix_ms(0);
-        let document = Document { seq: Seq(0), role: Role::Tool, at, text: "go go GO".into() };
+        let document =
+            SearchDocument { seq: Seq(0), role: Role::Tool, at, text: "go go GO".into() };
         assert_eq!(document.tokens(7, Some("ab01")), "\u{82}s7 \u{82}r3 \u{82}pab01 go");
     }
 }

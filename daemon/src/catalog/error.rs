@@ -1,4 +1,4 @@
-//! Why the catalog could not do something.
+//! The errors of the catalog. No such error loses a record: the logs are complete without the catalog.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,59 +7,48 @@ use rusqlite::ErrorCode;
 
 use crate::fsutil::FsError;
 
-/// Why the catalog could not do something. Nothing here loses what was recorded.
+/// An operation on the catalog that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CatalogError {
-    /// The database refused.
+    /// SQLite returned an error.
     #[error("cannot {attempt} the catalog {}", path.display())]
     Database {
-        /// What was tried, as a verb.
+        /// The attempted operation, as a verb.
         attempt: &'static str,
-        /// The file.
         path: PathBuf,
-        /// What SQLite said.
         #[source]
         source: rusqlite::Error,
     },
-    /// A file of the catalog could not be made, moved or removed.
+    /// A file of the catalog could not be created, moved or removed.
     #[error(transparent)]
     File(#[from] FsError),
-    /// A new file could not be used either.
-    #[error("the catalog {} is not usable even after it was made anew", path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A reader kept the journal from being emptied; what was removed is still in it. Try again.
+    /// A newly created file could not be opened either.
+    #[error("cannot open the catalog {} even after recreating it", path.display())]
+    Unusable { path: PathBuf },
+    /// A reader kept the journal from being truncated, so it still holds removed text. A retry can succeed.
     #[error("the journal of the catalog {} is in use", path.display())]
-    JournalInUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The logs could not be read.
+    JournalInUse { path: PathBuf },
+    /// The session logs could not be read.
     #[error("cannot read the logs for the catalog")]
     Source(#[source] io::Error),
-    /// The system gave no thread.
-    #[error("cannot start the thread of the catalog")]
+    /// The writer thread could not be started.
+    #[error("cannot start the catalog's writer thread")]
     Thread(#[source] io::Error),
-    /// The file was damaged and is being made anew, or the catalog was shut down.
+    /// The catalog is being recreated after damage, or was shut down.
     #[error("the catalog is closed")]
     Closed,
-    /// A query without any word.
+    /// The search query contains no word.
     #[error("the query has no word to search for")]
     EmptyQuery,
-    /// A query that is longer than anybody types.
+    /// The search query exceeds the size limit.
     #[error("the query is longer than {limit_bytes} bytes")]
-    QueryTooLong {
-        /// The most bytes.
-        limit_bytes: usize,
-    },
-    /// A cursor that did not come from an earlier page of the same query.
-    #[error("the cursor is not one of this search")]
+    QueryTooLong { limit_bytes: usize },
+    /// The cursor does not come from an earlier page of the same query.
+    #[error("the cursor does not belong to this search")]
     InvalidCursor,
 }
 
-/// Whether SQLite says that the file is not what it should be.
+/// Returns whether an error means that the database file is damaged or has unexpected contents.
 pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
     match error {
         rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {

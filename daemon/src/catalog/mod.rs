@@ -1,183 +1,213 @@
-//! The derived database: lists, cold-open hints and full-text search. *Shell*: handle and threads.
+//! The catalog: a derived SQLite database for lists, quick opening of sessions and full-text search.
 //!
-//! The catalog follows the logs. It is told which sessions changed, asks an [`IndexSource`] what is new, and can
-//! be deleted at any time: it is made anew from the logs while everything else goes on.
+//! The catalog follows the logs. It is notified that a session changed and asks an [`IndexSource`] for the new
+//! records. Its files can be deleted at any time; they are rebuilt from the logs while everything else continues.
 //!
-//! **Invariants**: one thread writes ([`index`]); who reads never waits for it (its own connection, and WAL);
-//! an acknowledged record never depends on anything here; a session that was forgotten left no byte in any file
-//! of the catalog ([`forget`]).
+//! **Invariants**: one thread writes ([`writer`]); a reader never waits for it (own connection, WAL); no acknowledged
+//! record depends on the catalog; a forgotten session leaves no byte in any file of the catalog.
 //!
-//! Must not know log formats, the wire or configuration. FORMAT.md, "Catalog".
+//! Must not know log formats, the wire or the configuration. FORMAT.md, "Catalog".
 
-mod docids;
+mod database;
 mod document;
-mod entries;
 mod error;
-mod forget;
-mod index;
-mod line;
 mod query;
 mod queue;
-mod read;
-mod rebuild;
-mod schema;
 mod search;
-mod snippet;
-mod terms;
+mod shared;
 mod words;
+mod writer;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::CatalogStatus;
+use ollm_protocol::content::{CatalogStatus, Session, SessionStatus};
+use parking_lot::Mutex;
 use rusqlite::Connection;
 
+use crate::session::index::{IndexEntry, IndexProgress, IndexSource, KeyEntry, OpenHint};
+
 pub(crate) use error::CatalogError;
-pub(crate) use read::{ListQuery, RetentionRow};
-pub(crate) use search::SearchQuery;
+pub(crate) use query::sessions::RetentionRow;
+use query::sessions::{self, ListFilter, PackedTable};
+use queue::{CatalogState, ForgetRequest, WorkQueue};
+pub(crate) use search::{SearchPage, SearchQuery};
+use shared::CatalogShared;
 
-use crate::session::index::IndexSource;
-use error::is_damage;
-use queue::{Forget, Queue};
+/// The time between opening the catalog and comparing it with the logs. Listing 10,000 files takes 20 ms, and a second
+/// on a cold disk; the first calls, for which the daemon was probably started, take precedence.
+const CHECK_DELAY: Duration = Duration::from_millis(150);
 
-/// How long after opening the catalog is compared with the logs. Looking at 10,000 files takes 20 ms, and on a cold
-/// disk a second; the first calls, for which the daemon was probably started, go before it.
-const CHECK_AFTER: Duration = Duration::from_millis(150);
-
-/// What the catalog does besides its duty.
-#[derive(Clone, Debug)]
-pub(crate) struct CatalogOptions {
-    /// Compare with the logs soon after opening. Tests switch it off to see the rows alone.
-    pub check_at_open: bool,
-}
-
-impl Default for CatalogOptions {
-    fn default() -> Self {
-        Self { check_at_open: true }
-    }
-}
-
-/// The derived database of one home. Every call may block: for async code it belongs on a blocking thread, except
+/// The catalog of one home. Every call may block and belongs on a blocking thread in async code, except
 /// [`Catalog::mark_dirty`] and [`Catalog::status`].
 pub(crate) struct Catalog {
-    shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    shared: Arc<CatalogShared>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the handle and the writer thread have in common.
-struct Shared {
-    path: PathBuf,
-    source: Arc<dyn IndexSource>,
-    queue: Queue,
-    /// Absent while the file is replaced and after the end. Held for one short read at a time.
-    reader: Mutex<Option<Connection>>,
-    state: AtomicU8,
-}
-
-/// How the catalog is, as a number in [`Shared::state`].
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum State {
-    Ready,
-    Rebuilding,
-    Unavailable,
+/// The sessions to list.
+#[derive(Clone, Debug)]
+pub(crate) struct ListQuery<'a> {
+    /// List only sessions of one project.
+    pub project_hash: Option<&'a str>,
+    /// List only sessions with one of these statuses.
+    pub statuses: &'a [SessionStatus],
+    /// List only sessions whose id has this prefix, in either case, with or without hyphens.
+    pub id_prefix: Option<&'a str>,
+    /// The most sessions.
+    pub limit: usize,
+    /// List only sessions behind this one: last activity and id of the previous page's last session.
+    pub after: Option<(i64, SessionId)>,
+    /// The sessions that the caller adds itself, because they are open.
+    pub exclude: &'a HashSet<SessionId>,
 }
 
 impl Catalog {
-    /// Opens the catalog in `path`, or makes it, and begins to follow the logs in the background.
+    /// Opens or creates the database in `path` and starts to follow the logs in the background.
     ///
-    /// **Errors**: only when the file can neither be used nor replaced, for example on a read-only disk.
-    pub(crate) fn open(
-        path: PathBuf,
-        source: Arc<dyn IndexSource>,
-        options: &CatalogOptions,
-    ) -> Result<Self, CatalogError> {
-        let connections = schema::open(&path)?;
-        let shared = Arc::new(Shared {
-            path,
-            source,
-            queue: Queue::default(),
-            reader: Mutex::new(Some(connections.reader)),
-            state: AtomicU8::new(State::Ready as u8),
-        });
-        // What a removal left to clean up is gone on with, unless the first calls want something else.
-        shared.queue.set_unclean(connections.unclean);
-        if connections.fresh {
-            shared.set_state(State::Rebuilding);
-            shared.queue.ask_check(Duration::ZERO);
-        } else if options.check_at_open {
-            shared.queue.ask_check(CHECK_AFTER);
+    /// **Errors**: the file can neither be used nor replaced, for example on a read-only disk.
+    pub(crate) fn open(path: PathBuf, source: Arc<dyn IndexSource>) -> Result<Self, CatalogError> {
+        let connections = database::open(&path)?;
+        let queue = WorkQueue::default();
+        queue.set_cleanup(connections.cleanup);
+        if connections.is_new {
+            queue.set_state(CatalogState::Rebuilding);
         }
-        let (conn, has_stale_journal) = (connections.writer, connections.unclean.journal);
-        let thread = index::spawn(Arc::clone(&shared), conn, has_stale_journal)
-            .map_err(CatalogError::Thread)?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        queue.request_check(if connections.is_new { Duration::ZERO } else { CHECK_DELAY });
+        let reader = Mutex::new(Some(connections.reader));
+        let shared = Arc::new(CatalogShared { path, source, queue, reader });
+        let writer =
+            writer::spawn(Arc::clone(&shared), connections.writer).map_err(CatalogError::Thread)?;
+        Ok(Self { shared, writer: Mutex::new(Some(writer)) })
     }
 
-    /// A session changed. Cheap and never blocks; the catalog follows within about half a second.
+    /// Notes that a session changed; the catalog follows within about half a second. Never blocks.
     ///
-    /// After [`Catalog::forget`] this means that the session exists again, for example by an import.
+    /// After [`Catalog::forget`], a call means that the session exists again, for example by an import.
     pub(crate) fn mark_dirty(&self, id: SessionId) {
-        self.shared.queue.mark(id);
+        self.shared.queue.mark_changed(id);
     }
 
-    /// Removes sessions, whose logs are gone. When it returns, nothing here leads to them any more; their words
-    /// may be in the files for a while, and are taken out in the background: [`Catalog::wait_clean`].
-    /// Changes that are marked before it returns are dropped.
+    /// Removes sessions whose logs no longer exist. Changes that are marked before it returns are dropped.
     ///
-    /// **Errors**: the rows could not be removed, for example on a full disk. The sessions are not shown all the
-    /// same, and the removal is tried again until it succeeds, also after a restart, which finds that their logs
-    /// are gone. A session that is not known is no error.
+    /// After it returns, nothing in the catalog leads to the sessions. Their words may remain in the files for a
+    /// while and are removed in the background: see [`Catalog::wait_clean`].
+    ///
+    /// **Errors**: the rows could not be removed, for example on a full disk. The sessions are hidden nevertheless,
+    /// and the removal is retried until it succeeds, after a restart too. An unknown session is no error.
     pub(crate) fn forget(&self, ids: &[SessionId]) -> Result<(), CatalogError> {
-        let (reply, answer) = mpsc::sync_channel(1);
-        self.shared.queue.ask_forget(Forget { ids: ids.to_vec(), reply: Some(reply) })?;
-        answer.recv().map_err(|_| CatalogError::Closed)?
+        let (reply, result) = mpsc::sync_channel(1);
+        let request = ForgetRequest { ids: ids.to_vec(), reply: Some(reply) };
+        self.shared.queue.request_forget(request)?;
+        result.recv().map_err(|_| CatalogError::Closed)?
     }
 
-    /// Waits until no byte of a removed session is in the files; false when `deadline` came first.
+    /// Waits until no byte of a removed session is in the files; returns false when `deadline` passes first.
     pub(crate) fn wait_clean(&self, deadline: Instant) -> bool {
         self.shared.queue.wait_clean(deadline)
     }
 
-    /// How it is. Reads no table.
+    /// Waits until the catalog contains all marked changes; returns false when `deadline` passes first.
+    pub(crate) fn wait_caught_up(&self, deadline: Instant) -> bool {
+        self.shared.queue.wait_caught_up(deadline)
+    }
+
+    /// Returns the status without reading a table.
     pub(crate) fn status(&self) -> CatalogStatus {
-        let state = match self.shared.state() {
-            State::Ready => "ready",
-            State::Rebuilding => "rebuilding",
-            State::Unavailable => "unavailable",
-        };
         CatalogStatus {
-            state: state.to_owned(),
+            state: self.shared.queue.state().as_str().to_owned(),
             behind: self.shared.queue.behind() as u64,
-            size_bytes: schema::size_bytes(&self.shared.path),
-            forgetting: self.shared.queue.unclean() as u64,
+            size_bytes: database::size_bytes(&self.shared.path),
+            forgetting: self.shared.queue.sessions_to_clean() as u64,
         }
     }
 
-    /// Whether every session that has a log is known; not so right after a start and during a rebuild.
+    /// Returns whether every session with a log is known, which is false right after a start and during a rebuild.
     pub(crate) fn knows_all(&self) -> bool {
-        self.shared.state() == State::Ready && !self.shared.queue.is_checking()
+        let queue = &self.shared.queue;
+        queue.state() == CatalogState::Ready && !queue.is_check_outstanding()
     }
 
-    /// Waits until the catalog holds all that was marked; false when `deadline` came first.
-    pub(crate) fn wait_caught_up(&self, deadline: Instant) -> bool {
-        self.shared.queue.wait_done(deadline)
-    }
-
-    /// Finishes the batch under way and closes the file. What was not indexed is found at the next start.
+    /// Ends the current batch and closes the file. The next start finds what was not indexed.
     pub(crate) fn shutdown(&self) {
         self.shared.queue.close();
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the catalog panicked");
+        let writer = self.writer.lock().take();
+        if writer.is_some_and(|writer| writer.join().is_err()) {
+            tracing::error!("the catalog's writer thread panicked");
         }
+    }
+
+    /// Returns the entries, keys and folded state of a session, with which it opens without reading its whole log;
+    /// `None` if the session is unknown or the catalog cannot be read.
+    pub(crate) fn hint(&self, id: SessionId) -> Option<OpenHint> {
+        self.shared
+            .read(|conn| read_hint(conn, id))
+            .inspect_err(|error| {
+                let error = error as &dyn std::error::Error;
+                tracing::warn!(session = %id, error, "cannot read what the catalog knows of a session");
+            })
+            .ok()?
+    }
+
+    /// Returns the session that `session.create` made with a key, and the hash of its params.
+    pub(crate) fn find_create_key(
+        &self,
+        key: [u8; 16],
+    ) -> Result<Option<(SessionId, [u8; 8])>, CatalogError> {
+        self.shared.read(|conn| sessions::by_create_key(conn, key))
+    }
+
+    /// Returns sessions, the most recently active first, and by id where the last activity is equal.
+    pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
+        let Some(ids) = id_range(query.id_prefix.unwrap_or_default()) else {
+            return Ok(Vec::new());
+        };
+        let mut page = Vec::new();
+        if query.limit == 0 {
+            return Ok(page);
+        }
+        let statuses = query
+            .statuses
+            .iter()
+            .fold(0, |bits, status| bits | 1 << sessions::status_code(*status));
+        let filter = ListFilter { project: query.project_hash, statuses, ids, after: query.after };
+        let hidden = self.shared.queue.hidden();
+        self.shared.read(|conn| {
+            sessions::each_listed(conn, &filter, |num, id| {
+                if !query.exclude.contains(&id) && !hidden.contains(&id) {
+                    page.extend(sessions::details::<Session>(conn, num)?);
+                }
+                Ok(page.len() < query.limit)
+            })
+        })?;
+        Ok(page)
+    }
+
+    /// Searches all indexed text. The newest hits come first: by the hour between pages, exactly within a page.
+    ///
+    /// **Errors**: [`CatalogError::EmptyQuery`], [`CatalogError::QueryTooLong`], [`CatalogError::InvalidCursor`].
+    pub(crate) fn search(&self, query: &SearchQuery<'_>) -> Result<SearchPage, CatalogError> {
+        search::search(&self.shared, query)
+    }
+
+    /// Returns a retention row for every session, in no order.
+    pub(crate) fn retention_rows(&self) -> Result<Vec<RetentionRow>, CatalogError> {
+        let hidden = self.shared.queue.hidden();
+        let mut rows = self.shared.read(sessions::retention_rows)?;
+        rows.retain(|row| !hidden.contains(&row.session_id));
+        Ok(rows)
+    }
+
+    /// Returns the sessions that were forked from `id`, ordered by id.
+    pub(crate) fn forks_of(&self, id: SessionId) -> Result<Vec<SessionId>, CatalogError> {
+        self.shared.read(|conn| sessions::forks_of(conn, id))
     }
 }
 
@@ -187,29 +217,34 @@ impl Drop for Catalog {
     }
 }
 
-impl Shared {
-    fn state(&self) -> State {
-        match self.state.load(Ordering::Relaxed) {
-            0 => State::Ready,
-            1 => State::Rebuilding,
-            _ => State::Unavailable,
-        }
+fn read_hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHint>> {
+    let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
+    let entries =
+        sessions::read_packed(conn, PackedTable::Entries, row.num, IndexEntry::from_bytes)?;
+    let keys = sessions::read_packed(conn, PackedTable::Keys, row.num, KeyEntry::from_bytes)?;
+    let IndexProgress { point, keys: n_keys } = row.known;
+    if entries.len() as u64 != point.records || keys.len() as u64 != n_keys {
+        // Never observed; a hint that does not describe the log is worse than none.
+        tracing::error!(session = %id, "the catalog's entries of a session are incomplete");
+        return Ok(None);
     }
+    let carry = sessions::carry(conn, row.num)?;
+    Ok(Some(OpenHint { point, entries, keys, carry }))
+}
 
-    fn set_state(&self, state: State) {
-        self.state.store(state as u8, Ordering::Relaxed);
+/// Returns the smallest and the largest id with a prefix; `None` if no id can have it.
+fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
+    let digits: Option<Vec<u8>> = prefix
+        .chars()
+        .filter(|char| *char != '-')
+        .map(|char| char.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect();
+    let digits = digits.filter(|digits| digits.len() <= 32)?;
+    let (mut least, mut greatest) = ([0; 16], [u8::MAX; 16]);
+    for (at, digit) in digits.into_iter().enumerate() {
+        let shift = if at % 2 == 0 { 4 } else { 0 };
+        least[at / 2] |= digit << shift;
+        greatest[at / 2] &= (digit << shift) | (0x0F << (4 - shift));
     }
-
-    /// Wraps what SQLite said; a damaged file is replaced soon after.
-    fn database_error(&self, attempt: &'static str, source: rusqlite::Error) -> CatalogError {
-        if is_damage(&source) {
-            self.queue.ask_recover();
-        }
-        CatalogError::Database { attempt, path: self.path.clone(), source }
-    }
-
-    /// Replaces the connection of those who read; `None` closes it.
-    fn set_reader(&self, reader: Option<Connection>) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = reader;
-    }
+    Some((least, greatest))
 }

@@ -1,38 +1,38 @@
-//! Text to index tokens, the same way for what is indexed, what is searched and what is highlighted.
+//! Text to index tokens, in the same way for text that is indexed, searched and highlighted.
 //!
-//! FTS5 splits its input with the `ascii` tokenizer, which keeps ASCII letters, digits and every byte above 127
-//! together and drops the rest. So that each token made here is exactly one token there, punctuation inside a
-//! token is written as a C1 control character ([`UNDERSCORE`], [`DOT`]): two bytes in UTF-8, and never part of a
-//! word, because control characters are not alphanumeric. [`FILTER`] begins the private terms of a document
-//! (session, project, role), which no text can contain for the same reason.
+//! FTS5 splits its input with the `ascii` tokenizer, which joins ASCII letters, digits and every byte above 127 and
+//! drops all other bytes. Each token made here must be exactly one token there, so punctuation inside a token is
+//! written as a C1 control character ([`UNDERSCORE`], [`DOT`]): two bytes in UTF-8, and never part of a word, because
+//! control characters are not alphanumeric. [`PRIVATE`] begins the private terms of a document (session, project,
+//! role), which no text can contain for the same reason.
 //!
 //! The rules:
 //! - a word is a run of letters, digits and `_`, in lower case;
 //! - a word with inner structure (`foo_bar`, `camelCase`, `HTTPServer2`) gives itself and its parts;
-//! - a file name (`main.rs`) gives its words and itself, for the extensions of [`EXTENSIONS`];
-//! - a run of Chinese, Japanese or Korean characters gives its overlapping pairs and its last character alone,
-//!   so that every character begins some token and every longer substring is an AND of pairs.
+//! - a file name (`main.rs`) gives its words and itself, for the extensions in [`EXTENSIONS`];
+//! - a run of Chinese, Japanese or Korean characters gives its overlapping pairs and its last character alone, so
+//!   that every character begins some token and every longer substring is an AND of pairs.
 //!
-//! Pure: no I/O. A change here is a change of [`super::schema::VERSION`].
+//! Pure. A change of these rules needs a new [`super::query::schema::VERSION`].
 
 use std::ops::{ControlFlow, Range};
 
-/// Stands for `_` inside a token.
+/// Replaces `_` inside a token.
 pub(super) const UNDERSCORE: char = '\u{80}';
-/// Stands for `.` inside a token.
+/// Replaces `.` inside a token.
 pub(super) const DOT: char = '\u{81}';
 /// Begins a private term of a document.
-pub(super) const FILTER: char = '\u{82}';
+pub(super) const PRIVATE: char = '\u{82}';
 
-/// The longest token, in bytes; what is longer is found by its beginning. Longer runs are keys and encoded data,
-/// of which nobody types more.
+/// The longest token, in bytes; a longer word is found by its beginning. Such words are keys and encoded data, of which
+/// a query never contains more.
 const MAX_TOKEN_BYTES: usize = 64;
 
-/// The most parts that a word is split into; a word with more is encoded data whose parts say nothing.
+/// The largest number of parts into which a word is split; a word with more is encoded data with meaningless parts.
 const MAX_PARTS: usize = 8;
 
-/// Extensions that make `name.ext` a token of its own: without it, the search for a file would read every record
-/// with both common words. `x.y` with any other `y` is mostly a field or a method, and would cost an eighth of
+/// The extensions that make `name.ext` a token of its own. Without that token, the search for a file would read every
+/// record with both common words. `x.y` with any other `y` is mostly a field or a method, and would add an eighth to
 /// the index. Sorted.
 const EXTENSIONS: &[&str] = &[
     "bash", "bat", "c", "cc", "cfg", "conf", "cpp", "cs", "css", "csv", "go", "h", "hpp", "html",
@@ -41,61 +41,61 @@ const EXTENSIONS: &[&str] = &[
     "tsx", "txt", "vue", "xml", "yaml", "yml", "zig",
 ];
 
-/// What a stretch of text is.
+/// The kind of a run of characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stretch {
-    /// A run of letters, digits and `_`.
+pub(super) enum RunKind {
+    /// Letters, digits and `_`.
     Word,
-    /// A run of Chinese, Japanese or Korean characters.
+    /// Chinese, Japanese or Korean characters.
     Cjk,
 }
 
-/// The words and CJK runs of `text` with their bytes, in order.
-pub(super) fn stretches(text: &str) -> impl Iterator<Item = (Stretch, Range<usize>)> + '_ {
+/// Returns the words and CJK runs of `text` with their byte ranges, in order.
+pub(super) fn runs(text: &str) -> impl Iterator<Item = (RunKind, Range<usize>)> + '_ {
     let bytes = text.as_bytes();
     let mut at = 0;
     std::iter::from_fn(move || {
-        // Nearly all text is ASCII, and indexing spends most of its time here.
+        // Nearly all text is ASCII, and indexing spends most of its time in this loop.
         while bytes.get(at).is_some_and(|byte| byte.is_ascii() && !is_word_byte(*byte)) {
             at += 1;
         }
-        let mut begin: Option<(Stretch, usize)> = None;
+        let mut run: Option<(RunKind, usize)> = None;
         while let Some(byte) = bytes.get(at) {
-            let (class, len) = if byte.is_ascii() {
-                (is_word_byte(*byte).then_some(Stretch::Word), 1)
+            let (kind, len) = if byte.is_ascii() {
+                (is_word_byte(*byte).then_some(RunKind::Word), 1)
             } else {
                 text[at..]
                     .chars()
                     .next()
-                    .map_or((None, 1), |char| (class_of(char), char.len_utf8()))
+                    .map_or((None, 1), |char| (run_kind(char), char.len_utf8()))
             };
-            match (begin, class) {
-                (None, Some(stretch)) => begin = Some((stretch, at)),
-                (Some((stretch, from)), class) if class != Some(stretch) => {
-                    return Some((stretch, from..at));
+            match (run, kind) {
+                (None, Some(kind)) => run = Some((kind, at)),
+                (Some((current, from)), kind) if kind != Some(current) => {
+                    return Some((current, from..at));
                 }
                 _ => {}
             }
             at += len;
         }
-        begin.map(|(stretch, from)| (stretch, from..bytes.len()))
+        run.map(|(kind, from)| (kind, from..bytes.len()))
     })
 }
 
-/// Gives every token of `text` with the bytes that it comes from, until `each` breaks.
+/// Calls `each` with every token of `text` and the bytes that it comes from, until `each` breaks.
 pub(super) fn each_token(text: &str, mut each: impl FnMut(&str, Range<usize>) -> ControlFlow<()>) {
     let mut token = String::new();
     let mut previous: Option<Range<usize>> = None;
-    for (stretch, range) in stretches(text) {
-        let flow = match stretch {
-            Stretch::Cjk => cjk_tokens(text, range.clone(), &mut each),
-            Stretch::Word => word_tokens(text, range.clone(), &mut token, &mut each),
+    for (kind, range) in runs(text) {
+        let flow = match kind {
+            RunKind::Cjk => cjk_tokens(text, range.clone(), &mut each),
+            RunKind::Word => word_tokens(text, range.clone(), &mut token, &mut each),
         };
         if flow.is_break() {
             return;
         }
         if let Some(name) = file_name(text, previous.as_ref(), &range) {
-            lower(&text[name.clone()], &mut token);
+            write_token(&text[name.clone()], &mut token);
             if each(&token, name).is_break() {
                 return;
             }
@@ -104,25 +104,25 @@ pub(super) fn each_token(text: &str, mut each: impl FnMut(&str, Range<usize>) ->
     }
 }
 
-/// The bytes of `name.ext` where `previous` and `word` are its two words.
+/// Returns the bytes of `name.ext` if `previous` and `word` are its two words.
 pub(super) fn file_name(
     text: &str,
     previous: Option<&Range<usize>>,
     word: &Range<usize>,
 ) -> Option<Range<usize>> {
     let name = previous.filter(|name| name.end + 1 == word.start)?;
-    let dotted = text.as_bytes()[name.end] == b'.';
-    (dotted && is_extension(&text[word.clone()])).then_some(name.start..word.end)
+    let is_dotted = text.as_bytes()[name.end] == b'.';
+    (is_dotted && is_extension(&text[word.clone()])).then_some(name.start..word.end)
 }
 
-/// A word or file name as its token.
+/// Returns the token of a whole word or file name.
 pub(super) fn whole(word: &str) -> String {
     let mut token = String::new();
-    lower(word, &mut token);
+    write_token(word, &mut token);
     token
 }
 
-/// Lower case, one character after another, so that both sides of a comparison agree.
+/// Returns a character in lower case; text is compared character by character.
 pub(super) fn fold(char: char) -> impl Iterator<Item = char> {
     char.to_lowercase()
 }
@@ -131,12 +131,13 @@ const fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The class of a character above ASCII.
-fn class_of(char: char) -> Option<Stretch> {
-    if is_cjk(char) { Some(Stretch::Cjk) } else { char.is_alphanumeric().then_some(Stretch::Word) }
+/// Returns the kind of run that a character above ASCII belongs to.
+fn run_kind(char: char) -> Option<RunKind> {
+    if is_cjk(char) { Some(RunKind::Cjk) } else { char.is_alphanumeric().then_some(RunKind::Word) }
 }
 
-/// Scripts that are written without spaces between words, and Korean, whose words change at their end.
+/// Returns whether a character belongs to a script without spaces between words, or to Korean, whose words change at
+/// their end.
 fn is_cjk(char: char) -> bool {
     matches!(u32::from(char),
         0x1100..=0x11FF | 0x3005..=0x3007 | 0x3041..=0x3096 | 0x309D..=0x309F | 0x30A1..=0x30FA
@@ -179,31 +180,31 @@ fn word_tokens(
     if word.bytes().all(|byte| byte == b'_') {
         return ControlFlow::Continue(());
     }
-    lower(word, token);
+    write_token(word, token);
     each(token, range.clone())?;
-    let (parts, n_parts) = parts_of(word);
+    let (parts, n_parts) = split_word(word);
     if n_parts > MAX_PARTS || (n_parts == 1 && parts[0].len() == word.len()) {
         return ControlFlow::Continue(());
     }
     for part in &parts[..n_parts] {
-        lower(&word[part.clone()], token);
+        write_token(&word[part.clone()], token);
         each(token, range.start + part.start..range.start + part.end)?;
     }
     ControlFlow::Continue(())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Case {
+enum CharCase {
     Underscore,
     Digit,
     Upper,
     Other,
 }
 
-/// Splits at `_`, between letters and digits, before an upper case letter that follows another case, and before
-/// the last of several upper case letters that a lower case one follows. A count above [`MAX_PARTS`] means that
-/// there are more.
-fn parts_of(word: &str) -> ([Range<usize>; MAX_PARTS], usize) {
+/// Splits a word at `_`, between letters and digits, before an upper case letter that follows another case, and
+/// before the last of several upper case letters that a lower case letter follows. A count above [`MAX_PARTS`] means
+/// that only the first parts were stored.
+fn split_word(word: &str) -> ([Range<usize>; MAX_PARTS], usize) {
     let mut parts: [Range<usize>; MAX_PARTS] = std::array::from_fn(|_| 0..0);
     let mut n_parts = 0;
     let mut add = |part: Range<usize>| {
@@ -214,21 +215,21 @@ fn parts_of(word: &str) -> ([Range<usize>; MAX_PARTS], usize) {
             n_parts += 1;
         }
     };
-    let (mut begin, mut last, mut last_at) = (0, Case::Underscore, 0);
+    let (mut begin, mut last, mut last_at) = (0, CharCase::Underscore, 0);
     for (at, char) in word.char_indices() {
-        let case = case_of(char);
+        let case = char_case(char);
         let cut = match (last, case) {
-            (Case::Underscore, _) => None,
+            (CharCase::Underscore, _) => None,
             (last, case) if last == case => None,
             // `Server` in `HTTPServer`: the part begins at the capital, not after it.
-            (Case::Upper, Case::Other) => Some(last_at),
+            (CharCase::Upper, CharCase::Other) => Some(last_at),
             _ => Some(at),
         };
         if let Some(cut) = cut {
             add(begin..cut);
             begin = cut;
         }
-        if case == Case::Underscore {
+        if case == CharCase::Underscore {
             begin = at + char.len_utf8();
         }
         (last, last_at) = (case, at);
@@ -237,16 +238,17 @@ fn parts_of(word: &str) -> ([Range<usize>; MAX_PARTS], usize) {
     (parts, n_parts)
 }
 
-fn case_of(char: char) -> Case {
+fn char_case(char: char) -> CharCase {
     match char {
-        '_' => Case::Underscore,
-        _ if char.is_ascii_digit() => Case::Digit,
-        _ if char.is_uppercase() => Case::Upper,
-        _ => Case::Other,
+        '_' => CharCase::Underscore,
+        _ if char.is_ascii_digit() => CharCase::Digit,
+        _ if char.is_uppercase() => CharCase::Upper,
+        _ => CharCase::Other,
     }
 }
 
-fn lower(word: &str, token: &mut String) {
+/// Replaces `token` with the token of a word: lower case, cut to the longest token.
+fn write_token(word: &str, token: &mut String) {
     token.clear();
     for char in word.chars() {
         match char {
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_data_costs_one_token_a_word() {
+    fn encoded_data_becomes_one_token_per_word() {
         assert_eq!(tokens("a1b2c3d4e5f6").len(), 1);
         let long = "x".repeat(5000);
         assert_eq!(tokens(&long), ["x".repeat(MAX_TOKEN_BYTES)]);
@@ -311,9 +313,9 @@ mod tests {
     }
 
     proptest! {
-        /// Any part of an identifier is found, and so is the whole.
+        /// The longest name has 61 bytes as a token, which is below the longest token.
         #[test]
-        fn parts_of_identifiers_are_tokens(parts in prop::collection::vec("[a-z]{2,8}", 2..MAX_PARTS)) {
+        fn identifier_and_its_parts_are_tokens(parts in prop::collection::vec("[a-z]{2,7}", 2..MAX_PARTS)) {
             let snake = parts.join("_");
             let camel: String = parts.iter().map(|part| part[..1].to_uppercase() + &part[1..]).collect();
             for name in [&snake, &camel] {
@@ -325,19 +327,17 @@ mod tests {
             }
         }
 
-        /// FTS5's tokenizer must see each token as exactly one.
         #[test]
-        fn a_token_is_one_token_for_fts5(text in any::<String>()) {
+        fn token_is_exactly_one_token_for_fts5(text in any::<String>()) {
             each_token(&text, |token, _| {
-                assert!(!token.is_empty() && !token.starts_with(FILTER));
+                assert!(!token.is_empty() && !token.starts_with(PRIVATE));
                 assert!(token.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte >= 0x80), "{token:?}");
                 ControlFlow::Continue(())
             });
         }
 
-        /// Every pair of neighbors in a CJK run is a token, and every character begins one.
         #[test]
-        fn substrings_of_cjk_are_found(text in "[一-龥ぁ-ん]{1,12}") {
+        fn cjk_pairs_are_tokens_and_every_character_begins_one(text in "[一-龥ぁ-ん]{1,12}") {
             let found = tokens(&text);
             let chars: Vec<char> = text.chars().collect();
             for pair in chars.windows(2) {

@@ -1,42 +1,37 @@
-//! What is wrong with a configuration, where, and what was probably meant.
+//! Errors and warnings about the configuration: what is wrong, where it was set, and what was probably meant.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Where a value was set.
+/// The place in which a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// In the configuration file, on a line counted from 1 where it is known.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The line.
-        line: Option<u64>,
-    },
-    /// In an environment variable.
+pub(crate) enum ValueSource {
+    /// In the configuration file, on a line counted from 1 if it is known.
+    File { path: PathBuf, line: Option<u64> },
+    /// In the environment variable of this name.
     Variable(String),
-    /// By a flag; its key.
+    /// By the flag for this key.
     Flag(String),
 }
 
-impl Place {
+impl ValueSource {
     pub(super) fn file(path: &Path, line: Option<u64>) -> Self {
         Self::File { path: path.to_owned(), line }
     }
 
-    /// In one line behind a value.
+    /// Returns a short form for a comment behind the value, without control characters.
     pub(super) fn short(&self) -> String {
         let text = match self {
             Self::File { .. } => self.to_string(),
             Self::Variable(name) => name.clone(),
-            // The level of the log is the one key that has a flag, with a variable of its own.
+            // Only the log level has a flag, which has a variable of its own.
             Self::Flag(_) => "--log-level or OLLM_LOG".to_owned(),
         };
         text.replace(char::is_control, " ")
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ValueSource {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { path, line: Some(line) } => write!(out, "{}:{line}", path.display()),
@@ -47,67 +42,57 @@ impl fmt::Display for Place {
     }
 }
 
-/// The configuration cannot be used.
+/// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     /// The file cannot be read.
-    #[error("reading the configuration {}", path.display())]
+    #[error("cannot read the configuration {}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// The file is not YAML, or names a key twice.
-    #[error("{place}: {message}")]
+    /// The file is not YAML, or contains a key twice.
+    #[error("{location}: {message}")]
     Syntax {
-        /// Where.
-        place: Place,
-        /// What the parser says.
+        location: ValueSource,
+        /// The message of the parser.
         message: String,
     },
-    /// A known section has no such key.
-    #[error("{place}: unknown key {key}{}", did_you_mean(*hint))]
+    /// A known section does not have this key.
+    #[error("{location}: unknown key {key}{}", did_you_mean(*hint))]
     UnknownKey {
-        /// Where.
-        place: Place,
+        location: ValueSource,
         /// The key with its section.
         key: String,
-        /// A key that looks like it.
+        /// A known key with a similar name.
         hint: Option<&'static str>,
     },
-    /// A value is of the wrong type or out of range.
-    #[error("{place}: {key} must be {expected}, not {found}")]
+    /// A value has the wrong type or is out of range.
+    #[error("{location}: {key} must be {expected}, not {found}")]
     Value {
-        /// Where.
-        place: Place,
+        location: ValueSource,
         /// The key with its section.
         key: String,
-        /// What it may be.
         expected: String,
-        /// What it is.
         found: String,
     },
 }
 
-/// Something that is ignored, and probably not what was meant.
+/// A setting that is ignored, probably by mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConfigWarning {
     /// The file has a section that this version does not know.
     UnknownSection {
-        /// Where.
-        place: Place,
-        /// The section.
+        location: ValueSource,
         section: String,
-        /// A section that looks like it.
+        /// A known section with a similar name.
         hint: Option<&'static str>,
     },
-    /// A variable begins with `OLLM_` and names no key.
+    /// A variable begins with `OLLM_` and does not name a key.
     UnknownVariable {
-        /// The variable.
         variable: String,
-        /// A section that looks like what it names.
+        /// A known section with a similar name.
         hint: Option<&'static str>,
     },
 }
@@ -115,8 +100,9 @@ pub(crate) enum ConfigWarning {
 impl fmt::Display for ConfigWarning {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UnknownSection { place, section, hint } => {
-                write!(out, "{place}: unknown section {section} is ignored{}", did_you_mean(*hint))
+            Self::UnknownSection { location, section, hint } => {
+                let hint = did_you_mean(*hint);
+                write!(out, "{location}: unknown section {section} is ignored{hint}")
             }
             Self::UnknownVariable { variable, hint } => {
                 write!(out, "variable {variable} names no key and is ignored")?;
@@ -133,34 +119,18 @@ fn did_you_mean(hint: Option<&'static str>) -> String {
     hint.map_or_else(String::new, |hint| format!("; did you mean {hint}?"))
 }
 
-/// The name that looks most like another, if one does at all.
+/// Returns the known name that is most similar to `name`; `None` if none is similar.
 pub(super) fn nearest(
     name: &str,
     known: impl Iterator<Item = &'static str>,
 ) -> Option<&'static str> {
-    let wanted = name.to_lowercase();
-    let most = (wanted.len() / 3).max(1);
+    let name = name.to_lowercase();
+    let max_distance = (name.len() / 3).max(1);
     known
-        .map(|candidate| (distance(&wanted, &candidate.to_lowercase()), candidate))
-        .filter(|(distance, _)| *distance <= most)
+        .map(|candidate| (strsim::levenshtein(&name, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= max_distance)
         .min()
         .map(|(_, candidate)| candidate)
-}
-
-/// Insertions, deletions and replacements that turn one text into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! On which line of a YAML file a section or key stands, because merged values no longer know. Pure.
+//! The lines on which the keys of a YAML file are, for error messages and listings. Merged values no longer have
+//! them. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,22 +7,21 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-/// Lines of sections and of the keys in them, counted from 1.
+/// The lines of sections and their keys, counted from 1.
 #[derive(Debug, Default)]
-pub(super) struct Lines {
+pub(super) struct KeyLines {
     sections: BTreeMap<String, u64>,
     keys: BTreeMap<(String, String), u64>,
 }
 
-impl Lines {
-    /// Finds the lines in a file.
-    pub(super) fn read(text: &str) -> Result<Self, serde_saphyr::Error> {
-        let root: Node = serde_saphyr::from_str_with_options(text, yaml_options())?;
+impl KeyLines {
+    pub(super) fn parse(text: &str) -> Result<Self, serde_saphyr::Error> {
+        let root: YamlMap = serde_saphyr::from_str_with_options(text, yaml_options())?;
         let mut lines = Self::default();
-        for (section, node) in root.0 {
-            // The span is the value's, which may begin on a later line than its key.
-            let line = key_line(text, &section, 1, node.referenced.line());
-            for (name, value) in node.value.0 {
+        for (section, values) in root.0 {
+            // A span is that of the value, which may begin on a later line than its key.
+            let line = key_line(text, &section, 1, values.referenced.line());
+            for (name, value) in values.value.0 {
                 let at = key_line(text, &name, line, value.referenced.line());
                 lines.keys.insert((section.clone(), name), at);
             }
@@ -30,97 +30,93 @@ impl Lines {
         Ok(lines)
     }
 
-    /// The line of a section.
     pub(super) fn section(&self, section: &str) -> Option<u64> {
         self.sections.get(section).copied()
     }
 
-    /// The line of a key; that of its section where the key itself is not found.
+    /// Returns the line of a key, or of its section if the key itself is not found.
     pub(super) fn key(&self, section: &str, name: &str) -> Option<u64> {
         let key = (section.to_owned(), name.to_owned());
         self.keys.get(&key).copied().or_else(|| self.section(section))
     }
 }
 
-/// The last line from `first` up to the value's that names the key.
+/// The options for reading the file: `yes` and `on` are texts.
+pub(super) fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
+}
+
+/// Returns the last line from `first` to the line of the value that contains the key.
 fn key_line(text: &str, key: &str, first: u64, value: u64) -> u64 {
-    let at = |line: u64| usize::try_from(line).unwrap_or(usize::MAX);
-    let lines: Vec<&str> = text.lines().take(at(value)).collect();
-    let named = lines.iter().rposition(|line| {
+    let n_lines = usize::try_from(value).unwrap_or(usize::MAX);
+    let lines: Vec<&str> = text.lines().take(n_lines).collect();
+    let found = lines.iter().rposition(|line| {
         let code = line.split(" #").next().unwrap_or_default();
         code.contains(key) && code.contains(':')
     });
-    named.map(|line| line as u64 + 1).filter(|line| *line >= first).unwrap_or(value)
+    found.map(|line| line as u64 + 1).filter(|line| *line >= first).unwrap_or(value)
 }
 
-/// A mapping with the places of its values; anything else is empty.
+/// A YAML mapping with the positions of its values. Any other value is read as an empty mapping.
 #[derive(Default)]
-struct Node(Vec<(String, Spanned<Self>)>);
+struct YamlMap(Vec<(String, Spanned<Self>)>);
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlMap {
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
-        input.deserialize_any(NodeVisitor)
+        input.deserialize_any(YamlMapVisitor)
     }
 }
 
-struct NodeVisitor;
+struct YamlMapVisitor;
 
-impl<'de> Visitor<'de> for NodeVisitor {
-    type Value = Node;
+/// Defines methods that read a scalar as an empty mapping.
+macro_rules! visit_scalars {
+    ($($visit:ident($scalar:ty)),*) => {
+        $(fn $visit<E>(self, _: $scalar) -> Result<YamlMap, E> {
+            Ok(YamlMap::default())
+        })*
+    };
+}
+
+impl<'de> Visitor<'de> for YamlMapVisitor {
+    type Value = YamlMap;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("any YAML")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<YamlMap, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        Ok(Node(entries))
+        Ok(YamlMap(entries))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<YamlMap, A::Error> {
         while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Node::default())
+        Ok(YamlMap::default())
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_none<E>(self) -> Result<Node, E> {
-        Ok(Node::default())
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<Node, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<YamlMap, D::Error> {
         input.deserialize_any(self)
     }
-}
 
-/// How the file is read, here and where lines are looked up.
-pub(super) fn yaml_options() -> serde_saphyr::Options {
-    serde_saphyr::options! { strict_booleans: true, with_snippet: false }
+    fn visit_unit<E>(self) -> Result<YamlMap, E> {
+        Ok(YamlMap::default())
+    }
+
+    fn visit_none<E>(self) -> Result<YamlMap, E> {
+        Ok(YamlMap::default())
+    }
+
+    visit_scalars!(
+        visit_bool(bool),
+        visit_i64(i64),
+        visit_u64(u64),
+        visit_f64(f64),
+        visit_str(&str)
+    );
 }
 
 #[cfg(test)]
@@ -128,9 +124,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_where_they_stand() {
+    fn keys_have_the_lines_on_which_they_are_written() {
         let text = "# top\nlog: { level: info,\n  keepDays: 9 }\n\nenvironment:\n  allow:\n    - A\n    - B\n  deny: [C]\nmodes:\n  user: |\n    be kind\n    allow: no\n  planning: ~\nfiles:\n";
-        let lines = Lines::read(text).expect("YAML");
+        let lines = KeyLines::parse(text).expect("YAML");
         let check = |section, key, line| assert_eq!(lines.key(section, key), Some(line), "{key}");
         check("log", "level", 2);
         check("log", "keepDays", 3);

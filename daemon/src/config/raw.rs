@@ -1,23 +1,100 @@
-//! What the file, the environment and the flags said: merged by figment, each value with its source, checked one
-//! by one against the table of keys. *Shell*: reads the file.
+//! The settings of file, environment and flags: merged by figment, each with its source, and checked one by one
+//! against the table of keys.
+//!
+//! Must not know what a setting means.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use figment::providers::Format;
-use figment::value::{Dict, Map, Value};
+use figment::value::{Dict, Map, Value as RawValue};
 use figment::{Figment, Metadata, Profile, Provider};
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
-use super::error::{ConfigError, ConfigWarning, Place, nearest};
-use super::keys::{KEYS, Key, Kind, Setting};
-use super::lines::{Lines, yaml_options};
+use super::error::{ConfigError, ConfigWarning, ValueSource, nearest};
+use super::keys::{ConfigKey, KEYS, KeyKind, parse_duration};
+use super::lines::{KeyLines, yaml_options};
 
-/// Variables that say where things are, read by others.
+/// Variables that other modules read: they locate files and sockets.
 const OTHER_VARIABLES: &[&str] =
     &["OLLM_HOME", "OLLM_SOCKET", "OLLM_CONFIG", "OLLM_NO_SPAWN", "OLLM_DAEMON", "OLLM_LOG"];
 
-/// YAML 1.2: `yes` and `on` are texts, and a key that comes twice is an error.
+/// The configuration file.
+pub(super) struct ConfigFile<'a> {
+    pub path: &'a Path,
+    pub text: String,
+}
+
+/// The checked value of every key, with its source; a default has none.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Settings(BTreeMap<SectionAndName, (Value, Option<ValueSource>)>);
+
+type SectionAndName = (&'static str, &'static str);
+
+impl Settings {
+    /// Merges the layers, later ones over earlier ones, and checks every value.
+    pub(super) fn read(
+        file: Option<&ConfigFile<'_>>,
+        env: impl Iterator<Item = (String, String)>,
+        flags: &[(String, String)],
+        warnings: &mut Vec<ConfigWarning>,
+    ) -> Result<Self, ConfigError> {
+        let mut figment = Figment::new();
+        let mut lines = KeyLines::default();
+        if let Some(file) = file {
+            let fail = |error| syntax_error(file.path, &error);
+            lines = KeyLines::parse(&file.text).map_err(fail)?;
+            // `None` for a file of comments only, which YAML reads as null.
+            let values: Option<Dict> = Yaml::from_str(&file.text).map_err(fail)?;
+            let values = values.unwrap_or_default();
+            check_names(file.path, &lines, &values, warnings)?;
+            figment = figment.merge(LayerValues { layer: Layer::File, values });
+        }
+        let (values, variables) = env_values(env, warnings)?;
+        figment = figment.merge(LayerValues { layer: Layer::Env, values });
+        let values = flag_values(flags)?;
+        figment = figment.merge(LayerValues { layer: Layer::Flag, values });
+
+        let sources = Sources { file: file.map(|file| file.path), lines, variables };
+        let values = KEYS
+            .iter()
+            .map(|key| Ok(((key.section, key.name), merged_value(key, &figment, &sources)?)));
+        values.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Returns a key's value and source.
+    pub(super) fn entry(&self, key: &ConfigKey) -> (&Value, Option<&ValueSource>) {
+        match self.0.get(&(key.section, key.name)) {
+            Some((value, source)) => (value, source.as_ref()),
+            None => unreachable!("every key in the table has a value"),
+        }
+    }
+
+    /// Returns the value of a key as a `T`.
+    ///
+    /// **Panics**: the key is not in the table, or its kind is never a `T`, which the first load in any test finds.
+    pub(super) fn get<T: DeserializeOwned>(&self, section: &'static str, name: &'static str) -> T {
+        let value = self.0.get(&(section, name)).map(|(value, _)| value.clone());
+        serde_json::from_value(value.unwrap_or_default())
+            .unwrap_or_else(|error| unreachable!("{section}.{name} in the table: {error}"))
+    }
+
+    /// Returns the value of a key whose kind is a duration. **Panics**: as [`Settings::get`].
+    pub(super) fn duration(&self, section: &'static str, name: &'static str) -> Duration {
+        let text: String = self.get(section, name);
+        parse_duration(&text).expect("the text of a checked duration")
+    }
+
+    /// Returns the keys of a section that have a text, with their texts.
+    pub(super) fn texts_in(&self, section: &str) -> impl Iterator<Item = (&'static str, &str)> {
+        let keys = self.0.iter().filter(move |((of, _), _)| *of == section);
+        keys.filter_map(|((_, name), (value, _))| Some((*name, value.as_str()?)))
+    }
+}
+
+/// YAML 1.2, in which `yes` and `on` are texts. A key that occurs twice is an error.
 struct Yaml;
 
 impl Format for Yaml {
@@ -30,15 +107,15 @@ impl Format for Yaml {
     }
 }
 
-/// A layer of values, by the name that figment remembers.
+/// A layer of values, with the name by which figment remembers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum Layer {
     File,
     Env,
     Flag,
 }
 
-impl Source {
+impl Layer {
     const fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -48,18 +125,15 @@ impl Source {
     }
 }
 
-/// The value of every key in the table, and where it was set; nowhere is the default.
-pub(super) type Settings = BTreeMap<(&'static str, &'static str), (Setting, Option<Place>)>;
-
-/// One source's values as figment takes them.
-struct Layer {
-    source: Source,
+/// The values of one layer.
+struct LayerValues {
+    layer: Layer,
     values: Dict,
 }
 
-impl Provider for Layer {
+impl Provider for LayerValues {
     fn metadata(&self) -> Metadata {
-        Metadata::named(self.source.as_str())
+        Metadata::named(self.layer.as_str())
     }
 
     fn data(&self) -> Result<Map<Profile, Dict>, figment::Error> {
@@ -67,188 +141,147 @@ impl Provider for Layer {
     }
 }
 
-/// The configuration file, read.
-pub(super) struct File<'a> {
-    pub path: &'a Path,
-    pub text: String,
-}
+/// The variable that set a key.
+type KeyVariables = BTreeMap<SectionAndName, String>;
 
-/// Merges the sources and checks every value.
-pub(super) fn read(
-    file: Option<&File<'_>>,
-    env: impl Iterator<Item = (String, String)>,
-    flags: &[(String, String)],
-    warnings: &mut Vec<ConfigWarning>,
-) -> Result<Settings, ConfigError> {
-    let mut figment = Figment::new();
-    let mut lines = Lines::default();
-    if let Some(file) = file {
-        lines = Lines::read(&file.text).map_err(|error| syntax(file.path, &error))?;
-        // `None` for a file of comments only, which YAML reads as nothing.
-        let values: Option<Dict> =
-            Yaml::from_str(&file.text).map_err(|error| syntax(file.path, &error))?;
-        let values = values.unwrap_or_default();
-        check_names(file.path, &lines, &values, warnings)?;
-        figment = figment.merge(Layer { source: Source::File, values });
-    }
-    let (values, variables) = env_values(env, warnings)?;
-    figment = figment.merge(Layer { source: Source::Env, values });
-    let values = flag_values(flags)?;
-    figment = figment.merge(Layer { source: Source::Flag, values });
-
-    let places = Places { file: file.map(|file| file.path), lines, variables };
-    let mut settings = Settings::new();
-    for key in KEYS {
-        settings.insert((key.section, key.name), setting(key, &figment, &places)?);
-    }
-    Ok(settings)
-}
-
-/// Where keys were set.
-struct Places<'a> {
+/// The places in which values were set, from which their [`ValueSource`] is made.
+struct Sources<'a> {
     file: Option<&'a Path>,
-    lines: Lines,
-    variables: Variables,
+    lines: KeyLines,
+    variables: KeyVariables,
 }
 
-/// The variable that set a key, by section and name.
-type Variables = BTreeMap<(&'static str, &'static str), String>;
-
-impl Places<'_> {
-    fn place(&self, key: &Key, source: Source) -> Place {
+impl Sources<'_> {
+    fn source_of(&self, key: &ConfigKey, layer: Layer) -> ValueSource {
         let variable = self.variables.get(&(key.section, key.name));
-        match (source, self.file, variable) {
-            (Source::Env, _, Some(variable)) => Place::Variable(variable.clone()),
-            (Source::File, Some(path), _) => {
-                Place::file(path, self.lines.key(key.section, key.name))
+        match (layer, self.file, variable) {
+            (Layer::Env, _, Some(variable)) => ValueSource::Variable(variable.clone()),
+            (Layer::File, Some(path), _) => {
+                ValueSource::file(path, self.lines.key(key.section, key.name))
             }
-            _ => Place::Flag(key.to_string()),
+            _ => ValueSource::Flag(key.to_string()),
         }
     }
 }
 
-/// The value of one key, and where it was set.
-fn setting(
-    key: &Key,
+/// Returns the checked value of a key and its source.
+fn merged_value(
+    key: &ConfigKey,
     figment: &Figment,
-    places: &Places<'_>,
-) -> Result<(Setting, Option<Place>), ConfigError> {
+    sources: &Sources<'_>,
+) -> Result<(Value, Option<ValueSource>), ConfigError> {
     let name = key.to_string();
     let Ok(value) = figment.find_value(&name) else {
-        return Ok((key.kind.read(key.default).unwrap_or(Setting::Nothing), None));
+        return Ok((key.kind.parse(key.default).unwrap_or_default(), None));
     };
     let metadata = figment.find_metadata(&name).map(|metadata| metadata.name.as_ref());
-    let source = [Source::Env, Source::Flag]
+    let layer = [Layer::Env, Layer::Flag]
         .into_iter()
-        .find(|source| metadata == Some(source.as_str()))
-        .unwrap_or(Source::File);
-    let checked = match (source, &value) {
-        (Source::File, value) => typed(key.kind, value),
-        (_, value) => value.as_str().and_then(|text| key.kind.read(text)),
+        .find(|layer| metadata == Some(layer.as_str()))
+        .unwrap_or(Layer::File);
+    let checked = match layer {
+        Layer::File => check_yaml(key.kind, &value),
+        Layer::Env | Layer::Flag => value.as_str().and_then(|text| key.kind.parse(text)),
     };
-    let place = places.place(key, source);
-    let Some(setting) = checked else {
-        let (expected, found) = (key.kind.to_string(), show(&value));
-        return Err(ConfigError::Value { place, key: name, expected, found });
+    let location = sources.source_of(key, layer);
+    let Some(checked) = checked else {
+        let (expected, found) = (key.kind.to_string(), describe(&value));
+        return Err(ConfigError::Value { location, key: name, expected, found });
     };
-    Ok((setting, Some(place)))
+    Ok((checked, Some(location)))
 }
 
-/// A value of the file in the type that its key has; a text never stands for a number or a switch.
-fn typed(kind: Kind, value: &Value) -> Option<Setting> {
+/// Checks a value of the file. A text is never taken for a number or a switch.
+fn check_yaml(kind: KeyKind, value: &RawValue) -> Option<Value> {
     match (kind, value) {
-        (_, Value::Empty(..)) if kind.takes_nothing() => Some(Setting::Nothing),
-        (Kind::List, Value::Empty(..)) => Some(Setting::List(Vec::new())),
-        (Kind::List, Value::Array(_, items)) => {
-            let texts = items.iter().map(|item| item.as_str().map(str::to_owned));
-            texts.collect::<Option<_>>().map(Setting::List)
+        (_, RawValue::Empty(..)) if kind.is_optional() => Some(Value::Null),
+        (KeyKind::List, RawValue::Empty(..)) => Some(json!([])),
+        (KeyKind::List, RawValue::Array(_, items)) => {
+            items.iter().map(|item| item.as_str().map(Value::from)).collect()
         }
-        (Kind::Switch, Value::Bool(_, on)) => Some(Setting::Switch(*on)),
-        (Kind::Count(..) | Kind::MaybeCount(..), Value::Num(_, number)) => {
-            kind.read(&number.to_u128()?.to_string())
-        }
-        (Kind::Share, Value::Num(_, number)) => {
-            // Both print as the number that `read` takes; what is negative or above 1 it refuses.
+        (KeyKind::Switch, RawValue::Bool(_, on)) => Some(json!(on)),
+        // A duration needs a unit; only 0 is a duration without one.
+        (
+            KeyKind::Count(..) | KeyKind::OptionalCount(..) | KeyKind::Duration(_),
+            RawValue::Num(_, number),
+        ) => kind.parse(&number.to_u128()?.to_string()),
+        (KeyKind::Share, RawValue::Num(_, number)) => {
+            // `parse` rejects numbers below 0 and above 1.
             let whole = number.to_i128().map(|number| number.to_string());
-            kind.read(&whole.or_else(|| number.to_f64().map(|number| number.to_string()))?)
+            kind.parse(&whole.or_else(|| number.to_f64().map(|number| number.to_string()))?)
         }
-        // A whole number without a unit could be anything but 0.
-        (Kind::Time(_), Value::Num(_, number)) => kind.read(&number.to_u128()?.to_string()),
-        (Kind::Text | Kind::Path | Kind::Time(_) | Kind::Choice(_), Value::String(_, text)) => {
-            kind.read(text)
-        }
+        (
+            KeyKind::Text | KeyKind::Path | KeyKind::Duration(_) | KeyKind::Choice(_),
+            RawValue::String(_, text),
+        ) => kind.parse(text),
         _ => None,
     }
 }
 
-/// Refuses unknown keys in known sections; warns of unknown sections.
+/// Rejects unknown keys in known sections; warns of unknown sections.
 fn check_names(
     path: &Path,
-    lines: &Lines,
+    lines: &KeyLines,
     values: &Dict,
     warnings: &mut Vec<ConfigWarning>,
 ) -> Result<(), ConfigError> {
     for (section, value) in values {
-        let place = |line| Place::file(path, line);
+        let location = ValueSource::file(path, lines.section(section));
         if !KEYS.iter().any(|key| key.section == section) {
             let hint = nearest(section, KEYS.iter().map(|key| key.section));
-            let place = place(lines.section(section));
-            warnings.push(ConfigWarning::UnknownSection { place, section: section.clone(), hint });
+            let section = section.clone();
+            warnings.push(ConfigWarning::UnknownSection { location, section, hint });
             continue;
         }
         let keys = match value {
-            Value::Dict(_, keys) => keys,
-            Value::Empty(..) => continue,
+            RawValue::Dict(_, keys) => keys,
+            RawValue::Empty(..) => continue,
             other => {
                 return Err(ConfigError::Value {
-                    place: place(lines.section(section)),
+                    location,
                     key: section.clone(),
                     expected: "a section with keys".to_owned(),
-                    found: show(other),
+                    found: describe(other),
                 });
             }
         };
         for name in keys.keys() {
-            if find(section, name).is_none() {
-                let place = place(lines.key(section, name));
-                return Err(unknown(place, section, name));
+            if find_key(section, name).is_none() {
+                let location = ValueSource::file(path, lines.key(section, name));
+                return Err(unknown_key(location, section, name));
             }
         }
     }
     Ok(())
 }
 
-/// `OLLM_SESSIONS__MAXSESSIONS`: section and key between two underscores, in any case; single underscores within
-/// them do not count, so `OLLM_SESSIONS__MAX_SESSIONS` is the same.
+/// Reads variables such as `OLLM_SESSIONS__MAXSESSIONS`: section and key with two underscores between them, in any
+/// case. Single underscores are ignored, so `OLLM_SESSIONS__MAX_SESSIONS` is the same key.
 fn env_values(
     env: impl Iterator<Item = (String, String)>,
     warnings: &mut Vec<ConfigWarning>,
-) -> Result<(Dict, Variables), ConfigError> {
+) -> Result<(Dict, KeyVariables), ConfigError> {
     let mut values = Dict::new();
-    let mut variables = Variables::new();
+    let mut variables = KeyVariables::new();
     for (variable, value) in env {
-        let Some(rest) = variable.strip_prefix("OLLM_") else { continue };
+        let Some(suffix) = variable.strip_prefix("OLLM_") else { continue };
         if OTHER_VARIABLES.contains(&variable.as_str()) {
             continue;
         }
-        let (section, name) = rest.split_once("__").unwrap_or((rest, ""));
-        let is_section = |key: &&Key| plain(key.section) == plain(section);
-        let Some(known) = KEYS.iter().find(is_section).filter(|_| !name.is_empty()) else {
-            let hint = nearest(&plain(section), KEYS.iter().map(|key| key.section));
+        let (section, name) = suffix.split_once("__").unwrap_or((suffix, ""));
+        let is_in_section = |key: &&ConfigKey| normalize(key.section) == normalize(section);
+        let Some(known) = KEYS.iter().find(is_in_section).filter(|_| !name.is_empty()) else {
+            let hint = nearest(&normalize(section), KEYS.iter().map(|key| key.section));
             warnings.push(ConfigWarning::UnknownVariable { variable, hint });
             continue;
         };
-        let found = KEYS.iter().filter(is_section).find(|key| plain(key.name) == plain(name));
-        match found {
-            Some(key) => {
-                insert(&mut values, key, value);
-                variables.insert((key.section, key.name), variable);
-            }
-            None => {
-                let place = Place::Variable(variable.clone());
-                return Err(unknown(place, known.section, &plain(name)));
-            }
-        }
+        let mut keys = KEYS.iter().filter(is_in_section);
+        let Some(key) = keys.find(|key| normalize(key.name) == normalize(name)) else {
+            let location = ValueSource::Variable(variable.clone());
+            return Err(unknown_key(location, known.section, &normalize(name)));
+        };
+        insert(&mut values, key, value);
+        variables.insert((key.section, key.name), variable);
     }
     Ok((values, variables))
 }
@@ -257,60 +290,61 @@ fn flag_values(flags: &[(String, String)]) -> Result<Dict, ConfigError> {
     let mut values = Dict::new();
     for (path, value) in flags {
         let (section, name) = path.split_once('.').unwrap_or((path, ""));
-        match find(section, name) {
+        match find_key(section, name) {
             Some(key) => insert(&mut values, key, value.clone()),
-            None => return Err(unknown(Place::Flag(path.clone()), section, name)),
+            None => return Err(unknown_key(ValueSource::Flag(path.clone()), section, name)),
         }
     }
     Ok(values)
 }
 
-fn insert(values: &mut Dict, key: &Key, value: String) {
-    let section = values.entry(key.section.to_owned()).or_insert_with(|| Value::from(Dict::new()));
-    if let Value::Dict(_, keys) = section {
-        keys.insert(key.name.to_owned(), Value::from(value));
+fn insert(values: &mut Dict, key: &ConfigKey, value: String) {
+    let section =
+        values.entry(key.section.to_owned()).or_insert_with(|| RawValue::from(Dict::new()));
+    if let RawValue::Dict(_, keys) = section {
+        keys.insert(key.name.to_owned(), RawValue::from(value));
     }
 }
 
-fn find(section: &str, name: &str) -> Option<&'static Key> {
+fn find_key(section: &str, name: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.section == section && key.name == name)
 }
 
-fn unknown(place: Place, section: &str, name: &str) -> ConfigError {
-    let names = KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
-    let hint = nearest(name, names);
-    ConfigError::UnknownKey { place, key: format!("{section}.{name}"), hint }
-}
-
-/// A name without case and underscores.
-fn plain(name: &str) -> String {
+/// Returns a name in lower case without underscores.
+fn normalize(name: &str) -> String {
     name.replace('_', "").to_lowercase()
 }
 
-/// A value as an error shows it.
-fn show(value: &Value) -> String {
+fn unknown_key(location: ValueSource, section: &str, name: &str) -> ConfigError {
+    let names = KEYS.iter().filter(|key| key.section == section).map(|key| key.name);
+    let hint = nearest(name, names);
+    ConfigError::UnknownKey { location, key: format!("{section}.{name}"), hint }
+}
+
+fn syntax_error(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
+    let line = error.location().map(|location| location.line());
+    let message = match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
+            format!("the key {key} occurs twice")
+        }
+        other => other.to_string(),
+    };
+    ConfigError::Syntax { location: ValueSource::file(path, line), message }
+}
+
+/// Describes a value for an error message.
+fn describe(value: &RawValue) -> String {
     match value {
-        Value::Empty(..) => "nothing".to_owned(),
-        Value::Dict(..) => "a section".to_owned(),
-        Value::Array(..) => "a list".to_owned(),
-        Value::String(_, text) => format!("{text:?}"),
-        Value::Char(_, sign) => format!("{sign:?}"),
-        Value::Bool(_, on) => on.to_string(),
-        Value::Num(_, number) => match (number.to_u128(), number.to_i128()) {
+        RawValue::Empty(..) => "nothing".to_owned(),
+        RawValue::Dict(..) => "a section".to_owned(),
+        RawValue::Array(..) => "a list".to_owned(),
+        RawValue::String(_, text) => format!("{text:?}"),
+        RawValue::Char(_, char) => format!("{char:?}"),
+        RawValue::Bool(_, on) => on.to_string(),
+        RawValue::Num(_, number) => match (number.to_u128(), number.to_i128()) {
             (Some(number), _) => number.to_string(),
             (None, Some(number)) => number.to_string(),
             (None, None) => number.to_f64().map_or_else(String::new, |number| number.to_string()),
         },
     }
-}
-
-fn syntax(path: &Path, error: &serde_saphyr::Error) -> ConfigError {
-    let line = error.location().map(|location| location.line());
-    let message = match error.without_snippet() {
-        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
-            format!("the key {key} is there twice")
-        }
-        other => other.to_string(),
-    };
-    ConfigError::Syntax { place: Place::file(path, line), message }
 }

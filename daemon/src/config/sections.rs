@@ -1,33 +1,30 @@
-//! The configuration as modules receive it: one struct each, checked and with units.
+//! The configuration as modules receive it: one struct for each section, checked and with units.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Config;
-use super::keys::Setting;
-use super::modes::ModesConfig;
 use super::raw::Settings;
 
-/// The window of a session that does not say where the configuration does not either, in tokens: what local models
-/// are commonly run with.
+/// The context window of a session where neither the session nor the configuration has one, in tokens: a common size
+/// for local models.
 pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 
 /// The model server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OllamaConfig {
-    /// Where it listens, as somebody wrote it: the setting, else `OLLAMA_HOST`, else empty for this machine.
+    /// The server's address as the user wrote it: the setting, else `OLLAMA_HOST`, else empty for this machine.
     pub host: String,
-    /// The key that it wants: `OLLAMA_API_KEY`. Never shown.
+    /// The server's API key, from `OLLAMA_API_KEY`. Never shown.
     pub api_key: Option<ApiKey>,
-    /// The model where a session names none.
+    /// The model of sessions that name none.
     pub model: Option<String>,
-    /// Where its models lie, if on this machine: `OLLAMA_MODELS`, then the usual directory.
+    /// Directories on this machine that may hold the server's models: `OLLAMA_MODELS`, then the usual one.
     pub models_dirs: Vec<PathBuf>,
-    /// How long it keeps a model loaded.
+    /// The time for which the server keeps a model loaded.
     pub keep_alive: Duration,
-    /// The longest wait for a connection.
     pub connect_timeout: Duration,
-    /// The longest wait for the first token; loading and reading the prompt are silent.
+    /// The longest wait for the first token; the server sends nothing while it loads a model and reads the prompt.
     pub first_token_timeout: Duration,
     /// The longest wait between two tokens.
     pub idle_timeout: Duration,
@@ -35,7 +32,24 @@ pub(crate) struct OllamaConfig {
     pub tool_timeout: Duration,
 }
 
-/// A key that no log and no error shows.
+impl OllamaConfig {
+    pub(super) fn new(settings: &Settings, variables: ClientVariables) -> Self {
+        let host: Option<String> = settings.get("ollama", "host");
+        Self {
+            models_dirs: variables.models_dirs(),
+            host: host.or(variables.host).unwrap_or_default(),
+            api_key: variables.api_key,
+            model: settings.get("ollama", "model"),
+            keep_alive: settings.duration("ollama", "keepAlive"),
+            connect_timeout: settings.duration("ollama", "connectTimeout"),
+            first_token_timeout: settings.duration("ollama", "firstTokenTimeout"),
+            idle_timeout: settings.duration("ollama", "idleTimeout"),
+            tool_timeout: settings.duration("ollama", "toolTimeout"),
+        }
+    }
+}
+
+/// An API key, which neither `Debug` nor an error shows.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ApiKey(pub String);
 
@@ -45,21 +59,18 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// What the environment says for all clients of model servers.
+/// The environment variables that all clients of the model server use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClientVariables {
-    /// `OLLAMA_HOST`.
-    pub host: Option<String>,
-    /// `OLLAMA_API_KEY`.
-    pub api_key: Option<ApiKey>,
-    /// `OLLAMA_MODELS`.
-    pub models: Option<PathBuf>,
-    /// The user's own directory, in which models lie where nothing else is said.
-    pub user_home: Option<PathBuf>,
+    host: Option<String>,
+    api_key: Option<ApiKey>,
+    models: Option<PathBuf>,
+    /// The user's home directory, in which models are stored by default.
+    user_home: Option<PathBuf>,
 }
 
 impl ClientVariables {
-    /// Keeps a variable if it is one of them; an empty one is none.
+    /// Keeps a variable if it is one of these and not empty.
     pub(super) fn take(&mut self, name: &str, value: &str) {
         if value.trim().is_empty() {
             return;
@@ -73,60 +84,86 @@ impl ClientVariables {
         }
     }
 
-    /// Where models lie on this machine, the likelier first.
+    /// Returns the directories that may hold models, the most likely first.
     fn models_dirs(&self) -> Vec<PathBuf> {
         let usual = self.user_home.as_ref().map(|home| home.join(".ollama").join("models"));
         self.models.iter().cloned().chain(usual).filter(|dir| dir.is_absolute()).collect()
     }
 }
 
-/// What happens to the oldest sessions when there are too many.
+/// The treatment of the oldest sessions beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnLimit {
-    /// They are put away.
     Archive,
-    /// They are removed with all their files.
+    /// Remove the sessions with all their files.
     Delete,
 }
 
 /// Session storage and retention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionsConfig {
-    /// Where the logs lie.
+    /// The directory of the logs.
     pub data_dir: PathBuf,
-    /// The most closed sessions that are kept; 0: all.
+    /// The most closed sessions that are kept; 0 for no limit.
     pub max_sessions: u32,
-    /// What happens beyond.
+    /// The treatment of sessions beyond `max_sessions`.
     pub on_limit: OnLimit,
-    /// The most sessions of a project that are not archived; 0: all.
+    /// The most sessions of a project that are not archived; 0 for no limit.
     pub max_sessions_per_project: u32,
-    /// Days without activity after which a session is archived; 0: never.
+    /// Days without activity after which a session is archived; 0 for never.
     pub auto_archive_after_days: u32,
-    /// Whether documents are written when a session is idle.
+    /// Whether the document of a session is written when the session is idle.
     pub auto_save: bool,
-    /// How long a session must be idle for that.
+    /// The idle time after which a session's document is written.
     pub document_idle: Duration,
 }
 
-/// Snapshots.
+impl SessionsConfig {
+    pub(super) fn new(settings: &Settings, home: &Path) -> Self {
+        let data_dir: Option<PathBuf> = settings.get("sessions", "dataDir");
+        let on_limit: String = settings.get("sessions", "onLimit");
+        Self {
+            data_dir: data_dir.unwrap_or_else(|| home.join("sessions")),
+            max_sessions: settings.get("sessions", "maxSessions"),
+            on_limit: if on_limit == "delete" { OnLimit::Delete } else { OnLimit::Archive },
+            max_sessions_per_project: settings.get("sessions", "maxSessionsPerProject"),
+            auto_archive_after_days: settings.get("sessions", "autoArchiveAfterDays"),
+            auto_save: settings.get("sessions", "autoSave"),
+            document_idle: settings.duration("sessions", "documentIdle"),
+        }
+    }
+}
+
+/// Snapshots of context states.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SnapshotsConfig {
     /// Whether snapshot files are written.
     pub enabled: bool,
-    /// The most automatic ones of a session.
+    /// The most automatic snapshots of a session.
     pub max_count: u32,
-    /// Whether one is taken by itself when usage passes the threshold.
+    /// Whether a snapshot is taken automatically when the usage passes the threshold.
     pub auto_create: bool,
-    /// The share of the prompt limit.
+    /// The threshold as a share of the prompt limit.
     pub auto_threshold: f64,
 }
 
-/// How a compaction makes room.
+impl SnapshotsConfig {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            enabled: settings.get("snapshots", "enabled"),
+            max_count: settings.get("snapshots", "maxCount"),
+            auto_create: settings.get("snapshots", "autoCreate"),
+            auto_threshold: settings.get("snapshots", "autoThreshold"),
+        }
+    }
+}
+
+/// The method by which a compaction makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompressionStrategy {
-    /// A model writes a summary.
+    /// A model summarizes old messages.
     Summarize,
-    /// The oldest is left out.
+    /// Old messages are omitted.
     Truncate,
     /// Tool outputs are pruned, old messages summarized, recent ones kept.
     Hybrid,
@@ -135,33 +172,59 @@ pub(crate) enum CompressionStrategy {
 /// Compaction.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct CompressionConfig {
-    /// Whether it happens by itself.
+    /// Whether sessions are compacted automatically.
     pub enabled: bool,
-    /// How.
     pub strategy: CompressionStrategy,
-    /// The share of the available tokens at which it happens.
+    /// The share of the available tokens at which a session is compacted.
     pub threshold: f64,
-    /// Recent tokens to keep where the window allows.
+    /// Recent tokens that are kept if the window allows.
     pub preserve_recent_tokens: u32,
     /// The longest summary.
     pub summary_max_tokens: u32,
-    /// The model that summarizes; absent: the session's own.
+    /// The model that summarizes; `None` for the session's own.
     pub model: Option<String>,
 }
 
-/// Windows and their division.
+impl CompressionConfig {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let strategy: String = settings.get("compression", "strategy");
+        Self {
+            enabled: settings.get("compression", "enabled"),
+            strategy: match strategy.as_str() {
+                "summarize" => CompressionStrategy::Summarize,
+                "truncate" => CompressionStrategy::Truncate,
+                _ => CompressionStrategy::Hybrid,
+            },
+            threshold: settings.get("compression", "threshold"),
+            preserve_recent_tokens: settings.get("compression", "preserveRecent"),
+            summary_max_tokens: settings.get("compression", "summaryMaxTokens"),
+            model: settings.get("compression", "model"),
+        }
+    }
+}
+
+/// Context windows and their division.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ContextConfig {
-    /// The window where a session names none; absent: the model's, at most 8192.
+    /// The window of sessions that have none of their own.
     pub size: Option<u32>,
-    /// Tokens to keep free for the answer; 0: the default share.
+    /// Tokens reserved for the answer; 0 for the default share.
     pub answer_reserve: u32,
-    /// The share of the conversation that user messages may have in a head.
+    /// The largest share of a head's conversation that user messages take.
     pub user_share: f64,
 }
 
 impl ContextConfig {
-    /// The window of a session in tokens; `own` is what it names itself.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let answer_reserve: Option<u32> = settings.get("context", "answerReserve");
+        Self {
+            size: settings.get("context", "size"),
+            answer_reserve: answer_reserve.unwrap_or(0),
+            user_share: settings.get("context", "userShare"),
+        }
+    }
+
+    /// Returns the window of a session in tokens; `own` is the size that the session names.
     pub(crate) fn size_for(&self, own: Option<u32>) -> u32 {
         own.or(self.size).unwrap_or(DEFAULT_CONTEXT_SIZE)
     }
@@ -170,207 +233,127 @@ impl ContextConfig {
 /// Goals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GoalsConfig {
-    /// Whether models are told to use markers.
+    /// Whether models are instructed to use markers.
     pub markers: bool,
+}
+
+/// The texts of modes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ModesConfig {
+    /// The configured texts, by mode.
+    pub texts: BTreeMap<String, String>,
+}
+
+impl ModesConfig {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let texts = settings.texts_in("modes");
+        Self { texts: texts.map(|(mode, text)| (mode.to_owned(), text.to_owned())).collect() }
+    }
+
+    /// Returns the text that the system message has in a mode: the configured one, else the built-in one.
+    ///
+    /// Returns `None` for an unknown mode, and for a mode whose configured text has only spaces.
+    pub(crate) fn text(&self, mode: &str) -> Option<&str> {
+        let text = match self.texts.get(mode) {
+            Some(text) => text.as_str(),
+            None => built_in_text(mode)?,
+        };
+        (!text.trim().is_empty()).then_some(text)
+    }
+}
+
+/// Returns the built-in text of a mode. The texts are short, because every prompt contains them, and say how to
+/// answer rather than what.
+fn built_in_text(mode: &str) -> Option<&'static str> {
+    Some(match mode {
+        "assistant" => {
+            "You are a helpful assistant. Answer what is asked, plainly and as briefly as it allows. Say so when you \
+             are not sure or do not know."
+        }
+        "developer" => {
+            "You help to write software. Read before you change, keep to the style and the structure that are there, \
+             and make the smallest change that does the job. Say what you changed, and what you could not check."
+        }
+        "planning" => {
+            "You help to plan, and change nothing yet. Find out what is wanted and what is there, name the choices \
+             with what speaks for and against each, and end with steps small enough to be checked one by one."
+        }
+        "debugger" => {
+            "You help to find the cause of a fault. Begin with what was observed, name possible causes, and check the \
+             likeliest with the cheapest test. Change nothing until the cause is shown, and tell it apart from what \
+             you guess."
+        }
+        "user" => {
+            "You explain things to somebody who uses a program and does not write it. Use everyday words, leave out \
+             how it works inside, and give steps that can be followed one after the other."
+        }
+        _ => return None,
+    })
 }
 
 /// Loop detection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoopDetectionConfig {
-    /// Whether it is on.
     pub enabled: bool,
     /// The most model calls since the last user message.
     pub max_turns: u32,
-    /// How many repetitions are a loop.
+    /// Number of repetitions that make a loop.
     pub repeat_threshold: u32,
+}
+
+impl LoopDetectionConfig {
+    pub(super) fn new(settings: &Settings) -> Self {
+        Self {
+            enabled: settings.get("loopDetection", "enabled"),
+            max_turns: settings.get("loopDetection", "maxTurns"),
+            repeat_threshold: settings.get("loopDetection", "repeatThreshold"),
+        }
+    }
 }
 
 /// Environment sanitizing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EnvironmentConfig {
-    /// Names that pass in addition.
+    /// Names whose values are not checked.
     pub allow: Vec<String>,
-    /// Patterns that do not pass in addition.
+    /// Patterns of names that do not pass, in addition to the built-in ones.
     pub deny: Vec<String>,
 }
 
 /// File discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FilesConfig {
-    /// How deep a walk goes; absent: all the way.
+    /// The depth of a walk; `None` for no limit.
     pub max_depth: Option<u32>,
-    /// Patterns that are left out in addition.
+    /// Patterns that are excluded in addition.
     pub ignore: Vec<String>,
 }
 
 /// The daemon's own log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogConfig {
-    /// The least severe level that is written, as `tracing` names it.
+    /// The least severe level that is logged, as `tracing` names it.
     pub level: String,
-    /// Days that a log is kept.
+    /// Number of daily logs that are kept.
     pub keep_days: u32,
 }
 
-impl Config {
-    /// Turns checked settings into structs.
-    pub(super) fn from_settings(
-        home: &Path,
-        settings: Settings,
-        variables: ClientVariables,
-    ) -> Self {
-        let read = Reader(&settings);
-        Self {
-            ollama: read.ollama(variables),
-            sessions: read.sessions(home),
-            snapshots: SnapshotsConfig {
-                enabled: read.switch("snapshots", "enabled"),
-                max_count: read.count("snapshots", "maxCount"),
-                auto_create: read.switch("snapshots", "autoCreate"),
-                auto_threshold: read.share("snapshots", "autoThreshold"),
-            },
-            compression: read.compression(),
-            context: ContextConfig {
-                size: read.maybe_count("context", "size"),
-                answer_reserve: read.maybe_count("context", "answerReserve").unwrap_or(0),
-                user_share: read.share("context", "userShare"),
-            },
-            goals: GoalsConfig { markers: read.switch("goals", "markers") },
-            modes: read.modes(),
-            loop_detection: LoopDetectionConfig {
-                enabled: read.switch("loopDetection", "enabled"),
-                max_turns: read.count("loopDetection", "maxTurns"),
-                repeat_threshold: read.count("loopDetection", "repeatThreshold"),
-            },
-            environment: EnvironmentConfig {
-                allow: read.list("environment", "allow"),
-                deny: read.list("environment", "deny"),
-            },
-            files: FilesConfig {
-                max_depth: read.maybe_count("files", "maxDepth"),
-                ignore: read.list("files", "ignore"),
-            },
-            log: LogConfig {
-                level: read.text("log", "level").unwrap_or_default(),
-                keep_days: read.count("log", "keepDays"),
-            },
-            settings,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_text_is_the_configured_one_or_the_built_in_one() {
+        let texts = [("developer", "Be brief."), ("planning", " ")];
+        let texts = texts.map(|(mode, text)| (mode.to_owned(), text.to_owned())).into();
+        let modes = ModesConfig { texts };
+        assert_eq!(modes.text("developer"), Some("Be brief."));
+        assert_eq!(modes.text("planning"), None, "turned off");
+        for mode in ["assistant", "debugger", "user"] {
+            let text = modes.text(mode).expect("built in");
+            let sentences = text.matches(". ").count() + 1;
+            assert!((2..=3).contains(&sentences), "{mode}: {text}");
         }
-    }
-}
-
-/// Typed access to settings. The table fixes every key's type, so another type is a wrong name in this file, which
-/// the first load in any test finds.
-struct Reader<'a>(&'a Settings);
-
-impl Reader<'_> {
-    fn ollama(&self, variables: ClientVariables) -> OllamaConfig {
-        OllamaConfig {
-            models_dirs: variables.models_dirs(),
-            host: self.text("ollama", "host").or(variables.host).unwrap_or_default(),
-            api_key: variables.api_key,
-            model: self.text("ollama", "model"),
-            keep_alive: self.time("ollama", "keepAlive"),
-            connect_timeout: self.time("ollama", "connectTimeout"),
-            first_token_timeout: self.time("ollama", "firstTokenTimeout"),
-            idle_timeout: self.time("ollama", "idleTimeout"),
-            tool_timeout: self.time("ollama", "toolTimeout"),
-        }
-    }
-
-    fn sessions(&self, home: &Path) -> SessionsConfig {
-        let data_dir = self.text("sessions", "dataDir").map(PathBuf::from);
-        let delete = self.text("sessions", "onLimit").as_deref() == Some("delete");
-        SessionsConfig {
-            data_dir: data_dir.unwrap_or_else(|| home.join("sessions")),
-            max_sessions: self.count("sessions", "maxSessions"),
-            on_limit: if delete { OnLimit::Delete } else { OnLimit::Archive },
-            max_sessions_per_project: self.count("sessions", "maxSessionsPerProject"),
-            auto_archive_after_days: self.count("sessions", "autoArchiveAfterDays"),
-            auto_save: self.switch("sessions", "autoSave"),
-            document_idle: self.time("sessions", "documentIdle"),
-        }
-    }
-
-    fn compression(&self) -> CompressionConfig {
-        CompressionConfig {
-            enabled: self.switch("compression", "enabled"),
-            strategy: match self.text("compression", "strategy").as_deref() {
-                Some("summarize") => CompressionStrategy::Summarize,
-                Some("truncate") => CompressionStrategy::Truncate,
-                _ => CompressionStrategy::Hybrid,
-            },
-            threshold: self.share("compression", "threshold"),
-            preserve_recent_tokens: self.count("compression", "preserveRecent"),
-            summary_max_tokens: self.count("compression", "summaryMaxTokens"),
-            model: self.text("compression", "model"),
-        }
-    }
-
-    fn modes(&self) -> ModesConfig {
-        let modes = self.0.iter().filter(|((section, _), _)| *section == "modes");
-        let texts = modes.filter_map(|((_, mode), (setting, _))| match setting {
-            Setting::Text(text) => Some(((*mode).to_owned(), text.clone())),
-            _ => None,
-        });
-        ModesConfig { texts: texts.collect() }
-    }
-
-    fn setting(&self, section: &'static str, name: &'static str) -> &Setting {
-        match self.0.get(&(section, name)) {
-            Some((setting, _)) => setting,
-            None => unreachable!("the table has {section}.{name}"),
-        }
-    }
-
-    fn text(&self, section: &'static str, name: &'static str) -> Option<String> {
-        match self.setting(section, name) {
-            Setting::Text(text) => Some(text.clone()),
-            Setting::Nothing => None,
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
-    }
-
-    fn switch(&self, section: &'static str, name: &'static str) -> bool {
-        match self.setting(section, name) {
-            Setting::Switch(on) => *on,
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
-    }
-
-    fn maybe_count(&self, section: &'static str, name: &'static str) -> Option<u32> {
-        match self.setting(section, name) {
-            Setting::Count(count) => Some(*count),
-            Setting::Nothing => None,
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
-    }
-
-    fn count(&self, section: &'static str, name: &'static str) -> u32 {
-        match self.setting(section, name) {
-            Setting::Count(count) => *count,
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
-    }
-
-    fn share(&self, section: &'static str, name: &'static str) -> f64 {
-        match self.setting(section, name) {
-            Setting::Share(share) => *share,
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
-    }
-
-    fn time(&self, section: &'static str, name: &'static str) -> Duration {
-        match self.setting(section, name) {
-            Setting::Time(time) => *time,
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
-    }
-
-    fn list(&self, section: &'static str, name: &'static str) -> Vec<String> {
-        match self.setting(section, name) {
-            Setting::List(items) => items.clone(),
-            other => unreachable!("{section}.{name} is {other:?}"),
-        }
+        assert_eq!(modes.text("pirate"), None);
     }
 }

@@ -1,10 +1,10 @@
-//! Sources, defaults, and the exact words for what is wrong.
+//! Defaults, precedence of the sources, and the wording of errors and warnings.
 
 use std::time::Duration;
 
 use super::*;
 
-/// Loads from a file's text, variables and flags.
+/// Loads a configuration from the text of a file, variables and flags. Paths in messages are relative to the home.
 fn load(
     text: &str,
     env: &[(&str, &str)],
@@ -15,17 +15,17 @@ fn load(
     crate::fsutil::replace_atomically(&path, text.as_bytes()).expect("writes");
     let owned = |pair: &(&str, &str)| (pair.0.to_owned(), pair.1.to_owned());
     let flags = FlagOverrides(flags.iter().map(owned).collect());
-    let within = |text: String| text.replace(&format!("{}/", home.path().display()), "");
+    let relative = |text: String| text.replace(&format!("{}/", home.path().display()), "");
     match Config::load(home.path(), None, env.iter().map(owned), &flags) {
         Ok((config, warnings)) => {
-            Ok((config, warnings.iter().map(|warning| within(warning.to_string())).collect()))
+            Ok((config, warnings.iter().map(|warning| relative(warning.to_string())).collect()))
         }
-        Err(error) => Err(within(error.to_string())),
+        Err(error) => Err(relative(error.to_string())),
     }
 }
 
 #[test]
-fn without_a_file_the_defaults_hold() {
+fn without_a_file_all_values_are_defaults() {
     let home = Path::new("/nowhere");
     let (config, warnings) =
         Config::load(home, None, std::iter::empty(), &FlagOverrides::default()).expect("loads");
@@ -37,17 +37,17 @@ fn without_a_file_the_defaults_hold() {
     assert_eq!(config.context, ContextConfig { size: None, answer_reserve: 0, user_share: 0.5 });
     assert_eq!(config.log, LogConfig { level: "info".to_owned(), keep_days: 7 });
     assert!(config.modes.texts.is_empty());
-    // The shown configuration is one that can be read.
+    // The listed configuration can be read again.
     let (again, _) = load(&config.to_yaml(), &[], &[]).expect("loads");
     let computed = ["sessions.dataDir", "context.size"].map(str::to_owned);
     let diff = again.diff(&config);
-    assert_eq!([diff.restart_needed, diff.applied].concat(), computed, "said instead of computed");
+    assert_eq!([diff.restart_needed, diff.applied].concat(), computed, "set instead of computed");
     assert_eq!(again.sessions, config.sessions);
     assert_eq!(again.context.size, Some(DEFAULT_CONTEXT_SIZE));
 }
 
 #[test]
-fn what_holds_is_shown_with_where_it_comes_from() {
+fn effective_values_are_shown_with_their_sources() {
     let file = "sessions:\n  maxSessions: 77\n  dataDir: ~\nfiles: { maxDepth: 3 }\n";
     let env = [("OLLM_LOG__KEEP_DAYS", "8")];
     let (config, _) = load(file, &env, &[("log.level", "debug")]).expect("loads");
@@ -60,7 +60,7 @@ fn what_holds_is_shown_with_where_it_comes_from() {
     };
     check("maxSessions", "77", "/config.yaml:2");
     check("onLimit", "\"archive\"", "default");
-    check("size", "8192", "computed: for sessions that do not say");
+    check("size", "8192", "computed: for sessions without a size of their own");
     check("answerReserve", "~", "computed: 15 % of each window");
     check("keepDays", "8", "OLLM_LOG__KEEP_DAYS");
     check("level", "\"debug\"", "--log-level or OLLM_LOG");
@@ -77,13 +77,13 @@ fn what_holds_is_shown_with_where_it_comes_from() {
     assert_eq!(json["log"]["keepDays"]["variable"], "OLLM_LOG__KEEP_DAYS");
     assert_eq!(
         json["context"]["size"],
-        json!({ "value": 8192, "source": "computed", "how": "for sessions that do not say" })
+        json!({ "value": 8192, "source": "computed", "how": "for sessions without a size of their own" })
     );
     assert_eq!(json["files"]["maxDepth"]["noEffectYet"], true);
 }
 
 #[test]
-fn the_model_server_is_found_as_its_own_clients_find_it_and_its_key_is_never_shown() {
+fn model_server_variables_are_used_and_the_api_key_is_never_shown() {
     let env = [("OLLAMA_HOST", "box:1"), ("OLLAMA_API_KEY", " hunter2\n")];
     let host = |text: &str, env: &[(&str, &str)]| {
         let (config, _) = load(text, env, &[]).expect("loads");
@@ -103,16 +103,16 @@ fn the_model_server_is_found_as_its_own_clients_find_it_and_its_key_is_never_sho
 }
 
 #[test]
-fn a_file_that_was_named_must_exist() {
+fn missing_explicit_file_is_an_error() {
     let named = Path::new("/nowhere/mine.yaml");
     let flags = FlagOverrides::default();
     let error = Config::load(Path::new("/nowhere"), Some(named), std::iter::empty(), &flags);
-    let error = error.expect_err("is not there");
-    assert_eq!(error.to_string(), "reading the configuration /nowhere/mine.yaml");
+    let error = error.expect_err("is missing");
+    assert_eq!(error.to_string(), "cannot read the configuration /nowhere/mine.yaml");
 }
 
 #[test]
-fn flags_win_over_variables_and_these_over_the_file() {
+fn flags_override_variables_and_variables_override_the_file() {
     let file = "sessions:\n  maxSessions: 1\n  documentIdle: 3s\nlog: { level: warn, keepDays: 9 }\n\
                 environment:\n  allow: [A, B]\nmodes:\n  developer: be brief\nollama: ~\n";
     let env = [
@@ -143,7 +143,7 @@ fn flags_win_over_variables_and_these_over_the_file() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_file_line_and_key() {
+fn errors_name_file_line_and_key() {
     let check = |text: &str, expect: &str| {
         assert_eq!(load(text, &[], &[]).expect_err("is wrong"), expect, "{text}");
     };
@@ -197,14 +197,14 @@ fn what_is_wrong_is_said_with_file_line_and_key() {
         "config.yaml:2: goals.markers must be true or false, not nothing",
     );
     check("log: loud\n", "config.yaml:1: log must be a section with keys, not \"loud\"");
-    check("log:\n  level: info\n  level: warn\n", "config.yaml:3: the key level is there twice");
-    check("log:\n  keepDays: 1\nlog: ~\n", "config.yaml:3: the key log is there twice");
+    check("log:\n  level: info\n  level: warn\n", "config.yaml:3: the key level occurs twice");
+    check("log:\n  keepDays: 1\nlog: ~\n", "config.yaml:3: the key log occurs twice");
 }
 
 #[test]
-fn broken_yaml_names_its_line() {
+fn syntax_error_names_its_line() {
     let check = |text: &str, line: u64| {
-        let error = load(text, &[], &[]).expect_err("is broken");
+        let error = load(text, &[], &[]).expect_err("is invalid");
         assert!(error.starts_with(&format!("config.yaml:{line}: ")), "{error}");
         assert!(!error.contains('\n'), "{error}");
     };
@@ -213,14 +213,14 @@ fn broken_yaml_names_its_line() {
 }
 
 #[test]
-fn an_empty_file_and_comments_are_fine() {
+fn empty_file_and_comments_are_valid() {
     for text in ["", "# nothing yet\n", "---\n", "log:\n"] {
         assert!(load(text, &[], &[]).is_ok(), "{text:?}");
     }
 }
 
 #[test]
-fn variables_and_flags_are_checked_too() {
+fn variables_and_flags_are_checked() {
     let env = |name, value| load("", &[(name, value)], &[]).map(|(_, warnings)| warnings);
     assert_eq!(
         env("OLLM_SESSIONS__MAXSESSIONS", "many").expect_err("is wrong"),
@@ -245,7 +245,7 @@ fn variables_and_flags_are_checked_too() {
 }
 
 #[test]
-fn unknown_sections_are_warnings() {
+fn unknown_section_is_a_warning() {
     let (_, warnings) = load("a: 1\nsesions:\n  maxSessions: 1\n", &[], &[]).expect("loads");
     assert_eq!(
         warnings,
@@ -257,7 +257,7 @@ fn unknown_sections_are_warnings() {
 }
 
 #[test]
-fn a_change_says_whether_it_needs_a_restart() {
+fn diff_separates_live_changes_from_restarts() {
     let (old, _) = load("", &[], &[]).expect("loads");
     let text = "sessions: { dataDir: /data, maxSessions: 5 }\nlog: { keepDays: 3 }\n";
     let (new, _) = load(text, &[], &[]).expect("loads");

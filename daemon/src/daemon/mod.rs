@@ -19,7 +19,7 @@ use crate::app::core::Core;
 use crate::app::observer::SessionObserver;
 use crate::app::sessions::documents;
 use crate::app::sessions::retention::Retention;
-use crate::catalog::{Catalog, CatalogOptions};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::events::EventRing;
@@ -28,7 +28,7 @@ use crate::rpc::Handles;
 use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
-use crate::server::{Limits, OpenConnections};
+use crate::server::{OpenConnections, ServerLimits};
 use crate::session::index::{HintSource, OpenHint};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
@@ -113,7 +113,7 @@ struct Parts {
     listener: Listener,
     announcement: Option<Announcement>,
     tasks: Tasks,
-    limits: Limits,
+    limits: ServerLimits,
     connections: OpenConnections,
     /// Held until the process ends.
     _locks: Vec<InstanceLock>,
@@ -162,7 +162,7 @@ impl Parts {
                 )
             })
             .ok();
-        let (limits, connections) = (Limits::default(), OpenConnections::default());
+        let (limits, connections) = (ServerLimits::default(), OpenConnections::default());
         let control = Arc::new(Control {
             core: Arc::clone(&core),
             source: start::ConfigSource::new(flags, &dir),
@@ -178,7 +178,7 @@ impl Parts {
             shutdown: tasks.clone(),
             core: Arc::clone(&core),
             control: Arc::new(Arc::clone(&control)),
-            limits: limits.call.clone(),
+            limits: limits.connection.calls.clone(),
         });
         Ok(Self {
             handles,
@@ -237,7 +237,7 @@ impl Parts {
 fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
     let path: PathBuf = dir.join("catalog.sqlite3");
     let source = Arc::new(sessions.clone());
-    Ok(Arc::new(Catalog::open(path, source, &CatalogOptions::default())?))
+    Ok(Arc::new(Catalog::open(path, source)?))
 }
 
 /// Opens cold sessions from what the catalog stored. Weak, because the catalog reads the sessions.

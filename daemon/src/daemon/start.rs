@@ -12,7 +12,7 @@ use tracing_subscriber::prelude::*;
 
 use crate::catalog::CatalogError;
 use crate::config::{self, Config, ConfigError, FlagOverrides};
-use crate::env::Rules;
+use crate::env::EnvironmentRules;
 use crate::error_chain::with_sources;
 use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
@@ -165,7 +165,7 @@ impl ConfigSource {
         let explicit = self.explicit.as_deref();
         let (config, warnings) = Config::load(&self.home, explicit, environment, &self.overrides)?;
         let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-        warnings.extend_from_slice(Rules::new(&config.environment).warnings());
+        warnings.extend_from_slice(EnvironmentRules::new(&config.environment).warnings());
         Ok((config, warnings))
     }
 }

@@ -1,28 +1,27 @@
 //! Environment sanitizing: which variables of a client's environment its tools may see.
 //!
-//! Names are judged first: core names always pass, then what is denied does not, then what is allowed passes.
-//! What is in no list passes unless its value embeds a password in a URL.
+//! Names are checked first: core names always pass, then denied names are removed, then allowed names pass. Any other
+//! variable passes unless its value contains credentials in a URL. The daemon itself runs no tools; clients that do
+//! ask it.
 //!
-//! **Invariants**: pure; a denied name never passes and a core name always does, whatever is configured; nothing
-//! here puts a value into a text. The daemon runs no tools: whoever does, asks.
+//! **Invariants**: pure; a denied name never passes and a core name always does, whatever is configured; no text that
+//! is made here contains a value.
 
 mod pattern;
-mod url;
 
 use std::collections::BTreeMap;
 
 use ollm_protocol::content::{RemovedVariable, Variables};
-use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeResult};
 
-use self::pattern::{Name, Pattern};
+use self::pattern::{NamePattern, VariableName};
 use crate::config::EnvironmentConfig;
 
-/// Without these hardly a program runs; they tell where things are and who runs them.
+/// Names without which hardly any program runs.
 const CORE: &[&str] = &["PATH", "HOME", "USER", "SHELL", "TERM", "LANG", "LC_*"];
 
-/// Names that mean a secret wherever they are seen: keys, tokens, passwords and credentials as the last word of a
-/// name or in the middle of it, everything of two services whose variables mostly are secrets, addresses of
-/// databases, and the socket through which a program could sign with the user's keys.
+/// Names of secrets: keys, tokens, passwords and credentials as the last word of a name or in the middle of it; all
+/// variables of two services that mostly use them for secrets; addresses of databases; and the socket through which a
+/// program could sign with the user's keys.
 const DENY: &[&str] = &[
     "*_KEY",
     "*_SECRET",
@@ -61,22 +60,34 @@ const DENY: &[&str] = &[
     "*_WEBHOOK_URL",
 ];
 
-/// The rule for values, as answers name it.
-const URL_CREDENTIALS: &str = "url-credentials";
+/// The name of the rule that removes values with credentials in a URL.
+pub(crate) const URL_CREDENTIALS: &str = "url-credentials";
 
-/// Rules, ready to judge.
-pub(crate) struct Rules {
-    core: Vec<Pattern>,
-    deny: Vec<Pattern>,
-    allow: Vec<Pattern>,
+/// The longest URL scheme that is recognized before `://`, in characters.
+const MAX_SCHEME: usize = 32;
+
+/// The built-in and configured rules.
+pub(crate) struct EnvironmentRules {
+    core: Vec<NamePattern>,
+    deny: Vec<NamePattern>,
+    allow: Vec<NamePattern>,
     warnings: Vec<String>,
 }
 
-impl Rules {
-    /// The built-in rules and those of the configuration. A pattern that cannot be read is left out with a
-    /// warning; the built-in ones are in force in any case.
+/// An environment after sanitizing.
+pub(crate) struct SanitizedEnvironment {
+    /// The variables that pass, unchanged.
+    pub passed: Variables,
+    /// The variables that do not pass, ordered by name.
+    pub removed: Vec<RemovedVariable>,
+}
+
+impl EnvironmentRules {
+    /// Adds the configured rules to the built-in ones. An invalid pattern is ignored with a warning.
     pub(crate) fn new(config: &EnvironmentConfig) -> Self {
-        let built_in = |texts: &[&str]| texts.iter().map(|text| Pattern::built_in(text)).collect();
+        let built_in = |patterns: &[&str]| {
+            patterns.iter().map(|pattern| NamePattern::built_in(pattern)).collect()
+        };
         let mut rules = Self {
             core: built_in(CORE),
             deny: built_in(DENY),
@@ -84,77 +95,119 @@ impl Rules {
             warnings: Vec::new(),
         };
         for text in &config.deny {
-            match Pattern::read(text) {
+            match NamePattern::parse(text) {
                 Ok(pattern) => rules.deny.push(pattern),
-                Err(problem) => rules.warnings.push(format!(
-                    "environment.deny: the pattern {text:?} {problem}; it is left out, and the built-in ones hold"
+                Err(error) => rules.warnings.push(format!(
+                    "environment.deny: the pattern {text:?} {error}; it is ignored, and the built-in patterns apply"
                 )),
             }
         }
         for text in &config.allow {
-            match Pattern::read(text) {
+            match NamePattern::parse(text) {
                 Ok(pattern) => rules.allow.push(pattern),
-                Err(problem) => rules.warnings.push(format!(
-                    "environment.allow: the pattern {text:?} {problem}; it is left out"
+                Err(error) => rules.warnings.push(format!(
+                    "environment.allow: the pattern {text:?} {error}; it is ignored"
                 )),
             }
         }
         for allowed in &rules.allow {
-            let name = Name::new(allowed.text());
-            if let Some(denied) = rules.deny.iter().find(|denied| denied.fits(&name)) {
-                let (allowed, denied) = (allowed.text(), denied.text());
+            let name = VariableName::new(allowed.as_str());
+            if let Some(denied) = rules.deny.iter().find(|denied| denied.matches(&name)) {
                 rules.warnings.push(format!(
-                    "environment.allow: {allowed} has no effect, because {denied} is denied and that wins"
+                    "environment.allow: {} has no effect, because {} is denied, which takes precedence",
+                    allowed.as_str(),
+                    denied.as_str()
                 ));
             }
         }
         rules
     }
 
-    /// What is wrong with the configured patterns.
+    /// Returns the problems of the configured patterns.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The rule that keeps a variable from tools; `None` when it passes.
-    fn refusal(&self, name: &str, value: &str) -> Option<&str> {
-        let name = Name::new(name);
-        let fits = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.fits_as_is(&name));
-        if fits(&self.core) {
-            return None;
-        }
-        if let Some(denied) = self.deny.iter().find(|denied| denied.fits(&name)) {
-            return Some(denied.text());
-        }
-        (!fits(&self.allow) && url::embeds_credentials(value)).then_some(URL_CREDENTIALS)
+    /// Returns the patterns of names that always pass.
+    pub(crate) fn core_patterns(&self) -> Vec<String> {
+        texts(&self.core)
     }
 
-    /// The variables that tools may see, and why not the others.
-    pub(crate) fn sanitize(self, variables: Variables) -> EnvSanitizeResult {
+    /// Returns the patterns of names that never pass, the built-in ones first.
+    pub(crate) fn deny_patterns(&self) -> Vec<String> {
+        texts(&self.deny)
+    }
+
+    /// Returns the patterns of names whose values are not checked.
+    pub(crate) fn allow_patterns(&self) -> Vec<String> {
+        texts(&self.allow)
+    }
+
+    /// Separates the variables that tools may see from the others.
+    pub(crate) fn sanitize(&self, variables: Variables) -> SanitizedEnvironment {
         let mut removed = Vec::new();
-        let mut passing = BTreeMap::new();
+        let mut passed = BTreeMap::new();
         for (name, value) in variables.0 {
-            match self.refusal(&name, &value) {
-                None => drop(passing.insert(name, value)),
+            match self.denying_rule(&name, &value) {
+                None => drop(passed.insert(name, value)),
                 Some(rule) => removed.push(RemovedVariable { name, rule: rule.to_owned() }),
             }
         }
-        EnvSanitizeResult { variables: Variables(passing), removed, warnings: self.warnings }
+        SanitizedEnvironment { passed: Variables(passed), removed }
     }
 
-    /// The rules as a client sees them.
-    pub(crate) fn describe(self) -> EnvRulesResult {
-        let texts = |patterns: &[Pattern]| {
-            patterns.iter().map(|pattern| pattern.text().to_owned()).collect()
+    /// Returns the rule that removes a variable; `None` when it passes.
+    fn denying_rule(&self, name: &str, value: &str) -> Option<&str> {
+        let name = VariableName::new(name);
+        let is_listed = |patterns: &[NamePattern]| {
+            patterns.iter().any(|pattern| pattern.matches_exactly(&name))
         };
-        EnvRulesResult {
-            core: texts(&self.core),
-            deny: texts(&self.deny),
-            allow: texts(&self.allow),
-            deny_values: vec![URL_CREDENTIALS.to_owned()],
-            warnings: self.warnings,
+        if is_listed(&self.core) {
+            return None;
         }
+        if let Some(denied) = self.deny.iter().find(|denied| denied.matches(&name)) {
+            return Some(denied.as_str());
+        }
+        (!is_listed(&self.allow) && has_url_credentials(value)).then_some(URL_CREDENTIALS)
     }
+}
+
+fn texts(patterns: &[NamePattern]) -> Vec<String> {
+    patterns.iter().map(|pattern| pattern.as_str().to_owned()).collect()
+}
+
+/// Returns whether a value contains a URL with a password, or with a user name that is probably a token.
+fn has_url_credentials(value: &str) -> bool {
+    value.match_indices("://").any(|(at, _)| {
+        let scheme = scheme_before(&value[..at]);
+        let rest = &value[at + 3..];
+        let end = rest.find(|char: char| char.is_whitespace() || "\"'<>`".contains(char));
+        !scheme.is_empty() && begins_with_credentials(&scheme, &rest[..end.unwrap_or(rest.len())])
+    })
+}
+
+/// Returns the URL scheme at the end of a text in lower case, empty where there is none.
+fn scheme_before(text: &str) -> String {
+    let is_part = |char: &char| char.is_ascii_alphanumeric() || "+-.".contains(*char);
+    let mut scheme: Vec<char> = text.chars().rev().take(MAX_SCHEME).take_while(is_part).collect();
+    scheme.reverse();
+    scheme.into_iter().collect::<String>().to_ascii_lowercase()
+}
+
+/// Returns whether a URL, given without its scheme, begins with credentials.
+fn begins_with_credentials(scheme: &str, url: &str) -> bool {
+    let authority = &url[..url.find(['/', '?', '#']).unwrap_or(url.len())];
+    if let Some((user, _host)) = authority.rsplit_once('@') {
+        return match user.split_once(':') {
+            Some((_, password)) => !password.is_empty(),
+            // `ssh://git@host` names an account; for a web host, a user name alone is a token.
+            None => !user.is_empty() && matches!(scheme, "http" | "https"),
+        };
+    }
+    // A password may contain a slash that was not encoded: then the port is not a number, and an `@` follows.
+    let is_number = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let port = authority.rsplit_once(':').map(|(_, port)| port);
+    !authority.starts_with('[') && port.is_some_and(|port| !is_number(port)) && url.contains('@')
 }
 
 #[cfg(test)]

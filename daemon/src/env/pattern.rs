@@ -1,111 +1,97 @@
-//! Patterns of names: `*` stands for any run of characters, `?` for one; case is irrelevant.
+//! Patterns for the names of variables: `*` matches any characters, `?` matches one; case is ignored.
 //!
-//! A name is judged by its words: `_`, every other sign and a change from small to capital letters part them, so
-//! `apiKey`, `api-key` and `API_KEY` are one name, and `*_KEY` fits neither `MONKEY` nor `KEYBOARD`. A number at
-//! the end does not make another name of it.
+//! A pattern is compared with the words of a name. Words are separated by `_`, by any other character that is neither
+//! letter nor digit, and by a change from a lower to an upper case letter. So `apiKey`, `api-key` and `API_KEY` are one
+//! name, and `*_KEY` matches neither `MONKEY` nor `KEYBOARD`. A number at the end of a name is ignored.
 
-use std::fmt;
-
-/// The longest pattern in bytes; names of variables are far shorter, and a longer one is something else by mistake.
+/// The longest pattern in bytes. Names of variables are far shorter, so a longer pattern is a mistake.
 const MAX_BYTES: usize = 256;
 
-/// A pattern in capitals.
+/// A pattern in upper case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Pattern(String);
+pub(super) struct NamePattern(String);
 
-/// Why a text is no pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Problem {
+/// The reason why a text is not a pattern, worded to follow the text in a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PatternError {
+    #[error("is empty")]
     Empty,
+    #[error("has more than {MAX_BYTES} bytes")]
     TooLong,
-    Sign(char),
+    #[error("contains {0:?}, but only letters, digits, `_`, `-`, `.`, `*` and `?` are allowed")]
+    InvalidChar(char),
 }
 
-impl fmt::Display for Problem {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => out.write_str("is empty"),
-            Self::TooLong => write!(out, "has more than {MAX_BYTES} bytes"),
-            Self::Sign(sign) => write!(
-                out,
-                "has {sign:?}, while only letters, digits, `_`, `-`, `.`, `*` and `?` may be in one"
-            ),
-        }
-    }
-}
-
-/// A name in the forms in which it is compared, all in capitals.
-pub(super) struct Name {
-    as_is: String,
+/// The forms of a name that patterns are compared with, all in upper case.
+pub(super) struct VariableName {
+    exact: String,
+    /// The words, separated by `_`.
     words: String,
-    without_number: String,
+    /// The words without a number at the end.
+    unnumbered: String,
 }
 
-impl Name {
-    /// Takes a name apart.
+impl VariableName {
     pub(super) fn new(name: &str) -> Self {
-        let words = words(name);
-        let without_number = words.trim_end_matches(|sign: char| sign == '_' || sign.is_numeric());
-        Self { as_is: name.to_uppercase(), without_number: without_number.to_owned(), words }
+        let words = words_of(name);
+        let unnumbered = words.trim_end_matches(|char: char| char == '_' || char.is_numeric());
+        Self { exact: name.to_uppercase(), unnumbered: unnumbered.to_owned(), words }
     }
 }
 
-fn words(name: &str) -> String {
+fn words_of(name: &str) -> String {
     let mut words = String::with_capacity(name.len() + 4);
-    let mut was_small = false;
-    for sign in name.chars() {
-        if !sign.is_alphanumeric() {
+    let mut after_lowercase = false;
+    for char in name.chars() {
+        if !char.is_alphanumeric() {
             words.push('_');
         } else {
-            if was_small && sign.is_uppercase() {
+            if after_lowercase && char.is_uppercase() {
                 words.push('_');
             }
-            words.extend(sign.to_uppercase());
+            words.extend(char.to_uppercase());
         }
-        was_small = sign.is_lowercase();
+        after_lowercase = char.is_lowercase();
     }
     words
 }
 
-impl Pattern {
-    /// A pattern of this program.
+impl NamePattern {
+    /// Creates a pattern from a text that is known to be valid.
     pub(super) fn built_in(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// A pattern of the configuration.
-    pub(super) fn read(text: &str) -> Result<Self, Problem> {
+    /// Parses a configured pattern.
+    pub(super) fn parse(text: &str) -> Result<Self, PatternError> {
         let text = text.trim();
-        let is_odd =
-            |sign: &char| !(sign.is_alphanumeric() || ['_', '-', '.', '*', '?'].contains(sign));
-        match text.chars().find(is_odd) {
-            _ if text.is_empty() => Err(Problem::Empty),
-            _ if text.len() > MAX_BYTES => Err(Problem::TooLong),
-            Some(sign) => Err(Problem::Sign(sign)),
+        let is_invalid =
+            |char: &char| !(char.is_alphanumeric() || ['_', '-', '.', '*', '?'].contains(char));
+        match text.chars().find(is_invalid) {
+            _ if text.is_empty() => Err(PatternError::Empty),
+            _ if text.len() > MAX_BYTES => Err(PatternError::TooLong),
+            Some(char) => Err(PatternError::InvalidChar(char)),
             None => Ok(Self(text.to_uppercase())),
         }
     }
 
-    /// The pattern as it is shown.
-    pub(super) fn text(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether the name fits in any of its forms.
-    pub(super) fn fits(&self, name: &Name) -> bool {
-        [&name.as_is, &name.words, &name.without_number]
-            .into_iter()
-            .any(|form| self.fits_text(form))
+    /// Returns whether the pattern matches any form of the name.
+    pub(super) fn matches(&self, name: &VariableName) -> bool {
+        [&name.exact, &name.words, &name.unnumbered].into_iter().any(|form| self.matches_text(form))
     }
 
-    /// Whether the name itself fits, apart from case.
-    pub(super) fn fits_as_is(&self, name: &Name) -> bool {
-        self.fits_text(&name.as_is)
+    /// Returns whether the pattern matches the name itself, apart from case.
+    pub(super) fn matches_exactly(&self, name: &VariableName) -> bool {
+        self.matches_text(&name.exact)
     }
 
-    /// Goes back to the last `*` where something does not fit; that is linear for one `*` and at worst the product
-    /// of both lengths.
-    fn fits_text(&self, text: &str) -> bool {
+    /// Backtracks to the last `*` at a mismatch. The time is linear for one `*`, and at worst the product of both
+    /// lengths.
+    fn matches_text(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) =
             (self.0.chars().collect(), text.chars().collect());
         let (mut at, mut read) = (0, 0);
@@ -116,7 +102,7 @@ impl Pattern {
                     star = Some((at, read));
                     at += 1;
                 }
-                Some(sign) if *sign == '?' || *sign == text[read] => {
+                Some(char) if *char == '?' || *char == text[read] => {
                     (at, read) = (at + 1, read + 1);
                 }
                 _ => match &mut star {
@@ -128,7 +114,7 @@ impl Pattern {
                 },
             }
         }
-        pattern[at..].iter().all(|sign| *sign == '*')
+        pattern[at..].iter().all(|char| *char == '*')
     }
 }
 
@@ -137,10 +123,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_fit_words_of_names() {
-        let check = |pattern: &str, name: &str, fits: bool| {
-            let read = Pattern::read(pattern).unwrap();
-            assert_eq!(read.fits(&Name::new(name)), fits, "{pattern} {name}");
+    fn pattern_matches_words_of_names() {
+        let check = |pattern: &str, name: &str, expect: bool| {
+            let parsed = NamePattern::parse(pattern).unwrap();
+            assert_eq!(parsed.matches(&VariableName::new(name)), expect, "{pattern} {name}");
         };
         check("*_KEY", "API_KEY", true);
         check("*_key", "api_key", true);
@@ -167,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_said() {
-        let check = |text: &str, problem| assert_eq!(Pattern::read(text), Err(problem), "{text}");
-        check("", Problem::Empty);
-        check("  ", Problem::Empty);
-        check("[bad", Problem::Sign('['));
-        check("A=B", Problem::Sign('='));
-        check("A B", Problem::Sign(' '));
-        check("(", Problem::Sign('('));
-        check(&"A".repeat(257), Problem::TooLong);
+    fn invalid_pattern_is_an_error() {
+        let check = |text: &str, error| assert_eq!(NamePattern::parse(text), Err(error), "{text}");
+        check("", PatternError::Empty);
+        check("  ", PatternError::Empty);
+        check("[bad", PatternError::InvalidChar('['));
+        check("A=B", PatternError::InvalidChar('='));
+        check("A B", PatternError::InvalidChar(' '));
+        check("(", PatternError::InvalidChar('('));
+        check(&"A".repeat(257), PatternError::TooLong);
     }
 }

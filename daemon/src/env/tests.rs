@@ -1,19 +1,22 @@
+//! Built-in and configured rules, and credentials in URLs.
+
 use proptest::prelude::*;
 
 use super::*;
 
-fn rules(allow: &[&str], deny: &[&str]) -> Rules {
+fn rules(allow: &[&str], deny: &[&str]) -> EnvironmentRules {
     let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-    Rules::new(&EnvironmentConfig { allow: owned(allow), deny: owned(deny) })
+    EnvironmentRules::new(&EnvironmentConfig { allow: owned(allow), deny: owned(deny) })
 }
 
+/// Asserts which built-in rule removes a variable, or that it passes.
 #[track_caller]
 fn check(name: &str, value: &str, expect: Option<&str>) {
-    assert_eq!(rules(&[], &[]).refusal(name, value), expect, "{name}");
+    assert_eq!(rules(&[], &[]).denying_rule(name, value), expect, "{name}");
 }
 
 #[test]
-fn what_is_a_secret_by_its_name_is_kept_back() {
+fn secret_names_are_removed() {
     check("OPENAI_API_KEY", "x", Some("*_KEY"));
     check("STRIPE_SECRET", "x", Some("*_SECRET"));
     check("GH_TOKEN", "x", Some("*_TOKEN"));
@@ -38,7 +41,7 @@ fn what_is_a_secret_by_its_name_is_kept_back() {
 }
 
 #[test]
-fn what_is_needed_or_harmless_passes() {
+fn core_and_harmless_names_pass() {
     for name in ["PATH", "HOME", "USER", "SHELL", "TERM", "LANG", "LC_ALL", "lc_ctype"] {
         check(name, "https://ada:secret@host", None);
     }
@@ -65,52 +68,78 @@ fn what_is_needed_or_harmless_passes() {
 }
 
 #[test]
-fn configured_rules_add_to_the_built_in_ones() {
+fn configured_rules_extend_the_built_in_ones() {
     let own = rules(&["HTTP_PROXY", "GITHUB_TOKEN"], &["ACME_*", "*_internal"]);
-    assert_eq!(own.refusal("acme_host", "x"), Some("ACME_*"));
-    assert_eq!(own.refusal("HOST_INTERNAL", "x"), Some("*_INTERNAL"));
-    assert_eq!(own.refusal("A_TOKEN", "x"), Some("*_TOKEN"));
-    assert_eq!(own.refusal("HTTP_PROXY", "http://ada:secret@proxy"), None);
-    assert_eq!(own.refusal("HTTPS_PROXY", "http://ada:secret@proxy"), Some(URL_CREDENTIALS));
-    // Deny wins, and says so.
-    assert_eq!(own.refusal("GITHUB_TOKEN", "x"), Some("*_TOKEN"));
+    assert_eq!(own.denying_rule("acme_host", "x"), Some("ACME_*"));
+    assert_eq!(own.denying_rule("HOST_INTERNAL", "x"), Some("*_INTERNAL"));
+    assert_eq!(own.denying_rule("A_TOKEN", "x"), Some("*_TOKEN"));
+    assert_eq!(own.denying_rule("HTTP_PROXY", "http://ada:secret@proxy"), None);
+    assert_eq!(own.denying_rule("HTTPS_PROXY", "http://ada:secret@proxy"), Some(URL_CREDENTIALS));
+    // Deny takes precedence, with a warning.
+    assert_eq!(own.denying_rule("GITHUB_TOKEN", "x"), Some("*_TOKEN"));
     let [warning] = own.warnings() else { panic!("{:?}", own.warnings()) };
     assert!(
         warning.contains("GITHUB_TOKEN has no effect") && warning.contains("*_TOKEN"),
         "{warning}"
     );
-    assert_eq!(rules(&[], &["PATH", "*"]).refusal("PATH", "x"), None);
-    assert_eq!(rules(&[], &["*"]).refusal("EDITOR", "x"), Some("*"));
+    assert_eq!(rules(&[], &["PATH", "*"]).denying_rule("PATH", "x"), None);
+    assert_eq!(rules(&[], &["*"]).denying_rule("EDITOR", "x"), Some("*"));
 }
 
 #[test]
-fn a_broken_pattern_is_left_out_with_a_warning_and_the_others_hold() {
-    let broken = rules(&["("], &["[A-Z", "ACME_*"]);
-    assert_eq!(broken.refusal("A_TOKEN", "x"), Some("*_TOKEN"));
-    assert_eq!(broken.refusal("ACME_HOST", "x"), Some("ACME_*"));
-    let warnings = broken.warnings().join("\n");
-    assert!(warnings.contains("environment.deny: the pattern \"[A-Z\" has '['"), "{warnings}");
+fn invalid_pattern_is_ignored_with_a_warning_and_the_others_apply() {
+    let rules = rules(&["("], &["[A-Z", "ACME_*"]);
+    assert_eq!(rules.denying_rule("A_TOKEN", "x"), Some("*_TOKEN"));
+    assert_eq!(rules.denying_rule("ACME_HOST", "x"), Some("ACME_*"));
+    let warnings = rules.warnings().join("\n");
+    assert!(warnings.contains("environment.deny: the pattern \"[A-Z\" contains '['"), "{warnings}");
     assert!(warnings.contains("environment.allow: the pattern \"(\""), "{warnings}");
 }
 
 #[test]
-fn nothing_is_lost_and_values_stay_as_they_are() {
+fn every_variable_passes_unchanged_or_is_removed() {
     let given = [("A", "1"), ("B_KEY", "2"), ("C", " x\n=y ")];
     let given = given.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let done = rules(&[], &[]).sanitize(Variables(given.into()));
-    let passing: Vec<_> =
-        done.variables.0.iter().map(|(name, value)| (&**name, &**value)).collect();
-    assert_eq!(passing, [("A", "1"), ("C", " x\n=y ")]);
+    let sanitized = rules(&[], &[]).sanitize(Variables(given.into()));
+    let passed: Vec<_> =
+        sanitized.passed.0.iter().map(|(name, value)| (&**name, &**value)).collect();
+    assert_eq!(passed, [("A", "1"), ("C", " x\n=y ")]);
     let expect = RemovedVariable { name: "B_KEY".to_owned(), rule: "*_KEY".to_owned() };
-    assert_eq!(done.removed, [expect]);
-    let described = rules(&["A"], &["B"]).describe();
-    assert_eq!(
-        (&*described.allow, described.deny.last().map(String::as_str)),
-        (&["A".to_owned()][..], Some("B"))
-    );
+    assert_eq!(sanitized.removed, [expect]);
+    let rules = rules(&["A"], &["B"]);
+    assert_eq!(rules.allow_patterns(), ["A"]);
+    assert_eq!(rules.deny_patterns().last().map(String::as_str), Some("B"));
 }
 
-/// Names in any writing that mean a secret.
+#[test]
+fn urls_with_and_without_credentials_are_distinguished() {
+    let check = |value: &str, expect| assert_eq!(has_url_credentials(value), expect, "{value}");
+    check("postgres://ada:secret@db.example/app", true);
+    check("redis://:secret@cache:6379/0", true);
+    check("https://ghp_abc@github.com/a/b.git", true);
+    check("HTTPS://ada:secret@host", true);
+    check("amqps+srv://ada:p%40ss@host", true);
+    check("postgres://ada:se/cret@db/app", true);
+    check("first https://host/ok then mysql://a:b@h/d", true);
+    check("--proxy=http://ada:secret@proxy:3128", true);
+    check("jdbc:postgresql://ada:secret@db/app", true);
+    check("https://user:pa@ss@host/", true);
+    check("https://example.com/@ada", false);
+    check("https://example.com:8080/@ada", false);
+    check("https://example.com/?mail=a@b.c", false);
+    check("https://example.com/a:b@c", false);
+    check("ssh://git@github.com/a/b.git", false);
+    check("ftp://ada@host", false);
+    check("ada:secret@host", false);
+    check("http://[::1]:80/@x", false);
+    check("https://ada:@host", false);
+    check("://ada:secret@host", false);
+    check("unix:///run/x.sock", false);
+    check("", false);
+    check("a://", false);
+}
+
+/// Generates names of secrets in different spellings.
 fn denied_name() -> impl Strategy<Value = String> {
     let word = prop::sample::select(vec![
         "KEY",
@@ -123,30 +152,30 @@ fn denied_name() -> impl Strategy<Value = String> {
         "DSN",
     ]);
     ("[A-Za-z][A-Za-z0-9_]{0,12}", "[_.-]", word, any::<bool>(), "[0-9]{0,2}")
-        .prop_map(|(start, sign, word, small, number)| {
-            let word = if small { word.to_lowercase() } else { word.to_owned() };
-            format!("{start}{sign}{word}{number}")
+        .prop_map(|(start, separator, word, is_lowercase, number)| {
+            let word = if is_lowercase { word.to_lowercase() } else { word.to_owned() };
+            format!("{start}{separator}{word}{number}")
         })
         .prop_filter("core names always pass", |name| !name.to_uppercase().starts_with("LC_"))
 }
 
 proptest! {
     #[test]
-    fn a_denied_name_never_passes(
+    fn denied_name_never_passes(
         name in denied_name(),
         value in "\\PC{0,20}",
         allow in prop::collection::vec("[A-Z*_\\[(]{0,6}", 0..4),
         deny in prop::collection::vec("[A-Z*_\\[(]{0,6}", 0..4),
     ) {
         let allow = [allow, vec![name.clone(), "*".to_owned()]].concat();
-        let rules = Rules::new(&EnvironmentConfig { allow, deny });
-        let done = rules.sanitize(Variables([(name.clone(), value)].into()));
-        prop_assert!(done.variables.0.is_empty(), "{name}");
-        prop_assert_eq!(done.removed.len(), 1);
+        let rules = EnvironmentRules::new(&EnvironmentConfig { allow, deny });
+        let sanitized = rules.sanitize(Variables([(name.clone(), value)].into()));
+        prop_assert!(sanitized.passed.0.is_empty(), "{name}");
+        prop_assert_eq!(sanitized.removed.len(), 1);
     }
 
     #[test]
-    fn a_core_name_always_passes(
+    fn core_name_always_passes(
         at in 0..CORE.len(),
         category in "[A-Z_]{0,8}",
         value in "\\PC{0,20}",
@@ -154,19 +183,19 @@ proptest! {
     ) {
         let name = CORE[at].replace('*', &category);
         let deny = [deny, vec!["*".to_owned(), name.clone()]].concat();
-        let rules = Rules::new(&EnvironmentConfig { allow: vec![], deny });
+        let rules = EnvironmentRules::new(&EnvironmentConfig { allow: vec![], deny });
         let value = format!("{value}https://ada:secret@host");
-        let done = rules.sanitize(Variables([(name.clone(), value.clone())].into()));
-        prop_assert_eq!(done.variables.0.get(&name), Some(&value));
+        let sanitized = rules.sanitize(Variables([(name.clone(), value.clone())].into()));
+        prop_assert_eq!(sanitized.passed.0.get(&name), Some(&value));
     }
 
     #[test]
-    fn what_does_not_pass_is_named_and_what_passes_is_unchanged(
+    fn any_variables_pass_unchanged_or_are_removed(
         variables in prop::collection::btree_map("[A-Za-z_]{1,10}", "\\PC{0,20}", 0..20)
     ) {
-        let done = rules(&[], &[]).sanitize(Variables(variables.clone()));
-        prop_assert_eq!(done.variables.0.len() + done.removed.len(), variables.len());
-        for (name, value) in &done.variables.0 {
+        let sanitized = rules(&[], &[]).sanitize(Variables(variables.clone()));
+        prop_assert_eq!(sanitized.passed.0.len() + sanitized.removed.len(), variables.len());
+        for (name, value) in &sanitized.passed.0 {
             prop_assert_eq!(&variables[name], value);
         }
     }

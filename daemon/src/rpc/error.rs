@@ -58,12 +58,6 @@ impl RpcError {
         Self::new(ErrorKind::TooLarge, format!("{what} is larger than {limit} bytes"))
             .with_field("limit", limit)
     }
-
-    /// An error with its chain of causes in the message, for failed starts: there is no log to look them up in.
-    pub(crate) fn with_sources(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
-        Self::new(kind, with_sources(error))
-    }
-
     /// Adds a command that a person can run next.
     #[must_use]
     pub(crate) fn with_hint(mut self, command: impl Into<String>) -> Self {

@@ -1,15 +1,15 @@
-//! One connection: frames in, calls begun in their order, frames out.
+//! One connection: frames in, calls started in their order, frames out.
 //!
-//! Each call is polled once where it arrives and becomes a task only if it is not done by then. So a simple
-//! call costs no task, and a handler that hands its work over before it waits keeps the order of arrival.
+//! Each call is polled once where it arrives and becomes a task only if it is not done by then. So a short call costs
+//! no task, and a handler that queues its work before its first await keeps the order of arrival.
 //!
-//! How large the answer to a read is shows only when it is made, and it is held until the client takes it. So
-//! a connection begins with few reads at once and gets more as their answers prove small. Writes answer briefly
-//! and may wait for each other, so they are never held back by this.
+//! The size of a read's response is known only when it is made, and the response takes memory until the client reads
+//! it. A connection therefore starts with few concurrent reads, and gets more as their responses prove small. Writes
+//! have short responses and may wait for each other, so they are not limited in this way.
 //!
-//! **Invariants**: no further frame is looked at while as many calls run, as many request bytes are held, or
-//! as many answers wait as the limits allow, so a client that floods or does not read slows down itself; an
-//! error in one frame leaves the others alone; reads are dropped with the connection.
+//! **Invariants**: no further frame is examined while the running calls, their request bytes or the waiting responses
+//! reach a limit, so a client that sends too much or does not read slows down only itself; an error in one frame does
+//! not affect the others; reads are canceled with the connection.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::AsFd;
@@ -20,7 +20,8 @@ use std::time::Duration;
 use jsonrpsee::types::Id;
 use jsonrpsee::{MethodSink, Methods};
 use ollm_protocol::ErrorKind;
-use ollm_protocol::frame::{Decoder, Frame, Framing};
+use ollm_protocol::frame::{Decoder, Frame, Framing, MAX_FRAME_BYTES};
+use ollm_protocol::methods::daemon::Limits;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
@@ -30,137 +31,105 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Limits;
-use super::service::{Reply, Service, SubscriptionIds, Work, error_reply};
-use super::writer::{Answers, OUTGOING_MESSAGES, write};
+use super::service::{FrameTask, RpcResponse, RpcService, SubscriptionIds, error_response};
+use super::writer::{ResponseSender, WAITING_MESSAGES, write};
 use crate::rpc::error::RpcError;
 use crate::shutdown::Tasks;
 
-/// How often a connection that reads nothing asks whether its peer is still there. The kernel reports the
-/// end of the peer only to who reads, and only in these states nobody does.
+/// The interval at which a connection that reads nothing checks whether its peer is still there. The kernel reports
+/// the end of the peer only to a reader.
 const PEER_CHECK: Duration = Duration::from_millis(250);
 
-/// Room for a read, so that an idle connection holds little.
+/// The buffer for one read, small so that an idle connection holds little memory.
 const READ_BYTES: usize = 8 * 1024;
 
-/// Frames that are looked at before other tasks get their turn.
+/// Number of frames that are examined before other tasks run.
 const FRAMES_IN_A_ROW: usize = 64;
 
-/// Reads that run at once before any answer is known: few, because each may answer with a page of megabytes.
+/// Number of concurrent reads before any response is known: few, because each response may be a page of megabytes.
 const FIRST_READS: usize = 8;
 
-/// Bytes that the answers of the reads that run at once may take together, judged by the answers so far.
-const ANSWER_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes that the responses of all concurrent reads may take, estimated from earlier responses.
+const RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
-/// What every connection of a server shares.
+/// The limits of one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectionLimits {
+    /// The limits that `daemon.hello` reports.
+    pub calls: Limits,
+    /// Request bytes of the running calls from which on no further frame is read.
+    pub held_bytes: usize,
+    /// The longest time for which a client may leave waiting messages unread before it is disconnected.
+    pub stall: Duration,
+}
+
+impl Default for ConnectionLimits {
+    /// 256 calls fill a group commit and cost nothing while idle.
+    fn default() -> Self {
+        Self {
+            calls: Limits {
+                frame_bytes: MAX_FRAME_BYTES as u64,
+                batch: 256,
+                subscriptions: 64,
+                in_flight: 256,
+            },
+            held_bytes: 2 * MAX_FRAME_BYTES,
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The parts that all connections of a server share.
 #[derive(Clone)]
-pub(super) struct Shared {
-    pub(super) methods: Methods,
-    pub(super) tasks: Tasks,
-    pub(super) limits: Limits,
-    pub(super) ids: Arc<SubscriptionIds>,
+pub(super) struct ConnectionContext {
+    pub methods: Methods,
+    pub tasks: Tasks,
+    pub limits: ConnectionLimits,
+    pub ids: Arc<SubscriptionIds>,
 }
 
-/// Where a connection is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Frames are taken.
-    Open,
-    /// No more frames; what runs is finished and answered, subscriptions go on while the client listens.
-    Finishing,
-}
-
-/// Why a connection ended.
-enum End {
-    /// Everything that came was answered.
-    Finished,
-    /// The peer is gone, so nobody waits for answers.
-    Gone,
-}
-
-/// A call that ended, with the request bytes it held.
-struct Ended {
-    bytes: usize,
-    /// For a read: the bytes of its answer.
-    read: Option<usize>,
-}
-
-/// The reads that run, and how many may.
-struct Reads {
-    running: usize,
-    may_run: usize,
-    most: usize,
-}
-
-impl Reads {
-    fn new(limits: &Limits) -> Self {
-        let most = usize::try_from(limits.call.in_flight).unwrap_or(usize::MAX);
-        Self { running: 0, may_run: FIRST_READS.min(most), most }
-    }
-
-    /// A large answer lowers the number that may run at once, a small one raises it by one.
-    fn learn(&mut self, answer_bytes: usize) {
-        let fits = (ANSWER_BYTES / answer_bytes.max(1)).clamp(1, self.most);
-        self.may_run = (self.may_run + 1).min(fits);
-    }
-}
-
-struct Connection {
-    reader: OwnedReadHalf,
-    decoder: Decoder,
-    framing: Arc<OnceLock<Framing>>,
-    service: Service,
-    answers: Answers,
-    calls: JoinSet<Ended>,
-    reads: Reads,
-    /// Request bytes of the running calls.
-    held_bytes: usize,
-    phase: Phase,
-    limits: Limits,
-    peer_check: Interval,
-}
-
-/// Serves one client until it leaves or the daemon does.
+/// Serves one client until the client or the daemon leaves.
 ///
-/// **Cancel safety**: dropping this closes the connection; writes that began go on.
-pub(super) async fn serve(stream: UnixStream, number: usize, shared: Shared) {
-    let Shared { methods, tasks, limits, ids } = shared;
+/// **Cancel safety**: dropping the future closes the connection; started writes continue.
+pub(super) async fn serve(stream: UnixStream, number: usize, context: ConnectionContext) {
+    let ConnectionContext { methods, tasks, limits, ids } = context;
     let (reader, out) = stream.into_split();
-    let (answers, answers_end) = Answers::channel();
-    let (items, items_end) = mpsc::channel(OUTGOING_MESSAGES);
+    let (responses, responses_receiver) = ResponseSender::channel();
+    let (notifications, notifications_receiver) = mpsc::channel(WAITING_MESSAGES);
     let framing = Arc::new(OnceLock::new());
-    let max_item = u32::try_from(limits.call.frame_bytes).unwrap_or(u32::MAX);
-    let items = MethodSink::new_with_limit(items, max_item);
-    let writer =
-        tasks.spawn(write(out, answers_end, items_end, Arc::clone(&framing), limits.stall));
-    let mut writer = AbortOnDropHandle::new(writer);
-    let frame_bytes = usize::try_from(limits.call.frame_bytes).unwrap_or(usize::MAX);
+    let max_bytes = u32::try_from(limits.calls.frame_bytes).unwrap_or(u32::MAX);
+    let notifications = MethodSink::new_with_limit(notifications, max_bytes);
+    let writing =
+        write(out, responses_receiver, notifications_receiver, Arc::clone(&framing), limits.stall);
+    let mut writer = AbortOnDropHandle::new(tasks.spawn(writing));
     let mut peer_check = tokio::time::interval(PEER_CHECK);
     peer_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let in_flight = usize::try_from(limits.calls.in_flight).unwrap_or(usize::MAX);
     let mut connection = Connection {
         reader,
-        decoder: Decoder::new(frame_bytes),
+        decoder: Decoder::new(usize::try_from(limits.calls.frame_bytes).unwrap_or(usize::MAX)),
         framing,
-        service: Service::new(methods, limits.clone(), number, items, ids),
-        answers,
+        service: RpcService::new(methods, limits.calls, number, notifications, ids),
+        responses,
         calls: JoinSet::new(),
-        reads: Reads::new(&limits),
+        max_calls: in_flight,
+        reads: ReadLimiter::new(in_flight),
         held_bytes: 0,
-        phase: Phase::Open,
-        limits,
+        max_held_bytes: limits.held_bytes,
+        phase: ConnectionPhase::Open,
         peer_check,
     };
-    if let End::Gone = connection.run(&tasks).await {
+    if let ConnectionEnd::PeerLeft = connection.run(&tasks).await {
         return;
     }
-    // The writer ends when nobody can send any more: now that is up to the subscriptions.
-    let Connection { reader, mut peer_check, service, answers, .. } = connection;
-    drop((service, answers));
+    // The writer ends when the last sender is dropped; only subscriptions hold one from now on.
+    let Connection { reader, mut peer_check, service, responses, .. } = connection;
+    drop((service, responses));
     loop {
         tokio::select! {
             ended = &mut writer => {
                 if let Ok(Err(error)) = ended {
-                    tracing::debug!(connection = number, %error, "the client took no answers");
+                    tracing::debug!(connection = number, %error, "cannot write to the client");
                 }
                 return;
             }
@@ -169,57 +138,126 @@ pub(super) async fn serve(stream: UnixStream, number: usize, shared: Shared) {
     }
 }
 
+/// The phase of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionPhase {
+    /// Frames are read.
+    Open,
+    /// No more frames are read. Running calls get their responses, and subscriptions continue while the client
+    /// listens.
+    Finishing,
+}
+
+/// The reason why a connection ended.
+enum ConnectionEnd {
+    /// All calls got their responses.
+    Finished,
+    /// The peer left, so nobody waits for responses.
+    PeerLeft,
+}
+
+/// A call that ended.
+struct FinishedCall {
+    request_bytes: usize,
+    /// The size of the response, for a read.
+    read_bytes: Option<usize>,
+}
+
+/// Limits the number of concurrent reads by the size of their responses.
+struct ReadLimiter {
+    running: usize,
+    limit: usize,
+    max: usize,
+}
+
+impl ReadLimiter {
+    fn new(max: usize) -> Self {
+        Self { running: 0, limit: FIRST_READS.min(max), max }
+    }
+
+    /// Ends a read: a small response raises the limit by one, a large one lowers it.
+    fn end(&mut self, response_bytes: usize) {
+        self.running -= 1;
+        let fitting = (RESPONSE_BYTES / response_bytes.max(1)).clamp(1, self.max);
+        self.limit = (self.limit + 1).min(fitting);
+    }
+}
+
+struct Connection {
+    reader: OwnedReadHalf,
+    decoder: Decoder,
+    /// The framing of the client's first frame, which the writer uses too.
+    framing: Arc<OnceLock<Framing>>,
+    service: RpcService,
+    responses: ResponseSender,
+    calls: JoinSet<FinishedCall>,
+    max_calls: usize,
+    reads: ReadLimiter,
+    /// Request bytes of the running calls.
+    held_bytes: usize,
+    max_held_bytes: usize,
+    phase: ConnectionPhase,
+    peer_check: Interval,
+}
+
 impl Connection {
-    async fn run(&mut self, tasks: &Tasks) -> End {
+    async fn run(&mut self, tasks: &Tasks) -> ConnectionEnd {
         loop {
-            if let Err(gone) = self.take_frames().await {
-                return gone;
+            if let Err(end) = self.take_frames().await {
+                return end;
             }
-            if self.phase == Phase::Finishing && self.calls.is_empty() {
-                return End::Finished;
+            if self.phase == ConnectionPhase::Finishing && self.calls.is_empty() {
+                return ConnectionEnd::Finished;
             }
-            let has_room = self.has_room();
-            let reads = self.phase == Phase::Open && has_room;
-            self.decoder.buffer().reserve(if reads { READ_BYTES } else { 0 });
+            let can_read = self.phase == ConnectionPhase::Open && self.has_room();
+            self.decoder.buffer().reserve(if can_read { READ_BYTES } else { 0 });
             tokio::select! {
                 biased;
-                () = tasks.stopping(), if self.phase == Phase::Open => self.phase = Phase::Finishing,
-                () = self.answers.closed() => return End::Gone,
-                Some(ended) = self.calls.join_next() => {
-                    self.note_end(ended);
+                () = tasks.stopping(), if self.phase == ConnectionPhase::Open => {
+                    self.phase = ConnectionPhase::Finishing;
                 }
-                read = self.reader.read_buf(self.decoder.buffer()), if reads => match read {
-                    Ok(0) => if let Err(gone) = self.end_of_stream().await { return gone },
+                () = self.responses.closed() => return ConnectionEnd::PeerLeft,
+                Some(finished) = self.calls.join_next() => self.end_call(finished),
+                read = self.reader.read_buf(self.decoder.buffer()), if can_read => match read {
+                    Ok(0) => if let Err(end) = self.end_of_stream().await { return end },
                     Ok(_) => {}
-                    Err(_) => return End::Gone,
+                    Err(_) => return ConnectionEnd::PeerLeft,
                 },
-                () = self.answers.room(), if !self.answers.has_room() => {}
-                _ = self.peer_check.tick(), if !reads => {
+                () = self.responses.wait_for_room(), if !self.responses.has_room() => {}
+                _ = self.peer_check.tick(), if !can_read => {
                     if has_hung_up(&self.reader) {
-                        return End::Gone;
+                        return ConnectionEnd::PeerLeft;
                     }
                 }
             }
         }
     }
 
-    /// Begins the calls of all complete frames for which there is room.
-    async fn take_frames(&mut self) -> Result<(), End> {
+    fn has_room(&self) -> bool {
+        self.calls.len() < self.max_calls
+            && self.held_bytes <= self.max_held_bytes
+            && self.responses.has_room()
+    }
+
+    /// Starts the calls of all complete frames, as far as there is room.
+    async fn take_frames(&mut self) -> Result<(), ConnectionEnd> {
         let mut in_a_row = 0;
-        while self.phase == Phase::Open && self.has_room() {
-            let frame = match self.decoder.next_frame() {
-                Ok(Some(frame)) => frame,
+        while self.phase == ConnectionPhase::Open && self.has_room() {
+            let frame = self.decoder.next_frame();
+            if let Some(framing) = self.decoder.framing() {
+                // The framing never changes after the first frame.
+                self.framing.get_or_init(|| framing);
+            }
+            match frame {
+                Ok(Some(frame)) => self.start(frame).await?,
                 Ok(None) => break,
                 Err(error) => {
-                    self.note_framing();
                     let error = RpcError::new(ErrorKind::ParseError, error.to_string());
-                    self.answers.send(error_reply(&Id::Null, error)).await;
-                    self.phase = Phase::Finishing;
+                    self.responses.send(error_response(&Id::Null, error)).await;
+                    self.phase = ConnectionPhase::Finishing;
                     break;
                 }
-            };
-            self.note_framing();
-            self.begin(frame).await?;
+            }
             in_a_row += 1;
             if in_a_row % FRAMES_IN_A_ROW == 0 {
                 tokio::task::yield_now().await;
@@ -228,101 +266,89 @@ impl Connection {
         Ok(())
     }
 
-    fn note_framing(&self) {
-        if let Some(framing) = self.decoder.framing() {
-            // It never changes, so setting it again changes nothing.
-            self.framing.get_or_init(|| framing);
-        }
-    }
-
-    fn has_room(&self) -> bool {
-        let in_flight = usize::try_from(self.limits.call.in_flight).unwrap_or(usize::MAX);
-        self.calls.len() < in_flight
-            && self.held_bytes <= self.limits.held_bytes
-            && self.answers.has_room()
-    }
-
-    async fn begin(&mut self, frame: Frame) -> Result<(), End> {
+    /// Starts the calls of one frame.
+    async fn start(&mut self, frame: Frame) -> Result<(), ConnectionEnd> {
         let bytes = match &frame {
             Frame::Message(bytes) => bytes.len(),
             Frame::Oversized { prefix } => prefix.len(),
         };
         match self.service.accept(frame) {
-            Work::Done(None) => {}
-            Work::Done(Some(reply)) => self.start(std::future::ready(Some(reply)), 0, false).await,
-            Work::Call(pending) => self.start(pending, bytes, false).await,
-            Work::Read(pending) => {
-                while self.reads.running >= self.reads.may_run {
+            FrameTask::Done(None) => {}
+            FrameTask::Done(Some(response)) => {
+                self.start_call(std::future::ready(Some(response)), 0, false).await;
+            }
+            FrameTask::Write(pending) => self.start_call(pending, bytes, false).await,
+            FrameTask::Read(pending) => {
+                while self.reads.running >= self.reads.limit {
                     tokio::select! {
-                        Some(ended) = self.calls.join_next() => self.note_end(ended),
-                        () = self.answers.closed() => return Err(End::Gone),
+                        Some(finished) = self.calls.join_next() => self.end_call(finished),
+                        () = self.responses.closed() => return Err(ConnectionEnd::PeerLeft),
                     }
                 }
-                self.start(pending, bytes, true).await;
+                self.start_call(pending, bytes, true).await;
             }
-            Work::Subscribe(pending) => {
-                let reply = tokio::select! {
-                    reply = pending => reply,
-                    () = self.answers.closed() => return Err(End::Gone),
+            FrameTask::Subscribe(pending) => {
+                let response = tokio::select! {
+                    response = pending => response,
+                    () = self.responses.closed() => return Err(ConnectionEnd::PeerLeft),
                 };
-                if let Some(reply) = reply {
-                    self.answers.send(reply).await;
+                if let Some(response) = response {
+                    self.responses.send(response).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// Polls a call once, outside of the runtime's fairness so that it surely begins; a call that is not done
-    /// by then goes on as a task.
-    async fn start(
+    /// Polls a call once, outside of the runtime's budget so that it certainly starts. A call that is not done by
+    /// then becomes a task.
+    async fn start_call(
         &mut self,
-        reply: impl Future<Output = Reply> + Send + 'static,
-        bytes: usize,
-        reads: bool,
+        response: impl Future<Output = RpcResponse> + Send + 'static,
+        request_bytes: usize,
+        is_read: bool,
     ) {
-        let answers = self.answers.clone();
+        let responses = self.responses.clone();
         let mut call = Box::pin(async move {
-            let mut answer_bytes = 0;
-            if let Some(json) = reply.await {
-                answer_bytes = json.get().len();
-                answers.send(json).await;
+            let mut response_bytes = 0;
+            if let Some(json) = response.await {
+                response_bytes = json.get().len();
+                responses.send(json).await;
             }
-            Ended { bytes, read: reads.then_some(answer_bytes) }
+            FinishedCall { request_bytes, read_bytes: is_read.then_some(response_bytes) }
         });
         let first = {
             let mut call = tokio::task::unconstrained(call.as_mut());
             poll_fn(move |context| Poll::Ready(std::pin::Pin::new(&mut call).poll(context))).await
         };
         if first.is_pending() {
-            self.held_bytes += bytes;
-            self.reads.running += usize::from(reads);
+            self.held_bytes += request_bytes;
+            self.reads.running += usize::from(is_read);
             self.calls.spawn(call);
         }
     }
 
-    fn note_end(&mut self, ended: Result<Ended, JoinError>) {
-        // Handlers do not panic past their barrier, and nobody cancels a call alone.
-        let Ok(Ended { bytes, read }) = ended else { return };
-        self.held_bytes -= bytes;
-        if let Some(answer_bytes) = read {
-            self.reads.running -= 1;
-            self.reads.learn(answer_bytes);
+    fn end_call(&mut self, finished: Result<FinishedCall, JoinError>) {
+        // The barrier around handlers catches panics, and no call is canceled alone.
+        let Ok(FinishedCall { request_bytes, read_bytes }) = finished else { return };
+        self.held_bytes -= request_bytes;
+        if let Some(response_bytes) = read_bytes {
+            self.reads.end(response_bytes);
         }
     }
 
-    /// Takes the last frame, which needs no line end, and finds out soon whether the peer still listens.
-    async fn end_of_stream(&mut self) -> Result<(), End> {
-        self.phase = Phase::Finishing;
+    /// Takes the last frame, which needs no line break, and checks soon whether the peer still listens.
+    async fn end_of_stream(&mut self) -> Result<(), ConnectionEnd> {
+        self.phase = ConnectionPhase::Finishing;
         self.peer_check.reset_immediately();
         match self.decoder.finish() {
-            Some(frame) => self.begin(frame).await,
+            Some(frame) => self.start(frame).await,
             None => Ok(()),
         }
     }
 }
 
-/// Whether the peer closed both directions; one that only ended its own half is still listening.
+/// Returns whether the peer closed both directions. A peer that closed only its sending half still listens.
 fn has_hung_up(reader: &OwnedReadHalf) -> bool {
     let stream: &UnixStream = reader.as_ref();
     let mut fds = [PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::empty())];
@@ -335,11 +361,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_answers_earn_more_reads_at_once_and_a_large_one_ends_that() {
-        let mut reads = Reads::new(&Limits::default());
-        let check = |reads: &mut Reads, answer_bytes, times, expect| {
-            (0..times).for_each(|_| reads.learn(answer_bytes));
-            assert_eq!(reads.may_run, expect, "{answer_bytes} bytes");
+    fn read_limit_grows_with_small_responses_and_drops_with_a_large_one() {
+        let mut reads = ReadLimiter::new(256);
+        let check = |reads: &mut ReadLimiter, response_bytes, times, expect| {
+            for _ in 0..times {
+                reads.running += 1;
+                reads.end(response_bytes);
+            }
+            assert_eq!(reads.limit, expect, "{response_bytes} bytes");
         };
         check(&mut reads, 100, 10, 18);
         check(&mut reads, 0, 1000, 256);

@@ -1,7 +1,7 @@
-//! The listening socket: made by us in a safe place, or inherited from a service manager.
+//! The listening socket: created by the daemon in a safe place, or inherited from a service manager.
 //!
-//! **Invariant**: who binds holds the instance lock, so a socket file that nobody answers at is a leftover; one
-//! that somebody answers at is never touched.
+//! **Invariant**: only the holder of the instance lock binds, so a socket file at which nobody answers is a leftover
+//! and is replaced; a socket at which somebody answers is never touched.
 
 use std::fs;
 use std::io;
@@ -11,87 +11,67 @@ use std::path::{Path, PathBuf};
 
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
-use ollm_protocol::ErrorKind;
 use ollm_protocol::address::candidates;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::address::{AddressError, prepare_candidate, prepare_chosen};
 use super::lock::InstanceLock;
+use crate::error_chain::with_sources;
 use crate::fsutil;
-use crate::rpc::error::RpcError;
 
-/// Why there is no socket to listen on.
+/// A daemon that has no socket to listen on.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenError {
-    /// The place is not usable.
+    /// The path cannot be used.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// Somebody listens there already.
+    /// Another program listens on the path.
     #[error("another program listens on {}", path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Something else than a socket lies there.
+    InUse { path: PathBuf },
+    /// The path exists and is not a socket.
     #[error("{} exists and is not a socket", path.display())]
-    NotASocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The system refused.
+    NotASocket { path: PathBuf },
+    /// The socket could not be bound.
     #[error("cannot listen on {}", path.display())]
     Bind {
-        /// The path.
         path: PathBuf,
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// The service manager passed something else than a listening Unix socket.
-    #[error("cannot use the socket that the service manager passed on")]
+    /// The service manager passed something that is not a listening Unix socket.
+    #[error("cannot use the socket that the service manager passed")]
     Inherited {
-        /// What the system said.
         #[source]
         source: io::Error,
     },
-    /// Every place that we know was refused.
-    #[error("no place to listen in: {}", reasons(tried))]
+    /// No candidate path could be used.
+    #[error("no usable socket path: {}", join_errors(tried))]
     NoAddress {
-        /// The places and why not, in the order in which they were tried.
+        /// The errors of the candidates, in the order in which they were tried.
         tried: Vec<ListenError>,
     },
 }
 
-fn reasons(tried: &[ListenError]) -> String {
-    tried.iter().map(|error| RpcError::from(error).message).collect::<Vec<_>>().join("; ")
+fn join_errors(errors: &[ListenError]) -> String {
+    errors.iter().map(|error| with_sources(error)).collect::<Vec<_>>().join("; ")
 }
 
-impl From<&ListenError> for RpcError {
-    fn from(error: &ListenError) -> Self {
-        let kind = match error {
-            ListenError::InUse { .. } => ErrorKind::Locked,
-            _ => ErrorKind::Config,
-        };
-        Self::with_sources(kind, error).with_hint("ollmctl socket")
-    }
-}
-
-/// A socket that takes connections.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     inner: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file that we made; absent for an inherited socket, whose file is not ours.
-    made: Option<(u64, u64)>,
+    /// Device and inode of the socket file; `None` for an inherited socket, whose file is not ours.
+    created: Option<(u64, u64)>,
 }
 
 impl Listener {
-    /// Listens on the inherited socket, else on the one that was chosen, else on the first safe candidate.
+    /// Listens on the inherited socket, else on the chosen path, else on the first candidate that can be used.
     ///
-    /// `home` is canonical and locked. Needs a runtime; blocks for a few system calls.
+    /// `home` must be canonical and locked. Needs a runtime, and blocks for a few system calls.
     ///
-    /// **Errors**: what is wrong with the chosen place, or with each of the candidates.
+    /// **Errors**: the problem of the chosen path, or of each candidate.
     pub(crate) fn open(
         lock: &InstanceLock,
         home: &Path,
@@ -111,7 +91,7 @@ impl Listener {
             match prepared.and_then(|()| Self::bind(lock, &path)) {
                 Ok(listener) => return Ok(listener),
                 Err(error) => {
-                    tracing::debug!(socket = %path.display(), %error, "this place is not used");
+                    tracing::debug!(socket = %path.display(), %error, "cannot use this socket path");
                     tried.push(error);
                 }
             }
@@ -119,14 +99,14 @@ impl Listener {
         Err(ListenError::NoAddress { tried })
     }
 
-    /// Binds a path, removing a socket that nobody answers at.
+    /// Binds a path, replacing a socket file at which nobody answers.
     fn bind(_lock: &InstanceLock, path: &Path) -> Result<Self, ListenError> {
         let fail = |source| ListenError::Bind { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(ListenError::NotASocket { path: path.to_owned() });
             }
-            Ok(_) if answers(path).map_err(fail)? => {
+            Ok(_) if is_answered(path).map_err(fail)? => {
                 return Err(ListenError::InUse { path: path.to_owned() });
             }
             Ok(_) => fsutil::remove_file(path).map_err(AddressError::from)?,
@@ -134,12 +114,12 @@ impl Listener {
             Err(source) => return Err(fail(source)),
         }
         let inner = create(path).map_err(fail)?;
-        let made = fs::symlink_metadata(path).map_err(fail)?;
-        let made = Some((made.dev(), made.ino()));
-        Ok(Self { inner, path: path.to_owned(), made })
+        let file = fs::symlink_metadata(path).map_err(fail)?;
+        let created = Some((file.dev(), file.ino()));
+        Ok(Self { inner, path: path.to_owned(), created })
     }
 
-    /// Takes over the socket that a service manager passed on, if it did.
+    /// Takes the socket that a service manager passed, if any.
     fn inherit() -> Result<Option<Self>, ListenError> {
         let fail = |source| ListenError::Inherited { source };
         let Some(raw) = sd_notify::listen_fds().map_err(fail)?.next() else { return Ok(None) };
@@ -154,61 +134,63 @@ impl Listener {
 
     fn adopt(fd: OwnedFd) -> io::Result<Self> {
         if !rustix::net::sockopt::socket_acceptconn(&fd)? {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it does not listen"));
+            let message = "the descriptor is not a listening socket";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let listener = std::os::unix::net::UnixListener::from(fd);
         let path = listener.local_addr()?.as_pathname().map(Path::to_owned).unwrap_or_default();
         listener.set_nonblocking(true)?;
-        Ok(Self { inner: UnixListener::from_std(listener)?, path, made: None })
+        Ok(Self { inner: UnixListener::from_std(listener)?, path, created: None })
     }
 
-    /// Where it listens; empty for an inherited socket without a name.
+    /// Returns the path of the socket; empty for an inherited socket without a name.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next connection. Cancel safe.
+    /// Waits for the next connection. Cancel safe.
     pub(super) async fn accept(&self) -> io::Result<UnixStream> {
         self.inner.accept().await.map(|(stream, _)| stream)
     }
 
-    /// Whether the file at the path still leads to this socket.
+    /// Returns whether the file at the path still belongs to this socket.
     pub(super) async fn is_ours(&self) -> bool {
-        let (path, made) = (self.path.clone(), self.made);
-        // A runtime that is going down cannot look, and then nobody needs to know.
-        tokio::task::spawn_blocking(move || leads_to(&path, made)).await.unwrap_or(true)
+        let (path, created) = (self.path.clone(), self.created);
+        // The task fails only when the runtime shuts down, and then the result no longer matters.
+        tokio::task::spawn_blocking(move || is_same_file(&path, created)).await.unwrap_or(true)
     }
 
-    /// Stops listening and removes the file, if we made it and it is still ours.
+    /// Stops listening, and removes the file if this process created it and it is still the same.
     pub(super) async fn close(self) {
-        let Self { inner, path, made } = self;
-        // First, so that whoever still finds the file is refused at once and does not wait for an answer.
+        let Self { inner, path, created } = self;
+        // The socket is closed first, so that a client that still finds the file is refused and does not wait.
         drop(inner);
-        let removed = tokio::task::spawn_blocking(move || match made {
-            Some(_) if leads_to(&path, made) => fsutil::remove_file(&path),
+        let removed = tokio::task::spawn_blocking(move || match created {
+            Some(_) if is_same_file(&path, created) => fsutil::remove_file(&path),
             _ => Ok(()),
         });
         if let Ok(Err(error)) = removed.await {
-            tracing::warn!(%error, "the socket stays behind; the next daemon will replace it");
+            tracing::warn!(%error, "cannot remove the socket file; the next daemon replaces it");
         }
     }
 }
 
-fn leads_to(path: &Path, made: Option<(u64, u64)>) -> bool {
-    made.is_none_or(|made| {
-        fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == made)
+/// Returns whether the file at a path has this device and inode; true for an inherited socket.
+fn is_same_file(path: &Path, created: Option<(u64, u64)>) -> bool {
+    created.is_none_or(|created| {
+        fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == created)
     })
 }
 
-/// Binds with mode 0600 from the first moment on, where the system can.
+/// Binds a socket whose file has mode 0600 from the beginning if the system supports that.
 fn create(path: &Path) -> io::Result<UnixListener> {
     let options = || -> io::Result<ListenerOptions<'_>> {
         let name = path.to_fs_name::<GenericFilePath>()?;
-        // Else the library would remove by name at the end, which by then may be a successor's socket.
+        // Otherwise the library would remove the file by its name, which may be a successor's by then.
         Ok(ListenerOptions::new().name(name).reclaim_name(false))
     };
     let listener = match options()?.mode(0o600).create_tokio() {
-        // There the private directory protects it.
+        // On such systems the private directory protects the socket.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => options()?.create_tokio()?,
         created => created?,
     };
@@ -217,8 +199,8 @@ fn create(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Whether somebody listens behind a socket file; never waits.
-fn answers(path: &Path) -> io::Result<bool> {
+/// Returns whether somebody listens at a socket file. Never waits.
+fn is_answered(path: &Path) -> io::Result<bool> {
     use rustix::io::Errno;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -227,7 +209,7 @@ fn answers(path: &Path) -> io::Result<bool> {
         None,
     )?;
     match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
-        // A full backlog is a listener too.
+        // A listener with a full backlog returns one of these errors.
         Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS) => Ok(true),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
         Err(error) => Err(error.into()),
@@ -240,15 +222,15 @@ mod tests {
 
     use super::*;
 
-    struct Scratch {
+    struct ListenerFixture {
         home: tempfile::TempDir,
         lock: InstanceLock,
     }
 
-    impl Scratch {
+    impl ListenerFixture {
         fn new() -> Self {
-            let home = tempfile::tempdir().expect("a scratch directory");
-            let lock = InstanceLock::acquire(home.path()).expect("nobody has it");
+            let home = tempfile::tempdir().expect("a temporary directory");
+            let lock = InstanceLock::acquire(home.path()).expect("is free");
             Self { home, lock }
         }
 
@@ -262,60 +244,59 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_socket_is_private_and_gone_at_the_end() {
-        let scratch = Scratch::new();
-        let listener = scratch.open().expect("listens");
-        let mode = fs::metadata(scratch.socket()).expect("exists").permissions().mode();
+    async fn socket_file_is_private_and_removed_by_close() {
+        let fixture = ListenerFixture::new();
+        let listener = fixture.open().expect("listens");
+        let mode = fs::metadata(fixture.socket()).expect("exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(listener.is_ours().await);
         listener.close().await;
-        assert!(!scratch.socket().exists());
+        assert!(!fixture.socket().exists());
     }
 
     #[tokio::test]
-    async fn a_leftover_is_replaced_and_a_live_socket_is_not() {
-        let scratch = Scratch::new();
-        drop(std::os::unix::net::UnixListener::bind(scratch.socket()).expect("binds"));
-        assert!(scratch.socket().exists(), "left over");
-        let listener = scratch.open().expect("replaces it");
-        let refused = scratch.open().expect_err("somebody answers there");
-        assert!(matches!(refused, ListenError::InUse { .. }), "{refused}");
-        assert_eq!(RpcError::from(&refused).kind, ErrorKind::Locked);
+    async fn leftover_socket_is_replaced_and_live_socket_is_not() {
+        let fixture = ListenerFixture::new();
+        drop(std::os::unix::net::UnixListener::bind(fixture.socket()).expect("binds"));
+        assert!(fixture.socket().exists(), "the file remains");
+        let listener = fixture.open().expect("replaces the file");
+        let error = fixture.open().expect_err("is in use");
+        assert!(matches!(error, ListenError::InUse { .. }), "{error}");
         assert!(listener.is_ours().await);
     }
 
     #[tokio::test]
-    async fn what_is_no_socket_stays() {
-        let scratch = Scratch::new();
-        drop(fsutil::open_private(&scratch.socket()).expect("makes a file"));
-        assert!(matches!(scratch.open(), Err(ListenError::NotASocket { .. })));
-        assert!(scratch.socket().exists());
+    async fn file_that_is_not_a_socket_is_kept() {
+        let fixture = ListenerFixture::new();
+        drop(fsutil::open_private(&fixture.socket()).expect("creates a file"));
+        assert!(matches!(fixture.open(), Err(ListenError::NotASocket { .. })));
+        assert!(fixture.socket().exists());
     }
 
     #[tokio::test]
-    async fn a_successors_socket_stays() {
-        let scratch = Scratch::new();
-        let first = scratch.open().expect("listens");
-        fsutil::remove_file(&scratch.socket()).expect("somebody removes it");
+    async fn socket_of_a_successor_is_kept() {
+        let fixture = ListenerFixture::new();
+        let first = fixture.open().expect("listens");
+        fsutil::remove_file(&fixture.socket()).expect("is removed");
         assert!(!first.is_ours().await);
-        // The first still holds its inode, so the second has another one.
-        let second = scratch.open().expect("listens");
+        // The first listener still holds its inode, so the second has a different one.
+        let second = fixture.open().expect("listens");
         first.close().await;
         assert!(second.is_ours().await);
     }
 
     #[tokio::test]
-    async fn an_inherited_socket_is_used_and_never_removed() {
-        let scratch = Scratch::new();
-        let passed = std::os::unix::net::UnixListener::bind(scratch.socket()).expect("binds");
+    async fn inherited_socket_is_used_and_never_removed() {
+        let fixture = ListenerFixture::new();
+        let passed = std::os::unix::net::UnixListener::bind(fixture.socket()).expect("binds");
         let listener = Listener::adopt(OwnedFd::from(passed)).expect("adopts");
-        assert_eq!(listener.path(), scratch.socket());
-        let client = UnixStream::connect(scratch.socket()).await.expect("connects");
+        assert_eq!(listener.path(), fixture.socket());
+        let client = UnixStream::connect(fixture.socket()).await.expect("connects");
         listener.accept().await.expect("accepts");
         drop(client);
         assert!(listener.is_ours().await);
         listener.close().await;
-        assert!(scratch.socket().exists());
+        assert!(fixture.socket().exists());
         let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         assert!(Listener::adopt(OwnedFd::from(stream)).is_err());
     }

@@ -1,26 +1,22 @@
-//! One daemon a directory, by a lock that the kernel takes back when the process ends, however it ends.
+//! The instance lock: one daemon for each directory. The kernel releases it when the process ends in any way.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
-use ollm_protocol::ErrorKind;
-
 use crate::fsutil::{self, FsError};
-use crate::rpc::error::RpcError;
 
 /// The name of the lock file in a directory.
 const LOCK_FILE: &str = "ollmd.lock";
 
-/// Why a directory could not be locked.
+/// A directory that could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LockError {
-    /// Another daemon has it.
+    /// Another daemon holds the lock.
     #[error("another daemon ({holder}) owns {}", directory.display())]
     Held {
-        /// The directory.
         directory: PathBuf,
-        /// What the other one wrote of itself, for people.
+        /// The other daemon's description of itself, for people.
         holder: String,
     },
     /// The lock file could not be used.
@@ -28,30 +24,18 @@ pub(crate) enum LockError {
     File(#[from] FsError),
 }
 
-impl From<&LockError> for RpcError {
-    fn from(error: &LockError) -> Self {
-        match error {
-            LockError::Held { .. } => {
-                Self::with_sources(ErrorKind::Locked, error).with_hint("ollmctl daemon status")
-            }
-            LockError::File(file) => Self::with_sources(ErrorKind::Storage, error)
-                .with_field("path", file.path.to_string_lossy()),
-        }
-    }
-}
-
-/// Held for life: dropping it lets another daemon have the directory.
+/// A held lock. Dropping it lets another daemon lock the directory.
 #[derive(Debug)]
 pub(crate) struct InstanceLock {
     _file: File,
 }
 
 impl InstanceLock {
-    /// Locks a directory, which must exist.
+    /// Locks an existing directory.
     ///
-    /// The file is never removed: a lock on a file that somebody else just removed would lock nothing.
+    /// The lock file is never removed: a lock on a removed file would not exclude anybody.
     ///
-    /// **Errors**: [`LockError::Held`] at once, without waiting.
+    /// **Errors**: [`LockError::Held`] immediately, without waiting.
     pub(crate) fn acquire(directory: &Path) -> Result<Self, LockError> {
         let path = directory.join(LOCK_FILE);
         let mut file = fsutil::open_private(&path)?;
@@ -59,7 +43,7 @@ impl InstanceLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // Only for people, so a holder that cannot be read is simply not named.
+                // The text is only for people, so an unreadable one is no error.
                 if file.read_to_string(&mut holder).is_err() || holder.trim().is_empty() {
                     holder = "of unknown pid".to_owned();
                 }
@@ -83,14 +67,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_daemon_is_told_who_has_it_and_a_later_one_gets_it() {
-        let home = tempfile::tempdir().expect("a scratch directory");
-        let first = InstanceLock::acquire(home.path()).expect("nobody has it");
-        let held = InstanceLock::acquire(home.path()).expect_err("the lock is held");
-        assert_eq!(RpcError::from(&held).kind, ErrorKind::Locked);
-        let LockError::Held { holder, .. } = held else { panic!("{held}") };
+    fn second_lock_fails_with_the_holder_until_the_first_is_dropped() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let first = InstanceLock::acquire(home.path()).expect("is free");
+        let error = InstanceLock::acquire(home.path()).expect_err("is held");
+        let LockError::Held { holder, .. } = error else { panic!("{error}") };
         assert!(holder.contains(&format!("pid {}", std::process::id())), "{holder}");
         drop(first);
-        InstanceLock::acquire(home.path()).expect("nobody has it any more");
+        InstanceLock::acquire(home.path()).expect("is free again");
     }
 }

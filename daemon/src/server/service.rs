@@ -1,10 +1,10 @@
-//! Requests to answers over a set of methods: JSON-RPC's envelope, batches and notifications.
+//! Requests to responses over a set of methods: the envelope of JSON-RPC, batches and notifications.
 //!
-//! It takes whole frames and gives work back that ends in one reply or none. It knows no socket, and of the
+//! The service takes whole frames and returns work that ends in one response or none. It knows no socket, and of the
 //! methods only their names.
 //!
-//! **Invariants**: a reply carries the id of its call, as far as it can be found; a notification is executed
-//! and never answered; the entries of a batch begin in their order and are answered in it.
+//! **Invariants**: a response carries the id of its request if the id can be found; a notification is executed and
+//! never gets a response; the requests of a batch start in their order, and their responses are in that order.
 
 use std::borrow::Cow;
 use std::future::{Future, poll_fn};
@@ -21,35 +21,34 @@ use jsonrpsee::{
     Methods, SubscriptionMethod, SubscriptionState,
 };
 use ollm_protocol::frame::{Frame, partial_id};
+use ollm_protocol::methods::daemon::Limits;
 use ollm_protocol::{Class, ErrorKind, METHODS};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use tokio_util::task::JoinQueue;
 
-use super::Limits;
 use crate::rpc::CallId;
 use crate::rpc::error::RpcError;
 
-/// One JSON-RPC answer; none for a notification, and for a subscription, which answers through its sink.
-pub(super) type Reply = Option<Box<RawValue>>;
+/// The JSON of a response. Notifications have none, nor have subscriptions, whose response goes through their sink.
+pub(super) type RpcResponse = Option<Box<RawValue>>;
 
-/// A reply in the making.
-pub(super) type PendingReply = Pin<Box<dyn Future<Output = Reply> + Send>>;
+/// A response that is being made.
+pub(super) type PendingResponse = Pin<Box<dyn Future<Output = RpcResponse> + Send>>;
 
-/// What a frame asks for.
-pub(super) enum Work {
-    /// It is answered already.
-    Done(Reply),
-    /// One call that changes something: run it, beside others.
-    Call(PendingReply),
-    /// One call that reads, or a batch: run it, beside a few others, since its answer may be large.
-    Read(PendingReply),
-    /// A subscription: no further frame may be looked at before this is done, or events that a later frame of
-    /// the same client causes could pass by unseen.
-    Subscribe(PendingReply),
+/// The work that a frame asks for.
+pub(super) enum FrameTask {
+    Done(RpcResponse),
+    /// A call that changes something. It runs concurrently with others.
+    Write(PendingResponse),
+    /// A call that reads, or a batch. Only a few run concurrently, because the response may be large.
+    Read(PendingResponse),
+    /// A subscription. No further frame may be examined before it is done: the client would miss events that its
+    /// later frames cause.
+    Subscribe(PendingResponse),
 }
 
-/// Gives subscriptions their ids: integers, small enough for every JSON reader.
+/// Gives subscriptions their ids: integers, small enough for every JSON parser.
 #[derive(Debug, Default)]
 pub(super) struct SubscriptionIds(AtomicU64);
 
@@ -59,21 +58,244 @@ impl IdProvider for SubscriptionIds {
     }
 }
 
-/// The methods as one connection may use them.
-pub(super) struct Service {
+/// The methods as one connection can call them.
+pub(super) struct RpcService {
     methods: Methods,
     limits: Limits,
-    connection: usize,
-    /// Where subscriptions send, their first answer included.
-    items: MethodSink,
+    connection: ConnectionId,
+    /// The sink for the responses and notifications of subscriptions.
+    notifications: MethodSink,
     /// Counts the subscriptions of this connection.
     subscriptions: BoundedSubscriptions,
     ids: Arc<SubscriptionIds>,
 }
 
-/// A request with its parts unread, so that a part of the wrong type does not cost the id.
+impl RpcService {
+    pub(super) fn new(
+        methods: Methods,
+        limits: Limits,
+        connection: usize,
+        notifications: MethodSink,
+        ids: Arc<SubscriptionIds>,
+    ) -> Self {
+        let subscriptions = BoundedSubscriptions::new(limits.subscriptions);
+        let connection = ConnectionId(connection);
+        Self { methods, limits, connection, notifications, subscriptions, ids }
+    }
+
+    /// Starts the work that a frame asks for.
+    pub(super) fn accept(&self, frame: Frame) -> FrameTask {
+        let bytes = match frame {
+            Frame::Message(bytes) => bytes,
+            Frame::Oversized { prefix } => {
+                let id = partial_raw_id(&prefix);
+                let error = RpcError::too_large("the frame", self.max_bytes());
+                return refuse(id.as_deref(), error);
+            }
+        };
+        match std::str::from_utf8(&bytes) {
+            Ok(text) if text.starts_with('[') => self.batch(text),
+            Ok(text) => match parse_request(text) {
+                Ok(request) => self.call(request),
+                Err(response) => FrameTask::Done(Some(response)),
+            },
+            Err(error) => {
+                let message = format!("the frame is not UTF-8 from byte {}", error.valid_up_to());
+                refuse(None, RpcError::new(ErrorKind::ParseError, message))
+            }
+        }
+    }
+
+    /// Returns the largest frame, in either direction.
+    fn max_bytes(&self) -> usize {
+        usize::try_from(self.limits.frame_bytes).unwrap_or(usize::MAX)
+    }
+
+    fn call(&self, request: RpcRequest<'_>) -> FrameTask {
+        let max_bytes = self.max_bytes();
+        let RpcRequest { id, method, params } = request;
+        let is_notification = id.is_none();
+        let id = id.unwrap_or(Id::Null);
+        let extensions = self.extensions(&id);
+        let response = match self.methods.method(&method) {
+            None => {
+                let message = format!("there is no method `{method}`");
+                let error = RpcError::new(ErrorKind::MethodNotFound, message)
+                    .with_hint("ollmctl call rpc.discover");
+                MethodResponse::error(id, ErrorObjectOwned::from(error))
+            }
+            Some(MethodCallback::Unsubscription(_)) if params.is_object() => {
+                // The callback would report an unknown subscription instead.
+                let message = format!("{method} takes the id of the subscription in an array");
+                let error = RpcError::new(ErrorKind::InvalidParams, message);
+                MethodResponse::error(id, ErrorObjectOwned::from(error))
+            }
+            Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions),
+            Some(MethodCallback::Unsubscription(run)) => {
+                run(id, params, self.connection, max_bytes, extensions)
+            }
+            Some(MethodCallback::Async(run)) => {
+                let id = id.into_owned();
+                let params = params.into_owned();
+                let response = run(id.clone(), params, self.connection, max_bytes, extensions);
+                let pending = Box::pin(async move {
+                    let response = limit_response(response.await, &id, max_bytes);
+                    (!is_notification).then_some(response)
+                });
+                let is_read = METHODS.iter().any(|m| m.name == method && m.class == Class::Read);
+                return if is_read { FrameTask::Read(pending) } else { FrameTask::Write(pending) };
+            }
+            // Without a response, nobody could end the subscription.
+            Some(MethodCallback::Subscription(_)) if is_notification => {
+                return FrameTask::Done(None);
+            }
+            Some(MethodCallback::Subscription(run)) => {
+                return self.subscribe(run, id, params, extensions);
+            }
+        };
+        FrameTask::Done((!is_notification).then(|| response.into_json()))
+    }
+
+    fn subscribe(
+        &self,
+        run: &SubscriptionMethod<'static>,
+        id: Id<'_>,
+        params: Params<'_>,
+        extensions: Extensions,
+    ) -> FrameTask {
+        let Some(subscription_permit) = self.subscriptions.acquire() else {
+            let limit = self.limits.subscriptions;
+            let message = format!("this connection has reached its limit of {limit} subscriptions");
+            let error = RpcError::new(ErrorKind::TooManySubscriptions, message);
+            return FrameTask::Done(Some(error_response(&id, error.with_field("limit", limit))));
+        };
+        let conn_id = self.connection;
+        let state = SubscriptionState { conn_id, id_provider: &*self.ids, subscription_permit };
+        let response = run(id.clone(), params, self.notifications.clone(), state, extensions);
+        let id = id.into_owned();
+        FrameTask::Subscribe(Box::pin(async move {
+            // Both an accepted and a rejected subscription respond through the sink; otherwise the handler failed.
+            let is_lost = !response.await.is_subscription();
+            is_lost.then(|| error_response(&id, RpcError::internal()))
+        }))
+    }
+
+    fn extensions(&self, id: &Id<'_>) -> Extensions {
+        let mut extensions = Extensions::new();
+        let id = serde_json::to_string(id).unwrap_or_default().into();
+        extensions.insert(CallId { connection: self.connection.0, id });
+        extensions
+    }
+
+    fn batch(&self, text: &str) -> FrameTask {
+        let requests: Vec<&RawValue> = match serde_json::from_str(text) {
+            Ok(requests) => requests,
+            Err(error) => return refuse(None, not_json(&error)),
+        };
+        let limit = usize::try_from(self.limits.batch).unwrap_or(usize::MAX);
+        if requests.is_empty() {
+            let message = "a batch needs at least one request";
+            return refuse(None, RpcError::new(ErrorKind::InvalidRequest, message));
+        }
+        if requests.len() > limit {
+            let n_requests = requests.len();
+            let message = format!("the batch has {n_requests} requests; the limit is {limit}");
+            let error = RpcError::new(ErrorKind::BatchTooLarge, message);
+            return refuse(None, error.with_field("limit", limit));
+        }
+        let calls = requests.iter().map(|request| self.batch_call(request.get())).collect();
+        FrameTask::Read(Box::pin(run_batch(calls, self.max_bytes())))
+    }
+
+    fn batch_call(&self, text: &str) -> FrameTask {
+        let request = match parse_request(text) {
+            Ok(request) => request,
+            Err(response) => return FrameTask::Done(Some(response)),
+        };
+        if let Some(MethodCallback::Subscription(_)) = self.methods.method(&request.method) {
+            let message = format!("{} cannot be part of a batch", request.method);
+            let error = RpcError::new(ErrorKind::InvalidRequest, message);
+            return FrameTask::Done(request.id.map(|id| error_response(&id, error)));
+        }
+        self.call(request)
+    }
+}
+
+/// Number of concurrent reads in one batch. All responses are held until the whole batch is done.
+const BATCH_READS: usize = 16;
+
+/// Runs the calls of a batch and joins their responses in order. Writes run concurrently, so that they share syncs.
+///
+/// A response that would make the batch larger than `max_bytes` is replaced by an error.
+async fn run_batch(calls: Vec<FrameTask>, max_bytes: usize) -> RpcResponse {
+    let mut responses = Vec::with_capacity(calls.len());
+    let mut bytes = 2;
+    let mut calls = calls.into_iter().peekable();
+    while calls.peek().is_some() {
+        let mut n_reads = 0;
+        let group = std::iter::from_fn(|| {
+            let call = calls.next_if(|_| n_reads < BATCH_READS)?;
+            n_reads += usize::from(matches!(call, FrameTask::Read(_)));
+            Some(call)
+        });
+        for mut response in run_concurrently(group.collect()).await.into_iter().flatten() {
+            if bytes + response.get().len() >= max_bytes {
+                let id = partial_raw_id(response.get().as_bytes());
+                let error = RpcError::too_large("the response to the batch", max_bytes);
+                response = raw_error(id.as_deref(), error);
+            }
+            bytes += response.get().len() + 1;
+            responses.push(response);
+        }
+    }
+    // A batch of notifications has no response.
+    if responses.is_empty() { None } else { to_raw_value(&responses).ok() }
+}
+
+/// Starts calls in their order, runs them concurrently, and returns their responses in that order.
+async fn run_concurrently(calls: Vec<FrameTask>) -> Vec<RpcResponse> {
+    let mut queue = JoinQueue::new();
+    let mut started = Vec::with_capacity(calls.len());
+    for call in calls {
+        let mut pending = match call {
+            FrameTask::Done(response) => {
+                started.push(Some(response));
+                continue;
+            }
+            FrameTask::Write(pending)
+            | FrameTask::Read(pending)
+            | FrameTask::Subscribe(pending) => pending,
+        };
+        match poll_fn(|context| Poll::Ready(pending.as_mut().poll(context))).await {
+            Poll::Ready(response) => started.push(Some(response)),
+            Poll::Pending => {
+                queue.spawn(pending);
+                started.push(None);
+            }
+        }
+    }
+    let mut responses = Vec::with_capacity(started.len());
+    for response in started {
+        responses.push(match response {
+            Some(response) => response,
+            // The barrier around handlers catches panics, and no call is canceled alone.
+            None => queue.join_next().await.and_then(Result::ok).flatten(),
+        });
+    }
+    responses
+}
+
+/// A valid request.
+struct RpcRequest<'a> {
+    /// Absent in a notification.
+    id: Option<Id<'a>>,
+    method: Cow<'a, str>,
+    params: Params<'a>,
+}
+
+/// A request whose parts are not parsed yet, so that a part of a wrong type does not lose the id.
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct RawRequest<'a> {
     #[serde(borrow, default)]
     jsonrpc: Option<&'a RawValue>,
     /// Absent in a notification; `null` is an id.
@@ -89,310 +311,76 @@ fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>,
     <&RawValue>::deserialize(input).map(Some)
 }
 
-/// A request that is one.
-struct Request<'a> {
-    /// Absent in a notification.
-    id: Option<Id<'a>>,
-    method: Cow<'a, str>,
-    params: Params<'a>,
-}
+/// A JSON string, borrowed if it has no escapes.
+#[derive(Deserialize)]
+struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl Service {
-    /// The service of one connection; `items` is where its subscriptions send.
-    pub(super) fn new(
-        methods: Methods,
-        limits: Limits,
-        connection: usize,
-        items: MethodSink,
-        ids: Arc<SubscriptionIds>,
-    ) -> Self {
-        let subscriptions = BoundedSubscriptions::new(limits.call.subscriptions);
-        Self { methods, limits, connection, items, subscriptions, ids }
-    }
-
-    /// Begins what a frame asks for.
-    pub(super) fn accept(&self, frame: Frame) -> Work {
-        let bytes = match frame {
-            Frame::Message(bytes) => bytes,
-            Frame::Oversized { prefix } => {
-                let id = partial_id(&prefix).and_then(|id| to_raw_value(&id).ok());
-                let limit = self.frame_limit();
-                return refuse(id.as_deref(), RpcError::too_large("the frame", limit));
-            }
-        };
-        match std::str::from_utf8(&bytes) {
-            Ok(text) if text.starts_with('[') => self.batch(text),
-            Ok(text) => match read(text) {
-                Ok(request) => self.call(request),
-                Err(refusal) => Work::Done(Some(refusal)),
-            },
-            Err(error) => {
-                let message =
-                    format!("the frame is not UTF-8 from byte {} on", error.valid_up_to());
-                refuse(None, RpcError::new(ErrorKind::ParseError, message))
-            }
-        }
-    }
-
-    fn frame_limit(&self) -> usize {
-        usize::try_from(self.limits.call.frame_bytes).unwrap_or(usize::MAX)
-    }
-
-    fn call(&self, request: Request<'_>) -> Work {
-        let max_bytes = self.frame_limit();
-        let Request { id, method, params } = request;
-        let answered = id.is_some();
-        let id = id.unwrap_or(Id::Null);
-        let extensions = self.extensions(&id);
-        let connection = ConnectionId(self.connection);
-        let response = match self.methods.method(&method) {
-            None => {
-                let message = format!("there is no method `{method}`");
-                let error = RpcError::new(ErrorKind::MethodNotFound, message)
-                    .with_hint("ollmctl call rpc.discover");
-                MethodResponse::error(id, ErrorObjectOwned::from(error))
-            }
-            Some(MethodCallback::Unsubscription(_)) if params.is_object() => {
-                // Else it would say that there is no such subscription.
-                let message = format!("{method} takes the id of the subscription in an array");
-                let error = RpcError::new(ErrorKind::InvalidParams, message);
-                MethodResponse::error(id, ErrorObjectOwned::from(error))
-            }
-            Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions),
-            Some(MethodCallback::Unsubscription(run)) => {
-                run(id, params, connection, max_bytes, extensions)
-            }
-            Some(MethodCallback::Async(run)) => {
-                let id = id.into_owned();
-                let answer =
-                    run(id.clone(), params.into_owned(), connection, max_bytes, extensions);
-                let reply = async move {
-                    let reply = finish(answer.await, &id, max_bytes);
-                    answered.then_some(reply)
-                };
-                let reads = METHODS.iter().any(|m| m.name == method && m.class == Class::Read);
-                let reply: PendingReply = Box::pin(reply);
-                return if reads { Work::Read(reply) } else { Work::Call(reply) };
-            }
-            // Nobody could end a subscription that was never answered.
-            Some(MethodCallback::Subscription(_)) if !answered => return Work::Done(None),
-            Some(MethodCallback::Subscription(run)) => {
-                return self.subscribe(run, id, params, extensions);
-            }
-        };
-        Work::Done(answered.then(|| response.into_json()))
-    }
-
-    fn subscribe(
-        &self,
-        run: &SubscriptionMethod<'static>,
-        id: Id<'_>,
-        params: Params<'_>,
-        extensions: Extensions,
-    ) -> Work {
-        let Some(subscription_permit) = self.subscriptions.acquire() else {
-            return Work::Done(Some(self.too_many_subscriptions(&id)));
-        };
-        let conn_id = ConnectionId(self.connection);
-        let state = SubscriptionState { conn_id, id_provider: &*self.ids, subscription_permit };
-        let answer = run(id.clone(), params, self.items.clone(), state, extensions);
-        let id = id.into_owned();
-        Work::Subscribe(Box::pin(async move {
-            // Accepted or rejected, the answer went through the sink; otherwise the handler is gone.
-            let lost = !answer.await.is_subscription();
-            lost.then(|| error_reply(&id, RpcError::internal()))
-        }))
-    }
-
-    fn extensions(&self, id: &Id<'_>) -> Extensions {
-        let mut extensions = Extensions::new();
-        let id = serde_json::to_string(id).unwrap_or_default().into();
-        extensions.insert(CallId { connection: self.connection, id });
-        extensions
-    }
-
-    fn too_many_subscriptions(&self, id: &Id<'_>) -> Box<RawValue> {
-        let limit = self.limits.call.subscriptions;
-        let message = format!("this connection has {limit} subscriptions, as many as it may");
-        let error = RpcError::new(ErrorKind::TooManySubscriptions, message);
-        error_reply(id, error.with_field("limit", limit))
-    }
-
-    fn batch(&self, text: &str) -> Work {
-        let entries: Vec<&RawValue> = match serde_json::from_str(text) {
-            Ok(entries) => entries,
-            Err(error) => return refuse(None, not_json(&error)),
-        };
-        let limit = usize::try_from(self.limits.call.batch).unwrap_or(usize::MAX);
-        if entries.is_empty() {
-            let message = "a batch holds at least one call";
-            return refuse(None, RpcError::new(ErrorKind::InvalidRequest, message));
-        }
-        if entries.len() > limit {
-            let message =
-                format!("a batch holds at most {limit} calls, and this one {}", entries.len());
-            let error = RpcError::new(ErrorKind::BatchTooLarge, message);
-            return refuse(None, error.with_field("limit", limit));
-        }
-        let entries = entries.iter().map(|entry| self.entry(entry.get())).collect();
-        Work::Read(Box::pin(join(entries, self.frame_limit())))
-    }
-
-    fn entry(&self, text: &str) -> Entry {
-        let request = match read(text) {
-            Ok(request) => request,
-            Err(refusal) => return Entry::Done(Some(refusal)),
-        };
-        if let Some(MethodCallback::Subscription(_)) = self.methods.method(&request.method) {
-            let message = format!("{} cannot be part of a batch", request.method);
-            let error = RpcError::new(ErrorKind::InvalidRequest, message);
-            return Entry::Done(request.id.map(|id| error_reply(&id, error)));
-        }
-        match self.call(request) {
-            Work::Done(reply) => Entry::Done(reply),
-            Work::Read(pending) => Entry::Reading(pending),
-            Work::Call(pending) | Work::Subscribe(pending) => Entry::Pending(pending),
-        }
-    }
-}
-
-/// One entry of a batch.
-enum Entry {
-    Done(Reply),
-    Pending(PendingReply),
-    /// One that only reads, and may answer with megabytes.
-    Reading(PendingReply),
-}
-
-/// Reads of one batch that run at once; every answer is held until the batch is answered.
-const BATCH_READS: usize = 16;
-
-/// Runs the entries of a batch and puts their replies into one, in their order.
-///
-/// Writes run side by side, so that they share syncs. A reply that would make the whole larger than `max_bytes`
-/// is replaced by an error that says so.
-async fn join(entries: Vec<Entry>, max_bytes: usize) -> Reply {
-    let mut replies = Vec::with_capacity(entries.len());
-    let mut bytes = 2;
-    let mut entries = entries.into_iter().peekable();
-    while entries.peek().is_some() {
-        let mut reads = 0;
-        let group = std::iter::from_fn(|| {
-            let full = reads == BATCH_READS;
-            let entry = entries.next_if(|_| !full)?;
-            reads += usize::from(matches!(entry, Entry::Reading(_)));
-            Some(entry)
-        });
-        for mut reply in side_by_side(group.collect()).await.into_iter().flatten() {
-            if bytes + reply.get().len() >= max_bytes {
-                let id = partial_id(reply.get().as_bytes()).and_then(|id| to_raw_value(&id).ok());
-                let error = RpcError::too_large("the answer to the batch", max_bytes);
-                reply = raw_error(id.as_deref(), error);
-            }
-            bytes += reply.get().len() + 1;
-            replies.push(reply);
-        }
-    }
-    // A batch of notifications is answered by silence.
-    if replies.is_empty() { None } else { to_raw_value(&replies).ok() }
-}
-
-/// Begins calls in their order, lets them run together, and returns their replies in their order.
-async fn side_by_side(entries: Vec<Entry>) -> Vec<Reply> {
-    let mut queue = JoinQueue::new();
-    let mut done = Vec::with_capacity(entries.len());
-    for entry in entries {
-        let mut pending = match entry {
-            Entry::Done(reply) => {
-                done.push(Some(reply));
-                continue;
-            }
-            Entry::Pending(pending) | Entry::Reading(pending) => pending,
-        };
-        match poll_fn(|context| Poll::Ready(pending.as_mut().poll(context))).await {
-            Poll::Ready(reply) => done.push(Some(reply)),
-            Poll::Pending => {
-                queue.spawn(pending);
-                done.push(None);
-            }
-        }
-    }
-    let mut replies = Vec::with_capacity(done.len());
-    for reply in done {
-        replies.push(match reply {
-            Some(reply) => reply,
-            // Handlers do not panic past their barrier, and nobody cancels an entry alone.
-            None => queue.join_next().await.and_then(Result::ok).flatten(),
-        });
-    }
-    replies
-}
-
-/// Reads one request; `Err` is the answer to what is none.
-fn read(text: &str) -> Result<Request<'_>, Box<RawValue>> {
-    let envelope: Envelope<'_> = match serde_json::from_str(text) {
-        Ok(envelope) => envelope,
+/// Parses a request; returns the error response for an invalid one.
+fn parse_request(text: &str) -> Result<RpcRequest<'_>, Box<RawValue>> {
+    let raw: RawRequest<'_> = match serde_json::from_str(text) {
+        Ok(raw) => raw,
         Err(error) if error.is_data() => {
             let message =
-                "a request is an object with `jsonrpc`, `method`, and at will `id` and `params`";
+                "a request is an object with `jsonrpc`, `method`, and optionally `id` and `params`";
             return Err(raw_error(None, RpcError::new(ErrorKind::InvalidRequest, message)));
         }
         Err(error) => return Err(raw_error(None, not_json(&error))),
     };
     let invalid = |message: &str| {
-        let id = envelope.id.filter(|id| !id.get().starts_with(['{', '[', 't', 'f']));
+        let id = raw.id.filter(|id| !id.get().starts_with(['{', '[', 't', 'f']));
         raw_error(id, RpcError::new(ErrorKind::InvalidRequest, message))
     };
-    if envelope.jsonrpc.is_none_or(|version| version.get() != r#""2.0""#) {
+    if raw.jsonrpc.is_none_or(|version| version.get() != r#""2.0""#) {
         return Err(invalid("a request needs `\"jsonrpc\": \"2.0\"`"));
     }
-    let id = match envelope.id.map(|id| serde_json::from_str::<Id<'_>>(id.get())).transpose() {
+    let id = match raw.id.map(|id| serde_json::from_str::<Id<'_>>(id.get())).transpose() {
         Ok(id) => id,
         Err(_) => return Err(invalid("an `id` is a string, a whole number from 0 on, or null")),
     };
-    let method = envelope.method.map(|method| serde_json::from_str::<Text<'_>>(method.get()));
-    let Some(Ok(Text(method))) = method else {
-        return Err(invalid("a request needs a `method`, a string"));
+    let method = raw.method.map(|method| serde_json::from_str::<JsonString<'_>>(method.get()));
+    let Some(Ok(JsonString(method))) = method else {
+        return Err(invalid("a request needs a `method`, which is a string"));
     };
-    Ok(Request { id, method, params: Params::new(envelope.params.map(RawValue::get)) })
+    Ok(RpcRequest { id, method, params: Params::new(raw.params.map(RawValue::get)) })
 }
-
-/// A string, borrowed where it holds no escapes.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn not_json(error: &serde_json::Error) -> RpcError {
     RpcError::new(ErrorKind::ParseError, format!("the frame is not JSON: {error}"))
 }
 
-/// The JSON of a response; one that was too large is told in our words.
-fn finish(response: MethodResponse, id: &Id<'_>, max_bytes: usize) -> Box<RawValue> {
+/// Finds the id in the beginning of a message.
+fn partial_raw_id(prefix: &[u8]) -> Option<Box<RawValue>> {
+    partial_id(prefix).and_then(|id| to_raw_value(&id).ok())
+}
+
+/// Returns the JSON of a response. jsonrpsee's error for a response that is too large is replaced by ours.
+fn limit_response(response: MethodResponse, id: &Id<'_>, max_bytes: usize) -> Box<RawValue> {
     match response.as_error_code() {
         Some(OVERSIZED_RESPONSE_CODE) => {
-            error_reply(id, RpcError::too_large("the answer", max_bytes))
+            error_response(id, RpcError::too_large("the response", max_bytes))
         }
         _ => response.into_json(),
     }
 }
 
-fn refuse(id: Option<&RawValue>, error: RpcError) -> Work {
-    Work::Done(Some(raw_error(id, error)))
+fn refuse(id: Option<&RawValue>, error: RpcError) -> FrameTask {
+    FrameTask::Done(Some(raw_error(id, error)))
 }
 
-/// The JSON of an error under the id of a call.
-pub(super) fn error_reply(id: &Id<'_>, error: RpcError) -> Box<RawValue> {
+/// Returns the JSON of an error response to a request.
+pub(super) fn error_response(id: &Id<'_>, error: RpcError) -> Box<RawValue> {
     MethodResponse::error(id.clone(), ErrorObjectOwned::from(error)).into_json()
 }
 
-/// The JSON of an error under an id that may be none of ours.
+/// Returns the JSON of an error response with an id that jsonrpsee may not accept.
 fn raw_error(id: Option<&RawValue>, error: RpcError) -> Box<RawValue> {
     #[derive(Serialize)]
-    struct Response<'a> {
+    struct ErrorResponse<'a> {
         jsonrpc: &'static str,
         id: Option<&'a RawValue>,
         error: ErrorObjectOwned,
     }
-    let response = Response { jsonrpc: "2.0", id, error: error.into() };
+    let response = ErrorResponse { jsonrpc: "2.0", id, error: error.into() };
     to_raw_value(&response)
         .unwrap_or_else(|_| MethodResponse::error(Id::Null, ErrorCode::InternalError).into_json())
 }

@@ -1,112 +1,117 @@
-//! Search: candidates from the index, texts from the logs.
+//! Full-text search: candidates from the index, texts from the logs.
 //!
-//! The index says which documents have all the words; each hit is then read from its log, because the snippet is
-//! cut from there, and because phrases can be verified only there. A document whose record or session is gone is
-//! passed over. The reading connection is held only while candidates are looked up, never while a log is read.
+//! The index finds the documents with all words of a query. Each candidate is then read from its log, because
+//! snippets are cut from there and phrases can be verified only there. A document whose record or session no longer
+//! exists is skipped.
+//!
+//! **Invariant**: the read connection is held only while candidates are looked up, never while a log is read.
 
 mod rank;
+mod snippet;
+mod terms;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
-use std::ops::Range;
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
 
 use ollm_protocol::content::{Role, SearchHit, SearchSort};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use rusqlite::Connection;
 
-use super::document::{Document, project_term, role_term, session_term};
-use super::entries::{READ_BYTES, read_bytes};
-use super::query::text::{self, Origin};
-use super::query::{self, SessionName};
-use super::snippet::snippet;
-use super::terms::{Term, Terms, expression, first_matches};
-use super::{Catalog, CatalogError, Shared};
+use super::document::{
+    READ_BYTES, SearchDocument, project_term, read_bytes, role_term, session_term,
+};
+use super::error::CatalogError;
+use super::query::fulltext::{self, DocumentOrigin};
+use super::query::sessions::{self, SessionTitle};
+use super::shared::CatalogShared;
 use crate::session::index::IndexEntry;
+use rank::{MatchStatistics, rank};
+use snippet::snippet;
+use terms::{ParsedQuery, SearchTerm, first_matches};
 
-/// The most documents that are read for one page: 8 to 10 ms of work. A page that reaches it may have fewer hits
-/// than asked for, and its cursor goes on.
+/// The most documents that one page reads: 8 to 10 ms of work. A page that reaches this limit may have fewer hits
+/// than requested; its cursor continues the search.
 const MAX_CANDIDATES: usize = 1_000;
 /// The newest candidates among which [`SearchSort::Relevance`] chooses.
 const RELEVANCE_POOL: usize = 500;
-/// The most candidates that are asked for first.
-const READ_CANDIDATES: usize = 128;
-/// The most that are asked for after those: whoever needs so many needs most of them, and the index begins anew
-/// with every question.
-const READ_MORE: usize = 450;
+/// The most candidates that are requested first.
+const FIRST_CANDIDATES: usize = 128;
+/// Number of candidates in later requests. A query that needs several needs most of them, and each request starts
+/// the index lookup over.
+const MORE_CANDIDATES: usize = 450;
 
-/// What to search for.
+/// The parameters of a search.
 #[derive(Clone, Debug)]
 pub(crate) struct SearchQuery<'a> {
-    /// The words; the language is described at `SessionSearchParams`.
+    /// The words; `SessionSearchParams` describes the language.
     pub query: &'a str,
-    /// Only in one session.
+    /// Search only one session.
     pub session_id: Option<SessionId>,
-    /// Only in one project.
+    /// Search only one project.
     pub project_hash: Option<&'a str>,
-    /// Only what one role said.
+    /// Search only the text of one role.
     pub role: Option<Role>,
-    /// Only from an instant on.
+    /// Search only from an instant on.
     pub since: Option<Timestamp>,
-    /// Only before an instant.
+    /// Search only before an instant.
     pub until: Option<Timestamp>,
-    /// The order of the hits. By relevance, the pages end where the newest 500 candidates do.
+    /// The order of the hits. Pages by relevance end with the newest 500 candidates.
     pub sort: SearchSort,
-    /// The most hits.
+    /// The most hits of a page.
     pub limit: usize,
-    /// Continue after an earlier page of the same query.
+    /// Continue behind an earlier page of the same query.
     pub cursor: Option<&'a str>,
 }
 
 /// A page of hits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SearchPage {
-    /// The hits. By time their score is `1 / (1 + rank)`, by relevance that of [`rank`].
+    /// The hits. Their score is `1 / (1 + rank)` when sorted by time, and that of [`rank`] when sorted by relevance.
     pub hits: Vec<SearchHit>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     pub next_cursor: Option<String>,
-    /// Sessions whose newest records are not searched yet.
+    /// Number of sessions whose newest records are not indexed yet.
     pub behind: u64,
 }
 
-impl Catalog {
-    /// Finds text in everything that was indexed. Newest first means by the hour in which it was said, and within
-    /// a page exactly.
-    ///
-    /// **Errors**: [`CatalogError::EmptyQuery`], [`CatalogError::QueryTooLong`], [`CatalogError::InvalidCursor`].
-    pub(crate) fn search(&self, query: &SearchQuery<'_>) -> Result<SearchPage, CatalogError> {
-        let terms = Terms::parse(query.query)?;
-        let cursor = query.cursor.map(|cursor| Cursor::parse(cursor, query.sort)).transpose()?;
-        let shared = &*self.shared;
-        let behind = shared.queue.behind() as u64;
-        let empty = SearchPage { hits: Vec::new(), next_cursor: None, behind };
-        let Some(range) = shared.read(|conn| Scope::of(conn, query))? else { return Ok(empty) };
-        let mut search =
-            Search { shared, query, terms: &terms, scope: range, sessions: HashMap::new() };
-        let (hits, next) = match query.sort {
-            SearchSort::Newest => search.newest(cursor)?,
-            SearchSort::Relevance => search.relevance(cursor)?,
-        };
-        Ok(SearchPage { hits, next_cursor: next.map(|cursor| cursor.to_string()), ..empty })
-    }
+/// Searches all indexed text.
+pub(super) fn search(
+    shared: &CatalogShared,
+    query: &SearchQuery<'_>,
+) -> Result<SearchPage, CatalogError> {
+    let parsed = ParsedQuery::parse(query.query)?;
+    let cursor = query.cursor.map(|cursor| SearchCursor::parse(cursor, query.sort)).transpose()?;
+    let behind = shared.queue.behind() as u64;
+    let Some(filter) = shared.read(|conn| IndexFilter::of(conn, query))? else {
+        return Ok(SearchPage { hits: Vec::new(), next_cursor: None, behind });
+    };
+    let mut search = Search { shared, query, parsed: &parsed, filter, titles: HashMap::new() };
+    let (hits, next) = match query.sort {
+        SearchSort::Newest => search.newest(cursor)?,
+        SearchSort::Relevance => search.relevance(cursor)?,
+    };
+    Ok(SearchPage { hits, next_cursor: next.map(|cursor| cursor.to_string()), behind })
 }
 
-/// Where a page ended.
+/// The position at which a page ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cursor {
-    /// The last document that was looked at.
+enum SearchCursor {
+    /// The last document that was examined.
     Newest(i64),
-    /// The newest document of the pool, and how many hits came before.
+    /// The newest document of the pool, and the number of hits on earlier pages.
     Relevance(i64, usize),
 }
 
-impl Cursor {
+impl SearchCursor {
     fn parse(cursor: &str, sort: SearchSort) -> Result<Self, CatalogError> {
         let parsed = match sort {
             SearchSort::Newest => {
                 cursor.strip_prefix('n').and_then(|id| id.parse().ok()).map(Self::Newest)
             }
-            SearchSort::Relevance => cursor.strip_prefix('r').and_then(|rest| {
-                let (newest, skip) = rest.split_once('-')?;
+            SearchSort::Relevance => cursor.strip_prefix('r').and_then(|numbers| {
+                let (newest, skip) = numbers.split_once('-')?;
                 Some(Self::Relevance(newest.parse().ok()?, skip.parse().ok()?))
             }),
         };
@@ -120,8 +125,8 @@ impl Cursor {
     }
 }
 
-impl std::fmt::Display for Cursor {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for SearchCursor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Newest(docid) => write!(out, "n{docid}"),
             Self::Relevance(docid, skip) => write!(out, "r{docid}-{skip}"),
@@ -129,66 +134,70 @@ impl std::fmt::Display for Cursor {
     }
 }
 
-/// The filters as the index takes them.
-struct Scope {
-    terms: Vec<String>,
-    docids: (i64, i64),
+/// The filters of a query in the form that the index takes.
+struct IndexFilter {
+    private_terms: Vec<String>,
+    docids: RangeInclusive<i64>,
 }
 
-impl Scope {
-    /// `None` when nothing can match, because the session is not known.
+impl IndexFilter {
+    /// Translates the filters; `None` when the session is unknown, so that nothing can match.
     fn of(conn: &Connection, query: &SearchQuery<'_>) -> rusqlite::Result<Option<Self>> {
-        let mut terms = Vec::new();
+        let mut private_terms = Vec::new();
         if let Some(id) = query.session_id {
-            let Some(row) = query::session(conn, id)? else { return Ok(None) };
-            terms.push(session_term(row.num));
+            let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
+            private_terms.push(session_term(row.num));
         }
-        terms.extend(query.project_hash.map(project_term));
-        terms.extend(query.role.map(role_term));
-        let from = query.since.map_or(0, text::first_docid);
-        let to = match query.until {
-            Some(until) => text::last_docid(until, text::spill_hours(conn)?),
+        private_terms.extend(query.project_hash.map(project_term));
+        private_terms.extend(query.role.map(role_term));
+        let first = query.since.map_or(0, fulltext::first_docid);
+        let last = match query.until {
+            Some(until) => fulltext::last_docid(until, fulltext::spill_hours(conn)?),
             None => i64::MAX,
         };
-        Ok(Some(Self { terms, docids: (from, to) }))
+        Ok(Some(Self { private_terms, docids: first..=last }))
     }
 }
 
-/// A document that may be a hit, with what it takes to read it.
+/// A document that may be a hit, and where its record is.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct SearchCandidate {
     docid: i64,
     session: i64,
     seq: Seq,
     entry: IndexEntry,
 }
 
-/// A candidate whose text has been read and has all terms.
-struct Match<'a> {
-    candidate: &'a Candidate,
-    document: &'a Document,
-    session: &'a SessionName,
+/// A candidate whose text was read and contains all terms.
+struct VerifiedMatch<'a> {
+    candidate: &'a SearchCandidate,
+    document: &'a SearchDocument,
+    session: &'a SessionTitle,
+    /// The first match of each term, in bytes of the text.
     first: Vec<Range<usize>>,
 }
 
+/// A search in progress.
 struct Search<'a> {
-    shared: &'a Shared,
+    shared: &'a CatalogShared,
     query: &'a SearchQuery<'a>,
-    terms: &'a Terms,
-    scope: Scope,
-    /// Sessions of candidates by number; `None` for those that are gone.
-    sessions: HashMap<i64, Option<SessionName>>,
+    parsed: &'a ParsedQuery,
+    filter: IndexFilter,
+    /// The candidates' sessions by number; `None` for removed ones.
+    titles: HashMap<i64, Option<SessionTitle>>,
 }
 
-type Page = (Vec<SearchHit>, Option<Cursor>);
-
 impl Search<'_> {
-    fn newest(&mut self, cursor: Option<Cursor>) -> Result<Page, CatalogError> {
+    fn newest(
+        &mut self,
+        cursor: Option<SearchCursor>,
+    ) -> Result<(Vec<SearchHit>, Option<SearchCursor>), CatalogError> {
         let limit = self.query.limit;
         let mut hits: Vec<(i64, SearchHit)> = Vec::new();
-        let terms = self.terms;
-        let last = self.each_match(cursor.map(Cursor::docid), MAX_CANDIDATES, limit, |found| {
-            hits.push((found.candidate.docid, hit(&found, &terms.terms)));
+        let terms = &self.parsed.terms;
+        let before = cursor.map(SearchCursor::docid);
+        let last = self.each_match(before, MAX_CANDIDATES, limit, |found| {
+            hits.push((found.candidate.docid, found.to_hit(terms)));
             hits.len() < limit
         })?;
         hits.sort_by_key(|(docid, hit)| std::cmp::Reverse((hit.at, *docid)));
@@ -197,34 +206,38 @@ impl Search<'_> {
             let score = 1.0 / (1.0 + rank as f64);
             SearchHit { score, ..hit }
         });
-        Ok((scored.collect(), last.map(Cursor::Newest)))
+        Ok((scored.collect(), last.map(SearchCursor::Newest)))
     }
 
-    fn relevance(&mut self, cursor: Option<Cursor>) -> Result<Page, CatalogError> {
+    fn relevance(
+        &mut self,
+        cursor: Option<SearchCursor>,
+    ) -> Result<(Vec<SearchHit>, Option<SearchCursor>), CatalogError> {
         let (before, skip) = match cursor {
-            Some(Cursor::Relevance(newest, skip)) => (Some(newest.saturating_add(1)), skip),
+            Some(SearchCursor::Relevance(newest, skip)) => (Some(newest.saturating_add(1)), skip),
             _ => (None, 0),
         };
-        let mut pool = rank::Pool::default();
+        let mut pool = Vec::new();
         let mut newest = None;
-        let terms = self.terms;
+        let terms = &self.parsed.terms;
         self.each_match(before, RELEVANCE_POOL, RELEVANCE_POOL, |found| {
             newest.get_or_insert(found.candidate.docid);
-            let weight = rank::Weight::of(&found.document.text, &found.session.title, &terms.terms);
-            pool.add(weight, *found.candidate);
+            let statistics = MatchStatistics::of(&found.document.text, &found.session.title, terms);
+            pool.push((statistics, *found.candidate));
             true
         })?;
-        let ranked = pool.ranked();
+        let ranked = rank(pool);
         let end = skip.saturating_add(self.query.limit);
-        let next =
-            newest.filter(|_| end < ranked.len()).map(|newest| Cursor::Relevance(newest, end));
-        // Snippets are cut only for the page: its records are read a second time, the pool's texts are not kept.
+        let next = newest
+            .filter(|_| end < ranked.len())
+            .map(|newest| SearchCursor::Relevance(newest, end));
+        // The texts of the pool are not kept, so the records of the page are read again for their snippets.
         let (page, scores): (Vec<_>, Vec<_>) =
             ranked.into_iter().skip(skip).take(self.query.limit).unzip();
         let mut hits = HashMap::with_capacity(page.len());
-        for batch in by_bytes(&page) {
+        for batch in split_by_bytes(&page) {
             self.read_batch(batch, &mut |found| {
-                hits.insert(found.candidate.docid, hit(&found, &terms.terms));
+                hits.insert(found.candidate.docid, found.to_hit(terms));
                 true
             });
         }
@@ -234,140 +247,145 @@ impl Search<'_> {
         Ok((scored.collect(), next))
     }
 
-    /// Gives the matches among the newest `most` candidates before `before`, until `each` returns false. Gives the
-    /// last candidate that was looked at, unless there are no more.
+    /// Calls `each` with the matches among the newest `max_candidates` candidates before the document `before`, until
+    /// it returns false. Returns the last candidate that was examined, or `None` if there are no more.
     fn each_match(
         &mut self,
         before: Option<i64>,
-        most: usize,
-        wanted: usize,
-        mut each: impl FnMut(Match<'_>) -> bool,
+        max_candidates: usize,
+        n_wanted: usize,
+        mut each: impl FnMut(VerifiedMatch<'_>) -> bool,
     ) -> Result<Option<i64>, CatalogError> {
-        let (from, mut to) = self.scope.docids;
-        to = before.map_or(to, |before| to.min(before.saturating_sub(1)));
-        let mut left = most;
-        // A first read of about what is wanted; phrases often need more than that.
-        let mut size = if self.terms.needs_text() {
-            READ_CANDIDATES
+        let (first, mut last) = (*self.filter.docids.start(), *self.filter.docids.end());
+        last = before.map_or(last, |before| last.min(before.saturating_sub(1)));
+        let mut left = max_candidates;
+        // The first request is about the number of wanted hits, except for phrases, which often need more.
+        let mut size = if self.parsed.needs_verification() {
+            FIRST_CANDIDATES
         } else {
-            wanted.clamp(1, READ_CANDIDATES)
+            n_wanted.clamp(1, FIRST_CANDIDATES)
         };
-        while left > 0 && from <= to {
+        while left > 0 && first <= last {
             size = size.min(left);
-            let (docids, candidates) = self.candidates((from, to), size)?;
-            let complete = docids.len() < size;
-            for batch in by_bytes(&candidates) {
-                if let Some(last) = self.read_batch(batch, &mut each) {
-                    let more = !complete || docids.last() != Some(&last);
-                    return Ok(more.then_some(last));
+            let (docids, candidates) = self.candidates(&(first..=last), size)?;
+            let is_complete = docids.len() < size;
+            for batch in split_by_bytes(&candidates) {
+                if let Some(examined) = self.read_batch(batch, &mut each) {
+                    let has_more = !is_complete || docids.last() != Some(&examined);
+                    return Ok(has_more.then_some(examined));
                 }
             }
-            let Some(last) = docids.last().filter(|_| !complete) else { return Ok(None) };
-            to = last - 1;
+            let Some(oldest) = docids.last().filter(|_| !is_complete) else { return Ok(None) };
+            last = oldest - 1;
             left -= docids.len();
-            size = READ_MORE;
+            size = MORE_CANDIDATES;
         }
-        Ok((from <= to).then_some(to + 1))
+        Ok((first <= last).then_some(last + 1))
     }
 
-    /// The ids of the newest documents in a range, and those of them that can still be read.
+    /// Returns the ids of the newest matching documents in a range, and those documents that can still be read.
     fn candidates(
         &mut self,
-        range: (i64, i64),
+        docids: &RangeInclusive<i64>,
         limit: usize,
-    ) -> Result<(Vec<i64>, Vec<Candidate>), CatalogError> {
-        let wanted = expression(&self.terms.tokens, &self.scope.terms);
-        let sessions = &mut self.sessions;
+    ) -> Result<(Vec<i64>, Vec<SearchCandidate>), CatalogError> {
+        let expression = self.parsed.expression(&self.filter.private_terms);
+        let titles = &mut self.titles;
         let hidden = self.shared.queue.hidden();
         self.shared.read(|conn| {
-            let docids = text::matching(conn, &wanted, range, limit)?;
+            let docids = fulltext::matching(conn, &expression, docids, limit)?;
             let mut candidates = Vec::with_capacity(docids.len());
             for docid in &docids {
-                let Some(Origin { session, seq, entry }) = text::origin(conn, *docid)? else {
-                    continue;
-                };
-                if let Vacant(place) = sessions.entry(session) {
-                    let name = query::session_name(conn, session)?;
-                    place.insert(name.filter(|name| !hidden.contains(&name.session_id)));
+                let Some(origin) = fulltext::origin(conn, *docid)? else { continue };
+                let DocumentOrigin { session, seq, entry } = origin;
+                if let Vacant(slot) = titles.entry(session) {
+                    let title: Option<SessionTitle> = sessions::details(conn, session)?;
+                    slot.insert(title.filter(|title| !hidden.contains(&title.session_id)));
                 }
-                candidates.push(Candidate { docid: *docid, session, seq, entry });
+                candidates.push(SearchCandidate { docid: *docid, session, seq, entry });
             }
             Ok((docids, candidates))
         })
     }
 
-    /// Reads candidates and gives the matches in order. The last one that was looked at, when `each` has enough.
+    /// Reads candidates and calls `each` with the matches, in order. Returns the last candidate that was examined if
+    /// `each` returned false.
     fn read_batch(
         &self,
-        batch: &[Candidate],
-        each: &mut impl FnMut(Match<'_>) -> bool,
+        batch: &[SearchCandidate],
+        each: &mut impl FnMut(VerifiedMatch<'_>) -> bool,
     ) -> Option<i64> {
-        let mut texts: HashMap<i64, Document> = HashMap::with_capacity(batch.len());
-        let mut by_session: HashMap<i64, Vec<&Candidate>> = HashMap::new();
+        let documents = self.read_documents(batch);
         for candidate in batch {
-            by_session.entry(candidate.session).or_default().push(candidate);
-        }
-        for (num, candidates) in by_session {
-            let Some(Some(session)) = self.sessions.get(&num) else { continue };
-            let wanted: Vec<_> =
-                candidates.iter().map(|candidate| (candidate.seq, candidate.entry)).collect();
-            // A log that cannot be read is no reason to fail the search in all others.
-            let may_match = |line: &[u8]| self.terms.may_match(line);
-            let source = &self.shared.source;
-            let Ok(records) = source.records(session.session_id, &wanted, &may_match) else {
-                continue;
-            };
-            for (candidate, record) in candidates.into_iter().zip(records) {
-                if let Some(document) = record.as_ref().and_then(Document::of) {
-                    texts.insert(candidate.docid, document);
-                }
-            }
-        }
-        for candidate in batch {
-            let Some(document) = texts.get(&candidate.docid) else { continue };
-            let Some(Some(session)) = self.sessions.get(&candidate.session) else { continue };
-            let within = self.query.since.is_none_or(|since| document.at >= since)
+            let Some(document) = documents.get(&candidate.docid) else { continue };
+            let Some(Some(session)) = self.titles.get(&candidate.session) else { continue };
+            let is_in_time = self.query.since.is_none_or(|since| document.at >= since)
                 && self.query.until.is_none_or(|until| document.at < until);
-            if !within {
+            if !is_in_time {
                 continue;
             }
-            let Some(first) = first_matches(&self.terms.terms, &document.text) else { continue };
-            if !each(Match { candidate, document, session, first }) {
+            let Some(first) = first_matches(&self.parsed.terms, &document.text) else { continue };
+            if !each(VerifiedMatch { candidate, document, session, first }) {
                 return Some(candidate.docid);
             }
         }
         None
     }
+
+    /// Reads the documents of candidates, with one call of the source for each session. A log that cannot be read
+    /// does not fail the search in the others.
+    fn read_documents(&self, batch: &[SearchCandidate]) -> HashMap<i64, SearchDocument> {
+        let mut documents = HashMap::with_capacity(batch.len());
+        let mut by_session: HashMap<i64, Vec<&SearchCandidate>> = HashMap::new();
+        for candidate in batch {
+            by_session.entry(candidate.session).or_default().push(candidate);
+        }
+        let may_match = |line: &[u8]| self.parsed.may_match(line);
+        for (num, candidates) in by_session {
+            let Some(Some(session)) = self.titles.get(&num) else { continue };
+            let entries: Vec<_> =
+                candidates.iter().map(|candidate| (candidate.seq, candidate.entry)).collect();
+            let records = self.shared.source.records(session.session_id, &entries, &may_match);
+            for (candidate, record) in candidates.into_iter().zip(records.unwrap_or_default()) {
+                if let Some(document) = record.as_ref().and_then(SearchDocument::of) {
+                    documents.insert(candidate.docid, document);
+                }
+            }
+        }
+        documents
+    }
 }
 
-/// Splits candidates so that each batch fits into memory.
-fn by_bytes(candidates: &[Candidate]) -> impl Iterator<Item = &[Candidate]> {
-    let mut rest = candidates;
+impl VerifiedMatch<'_> {
+    fn to_hit(&self, terms: &[SearchTerm]) -> SearchHit {
+        let text = &self.document.text;
+        let focus = self.first.iter().min_by_key(|range| range.start).cloned().unwrap_or(0..0);
+        let snippet = snippet(text, &focus, terms);
+        SearchHit {
+            session_id: self.session.session_id,
+            title: self.session.title.clone(),
+            seq: self.document.seq,
+            role: self.document.role,
+            at: self.document.at,
+            snippet: snippet.line,
+            matches: snippet.matches,
+            score: 0.0,
+        }
+    }
+}
+
+/// Splits candidates into batches that fit into memory.
+fn split_by_bytes(candidates: &[SearchCandidate]) -> impl Iterator<Item = &[SearchCandidate]> {
+    let mut remaining = candidates;
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = rest.iter().take_while(|candidate| {
+        let fitting = remaining.iter().take_while(|candidate| {
             let before = bytes;
             bytes += read_bytes(&candidate.entry);
             before == 0 || bytes <= READ_BYTES
         });
-        let (batch, later) = rest.split_at(fits.count());
-        rest = later;
+        let (batch, later) = remaining.split_at(fitting.count());
+        remaining = later;
         (!batch.is_empty()).then_some(batch)
     })
-}
-
-fn hit(found: &Match<'_>, terms: &[Term]) -> SearchHit {
-    let text = &found.document.text;
-    let focus = found.first.iter().min_by_key(|range| range.start).cloned().unwrap_or(0..0);
-    let snippet = snippet(text, &focus, terms);
-    SearchHit {
-        session_id: found.session.session_id,
-        title: found.session.title.clone(),
-        seq: found.document.seq,
-        role: found.document.role,
-        at: found.document.at,
-        snippet: snippet.line,
-        matches: snippet.matches,
-        score: 0.0,
-    }
 }

@@ -1,16 +1,17 @@
-//! After a removal nothing of a session is in any file.
+//! Removal: no byte of a forgotten session stays in any file.
 
 use ollm_protocol::content::Role;
 
-use super::fake::{Bench, at, id};
-use crate::catalog::query::{self, shards};
+use super::{CatalogFixture, at, id, search};
+use crate::catalog::SearchQuery;
+use crate::catalog::query::{fulltext, sessions};
 use crate::fsutil;
 use crate::session::index::KeyEntry;
 
-/// Begins many words of one session, so that the prefixes by which FTS5 finds its pages are longer than it.
-const FAMILY: &str = "zyxwvuts";
+/// The beginning of many words of one session. It is shorter than the prefixes by which FTS5 finds its pages.
+const COMMON_PREFIX: &str = "zyxwvuts";
 
-/// Words that only one session has, different from their first letters on.
+/// Returns words that only one session contains, with different first letters.
 fn secrets(n: usize) -> Vec<String> {
     let letters = |seed: usize| {
         let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -25,176 +26,201 @@ fn secrets(n: usize) -> Vec<String> {
     (1..=n).map(letters).collect()
 }
 
-fn integrity(bench: &Bench) {
-    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
-    for shard in shards::newest_first(&conn).expect("reads") {
+/// Asserts that the database and all shards of the index are consistent.
+fn check_integrity(fixture: &CatalogFixture) {
+    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
+    for shard in fulltext::list_shards(&conn).expect("reads") {
         let table = format!("words_{}", shard.num);
         let sql = format!("INSERT INTO {table} ({table}) VALUES ('integrity-check')");
-        conn.execute(&sql, []).expect("the index is whole");
+        conn.execute(&sql, []).expect("the index is consistent");
     }
-    let answer: String =
+    let result: String =
         conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("checks");
-    assert_eq!(answer, "ok");
+    assert_eq!(result, "ok");
 }
 
 #[test]
-fn no_byte_of_a_forgotten_session_is_left() {
-    let bench = Bench::new();
+fn forgotten_session_leaves_no_byte_in_the_files() {
+    let fixture = CatalogFixture::new();
     // An id whose bytes occur nowhere by chance.
-    let gone = id(0x7c9e_6679_7425_40de_944b_e07f_c1f9_0ae7);
+    let forgotten = id(0x7c9e_6679_7425_40de_944b_e07f_c1f9_0ae7);
     let secrets = secrets(3_000);
     // Other sessions before, between and after, so that pages and segments are shared.
     for (number, chunk) in secrets.chunks(30).enumerate() {
         let other: Vec<String> = chunk.iter().map(|word| word.chars().rev().collect()).collect();
-        bench.say(id(1), Role::User, at(0), &other.join(" "));
-        let family =
-            chunk.iter().map(|word| format!("{FAMILY}{word}")).collect::<Vec<_>>().join(" ");
-        bench.say(gone, Role::Tool, at(0), &format!("common {} {family}", chunk.join(" ")));
+        fixture.record(id(1), Role::User, at(0), &other.join(" "));
+        let prefixed =
+            chunk.iter().map(|word| format!("{COMMON_PREFIX}{word}")).collect::<Vec<_>>().join(" ");
+        fixture.record(
+            forgotten,
+            Role::Tool,
+            at(0),
+            &format!("common {} {prefixed}", chunk.join(" ")),
+        );
         if number % 7 == 0 {
-            bench.settle();
+            fixture.catch_up();
         }
     }
-    let mark = *b"markedcreatekey!";
-    bench.logs.with(gone, |log| {
+    let create_key = *b"markedcreatekey!";
+    fixture.logs.change(forgotten, |log| {
         log.session.title = "Titleofsecrets".into();
         log.keys = vec![KeyEntry { key: *b"markedrecordkey!", payload: *b"payload!", seq: 1 }];
-        log.create_key = Some(KeyEntry { key: mark, payload: *b"payload!", seq: 0 });
+        log.create_key = Some(KeyEntry { key: create_key, payload: *b"payload!", seq: 0 });
     });
-    bench.catalog.mark_dirty(gone);
-    bench.settle();
-    assert!(
-        bench.holds(b"Titleofsecrets") && bench.holds(&mark) && bench.holds(b"markedrecordkey!")
-    );
-    let found = |word: &&String| bench.holds(word.as_bytes());
-    assert!(secrets.iter().filter(found).count() > 100, "words are in the file before");
-    bench.forget(gone);
-    assert!(
-        !bench.holds(b"Titleofsecrets") && !bench.holds(&mark) && !bench.holds(b"markedrecordkey!")
-    );
-    assert!(
-        !bench.holds(b"carry of 100"[..].get(..).expect("whole"))
-            || bench.catalog.hint(id(1)).is_some()
-    );
-    assert!(!bench.holds(&gone.as_uuid().into_bytes()));
-    assert!(!bench.holds(gone.to_string().as_bytes()));
-    let left: Vec<_> = secrets.iter().filter(found).collect();
+    fixture.catalog.mark_dirty(forgotten);
+    fixture.catch_up();
+    let files = fixture.files();
+    for bytes in [&b"Titleofsecrets"[..], &create_key, b"markedrecordkey!"] {
+        assert!(files.contain(bytes), "{} is missing", bytes.escape_ascii());
+    }
+    let found = secrets.iter().filter(|word| files.contain(word.as_bytes())).nth(100);
+    assert!(found.is_some(), "more than 100 words are in the files");
+    fixture.forget(forgotten);
+    let files = fixture.files();
+    for bytes in [&b"Titleofsecrets"[..], &create_key, b"markedrecordkey!"] {
+        assert!(!files.contain(bytes), "{} is left", bytes.escape_ascii());
+    }
+    assert!(!files.contain(b"carry of 100") || fixture.catalog.hint(id(1)).is_some());
+    assert!(!files.contain(&forgotten.as_uuid().into_bytes()));
+    assert!(!files.contain(forgotten.to_string().as_bytes()));
+    let left: Vec<_> = secrets.iter().filter(|word| files.contain(word.as_bytes())).collect();
     assert!(
         left.is_empty(),
         "{} words are left, among them {:?}",
         left.len(),
         &left[..left.len().min(5)]
     );
-    // A word can also begin in the index with what it has in common with the word before it.
-    let tails: Vec<_> = secrets.iter().filter(|word| bench.holds(&word.as_bytes()[2..])).collect();
+    // The index stores only the suffix in which a word differs from the word before it.
+    let tails: Vec<_> =
+        secrets.iter().filter(|word| files.contain(&word.as_bytes()[2..])).collect();
     assert!(tails.is_empty(), "{tails:?}");
-    assert!(!bench.holds(&FAMILY.as_bytes()[..4]));
-    assert_eq!(bench.find("common"), "");
-    for word in &secrets {
-        let other: String = word.chars().rev().collect();
-        assert!(bench.find(&other).starts_with("1:"), "{other} of another session is still found");
+    assert!(!files.contain(&COMMON_PREFIX.as_bytes()[..4]));
+    assert_eq!(fixture.find("common"), "");
+    for (seq, chunk) in secrets.chunks(30).enumerate() {
+        let others: Vec<String> = chunk.iter().map(|word| word.chars().rev().collect()).collect();
+        assert_eq!(
+            fixture.find(&others.join(" ")),
+            format!("1:{seq}"),
+            "the other session is still found"
+        );
     }
-    integrity(&bench);
+    check_integrity(&fixture);
 }
 
 #[test]
-fn a_session_whose_log_vanished_leaves_nothing_either() {
-    let bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "staying words");
-    bench.say(id(2), Role::User, at(0), "vanishedword");
-    bench.settle();
-    bench.logs.remove(id(2));
-    bench.catalog.mark_dirty(id(2));
-    bench.settle();
-    bench.clean();
-    assert!(!bench.holds(b"vanishedword"));
-    assert_eq!((bench.find("staying"), bench.find("vanishedword")), ("1:0".into(), String::new()));
-    assert!(bench.catalog.hint(id(2)).is_none());
-    integrity(&bench);
+fn session_with_vanished_log_leaves_nothing() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "staying words");
+    fixture.record(id(2), Role::User, at(0), "vanishedword");
+    fixture.catch_up();
+    fixture.logs.remove(id(2));
+    fixture.catalog.mark_dirty(id(2));
+    fixture.catch_up();
+    fixture.wait_clean();
+    assert!(!fixture.contains(b"vanishedword"));
+    assert_eq!(
+        (fixture.find("staying"), fixture.find("vanishedword")),
+        ("1:0".into(), String::new())
+    );
+    assert!(fixture.catalog.hint(id(2)).is_none());
+    check_integrity(&fixture);
 }
 
 #[test]
-fn a_replaced_log_leaves_nothing_either() {
-    let bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "lostfromthelog");
-    bench.settle();
-    bench.logs.with(id(1), |log| {
+fn replaced_log_leaves_nothing() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "lostfromthelog");
+    fixture.catch_up();
+    fixture.logs.change(id(1), |log| {
         log.records.clear();
         log.generation = 2;
     });
-    bench.say(id(1), Role::User, at(0), "presentinthelog");
-    bench.settle();
-    assert_eq!(bench.find("lostfromthelog"), "");
-    bench.forget(id(1));
-    assert!(!bench.holds(b"lostfromthelog") && !bench.holds(b"presentinthelog"));
+    fixture.record(id(1), Role::User, at(0), "presentinthelog");
+    fixture.catch_up();
+    assert_eq!(fixture.find("lostfromthelog"), "");
+    fixture.forget(id(1));
+    assert!(!fixture.contains(b"lostfromthelog") && !fixture.contains(b"presentinthelog"));
 }
 
 #[test]
-fn a_removal_that_a_crash_cut_short_is_finished_at_the_next_start() {
-    let mut bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "staying words");
-    bench.settle();
-    bench.say(id(2), Role::User, at(0), "halfremovedword");
-    bench.settle();
-    bench.catalog.shutdown();
-    // The transaction that removes is committed, and nothing after it happened.
-    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
-    let row = query::session(&conn, id(2)).expect("reads").expect("is there");
-    query::remove_session(&conn, row.num).expect("removes");
+fn removal_interrupted_by_a_crash_is_finished_at_the_next_start() {
+    let mut fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "staying words");
+    fixture.catch_up();
+    fixture.record(id(2), Role::User, at(0), "halfremovedword");
+    fixture.catch_up();
+    fixture.catalog.shutdown();
+    // As after a crash right behind the commit of the removal.
+    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
+    let row = sessions::read_row(&conn, id(2)).expect("reads").expect("exists");
+    sessions::remove(&conn, row.num).expect("removes");
     drop(conn);
-    bench.logs.remove(id(2));
-    assert!(bench.holds(b"halfremovedword"), "in the index");
-    bench.reopen();
-    assert_eq!(bench.find("halfremovedword"), "", "nothing leads to it");
-    bench.clean();
-    assert!(!bench.holds(b"halfremovedword"));
-    assert_eq!(bench.find("staying"), "1:0");
+    fixture.logs.remove(id(2));
+    assert!(fixture.contains(b"halfremovedword"), "in the index");
+    fixture.reopen();
+    assert_eq!(fixture.find("halfremovedword"), "", "no row leads to it");
+    fixture.wait_clean();
+    assert!(!fixture.contains(b"halfremovedword"));
+    assert_eq!(fixture.find("staying"), "1:0");
 }
 
 #[test]
-fn the_last_session_takes_the_whole_index_with_it() {
-    let bench = Bench::new();
+fn removal_of_the_last_session_drops_the_index() {
+    let fixture = CatalogFixture::new();
     for word in secrets(200) {
-        bench.say(id(1), Role::User, at(0), &word);
-        bench.say(id(2), Role::User, at(1), &word);
+        fixture.record(id(1), Role::User, at(0), &word);
+        fixture.record(id(2), Role::User, at(1), &word);
     }
-    bench.settle();
-    bench.catalog.forget(&[id(1), id(2)]).expect("forgets");
-    bench.clean();
+    fixture.catch_up();
+    fixture.catalog.forget(&[id(1), id(2)]).expect("forgets");
+    fixture.wait_clean();
     for word in secrets(200) {
-        assert!(!bench.holds(word.as_bytes()), "{word}");
+        assert!(!fixture.contains(word.as_bytes()), "{word}");
     }
-    bench.say(id(3), Role::User, at(0), "beginning again");
-    bench.settle();
-    assert_eq!(bench.find("beginning"), "3:0");
-    integrity(&bench);
+    fixture.record(id(3), Role::User, at(0), "beginning again");
+    fixture.catch_up();
+    assert_eq!(fixture.find("beginning"), "3:0");
+    check_integrity(&fixture);
 }
 
 #[test]
-fn sessions_whose_rows_cannot_be_removed_are_hidden_until_they_can() {
-    let bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "staying words");
-    bench.say(id(2), Role::User, at(0), "going words");
-    bench.settle();
-    // As when the transaction fails: the rows are there, and the removal will be tried again.
-    bench.catalog.shared.queue.forgotten(&[id(2)], false);
-    assert_eq!(bench.find("words"), "1:0");
-    let rows = bench.catalog.retention_rows().expect("reads");
+fn failed_removal_hides_the_session_and_is_retried() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "staying words");
+    fixture.record(id(2), Role::User, at(0), "going words");
+    fixture.catch_up();
+    // As after a failed transaction: the rows still exist.
+    fixture.catalog.shared.queue.forget_done(&[id(2)], false);
+    assert_eq!(fixture.find("words"), "1:0");
+    let rows = fixture.catalog.retention_rows().expect("reads");
     assert_eq!(rows.iter().map(|row| row.session_id).collect::<Vec<_>>(), [id(1)]);
-    assert!(bench.holds(b"going"));
-    bench.clean();
-    assert!(!bench.holds(b"going"));
-    assert_eq!(bench.find("words"), "1:0");
+    assert!(fixture.contains(b"going"));
+    fixture.wait_clean();
+    assert!(!fixture.contains(b"going"));
+    assert_eq!(fixture.find("words"), "1:0");
 }
 
 #[test]
-fn a_journal_that_a_crash_left_is_emptied() {
-    let mut bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "staying words");
-    bench.settle();
-    bench.catalog.shutdown();
-    let journal = bench.path().with_extension("sqlite3-wal");
-    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
-    // Without room for its pages the transaction writes them to the journal before its end.
+fn session_marked_after_a_failed_removal_is_kept() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "restored words");
+    fixture.catch_up();
+    fixture.catalog.shared.queue.forget_done(&[id(1)], false);
+    fixture.catalog.mark_dirty(id(1));
+    fixture.wait_clean();
+    fixture.catch_up();
+    assert_eq!(fixture.find("words"), "1:0");
+}
+
+#[test]
+fn journal_left_by_a_crash_is_truncated() {
+    let mut fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "staying words");
+    fixture.catch_up();
+    fixture.catalog.shutdown();
+    let journal = fixture.path().with_extension("sqlite3-wal");
+    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
+    // Without room in the cache, the pages are written to the journal before the commit.
     conn.pragma_update(None, "cache_size", 1).expect("sets");
     conn.execute_batch("BEGIN; CREATE TABLE cut_off (text)").expect("writes");
     for _ in 0..100 {
@@ -202,60 +228,59 @@ fn a_journal_that_a_crash_left_is_emptied() {
         conn.execute("INSERT INTO cut_off VALUES (?1)", [text]).expect("writes");
     }
     let crashed = std::fs::read(&journal).expect("reads");
-    conn.execute_batch("ROLLBACK").expect("gives up");
+    conn.execute_batch("ROLLBACK").expect("rolls back");
     drop(conn);
     fsutil::replace_unsynced(&journal, &crashed).expect("writes");
-    assert!(bench.holds(b"wordofacrash"));
-    bench.reopen();
-    bench.clean();
-    assert!(!bench.holds(b"wordofacrash"));
-    assert_eq!(bench.find("words"), "1:0");
+    assert!(fixture.contains(b"wordofacrash"));
+    fixture.reopen();
+    fixture.wait_clean();
+    assert!(!fixture.contains(b"wordofacrash"));
+    assert_eq!(fixture.find("words"), "1:0");
 }
 
 #[test]
-fn files_that_were_moved_aside_go_too() {
-    let mut bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "wordinolderfile");
-    bench.settle();
-    bench.catalog.shutdown();
-    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
+fn files_moved_aside_are_removed() {
+    let mut fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "wordinolderfile");
+    fixture.catch_up();
+    fixture.catalog.shutdown();
+    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
     conn.pragma_update(None, "user_version", 99).expect("writes");
     drop(conn);
-    bench.reopen();
-    bench.settle();
-    assert!(bench.home.path().join("catalog.sqlite3.corrupt-1").exists());
-    bench.forget(id(1));
-    assert!(!bench.holds(b"wordinolderfile"));
+    fixture.reopen();
+    fixture.catch_up();
+    assert!(fixture.home.path().join("catalog.sqlite3.corrupt-1").exists());
+    fixture.forget(id(1));
+    assert!(!fixture.contains(b"wordinolderfile"));
 }
 
 #[test]
-fn a_forgotten_session_comes_back_only_when_it_is_marked_again() {
-    let bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "hello");
-    bench.catalog.forget(&[id(1)]).expect("forgets");
-    bench.settle();
-    assert_eq!(bench.find("hello"), "", "its log is still there, and it is not indexed");
-    bench.catalog.mark_dirty(id(1));
-    bench.settle();
-    assert_eq!(bench.find("hello"), "1:0");
-    bench.catalog.forget(&[id(7)]).expect("one that is not known is no error");
+fn forgotten_session_returns_only_when_marked_again() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "hello");
+    fixture.catalog.forget(&[id(1)]).expect("forgets");
+    fixture.catch_up();
+    assert_eq!(fixture.find("hello"), "", "the log still exists and is not indexed");
+    fixture.catalog.mark_dirty(id(1));
+    fixture.catch_up();
+    assert_eq!(fixture.find("hello"), "1:0");
+    fixture.catalog.forget(&[id(7)]).expect("an unknown session is no error");
 }
 
 #[test]
-fn a_session_in_another_project_is_found_there() {
-    let bench = Bench::new();
+fn session_that_changes_its_project_is_found_in_the_new_one() {
+    let fixture = CatalogFixture::new();
     let move_to = |project: &str| {
-        bench.logs.with(id(1), |log| log.session.project_hash = Some(project.into()));
-        bench.say(id(1), Role::User, at(0), "hello");
-        bench.settle();
+        fixture.logs.change(id(1), |log| log.session.project_hash = Some(project.into()));
+        fixture.record(id(1), Role::User, at(0), "hello");
+        fixture.catch_up();
     };
     let find = |project: &str| {
-        let query = super::fake::search("hello");
-        bench.find_with(&crate::catalog::SearchQuery { project_hash: Some(project), ..query })
+        fixture.find_with(&SearchQuery { project_hash: Some(project), ..search("hello") })
     };
     move_to("aaaa");
     assert_eq!((find("aaaa"), find("bbbb")), ("1:0".into(), String::new()));
     move_to("bbbb");
     assert_eq!((find("aaaa"), find("bbbb")), (String::new(), "1:1 1:0".into()));
-    integrity(&bench);
+    check_integrity(&fixture);
 }

@@ -1,4 +1,4 @@
-//! Search: what is found, in which order, with which snippet.
+//! Search: hits, their order, pages and snippets.
 
 use std::collections::HashSet;
 
@@ -6,13 +6,13 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Role, SearchSort};
 use proptest::prelude::*;
 
-use super::fake::{Bench, HOUR_MS, START_MS, at, id, places, search};
-use crate::catalog::query::shards;
+use super::{CatalogFixture, HOUR_MS, START_MS, at, id, locations, search};
+use crate::catalog::query::fulltext;
 use crate::catalog::{CatalogError, SearchQuery};
 
 #[test]
-fn a_query_finds_what_its_language_says() {
-    let bench = Bench::new();
+fn queries_of_all_forms_find_their_texts() {
+    let fixture = CatalogFixture::new();
     let texts = [
         "the parse_config_file function reads settings",
         "class HttpServerFactory extends Base",
@@ -26,12 +26,12 @@ fn a_query_finds_what_its_language_says() {
         "데이터베이스 검색",
     ];
     for text in texts {
-        bench.say(id(1), Role::User, at(0), text);
+        fixture.record(id(1), Role::User, at(0), text);
     }
-    bench.settle();
+    fixture.catch_up();
     let check = |query: &str, expect: &[usize]| {
         let expect: Vec<String> = expect.iter().map(|seq| format!("1:{seq}")).collect();
-        assert_eq!(bench.find(query), expect.join(" "), "{query}");
+        assert_eq!(fixture.find(query), expect.join(" "), "{query}");
     };
     check("parse_config_file", &[0]);
     check("config", &[0]);
@@ -66,54 +66,54 @@ fn a_query_finds_what_its_language_says() {
 }
 
 #[test]
-fn hits_come_newest_first_out_of_many_shards() {
-    let bench = Bench::new();
-    // Sessions beside each other in time, so that their documents lie in the same shards.
+fn hits_from_many_shards_are_ordered_by_time() {
+    let fixture = CatalogFixture::new();
+    // Two concurrent sessions, whose documents share the shards.
     for hour in 0..120 {
-        bench.say(id(1), Role::User, at(hour), "needle in hay");
-        bench.say(id(2), Role::User, at(hour), "needle in straw");
+        fixture.record(id(1), Role::User, at(hour), "needle in hay");
+        fixture.record(id(2), Role::User, at(hour), "needle in straw");
         if hour % 9 == 0 {
-            bench.settle();
+            fixture.catch_up();
         }
     }
-    // Said long before all others, and recorded last.
-    bench.say(id(3), Role::User, at(-500), "needle in rust");
-    bench.settle();
-    let conn = rusqlite::Connection::open(bench.path()).expect("opens");
-    assert!(shards::newest_first(&conn).expect("reads").len() > 3, "the test has many shards");
+    // Long before all others in time, and recorded last.
+    fixture.record(id(3), Role::User, at(-500), "needle in rust");
+    fixture.catch_up();
+    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
+    assert!(fulltext::list_shards(&conn).expect("reads").len() > 3, "the test has many shards");
     let mut expect: Vec<String> =
         (0..120).rev().flat_map(|seq| [format!("2:{seq}"), format!("1:{seq}")]).collect();
     expect.push("3:0".to_owned());
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
         let query = SearchQuery { cursor: cursor.as_deref(), limit: 7, ..search("needl*") };
-        let page = bench.catalog.search(&query).expect("searches");
-        found.extend(places(&page).split_whitespace().map(str::to_owned));
+        let page = fixture.catalog.search(&query).expect("searches");
+        found.extend(locations(&page).split_whitespace().map(str::to_owned));
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
     assert_eq!(found, expect);
-    assert_eq!(bench.find("rust"), "3:0");
+    assert_eq!(fixture.find("rust"), "3:0");
     let since = SearchQuery { since: Some(at(118)), ..search("\"in hay\"") };
-    assert_eq!(bench.find_with(&since), "1:119 1:118");
+    assert_eq!(fixture.find_with(&since), "1:119 1:118");
     let until = SearchQuery { until: Some(at(1)), ..search("needle") };
-    assert_eq!(bench.find_with(&until), "2:0 1:0 3:0");
+    assert_eq!(fixture.find_with(&until), "2:0 1:0 3:0");
 }
 
 #[test]
-fn filters_hold_singly_and_together() {
-    let bench = Bench::new();
-    bench.logs.with(id(2), |log| log.session.project_hash = Some("beef".into()));
+fn filters_work_alone_and_combined() {
+    let fixture = CatalogFixture::new();
+    fixture.logs.change(id(2), |log| log.session.project_hash = Some("beef".into()));
     for hour in 0..6 {
         let role = if hour % 2 == 0 { Role::User } else { Role::Assistant };
-        bench.say(id(1), role, at(hour), "needle");
-        bench.say(id(2), role, at(hour), "needle");
+        fixture.record(id(1), role, at(hour), "needle");
+        fixture.record(id(2), role, at(hour), "needle");
     }
-    bench.settle();
+    fixture.catch_up();
     let check = |query: SearchQuery<'_>, expect: &str| {
-        assert_eq!(bench.find_with(&query), expect, "{query:?}");
+        assert_eq!(fixture.find_with(&query), expect, "{query:?}");
     };
     let needle = search("needle");
     check(SearchQuery { session_id: Some(id(1)), ..needle.clone() }, "1:5 1:4 1:3 1:2 1:1 1:0");
@@ -134,43 +134,43 @@ fn filters_hold_singly_and_together() {
 }
 
 #[test]
-fn an_old_import_comes_after_what_is_newer() {
-    let bench = Bench::new();
-    bench.say(id(1), Role::User, at(100), "needle now");
-    bench.settle();
-    bench.say(id(2), Role::User, at(-5_000), "needle imported");
-    bench.say(id(2), Role::User, Timestamp::from_unix_ms(0), "needle before all hours");
-    bench.settle();
-    bench.say(id(3), Role::User, at(50), "needle between");
-    bench.say(
+fn imported_old_records_come_after_newer_ones() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(100), "needle now");
+    fixture.catch_up();
+    fixture.record(id(2), Role::User, at(-5_000), "needle imported");
+    fixture.record(id(2), Role::User, Timestamp::from_unix_ms(0), "needle before all hours");
+    fixture.catch_up();
+    fixture.record(id(3), Role::User, at(50), "needle between");
+    fixture.record(
         id(3),
         Role::User,
         Timestamp::from_unix_ms(253_402_300_799_000),
         "needle of the far future",
     );
-    bench.settle();
-    assert_eq!(bench.find("needle"), "3:1 1:0 3:0 2:0 2:1");
+    fixture.catch_up();
+    assert_eq!(fixture.find("needle"), "3:1 1:0 3:0 2:0 2:1");
 }
 
 #[test]
-fn an_hour_holds_more_records_than_it_has_ids() {
-    let bench = Bench::new();
+fn hour_with_more_records_than_ids_spills_into_later_hours() {
+    let fixture = CatalogFixture::new();
     let n_records = 9_000;
     for number in 0..n_records {
         let minute = Timestamp::from_unix_ms(START_MS + number % 60 * 60_000);
-        bench.logs.say(
+        fixture.logs.record(
             id(1),
             Role::User,
             minute,
             if number % 3000 == 0 { "rare" } else { "plain" },
         );
     }
-    bench.catalog.mark_dirty(id(1));
-    bench.say(id(2), Role::User, at(1), "rare");
-    bench.settle();
-    assert_eq!(bench.find("rare").split(' ').count(), 4);
+    fixture.catalog.mark_dirty(id(1));
+    fixture.record(id(2), Role::User, at(1), "rare");
+    fixture.catch_up();
+    assert_eq!(fixture.find("rare").split(' ').count(), 4);
     let until = Some(Timestamp::from_unix_ms(START_MS + HOUR_MS));
-    let within = bench.find_with(&SearchQuery { until, ..search("rare") });
+    let within = fixture.find_with(&SearchQuery { until, ..search("rare") });
     assert_eq!(
         within.split(' ').collect::<HashSet<_>>(),
         HashSet::from(["1:0", "1:3000", "1:6000"])
@@ -178,14 +178,19 @@ fn an_hour_holds_more_records_than_it_has_ids() {
 }
 
 #[test]
-fn pages_go_on_until_all_is_found_once() {
-    let bench = Bench::new();
+fn pages_return_every_hit_once() {
+    let fixture = CatalogFixture::new();
     for seq in 0..300 {
         let text = if seq % 7 == 0 { "needle in hay" } else { "in the hay, a needle" };
-        bench.logs.say(id(seq % 3), Role::User, at(i64::try_from(seq / 5).expect("small")), text);
+        fixture.logs.record(
+            id(seq % 3),
+            Role::User,
+            at(i64::try_from(seq / 5).expect("small")),
+            text,
+        );
     }
-    (0..3).for_each(|number| bench.catalog.mark_dirty(id(number)));
-    bench.settle();
+    (0..3).for_each(|number| fixture.catalog.mark_dirty(id(number)));
+    fixture.catch_up();
     for (query, sort, expect) in [
         ("needle", SearchSort::Newest, 300),
         ("\"needle in\"", SearchSort::Newest, 43),
@@ -194,16 +199,16 @@ fn pages_go_on_until_all_is_found_once() {
         let (mut found, mut cursor, mut times) = (Vec::new(), None, Vec::new());
         loop {
             let query = SearchQuery { sort, limit: 11, cursor: cursor.as_deref(), ..search(query) };
-            let page = bench.catalog.search(&query).expect("searches");
+            let page = fixture.catalog.search(&query).expect("searches");
             assert!(page.hits.windows(2).all(|pair| pair[0].score >= pair[1].score));
             times.extend(page.hits.iter().map(|hit| hit.at));
-            found.extend(places(&page).split(' ').map(str::to_owned).collect::<Vec<_>>());
+            found.extend(locations(&page).split(' ').map(str::to_owned).collect::<Vec<_>>());
             cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
             }
         }
-        found.retain(|place| !place.is_empty());
+        found.retain(|location| !location.is_empty());
         assert_eq!(found.iter().collect::<HashSet<_>>().len(), expect, "{query}");
         assert_eq!(found.len(), expect, "{query}");
         if sort == SearchSort::Newest {
@@ -213,19 +218,19 @@ fn pages_go_on_until_all_is_found_once() {
 }
 
 #[test]
-fn a_page_ends_after_many_candidates_and_goes_on() {
-    let bench = Bench::new();
+fn page_ends_after_many_candidates_and_continues() {
+    let fixture = CatalogFixture::new();
     for seq in 0..2_500 {
         let text = if seq == 3 { "alpha beta" } else { "beta alpha" };
-        bench.logs.say(id(1), Role::User, at(seq / 100), text);
+        fixture.logs.record(id(1), Role::User, at(seq / 100), text);
     }
-    bench.catalog.mark_dirty(id(1));
-    bench.settle();
+    fixture.catalog.mark_dirty(id(1));
+    fixture.catch_up();
     let (mut pages, mut cursor) = (Vec::new(), None);
     loop {
         let query = SearchQuery { cursor: cursor.as_deref(), ..search("\"alpha beta\"") };
-        let page = bench.catalog.search(&query).expect("searches");
-        pages.push(places(&page));
+        let page = fixture.catalog.search(&query).expect("searches");
+        pages.push(locations(&page));
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
@@ -235,25 +240,30 @@ fn a_page_ends_after_many_candidates_and_goes_on() {
 }
 
 #[test]
-fn relevance_puts_the_best_first() {
-    let bench = Bench::new();
+fn relevance_orders_the_best_hit_first() {
+    let fixture = CatalogFixture::new();
     let filler = "something else entirely ".repeat(20);
-    bench.say(id(1), Role::User, at(0), "borrow checker");
-    bench.say(id(1), Role::User, at(1), &format!("borrow {filler} checker"));
-    bench.say(id(1), Role::User, at(2), &format!("checker {filler} {filler} borrow"));
-    bench.settle();
+    fixture.record(id(1), Role::User, at(0), "borrow checker");
+    fixture.record(id(1), Role::User, at(1), &format!("borrow {filler} checker"));
+    fixture.record(id(1), Role::User, at(2), &format!("checker {filler} {filler} borrow"));
+    fixture.catch_up();
     let query = SearchQuery { sort: SearchSort::Relevance, ..search("borrow checker") };
-    assert_eq!(bench.find_with(&query), "1:0 1:1 1:2");
-    assert_eq!(bench.find("borrow checker"), "1:2 1:1 1:0");
+    assert_eq!(fixture.find_with(&query), "1:0 1:1 1:2");
+    assert_eq!(fixture.find("borrow checker"), "1:2 1:1 1:0");
 }
 
 #[test]
-fn a_hit_says_where_and_what() {
-    let bench = Bench::new();
-    bench.logs.with(id(1), |log| log.session.title = "A title".into());
-    bench.say(id(1), Role::Assistant, at(3), "first line\n\u{1b}[1mthe Needle\u{1b}[0m is here");
-    bench.settle();
-    let page = bench.catalog.search(&search("needle")).expect("searches");
+fn hit_has_session_title_and_snippet() {
+    let fixture = CatalogFixture::new();
+    fixture.logs.change(id(1), |log| log.session.title = "A title".into());
+    fixture.record(
+        id(1),
+        Role::Assistant,
+        at(3),
+        "first line\n\u{1b}[1mthe Needle\u{1b}[0m is here",
+    );
+    fixture.catch_up();
+    let page = fixture.catalog.search(&search("needle")).expect("searches");
     let hit = &page.hits[0];
     assert_eq!((hit.title.as_str(), hit.role, hit.at), ("A title", Role::Assistant, at(3)));
     assert_eq!(
@@ -264,43 +274,42 @@ fn a_hit_says_where_and_what() {
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_passed_over() {
-    let bench = Bench::new();
-    bench.say(id(1), Role::User, at(0), "needle");
-    bench.say(id(2), Role::User, at(1), "needle");
-    bench.settle();
-    bench.logs.with(id(2), |log| log.unreadable = true);
-    assert_eq!(bench.find("needle"), "1:0");
-    bench.logs.with(id(1), |log| log.records.clear());
-    assert_eq!(bench.find("needle"), "");
+fn unreadable_record_is_skipped() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "needle");
+    fixture.record(id(2), Role::User, at(1), "needle");
+    fixture.catch_up();
+    fixture.logs.change(id(2), |log| log.is_unreadable = true);
+    assert_eq!(fixture.find("needle"), "1:0");
+    fixture.logs.change(id(1), |log| log.records.clear());
+    assert_eq!(fixture.find("needle"), "");
 }
 
 #[test]
-fn wrong_queries_are_refused() {
-    let bench = Bench::new();
-    let refusal = |query: &SearchQuery<'_>| bench.catalog.search(query).expect_err("is refused");
-    assert!(matches!(refusal(&search(" ?! ")), CatalogError::EmptyQuery));
+fn invalid_queries_and_cursors_are_errors() {
+    let fixture = CatalogFixture::new();
+    let error_of = |query: &SearchQuery<'_>| fixture.catalog.search(query).expect_err("fails");
+    assert!(matches!(error_of(&search(" ?! ")), CatalogError::EmptyQuery));
     for cursor in ["", "n", "nx", "r5", "n-4", "r1-", "n99999999999999999999"] {
         let query = SearchQuery { cursor: Some(cursor), ..search("x") };
-        assert!(matches!(refusal(&query), CatalogError::InvalidCursor), "{cursor}");
+        assert!(matches!(error_of(&query), CatalogError::InvalidCursor), "{cursor}");
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// No query breaks the search, and a word of a text always finds it.
     #[test]
-    fn every_word_of_a_text_finds_it(text in "[a-zA-Z0-9_.日本語é\" *()-]{1,60}", query in any::<String>()) {
-        let bench = Bench::new();
-        bench.say(id(1), Role::User, at(0), &text);
-        bench.settle();
-        match bench.catalog.search(&search(&query)) {
+    fn any_query_succeeds_and_every_word_finds_its_text(text in "[a-zA-Z0-9_.日本語é\" *()-]{1,60}", query in any::<String>()) {
+        let fixture = CatalogFixture::new();
+        fixture.record(id(1), Role::User, at(0), &text);
+        fixture.catch_up();
+        match fixture.catalog.search(&search(&query)) {
             Ok(_) | Err(CatalogError::EmptyQuery) => {}
             Err(error) => prop_assert!(false, "{query:?}: {error:?}"),
         }
         for word in text.split_whitespace().map(|word| word.replace(['"', '*'], " ")) {
-            match bench.catalog.search(&search(&word)) {
+            match fixture.catalog.search(&search(&word)) {
                 Ok(page) => prop_assert_eq!(page.hits.len(), 1, "{:?} in {:?}", word, text),
                 Err(CatalogError::EmptyQuery) => {}
                 Err(error) => prop_assert!(false, "{word:?}: {error:?}"),

@@ -1,4 +1,4 @@
-//! A whole server in the process, with toy methods beside the real ones, and clients that speak bytes.
+//! A whole server in this process, with test methods beside the real ones, and clients that send raw bytes.
 
 mod envelope;
 mod flow;
@@ -6,10 +6,10 @@ mod stop;
 
 use std::future::Future;
 use std::path::PathBuf;
-use std::sync::Mutex;
 
 use jsonrpsee::RpcModule;
 use jsonrpsee::types::ErrorObjectOwned;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -21,74 +21,74 @@ use super::*;
 use crate::events::{EventDraft, EventRing};
 use crate::rpc::tests::idle_handles;
 
-/// Far beyond what anything here takes: a test that waits so long has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Far longer than any step takes: a test that waits this long has failed.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the toy methods work with.
-pub(super) struct Toys {
-    /// Calls of `toy.gate` wait for a permit of it.
+/// The state of the test methods.
+struct TestMethods {
+    /// Every call of `test.gate` waits for a permit.
     gate: Semaphore,
-    /// The `n` of every call of `toy.gate`, in the order in which they began.
-    began: Mutex<Vec<u64>>,
-    /// Calls of `toy.gate` that run, and the most that ever did.
+    /// The `n` of every call of `test.gate`, in the order in which they started.
+    started: Mutex<Vec<u64>>,
+    /// The running calls of `test.gate`, and the most that ran at once.
     running: Mutex<(usize, usize)>,
-    /// Calls of `toy.big` so far.
+    /// Number of calls of `test.big`.
     big_calls: AtomicUsize,
     events: EventRing,
 }
 
-impl Toys {
-    fn began(&self) -> Vec<u64> {
-        self.began.lock().expect("not poisoned").clone()
+impl TestMethods {
+    fn started(&self) -> Vec<u64> {
+        self.started.lock().clone()
     }
 
     fn running(&self) -> (usize, usize) {
-        *self.running.lock().expect("not poisoned")
+        *self.running.lock()
     }
 }
 
-/// Counts a running call for as long as it lives.
-struct Running(Arc<Toys>);
+/// Counts a call as running until it is dropped.
+struct RunningCall(Arc<TestMethods>);
 
-impl Running {
-    fn new(toys: &Arc<Toys>) -> Self {
-        let mut running = toys.running.lock().expect("not poisoned");
+impl RunningCall {
+    fn new(methods: &Arc<TestMethods>) -> Self {
+        let mut running = methods.running.lock();
         running.0 += 1;
         running.1 = running.1.max(running.0);
-        Self(Arc::clone(toys))
+        Self(Arc::clone(methods))
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCall {
     fn drop(&mut self) {
-        self.0.running.lock().expect("not poisoned").0 -= 1;
+        self.0.running.lock().0 -= 1;
     }
 }
 
-fn toy_methods(toys: &Arc<Toys>) -> RpcModule<Arc<Toys>> {
-    let mut module = RpcModule::new(Arc::clone(toys));
+fn test_module(methods: &Arc<TestMethods>) -> RpcModule<Arc<TestMethods>> {
+    let mut module = RpcModule::new(Arc::clone(methods));
     module
-        .register_async_method("toy.echo", |params, _, _| async move { params.parse::<Value>() })
-        .expect("a free name");
+        .register_async_method("test.echo", |params, _, _| async move { params.parse::<Value>() })
+        .expect("an unused name");
     module
-        .register_async_method("toy.gate", |params, toys, _| async move {
+        .register_async_method("test.gate", |params, methods, _| async move {
             let n = params.parse::<Value>()?["n"].as_u64().unwrap_or_default();
-            toys.began.lock().expect("not poisoned").push(n);
-            let _running = Running::new(&toys);
-            toys.gate.acquire().await.expect("never closed").forget();
+            methods.started.lock().push(n);
+            let _running = RunningCall::new(&methods);
+            methods.gate.acquire().await.expect("never closed").forget();
             Ok::<_, ErrorObjectOwned>(json!(n))
         })
-        .expect("a free name");
+        .expect("an unused name");
     module
-        .register_async_method("toy.big", |params, toys, _| async move {
+        .register_async_method("test.big", |params, methods, _| async move {
             let bytes = params.parse::<Value>()?["bytes"].as_u64().unwrap_or_default();
-            toys.big_calls.fetch_add(1, Ordering::SeqCst);
+            methods.big_calls.fetch_add(1, Ordering::SeqCst);
             Ok::<_, ErrorObjectOwned>("x".repeat(usize::try_from(bytes).expect("small")))
         })
-        .expect("a free name");
+        .expect("an unused name");
     module
-        .register_async_method("toy.publish", |_, toys, _| async move {
-            toys.events.publish(EventDraft {
+        .register_async_method("test.publish", |_, methods, _| async move {
+            methods.events.publish(EventDraft {
                 session_id: None,
                 seq: None,
                 kind: ollm_protocol::EventKind::SessionSaved,
@@ -96,72 +96,73 @@ fn toy_methods(toys: &Arc<Toys>) -> RpcModule<Arc<Toys>> {
                 data: Value::Null,
             })
         })
-        .expect("a free name");
+        .expect("an unused name");
     module
 }
 
-/// A server on a socket of its own.
-pub(super) struct Server {
+/// A server with a socket of its own.
+struct TestServer {
     home: tempfile::TempDir,
-    toys: Arc<Toys>,
+    methods: Arc<TestMethods>,
     tasks: Tasks,
     open: OpenConnections,
     running: JoinHandle<()>,
     _lock: InstanceLock,
 }
 
-impl Server {
+impl TestServer {
     fn start() -> Self {
-        Self::with(|_| {})
+        Self::with_limits(|_| {})
     }
 
-    fn with(change: impl FnOnce(&mut Limits)) -> Self {
-        Self::prepared(change, |_| {})
+    fn with_limits(change: impl FnOnce(&mut ServerLimits)) -> Self {
+        Self::start_after(change, |_| {})
     }
 
-    /// Starts a server; `disturb` gets the socket before it serves.
-    fn prepared(change: impl FnOnce(&mut Limits), disturb: impl FnOnce(&PathBuf)) -> Self {
-        let home = tempfile::tempdir().expect("a scratch directory");
-        let mut limits = Limits::default();
+    /// Starts a server; `prepare` is called with the socket before it serves.
+    fn start_after(change: impl FnOnce(&mut ServerLimits), prepare: impl FnOnce(&PathBuf)) -> Self {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let mut limits = ServerLimits::default();
         change(&mut limits);
         let handles = idle_handles();
         let tasks = handles.shutdown.clone();
-        let toys = Arc::new(Toys {
+        let test_methods = Arc::new(TestMethods {
             gate: Semaphore::new(0),
-            began: Mutex::default(),
+            started: Mutex::default(),
             running: Mutex::default(),
             big_calls: AtomicUsize::new(0),
             events: handles.core.events.clone(),
         });
         let mut methods = crate::rpc::methods(handles);
-        methods.merge(toy_methods(&toys)).expect("free names");
-        let lock = InstanceLock::acquire(home.path()).expect("nobody has it");
+        methods.merge(test_module(&test_methods)).expect("unused names");
+        let lock = InstanceLock::acquire(home.path()).expect("is free");
         let path = home.path().join("s");
         let listener = Listener::open(&lock, home.path(), Some(&path)).expect("listens");
-        disturb(&path);
+        prepare(&path);
         let open = OpenConnections::default();
         let serving = run(listener, methods, tasks.clone(), limits, open.clone());
         let running = Tasks::new().spawn(serving);
-        Self { home, toys, tasks, open, running, _lock: lock }
+        Self { home, methods: test_methods, tasks, open, running, _lock: lock }
     }
 
     fn socket(&self) -> PathBuf {
         self.home.path().join("s")
     }
 
-    async fn connect(&self) -> Client {
+    async fn connect(&self) -> TestClient {
         let stream = UnixStream::connect(self.socket()).await.expect("connects");
-        Client { stream, pending: Vec::new() }
+        TestClient { stream, received: Vec::new() }
     }
 }
 
-/// A client that speaks bytes.
-pub(super) struct Client {
+/// A client that sends raw bytes.
+struct TestClient {
     stream: UnixStream,
-    pending: Vec<u8>,
+    /// Bytes that were received and not returned yet.
+    received: Vec<u8>,
 }
 
-impl Client {
+impl TestClient {
     async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         within(self.stream.write_all(bytes.as_ref())).await.expect("sends");
     }
@@ -171,35 +172,35 @@ impl Client {
         self.send(line(&request(id, method, params))).await;
     }
 
-    /// The next line as JSON.
+    /// Returns the next line as JSON.
     async fn next(&mut self) -> Value {
         let mut searched = 0;
         loop {
-            if let Some(end) = memchr::memchr(b'\n', &self.pending[searched..]) {
-                let rest = self.pending.split_off(searched + end + 1);
-                let line = std::mem::replace(&mut self.pending, rest);
+            if let Some(end) = memchr::memchr(b'\n', &self.received[searched..]) {
+                let later = self.received.split_off(searched + end + 1);
+                let line = std::mem::replace(&mut self.received, later);
                 return serde_json::from_slice(&line).expect("a line of JSON");
             }
-            searched = self.pending.len();
-            let read = within(self.stream.read_buf(&mut self.pending)).await.expect("reads");
-            assert_ne!(read, 0, "the server closed; left: {:?}", self.pending);
+            searched = self.received.len();
+            let read = within(self.stream.read_buf(&mut self.received)).await.expect("reads");
+            assert_ne!(read, 0, "the server closed the connection; left: {:?}", self.received);
         }
     }
 
-    /// Everything up to the end of the stream.
-    async fn rest(mut self) -> String {
-        within(self.stream.read_to_end(&mut self.pending)).await.expect("reads");
-        String::from_utf8(self.pending).expect("UTF-8")
+    /// Returns everything up to the end of the stream.
+    async fn read_to_end(mut self) -> String {
+        within(self.stream.read_to_end(&mut self.received)).await.expect("reads");
+        String::from_utf8(self.received).expect("UTF-8")
     }
 
-    /// Ends the sending half.
+    /// Closes the sending half.
     async fn finish(&mut self) {
         self.stream.shutdown().await.expect("shuts down");
     }
 
-    /// Asserts that the connection answers, and answers nothing else first.
-    async fn is_alive(&mut self) {
-        self.call(777, "toy.echo", json!({ "alive": true })).await;
+    /// Asserts that the next message on the connection is the response to a new call.
+    async fn check_alive(&mut self) {
+        self.call(777, "test.echo", json!({ "alive": true })).await;
         assert_eq!(
             self.next().await,
             json!({ "jsonrpc": "2.0", "id": 777, "result": { "alive": true } })
@@ -207,18 +208,19 @@ impl Client {
     }
 }
 
+/// Asserts that work is done in time.
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("in time")
+    tokio::time::timeout(TIMEOUT, work).await.expect("in time")
 }
 
-/// Waits until something is so.
-async fn until(what: &str, so: impl Fn() -> bool) {
+/// Waits until a condition holds; `what` describes it.
+async fn until(what: &str, holds: impl Fn() -> bool) {
     let waiting = async {
-        while !so() {
+        while !holds() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
+    tokio::time::timeout(TIMEOUT, waiting).await.unwrap_or_else(|_| panic!("never: {what}"));
 }
 
 fn request(id: u64, method: &str, params: Value) -> Value {

@@ -1,0 +1,398 @@
+//! The tables with one or more rows for each session: `sessions`, `details`, `entries`, `keys` and `forgotten`.
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::SessionStatus;
+use rusqlite::types::Type;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::{signed, unsigned};
+use crate::session::index::{IndexProgress, IndexUpdate, ScanPoint};
+
+/// The small columns of a session.
+#[derive(Clone, Debug)]
+pub(in crate::catalog) struct SessionRow {
+    /// The session's number in the catalog, never reused for another session.
+    pub num: i64,
+    /// The part of the log that the catalog describes.
+    pub known: IndexProgress,
+    /// Number of records whose text is in the index.
+    pub text_records: u64,
+    /// The project that the session's documents carry.
+    pub project: Option<String>,
+}
+
+/// The columns of a session that retention uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RetentionRow {
+    pub session_id: SessionId,
+    /// The time of the last record, in milliseconds since 1970.
+    pub last_activity_ms: i64,
+    pub status: SessionStatus,
+    pub pinned: bool,
+    pub imported: bool,
+    pub project_hash: Option<String>,
+}
+
+/// The sessions that a page of the list may show.
+#[derive(Clone, Debug)]
+pub(in crate::catalog) struct ListFilter<'a> {
+    /// Only sessions of one project.
+    pub project: Option<&'a str>,
+    /// One bit for each status, numbered by [`status_code`].
+    pub statuses: u8,
+    /// The smallest and the largest id.
+    pub ids: ([u8; 16], [u8; 16]),
+    /// Only sessions behind this last activity and id.
+    pub after: Option<(i64, SessionId)>,
+}
+
+/// The part of a stored session that search hits show; the other fields of the JSON are skipped.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::catalog) struct SessionTitle {
+    pub session_id: SessionId,
+    pub title: String,
+}
+
+/// The part of one log that the catalog has read.
+pub(in crate::catalog) struct IndexedExtent {
+    pub id: SessionId,
+    /// Size of the log up to which it is described.
+    pub bytes: u64,
+    /// Whether the text of every record is in the index.
+    pub has_all_text: bool,
+}
+
+pub(in crate::catalog) fn read_row(
+    conn: &Connection,
+    id: SessionId,
+) -> rusqlite::Result<Option<SessionRow>> {
+    conn.prepare_cached(
+        "SELECT num, bytes, records, last_crc, n_keys, text_records, project
+         FROM sessions WHERE id = ?1",
+    )?
+    .query_row([id_bytes(id)], |row| {
+        let point = ScanPoint {
+            bytes: unsigned(row, 1)?,
+            records: unsigned(row, 2)?,
+            last_crc: row.get(3)?,
+        };
+        Ok(SessionRow {
+            num: row.get(0)?,
+            known: IndexProgress { point, keys: unsigned(row, 4)? },
+            text_records: unsigned(row, 5)?,
+            project: row.get(6)?,
+        })
+    })
+    .optional()
+}
+
+/// Writes the summary of a session, as a new row where `old` is `None`, and returns its number.
+pub(in crate::catalog) fn write_summary(
+    conn: &Connection,
+    old: Option<&SessionRow>,
+    update: &IndexUpdate,
+    text_records: u64,
+) -> rusqlite::Result<i64> {
+    let session = &update.session;
+    let key = update.create_key.as_ref();
+    conn.prepare_cached(
+        "INSERT INTO sessions (num, id, last_ms, status, project, pinned, imported, forked_from, bytes, records,
+             last_crc, n_keys, text_records, create_key, create_payload)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+         ON CONFLICT (num) DO UPDATE SET last_ms = ?3, status = ?4, project = ?5, pinned = ?6, imported = ?7,
+             forked_from = ?8, bytes = ?9, records = ?10, last_crc = ?11, n_keys = ?12, text_records = ?13,
+             create_key = ?14, create_payload = ?15",
+    )?
+    .execute(params![
+        old.map(|row| row.num),
+        id_bytes(session.session_id),
+        session.last_activity.unix_ms(),
+        status_code(session.status),
+        session.project_hash,
+        session.pinned,
+        session.imported_from.is_some(),
+        session.forked_from.map(id_bytes),
+        signed(update.point.bytes),
+        signed(update.point.records),
+        update.point.last_crc,
+        signed(update.first_key + update.keys.len() as u64),
+        signed(text_records),
+        key.map(|entry| entry.key),
+        key.map(|entry| entry.payload),
+    ])?;
+    let num = old.map_or_else(|| conn.last_insert_rowid(), |row| row.num);
+    let json = serde_json::to_string(session)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    conn.prepare_cached(
+        "INSERT OR REPLACE INTO details (num, session, carry) VALUES (?1, ?2, ?3)",
+    )?
+    .execute(params![num, json, update.carry])?;
+    Ok(num)
+}
+
+/// Stores the number of records whose text is in the index.
+pub(in crate::catalog) fn set_text_records(
+    conn: &Connection,
+    num: i64,
+    text_records: u64,
+) -> rusqlite::Result<()> {
+    conn.prepare_cached("UPDATE sessions SET text_records = ?2 WHERE num = ?1")?
+        .execute(params![num, signed(text_records)])
+        .map(drop)
+}
+
+/// Removes all rows of a session except its documents, which then lead nowhere, and lists it as forgotten.
+pub(in crate::catalog) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+    remove_packed(conn, PackedTable::Entries, num)?;
+    remove_packed(conn, PackedTable::Keys, num)?;
+    conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
+    conn.prepare_cached("DELETE FROM sessions WHERE num = ?1")?.execute([num])?;
+    conn.prepare_cached("INSERT INTO forgotten (num) VALUES (?1)")?.execute([num]).map(drop)
+}
+
+/// Returns the numbers of removed sessions whose words may still be in the files.
+pub(in crate::catalog) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+    conn.prepare_cached("SELECT num FROM forgotten ORDER BY num")?
+        .query_map([], |row| row.get(0))?
+        .collect()
+}
+
+/// Removes a session from the list of forgotten ones, because no byte of it is left in the files.
+pub(in crate::catalog) fn remove_forgotten(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM forgotten WHERE num = ?1")?.execute([num]).map(drop)
+}
+
+/// Returns whether the catalog has no session.
+pub(in crate::catalog) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sessions)", [], |row| row.get(0))
+}
+
+/// Returns the stored JSON of a session as a `Session` or as a [`SessionTitle`]; `None` for a removed number.
+pub(in crate::catalog) fn details<T: DeserializeOwned>(
+    conn: &Connection,
+    num: i64,
+) -> rusqlite::Result<Option<T>> {
+    conn.prepare_cached("SELECT session FROM details WHERE num = ?1")?
+        .query_row([num], |row| {
+            serde_json::from_str(row.get_ref(0)?.as_str()?).map_err(|error| {
+                rusqlite::Error::FromSqlConversionFailure(0, Type::Text, Box::new(error))
+            })
+        })
+        .optional()
+}
+
+/// Returns the folded state of a session.
+pub(in crate::catalog) fn carry(conn: &Connection, num: i64) -> rusqlite::Result<Vec<u8>> {
+    conn.prepare_cached("SELECT carry FROM details WHERE num = ?1")?
+        .query_row([num], |row| row.get(0))
+}
+
+/// Calls `each` with sessions, the most recently active first, until it returns false. Both statements are answered
+/// from their index alone.
+pub(in crate::catalog) fn each_listed(
+    conn: &Connection,
+    filter: &ListFilter<'_>,
+    mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<()> {
+    let (last_ms, last_id) =
+        filter.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
+    let (least, greatest) = filter.ids;
+    let mut statement = conn.prepare_cached(if filter.project.is_some() {
+        "SELECT num, id FROM sessions
+         WHERE project = ?6 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND id BETWEEN ?4 AND ?5
+         ORDER BY last_ms DESC, id DESC"
+    } else {
+        "SELECT num, id FROM sessions
+         WHERE (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND +id BETWEEN ?4 AND ?5 AND ?6 IS NULL
+         ORDER BY last_ms DESC, id DESC"
+    })?;
+    let mut rows = statement.query(params![
+        last_ms,
+        last_id,
+        filter.statuses,
+        least,
+        greatest,
+        filter.project
+    ])?;
+    while let Some(row) = rows.next()? {
+        if !each(row.get(0)?, session_id(row, 1)?)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a retention row for every session, in no order.
+pub(in crate::catalog) fn retention_rows(conn: &Connection) -> rusqlite::Result<Vec<RetentionRow>> {
+    conn.prepare_cached("SELECT id, last_ms, status, pinned, imported, project FROM sessions")?
+        .query_map([], |row| {
+            Ok(RetentionRow {
+                session_id: session_id(row, 0)?,
+                last_activity_ms: row.get(1)?,
+                status: status_of(row.get(2)?),
+                pinned: row.get(3)?,
+                imported: row.get(4)?,
+                project_hash: row.get(5)?,
+            })
+        })?
+        .collect()
+}
+
+/// Returns the sessions that were forked from `id`.
+pub(in crate::catalog) fn forks_of(
+    conn: &Connection,
+    id: SessionId,
+) -> rusqlite::Result<Vec<SessionId>> {
+    conn.prepare_cached("SELECT id FROM sessions WHERE forked_from = ?1 ORDER BY id")?
+        .query_map([id_bytes(id)], |row| session_id(row, 0))?
+        .collect()
+}
+
+/// Returns the session that was created with a key, and the hash of its params.
+pub(in crate::catalog) fn by_create_key(
+    conn: &Connection,
+    key: [u8; 16],
+) -> rusqlite::Result<Option<(SessionId, [u8; 8])>> {
+    conn.prepare_cached("SELECT id, create_payload FROM sessions WHERE create_key = ?1")?
+        .query_row([key], |row| Ok((session_id(row, 0)?, row.get(1)?)))
+        .optional()
+}
+
+/// Returns the indexed extent of every session.
+pub(in crate::catalog) fn extents(conn: &Connection) -> rusqlite::Result<Vec<IndexedExtent>> {
+    conn.prepare("SELECT id, bytes, text_records = records FROM sessions")?
+        .query_map([], |row| {
+            Ok(IndexedExtent {
+                id: session_id(row, 0)?,
+                bytes: unsigned(row, 1)?,
+                has_all_text: row.get(2)?,
+            })
+        })?
+        .collect()
+}
+
+/// Returns the number of a status in the table and in [`ListFilter::statuses`].
+pub(in crate::catalog) const fn status_code(status: SessionStatus) -> u8 {
+    match status {
+        SessionStatus::Active => 0,
+        SessionStatus::Closed => 1,
+        SessionStatus::Archived => 2,
+        SessionStatus::Corrupted => 3,
+    }
+}
+
+const fn status_of(code: u8) -> SessionStatus {
+    match code {
+        0 => SessionStatus::Active,
+        1 => SessionStatus::Closed,
+        2 => SessionStatus::Archived,
+        _ => SessionStatus::Corrupted,
+    }
+}
+
+fn id_bytes(id: SessionId) -> [u8; 16] {
+    id.as_uuid().into_bytes()
+}
+
+fn session_id(row: &Row<'_>, column: usize) -> rusqlite::Result<SessionId> {
+    row.get(column).map(|bytes| SessionId::from_uuid(uuid::Uuid::from_bytes(bytes)))
+}
+
+/// Number of items in one row, which is then about 50 KB: a cold open reads few rows and an append rewrites little.
+pub(in crate::catalog) const BLOCK_ITEMS: u64 = 2_048;
+/// Bits of a row's id that number the blocks of one session: 2^32 records in blocks of 2^11.
+const BLOCK_BITS: u32 = 21;
+
+/// A table of packed items.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::catalog) enum PackedTable {
+    /// Items of type [`crate::session::index::IndexEntry`].
+    Entries,
+    /// Items of type [`crate::session::index::KeyEntry`].
+    Keys,
+}
+
+impl PackedTable {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Entries => "entries",
+            Self::Keys => "keys",
+        }
+    }
+}
+
+/// Appends packed items of `item_bytes` each, the first of which has number `first`. Only the last block is
+/// rewritten.
+pub(in crate::catalog) fn append_packed(
+    conn: &Connection,
+    table: PackedTable,
+    num: i64,
+    (first, item_bytes): (u64, usize),
+    mut items: &[u8],
+) -> rusqlite::Result<()> {
+    let sql = format!("INSERT OR REPLACE INTO {} (id, packed) VALUES (?1, ?2)", table.name());
+    let mut next = first;
+    while !items.is_empty() {
+        let in_block = next % BLOCK_ITEMS;
+        let free_items = usize::try_from(BLOCK_ITEMS - in_block).unwrap_or(usize::MAX);
+        let (fitting, remaining) =
+            items.split_at(items.len().min(free_items.saturating_mul(item_bytes)));
+        let block = next / BLOCK_ITEMS;
+        let mut packed = match in_block {
+            0 => Vec::new(),
+            _ => read_block(conn, table, num, block)?,
+        };
+        packed.truncate(usize::try_from(in_block).unwrap_or_default() * item_bytes);
+        packed.extend_from_slice(fitting);
+        conn.prepare_cached(&sql)?.execute(params![block_id(num, block), packed])?;
+        next += (fitting.len() / item_bytes) as u64;
+        items = remaining;
+    }
+    Ok(())
+}
+
+/// Returns one block of packed items, empty where there is none.
+pub(in crate::catalog) fn read_block(
+    conn: &Connection,
+    table: PackedTable,
+    num: i64,
+    block: u64,
+) -> rusqlite::Result<Vec<u8>> {
+    let packed = conn
+        .prepare_cached(&format!("SELECT packed FROM {} WHERE id = ?1", table.name()))?
+        .query_row([block_id(num, block)], |row| row.get(0))
+        .optional()?;
+    Ok(packed.unwrap_or_default())
+}
+
+/// Returns all packed items of a session in order.
+pub(in crate::catalog) fn read_packed<const ITEM_BYTES: usize, T>(
+    conn: &Connection,
+    table: PackedTable,
+    num: i64,
+    from_bytes: impl Fn(&[u8; ITEM_BYTES]) -> T,
+) -> rusqlite::Result<Vec<T>> {
+    let table = table.name();
+    let sql = format!("SELECT packed FROM {table} WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
+    let mut statement = conn.prepare_cached(&sql)?;
+    let mut rows = statement.query([block_id(num, 0), block_id(num + 1, 0) - 1])?;
+    let mut items = Vec::new();
+    while let Some(row) = rows.next()? {
+        let (packed, _) = row.get_ref(0)?.as_blob()?.as_chunks();
+        items.extend(packed.iter().map(&from_bytes));
+    }
+    Ok(items)
+}
+
+fn remove_packed(conn: &Connection, table: PackedTable, num: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached(&format!("DELETE FROM {} WHERE id BETWEEN ?1 AND ?2", table.name()))?
+        .execute([block_id(num, 0), block_id(num + 1, 0) - 1])
+        .map(drop)
+}
+
+const fn block_id(num: i64, block: u64) -> i64 {
+    num << BLOCK_BITS | block.cast_signed()
+}

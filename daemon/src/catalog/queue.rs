@@ -1,0 +1,512 @@
+//! The work queue of the writer thread, and the ways in which others wait for that thread.
+//!
+//! A session is queued at most once, so the queue is bounded by the number of sessions. It must not know how the
+//! work is done.
+//!
+//! **Invariant**: the lock is held for a few instructions and never across I/O.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::mpsc::SyncSender;
+use std::time::{Duration, Instant};
+
+use hashlink::LinkedHashMap;
+use ollm_protocol::SessionId;
+use parking_lot::{Condvar, Mutex};
+
+use super::error::CatalogError;
+
+/// The shortest time between two batches, so that one transaction takes in several records of a conversation. The
+/// first change after a pause does not wait.
+const BATCH_INTERVAL: Duration = Duration::from_millis(500);
+/// Number of changes from which on the next batch no longer waits for [`BATCH_INTERVAL`].
+const EAGER_CHANGES: usize = 256;
+/// The pause after a failed job: a full disk stays full for a while.
+const RETRY_DELAY: Duration =
+    if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
+/// The idle time after which the writer gives memory back, once.
+const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(3);
+/// The time for which a shutdown continues to index queued sessions; the next start finds the others.
+const CLOSE_GRACE: Duration = Duration::from_millis(300);
+
+/// The next job of the writer thread.
+pub(super) enum CatalogJob {
+    /// Take sessions from the queue and index them.
+    Index,
+    Forget(ForgetRequest),
+    /// Do one slice of the cleanup after removals.
+    CleanUp,
+    /// Compare the catalog with the logs.
+    Check,
+    /// Replace the damaged file.
+    Recover,
+    /// Give memory back after a while without work.
+    ReleaseMemory,
+    /// End the thread.
+    Close,
+}
+
+/// The work that a queued session needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IndexNeed {
+    /// Ask the source for new records.
+    Update,
+    /// Only continue to index the text of records that are already described.
+    Text,
+}
+
+/// A request to remove sessions.
+pub(super) struct ForgetRequest {
+    pub ids: Vec<SessionId>,
+    /// Receives the result; `None` for a retry, which has no caller.
+    pub reply: Option<SyncSender<Result<(), CatalogError>>>,
+}
+
+/// The cleanup that removals and failed transactions left to do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PendingCleanup {
+    /// Number of sessions whose rows are removed and whose words may still be in the files.
+    pub sessions: usize,
+    /// Whether shards of the full-text index are to be merged.
+    pub shards: bool,
+    /// Whether the journal may hold pages that no transaction committed. They may belong to a removed session.
+    pub journal: bool,
+}
+
+/// The state that `daemon.status` reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum CatalogState {
+    #[default]
+    Ready,
+    Rebuilding,
+    Unavailable,
+}
+
+impl CatalogState {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Rebuilding => "rebuilding",
+            Self::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// The queue of work for the writer thread.
+#[derive(Default)]
+pub(super) struct WorkQueue {
+    state: Mutex<QueueState>,
+    /// Wakes the writer: there is work.
+    wake: Condvar,
+    /// Wakes those who wait for the writer: a job ended.
+    done: Condvar,
+}
+
+/// Methods for the handle.
+impl WorkQueue {
+    /// Queues a session that changed.
+    pub(super) fn mark_changed(&self, id: SessionId) {
+        let mut state = self.state.lock();
+        state.forgotten.remove(&id);
+        state.hidden.remove(&id);
+        state.failed.remove(&id);
+        let was_empty = state.needs.is_empty();
+        state.add(id, IndexNeed::Update);
+        // The writer has to react only to the first change and to the last one before a batch is due. Waking it for
+        // every record would cost a thread switch each.
+        if was_empty || state.n_changes == EAGER_CHANGES {
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Queues a removal, and drops the earlier changes of these sessions.
+    pub(super) fn request_forget(&self, request: ForgetRequest) -> Result<(), CatalogError> {
+        let mut state = self.state.lock();
+        if state.writer_exited || state.close_by.is_some() {
+            return Err(CatalogError::Closed);
+        }
+        for id in &request.ids {
+            state.drop_session(*id);
+            state.hidden.insert(*id);
+        }
+        state.forget_requests.push_back(request);
+        drop(state);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Requests a comparison with the logs after a delay. A caller of [`Self::wait_caught_up`] ends the delay.
+    pub(super) fn request_check(&self, after: Duration) {
+        self.state.lock().check_at = Some(Instant::now() + after);
+        self.wake.notify_one();
+    }
+
+    /// Requests the replacement of the damaged file.
+    pub(super) fn request_recovery(&self) {
+        self.state.lock().recover = true;
+        self.wake.notify_one();
+    }
+
+    /// Asks the writer to end.
+    pub(super) fn close(&self) {
+        self.state.lock().close_by.get_or_insert_with(|| Instant::now() + CLOSE_GRACE);
+        self.wake.notify_one();
+    }
+
+    /// Returns the sessions that must not be shown although they still have rows.
+    pub(super) fn hidden(&self) -> HashSet<SessionId> {
+        self.state.lock().hidden.clone()
+    }
+
+    pub(super) fn state(&self) -> CatalogState {
+        self.state.lock().state
+    }
+
+    /// Returns the number of sessions whose newest records are not in the catalog.
+    pub(super) fn behind(&self) -> usize {
+        self.state.lock().behind()
+    }
+
+    /// Returns whether a comparison with the logs is outstanding, so that sessions may be missing.
+    pub(super) fn is_check_outstanding(&self) -> bool {
+        self.state.lock().is_check_outstanding()
+    }
+
+    /// Returns the number of removed sessions that may still have left words in the files.
+    pub(super) fn sessions_to_clean(&self) -> usize {
+        let state = self.state.lock();
+        state.cleanup.sessions + state.hidden.len()
+    }
+
+    /// Waits until nothing of a removed session is in the files; returns false when `deadline` passes first.
+    pub(super) fn wait_clean(&self, deadline: Instant) -> bool {
+        self.wait(deadline, QueueState::is_clean)
+    }
+
+    /// Waits until all queued work is done, cleanup excepted; returns false when `deadline` passes first.
+    pub(super) fn wait_caught_up(&self, deadline: Instant) -> bool {
+        self.state.lock().waiters += 1;
+        self.wake.notify_one();
+        let is_caught_up = self.wait(deadline, QueueState::is_caught_up);
+        self.state.lock().waiters -= 1;
+        is_caught_up
+    }
+
+    fn wait(&self, deadline: Instant, is_over: impl Fn(&QueueState) -> bool) -> bool {
+        let mut state = self.state.lock();
+        while !is_over(&state) && !state.writer_exited {
+            if self.done.wait_until(&mut state, deadline).timed_out() {
+                break;
+            }
+        }
+        is_over(&state)
+    }
+}
+
+/// Methods for the writer thread.
+impl WorkQueue {
+    /// Waits for the next job. Without work the thread sleeps until it is woken.
+    pub(super) fn next_job(&self) -> CatalogJob {
+        let mut state = self.state.lock();
+        loop {
+            match state.decide(Instant::now()) {
+                Decision::Run(job) => {
+                    // `wait_caught_up` does not wait for cleanup.
+                    state.is_working = !matches!(job, CatalogJob::CleanUp);
+                    return job;
+                }
+                Decision::WaitUntil(at) => {
+                    self.wake.wait_until(&mut state, at);
+                }
+                Decision::Wait => self.wake.wait(&mut state),
+            }
+        }
+    }
+
+    /// Ends a job that succeeded.
+    pub(super) fn job_done(&self) {
+        let mut state = self.state.lock();
+        state.is_working = false;
+        state.is_checking = false;
+        let is_caught_up = state.behind() == 0;
+        if is_caught_up || state.state == CatalogState::Unavailable {
+            state.state = if is_caught_up { CatalogState::Ready } else { CatalogState::Rebuilding };
+        }
+        drop(state);
+        self.done.notify_all();
+    }
+
+    /// Ends a job that failed: its sessions are queued again, and the next attempt is delayed.
+    pub(super) fn job_failed(&self) {
+        let mut state = self.state.lock();
+        state.is_working = false;
+        state.is_checking = false;
+        state.state = CatalogState::Unavailable;
+        state.cleanup.journal = true;
+        for (id, need) in std::mem::take(&mut state.taken) {
+            state.add(id, need);
+        }
+        state.retry_at = Some(Instant::now() + RETRY_DELAY);
+        drop(state);
+        self.done.notify_all();
+    }
+
+    /// Takes the session that has waited longest into the current batch.
+    pub(super) fn take_session(&self) -> Option<(SessionId, IndexNeed)> {
+        let mut state = self.state.lock();
+        let taken = state.needs.pop_front()?;
+        state.taken.push(taken);
+        Some(taken)
+    }
+
+    /// Puts a session back in front because the batch was full before all its text was indexed.
+    pub(super) fn put_back(&self, id: SessionId) {
+        let mut state = self.state.lock();
+        if !state.needs.contains_key(&id) {
+            state.needs.insert_front(id, IndexNeed::Text);
+            state.n_changes = state.n_changes.max(EAGER_CHANGES);
+        }
+    }
+
+    /// Notes that the source could not read a session, which then waits for its next change.
+    pub(super) fn source_failed(&self, id: SessionId) {
+        self.state.lock().failed.insert(id);
+    }
+
+    /// Notes that the current batch is committed.
+    pub(super) fn batch_committed(&self) {
+        let mut state = self.state.lock();
+        state.taken.clear();
+        state.last_batch_at = Some(Instant::now());
+        state.retry_at = None;
+        if state.needs.is_empty() {
+            state.n_changes = 0;
+        }
+    }
+
+    /// Returns whether a removal waits, for which a long batch ends early.
+    pub(super) fn has_forget_request(&self) -> bool {
+        !self.state.lock().forget_requests.is_empty()
+    }
+
+    /// Ends a removal. Drops changes that were marked during it; a failed removal is retried.
+    pub(super) fn forget_done(&self, ids: &[SessionId], succeeded: bool) {
+        let mut state = self.state.lock();
+        for id in ids {
+            state.drop_session(*id);
+            if succeeded {
+                state.hidden.remove(id);
+            } else {
+                state.hidden.insert(*id);
+            }
+        }
+        if !succeeded {
+            state.retry_at = Some(Instant::now() + RETRY_DELAY);
+            drop(state);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Queues the sessions that a comparison found to be outdated, except those removed since then.
+    pub(super) fn add_outdated(&self, found: impl IntoIterator<Item = (SessionId, IndexNeed)>) {
+        // The index takes documents best in the order of time, by which ids are mostly ordered.
+        let mut found: Vec<_> = found.into_iter().collect();
+        found.sort_unstable_by_key(|(id, _)| *id);
+        let mut state = self.state.lock();
+        for (id, need) in found {
+            if !state.forgotten.contains(&id) {
+                state.add(id, need);
+            }
+        }
+    }
+
+    pub(super) fn set_cleanup(&self, cleanup: PendingCleanup) {
+        self.state.lock().cleanup = cleanup;
+    }
+
+    /// Returns [`PendingCleanup::journal`].
+    pub(super) fn is_journal_stale(&self) -> bool {
+        self.state.lock().cleanup.journal
+    }
+
+    pub(super) fn set_state(&self, state: CatalogState) {
+        self.state.lock().state = state;
+    }
+
+    /// Cancels requests for recovery that concern the replaced file.
+    pub(super) fn recovered(&self) {
+        self.state.lock().recover = false;
+    }
+
+    /// Notes that the writer thread ended, and wakes all waiting callers.
+    pub(super) fn writer_exited(&self) {
+        let mut state = self.state.lock();
+        state.writer_exited = true;
+        state.state = CatalogState::Unavailable;
+        // Dropping a request closes its channel, which its caller reads as an error.
+        state.forget_requests.clear();
+        drop(state);
+        self.done.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct QueueState {
+    /// The waiting sessions, in the order in which they are indexed.
+    needs: LinkedHashMap<SessionId, IndexNeed>,
+    /// Sessions of the batch that is not committed yet.
+    taken: Vec<(SessionId, IndexNeed)>,
+    /// Sessions that the source could not read.
+    failed: HashSet<SessionId>,
+    /// Sessions that were removed and not changed since then; a comparison does not bring them back.
+    forgotten: HashSet<SessionId>,
+    /// Sessions whose removal was requested and has not succeeded yet.
+    hidden: HashSet<SessionId>,
+    forget_requests: VecDeque<ForgetRequest>,
+    cleanup: PendingCleanup,
+    /// Whether the last job was a slice of cleanup.
+    cleaned_last: bool,
+    check_at: Option<Instant>,
+    is_checking: bool,
+    recover: bool,
+    is_working: bool,
+    released_memory: bool,
+    state: CatalogState,
+    /// Number of changes since the queue was last empty.
+    n_changes: usize,
+    /// Number of callers in [`WorkQueue::wait_caught_up`].
+    waiters: usize,
+    last_batch_at: Option<Instant>,
+    /// The time from which the writer may work again after a failure.
+    retry_at: Option<Instant>,
+    /// Set by a shutdown: the time at which the writer ends at the latest.
+    close_by: Option<Instant>,
+    writer_exited: bool,
+}
+
+/// The next step of the writer thread.
+enum Decision {
+    Run(CatalogJob),
+    /// Sleep until that instant unless woken.
+    WaitUntil(Instant),
+    /// Sleep until woken.
+    Wait,
+}
+
+impl QueueState {
+    fn add(&mut self, id: SessionId, need: IndexNeed) {
+        self.n_changes = self.n_changes.saturating_add(1);
+        self.released_memory = false;
+        match self.needs.get_mut(&id) {
+            Some(queued) if *queued != need => *queued = IndexNeed::Update,
+            Some(_) => {}
+            None => {
+                self.needs.insert(id, need);
+            }
+        }
+    }
+
+    /// Drops the work for a session that is being removed.
+    fn drop_session(&mut self, id: SessionId) {
+        self.forgotten.insert(id);
+        self.failed.remove(&id);
+        self.needs.remove(&id);
+    }
+
+    fn behind(&self) -> usize {
+        let check = usize::from(self.is_check_outstanding());
+        self.needs.len() + self.taken.len() + self.failed.len() + check
+    }
+
+    const fn is_check_outstanding(&self) -> bool {
+        self.check_at.is_some() || self.is_checking
+    }
+
+    fn is_clean(&self) -> bool {
+        let PendingCleanup { sessions, journal, shards: _ } = self.cleanup;
+        sessions == 0 && !journal && self.hidden.is_empty() && self.forget_requests.is_empty()
+    }
+
+    fn is_caught_up(&self) -> bool {
+        self.needs.is_empty()
+            && self.taken.is_empty()
+            && self.forget_requests.is_empty()
+            && !(self.check_at.is_some() || self.recover || self.is_working)
+    }
+
+    /// Chooses the next job, the most urgent first.
+    fn decide(&mut self, now: Instant) -> Decision {
+        if let Some(request) = self.forget_requests.pop_front() {
+            return Decision::Run(CatalogJob::Forget(request));
+        }
+        if let Some(close_by) = self.close_by {
+            let can_index = !self.needs.is_empty() && self.retry_at.is_none() && !self.recover;
+            let job =
+                if can_index && now < close_by { CatalogJob::Index } else { CatalogJob::Close };
+            return Decision::Run(job);
+        }
+        if let Some(at) = self.retry_at.filter(|at| *at > now) {
+            return Decision::WaitUntil(at);
+        }
+        // No request is queued, so these are the sessions whose removal failed.
+        if !self.hidden.is_empty() && !self.recover {
+            self.retry_at = None;
+            let ids = self.hidden.iter().copied().collect();
+            return Decision::Run(CatalogJob::Forget(ForgetRequest { ids, reply: None }));
+        }
+        // Cleanup alternates with all other work, so that neither delays the other for long.
+        let PendingCleanup { sessions, shards, journal } = self.cleanup;
+        let can_clean = (sessions > 0 || shards || journal) && !self.recover;
+        if can_clean && !std::mem::take(&mut self.cleaned_last) {
+            self.cleaned_last = true;
+            return Decision::Run(CatalogJob::CleanUp);
+        }
+        match self.decide_work(now) {
+            Decision::Wait | Decision::WaitUntil(_) if can_clean => {
+                Decision::Run(CatalogJob::CleanUp)
+            }
+            decision => decision,
+        }
+    }
+
+    fn decide_work(&mut self, now: Instant) -> Decision {
+        if std::mem::take(&mut self.recover) {
+            return Decision::Run(CatalogJob::Recover);
+        }
+        if self.check_at.is_some_and(|at| self.waiters > 0 || at <= now) {
+            self.check_at = None;
+            self.is_checking = true;
+            return Decision::Run(CatalogJob::Check);
+        }
+        let decision = if self.needs.is_empty() {
+            self.decide_memory_release(now)
+        } else {
+            self.decide_index(now)
+        };
+        match (decision, self.check_at) {
+            (Decision::WaitUntil(until), Some(at)) => Decision::WaitUntil(until.min(at)),
+            (Decision::Wait, Some(at)) => Decision::WaitUntil(at),
+            (decision, _) => decision,
+        }
+    }
+
+    fn decide_index(&self, now: Instant) -> Decision {
+        let due = self.last_batch_at.map_or(now, |at| at + BATCH_INTERVAL);
+        if self.waiters > 0 || self.n_changes >= EAGER_CHANGES || due <= now {
+            Decision::Run(CatalogJob::Index)
+        } else {
+            Decision::WaitUntil(due)
+        }
+    }
+
+    fn decide_memory_release(&mut self, now: Instant) -> Decision {
+        match self.last_batch_at.map(|at| at + MEMORY_RELEASE_DELAY) {
+            Some(due) if !self.released_memory && due <= now => {
+                self.released_memory = true;
+                Decision::Run(CatalogJob::ReleaseMemory)
+            }
+            Some(due) if !self.released_memory => Decision::WaitUntil(due),
+            _ => Decision::Wait,
+        }
+    }
+}

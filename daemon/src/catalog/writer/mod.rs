@@ -1,0 +1,258 @@
+//! The writer thread: indexes new records, removes sessions, cleans up, and replaces a damaged file.
+//!
+//! **Invariant**: this thread is the only writer of the database.
+
+mod cleanup;
+mod indexing;
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::database;
+use super::error::CatalogError;
+use super::query::{self, fulltext, sessions};
+use super::queue::{CatalogJob, CatalogState, ForgetRequest, IndexNeed};
+use super::shared::CatalogShared;
+use cleanup::{Cleanup, SliceResult, remove_sessions};
+use indexing::{CATCHING_UP, DocidAllocator, FOLLOWING, IndexTransaction};
+
+/// The amount by which the thread lowers its priority. On busy cores it then gets a quarter of the time of a thread at
+/// normal priority. A removal also runs on this thread and would take too long at a lower priority.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 6;
+/// The lowest priority that a thread can have.
+#[cfg(target_os = "linux")]
+const MAX_NICENESS: i32 = 19;
+/// The size of the journal from which on it is truncated when the catalog is idle.
+const MAX_WAL_BYTES: u64 = 4 << 20;
+/// Number of waiting sessions from which on the catalog is catching up.
+const MANY_SESSIONS: usize = 32;
+
+/// The owner of the write connection.
+struct CatalogWriter {
+    shared: Arc<CatalogShared>,
+    /// `None` after the file was found damaged, until it is replaced.
+    conn: Option<Connection>,
+    /// The cleanup in progress.
+    cleanup: Option<Cleanup>,
+    docids: DocidAllocator,
+}
+
+/// Starts the writer thread.
+pub(super) fn spawn(shared: Arc<CatalogShared>, conn: Connection) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("catalog".into()).spawn(move || {
+        lower_priority();
+        let (conn, docids) = (Some(conn), DocidAllocator::default());
+        CatalogWriter { shared, conn, cleanup: None, docids }.run();
+    })
+}
+
+impl CatalogWriter {
+    fn run(&mut self) {
+        loop {
+            let result = match self.shared.queue.next_job() {
+                CatalogJob::Index => self.index(),
+                CatalogJob::Forget(request) => {
+                    self.forget(request);
+                    Ok(())
+                }
+                CatalogJob::CleanUp => self.clean_up(),
+                CatalogJob::Check => {
+                    self.check().inspect_err(|_| self.shared.queue.request_check(Duration::ZERO))
+                }
+                CatalogJob::Recover => self.recover(),
+                CatalogJob::ReleaseMemory => self.release_memory(),
+                CatalogJob::Close => return,
+            };
+            match result {
+                Ok(()) => self.shared.queue.job_done(),
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn Error,
+                        "the catalog cannot follow the logs"
+                    );
+                    if let Some(conn) = &self.conn {
+                        query::rollback(conn);
+                    }
+                    self.clear_caches();
+                    self.shared.queue.job_failed();
+                }
+            }
+        }
+    }
+
+    fn conn(&self) -> Result<&Connection, CatalogError> {
+        self.conn.as_ref().ok_or(CatalogError::Closed)
+    }
+
+    /// Drops cached state of rows that may no longer exist.
+    fn clear_caches(&mut self) {
+        self.cleanup = None;
+        self.docids = DocidAllocator::default();
+    }
+
+    /// Reports to the queue what is left to clean up.
+    fn report_cleanup(&self, is_journal_stale: bool) -> Result<(), CatalogError> {
+        let cleanup = database::pending_cleanup(self.conn()?, is_journal_stale)
+            .map_err(|error| self.shared.database_error("read", error))?;
+        self.shared.queue.set_cleanup(cleanup);
+        Ok(())
+    }
+
+    /// Indexes one batch of sessions from the queue.
+    fn index(&mut self) -> Result<(), CatalogError> {
+        let shared = Arc::clone(&self.shared);
+        let fail = |error| shared.database_error("write", error);
+        let is_catching_up = shared.queue.behind() >= MANY_SESSIONS;
+        let limits = if is_catching_up { CATCHING_UP } else { FOLLOWING };
+        let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
+        IndexTransaction::new(&shared, conn, &mut self.docids, limits).run().map_err(fail)?;
+        shared.queue.batch_committed();
+        if is_catching_up && shared.queue.behind() == 0 {
+            // Catching up leaves a few large segments, which FTS5 would not merge until many more were added.
+            fulltext::set_newest_unmerged(conn).map_err(fail)?;
+        }
+        self.report_cleanup(shared.queue.is_journal_stale())
+    }
+
+    /// Carries out a request to remove sessions and replies to it.
+    fn forget(&mut self, request: ForgetRequest) {
+        let result = self.remove(&request);
+        if let Err(error) = &result {
+            tracing::warn!(error = error as &dyn Error, "the catalog cannot remove sessions yet");
+        }
+        self.shared.queue.forget_done(&request.ids, result.is_ok());
+        if let Some(reply) = request.reply {
+            // The caller may have given up; the removal is done all the same.
+            drop(reply.send(result));
+        }
+    }
+
+    /// Removes the rows of sessions, and the files that were moved aside.
+    fn remove(&mut self, request: &ForgetRequest) -> Result<(), CatalogError> {
+        database::remove_aside(&self.shared.path)?;
+        let conn = self.conn()?;
+        let result = query::begin(conn)
+            .and_then(|()| remove_sessions(conn, &request.ids))
+            .and_then(|is_empty| query::commit(conn).map(|()| is_empty));
+        match result {
+            Ok(is_empty) => {
+                if is_empty {
+                    self.clear_caches();
+                }
+                self.report_cleanup(self.shared.queue.is_journal_stale())
+            }
+            Err(error) => {
+                query::rollback(conn);
+                Err(self.shared.database_error("remove a session from", error))
+            }
+        }
+    }
+
+    /// Does one slice of the cleanup after removals.
+    fn clean_up(&mut self) -> Result<(), CatalogError> {
+        let fail = |error| self.shared.database_error("clean up", error);
+        let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
+        let is_journal_stale = self.shared.queue.is_journal_stale();
+        if self.cleanup.is_none() {
+            self.cleanup = Cleanup::begin(conn, is_journal_stale).map_err(fail)?;
+        }
+        let Some(cleanup) = &mut self.cleanup else { return self.report_cleanup(is_journal_stale) };
+        match cleanup.run_slice(conn).map_err(fail)? {
+            SliceResult::Continue => Ok(()),
+            SliceResult::Finished => {
+                self.cleanup = None;
+                self.report_cleanup(false)
+            }
+            SliceResult::JournalInUse => {
+                Err(CatalogError::JournalInUse { path: self.shared.path.clone() })
+            }
+        }
+    }
+
+    /// Compares the size of every log with the extent that the catalog has read, and queues the sessions that differ.
+    ///
+    /// A session whose log vanished is queued like a changed one: only the source decides whether the session exists.
+    fn check(&self) -> Result<(), CatalogError> {
+        let logs = self.shared.source.logs().map_err(CatalogError::Source)?;
+        let extents = sessions::extents(self.conn()?)
+            .map_err(|error| self.shared.database_error("read", error))?;
+        let mut sizes: HashMap<_, _> = logs.into_iter().collect();
+        let mut outdated = Vec::new();
+        for extent in extents {
+            match sizes.remove(&extent.id) {
+                Some(bytes) if bytes == extent.bytes && extent.has_all_text => {}
+                Some(bytes) if bytes == extent.bytes => outdated.push((extent.id, IndexNeed::Text)),
+                _ => outdated.push((extent.id, IndexNeed::Update)),
+            }
+        }
+        outdated.extend(sizes.into_keys().map(|id| (id, IndexNeed::Update)));
+        if !outdated.is_empty() {
+            tracing::info!(sessions = outdated.len(), "the catalog catches up with the logs");
+        }
+        self.shared.queue.add_outdated(outdated);
+        Ok(())
+    }
+
+    /// Moves the damaged file aside, creates a new one and requests a comparison with the logs, which fills it.
+    fn recover(&mut self) -> Result<(), CatalogError> {
+        let shared = Arc::clone(&self.shared);
+        tracing::warn!(path = %shared.path.display(), "the catalog is damaged and is rebuilt");
+        shared.queue.set_state(CatalogState::Rebuilding);
+        *shared.reader.lock() = None;
+        self.conn = None;
+        self.clear_caches();
+        let connections = database::move_aside(&shared.path)
+            .and_then(|()| database::open(&shared.path))
+            .inspect_err(|_| shared.queue.request_recovery())?;
+        *shared.reader.lock() = Some(connections.reader);
+        self.conn = Some(connections.writer);
+        shared.queue.set_cleanup(connections.cleanup);
+        shared.queue.recovered();
+        shared.queue.request_check(Duration::ZERO);
+        Ok(())
+    }
+
+    /// Gives memory back. The connection is reopened, because FTS5 keeps its word tables as large as they ever were
+    /// until the connection closes.
+    fn release_memory(&mut self) -> Result<(), CatalogError> {
+        let shared = Arc::clone(&self.shared);
+        let fail = |error| shared.database_error("tidy", error);
+        if database::wal_bytes(&shared.path) > MAX_WAL_BYTES {
+            // A reader may prevent this; the journal then stays as it is.
+            let _is_truncated = query::truncate_wal(self.conn()?).map_err(fail)?;
+        }
+        if self.conn.take().is_some() {
+            self.clear_caches();
+            let conn =
+                database::connect(&shared.path).inspect_err(|_| shared.queue.request_recovery());
+            self.conn = Some(conn.map_err(fail)?);
+        }
+        shared.reader.lock().as_ref().map_or(Ok(()), query::shrink_memory).map_err(fail)
+    }
+}
+
+impl Drop for CatalogWriter {
+    /// Runs after a panic as well, so that no caller waits for this thread forever.
+    fn drop(&mut self) {
+        self.shared.queue.writer_exited();
+        *self.shared.reader.lock() = None;
+    }
+}
+
+/// Lets the threads that answer calls run first: indexing a burst of records must not delay recording.
+fn lower_priority() {
+    // On other systems this call would concern the whole process.
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::getpriority_process(None).and_then(|now| {
+        rustix::process::setpriority_process(None, (now + NICENESS).min(MAX_NICENESS))
+    }) {
+        tracing::debug!(%error, "the catalog runs at normal priority");
+    }
+}
