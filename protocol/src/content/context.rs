@@ -1,4 +1,6 @@
-//! Records that say what a model was sent.
+//! Records about what a model is sent: epochs, compactions with their checkpoints, deltas, and token usage.
+//!
+//! **Invariant**: an epoch refers to records by number and never repeats their content.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,53 +8,53 @@ use serde::{Deserialize, Serialize};
 use super::Checkpoint;
 use crate::{CheckpointId, Seq};
 
-/// One element of a frozen head, by reference: history is never embedded.
+/// An item of the head of an epoch: a reference to records, and the form in which they are sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "as", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum HeadItem {
-    /// Every path record from one to another, both included, verbatim.
+    /// All records on the path from one to another, both included, verbatim.
     Range {
         /// The first record.
         from: Seq,
         /// The last record.
         to: Seq,
     },
-    /// One record of which only the beginning and the end are shown.
+    /// The beginning and the end of one record.
     Cut {
         /// The record.
         seq: Seq,
-        /// Characters kept at the beginning.
+        /// The number of characters at the beginning.
         head_chars: u32,
-        /// Characters kept at the end.
+        /// The number of characters at the end.
         tail_chars: u32,
     },
-    /// One record of which only its number and size are shown.
+    /// The number and size of one record, without its content.
     Handle {
         /// The record.
         seq: Seq,
     },
-    /// A tool result of which one line says why it is not shown.
+    /// One line in place of a tool result, which says why the result is left out.
     Stub {
         /// The record.
         seq: Seq,
-        /// Why: `superseded` by a newer read of the same file, or `duplicate` of an equal result.
+        /// The reason: `superseded` by a newer read of the same file, or `duplicate` of an equal result.
         reason: String,
-        /// The record that shows it instead.
+        /// The record with the newer or equal result.
         by: Seq,
     },
     /// A checkpoint of the compaction in force.
     Checkpoint {
-        /// Which one.
+        /// The checkpoint.
         id: CheckpointId,
     },
-    /// An earlier user message, quoted as already answered.
+    /// An older user message, quoted as one that is already answered.
     Earlier {
         /// The record.
         seq: Seq,
-        /// Characters kept at the beginning; absent keeps all.
+        /// The number of characters at the beginning; absent for the whole text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         head_chars: Option<u32>,
-        /// Characters kept at the end; absent keeps all.
+        /// The number of characters at the end; absent for the whole text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tail_chars: Option<u32>,
     },
@@ -60,45 +62,46 @@ pub enum HeadItem {
     Pinned {
         /// The record.
         seq: Seq,
-        /// Characters kept at the beginning; absent keeps all.
+        /// The number of characters at the beginning; absent for the whole text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         head_chars: Option<u32>,
-        /// Characters kept at the end; absent keeps all.
+        /// The number of characters at the end; absent for the whole text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tail_chars: Option<u32>,
     },
-    /// A text made from the records, frozen as it was sent.
+    /// A text that was derived from the records, as it was sent.
     Block {
-        /// What it is: `files` or `state`.
+        /// The subject: `files` or `state`.
         topic: String,
         /// The text.
         text: String,
     },
 }
 
-/// A context head was frozen: what precedes the records that follow this one.
+/// The opening of an epoch. Contexts consist of its head and of all records after it, verbatim, until the next epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Epoch {
     /// The strategy that planned the head.
     pub strategy: String,
-    /// Why the epoch was opened, for example `overflow` or `model`.
+    /// The cause: `start`, `overflow`, `requested`, `compaction`, or the part of the basis that changed, such as
+    /// `model`.
     pub cause: String,
-    /// The context window it was planned for, in tokens.
+    /// The context window that the head was planned for, in tokens.
     pub context_size: u32,
-    /// The tokenizer whose counts it was planned with.
+    /// The tokenizer that counted the tokens.
     pub tokenizer: String,
-    /// Tokens of the head as planned.
+    /// The tokens of the head as planned.
     pub head_tokens: u64,
-    /// What the head holds, in order; the records after this one follow verbatim.
+    /// The items of the head, in order.
     pub head: Vec<HeadItem>,
-    /// What the head was opened with; a build that finds another value opens a new epoch. Absent in epochs of older
-    /// versions and of other programs.
+    /// Everything before the conversation when the epoch was opened; a build for which it differs opens a new epoch.
+    /// Absent in epochs of older versions and of other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<EpochBasis>,
 }
 
-/// What stands before the conversation, as an epoch froze it.
+/// The basis of an epoch: everything that a model is sent before the conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EpochBasis {
@@ -108,68 +111,69 @@ pub struct EpochBasis {
     pub mode: String,
     /// A digest of the tool definitions.
     pub tools: String,
-    /// The model.
+    /// The name of the model.
     pub model: String,
-    /// The context entries as they were rendered: key and digest of the text, in order.
+    /// The context entries: key and digest of the text, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<(String, String)>,
-    /// The additions to the system message as they were sent: entries, then the goal.
+    /// The end of the system message as it was sent: the context entries, then the goal.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub additions: String,
 }
 
-/// A range was replaced by a summary; one record is one whole compaction.
+/// A compaction: a summary takes the place of a range of records in all later contexts. One record is one compaction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Compaction {
-    /// The first record that the summary stands for; absent where a foreign file does not say.
+    /// The first record of the range; absent if no range was summarized or an imported file does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Seq>,
-    /// The last record that the summary stands for.
+    /// The last record of the range; absent like `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Seq>,
-    /// The summary, where another program made it; else it is in `checkpoints`.
+    /// The summary of a compaction of another program; otherwise absent, and the summaries are in `checkpoints`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub summary: String,
-    /// Tokens of the context before.
+    /// The tokens of the context before.
     pub tokens_before: u64,
-    /// Tokens of the context after; absent where a foreign file does not say.
+    /// The tokens of the context after; absent if an imported file does not name them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_after: Option<u64>,
-    /// The tokenizer that counted.
+    /// The tokenizer that counted the tokens.
     pub tokenizer: String,
-    /// The epoch that it opens; absent for compactions that another program made.
+    /// The epoch that the compaction opens; absent for a compaction of another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
-    /// Every checkpoint in force after it, oldest first.
+    /// All checkpoints in force after the compaction, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<Checkpoint>,
-    /// How it was made; absent for compactions that another program made.
+    /// The method; absent for a compaction of another program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<CompactionMethod>,
-    /// The model that wrote the summary.
+    /// The model that wrote the summary, if a model did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// How much of what matters the new context still names.
+    /// The numbers of important items that the new context still names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
 }
 
-/// How a compaction made room.
+/// The method of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CompactionMethod {
-    /// Old tool results were shortened.
+    /// Older tool results were shortened.
     Pruned,
     /// A model summarized a range.
     Summarized,
-    /// A range was summarized without a model, for the time being.
+    /// Lines of the records take the place of a model's summary, until the next compaction.
     Extracted,
-    /// A range was left out.
+    /// A range was left out without a summary.
     Truncated,
 }
 
-/// What survived a compaction: each pair counts what the new context still names and what there was.
+/// The important items that survived a compaction. Each pair has the number of items that the new context still names,
+/// and the number that there were.
 ///
 /// **Shape**: `{"task":[1,1],"pins":[2,2],"decisions":[3,3],"files":[4,5],"identifiers":[20,31]}`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -183,40 +187,41 @@ pub struct Retention {
     pub decisions: (u32, u32),
     /// Paths of files that tools changed.
     pub files: (u32, u32),
-    /// Identifiers that occur more than once in what was compacted.
+    /// Identifiers that occur more than once in the compacted range.
     pub identifiers: (u32, u32),
 }
 
-/// Volatile text that was sent at this place and is resent verbatim until the epoch ends.
+/// A change outside of the conversation, as it was sent to the model. Contexts repeat it at this place until the next
+/// epoch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Delta {
-    /// What it is about, for example `goal` or `entry`.
+    /// The changed object: `goal`, or `entry:` and the key of a context entry.
     pub topic: String,
     /// The text as it was sent.
     pub text: String,
 }
 
-/// What became of a branch that was left.
+/// A summary of a branch that is no longer on the active path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct BranchSummary {
-    /// The leaf that was left; absent where a foreign file does not say.
+    /// The leaf of the branch; absent if an imported file does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Seq>,
     /// The summary.
     pub summary: String,
 }
 
-/// What the model server counted for one call.
+/// The token counts of the model server for one call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Usage {
-    /// The model.
+    /// The name of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Tokens of the prompt.
+    /// The tokens of the prompt.
     pub prompt_tokens: u64,
-    /// Tokens of the answer.
+    /// The tokens of the answer.
     pub answer_tokens: u64,
 }

@@ -1,4 +1,4 @@
-//! Contexts as a model is sent them, and how far they can be trusted.
+//! Built contexts: the messages for a model, the division of the window, and how reliable the conversation is.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,191 +7,193 @@ use serde_json::Value;
 use super::{Retention, Role};
 use crate::Seq;
 
-/// A context that fits, and how it came about.
+/// A context that fits into the window, with its token counts and omissions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BuiltContext {
-    /// What to send, in order.
+    /// The messages to send, in order.
     pub messages: Vec<ContextMessage>,
-    /// The strategy that chose them.
+    /// The strategy that chose the messages.
     pub strategy: String,
-    /// Tokens of everything sent: system message, tools and conversation.
+    /// The tokens of the whole prompt: system message, tools and conversation.
     pub tokens_used: u64,
-    /// The most that may be sent, in tokens.
+    /// The most tokens that the prompt may have: `budget.promptLimit`.
     pub token_budget: u64,
-    /// How the window is divided.
+    /// The division of the window.
     pub budget: ContextBudget,
-    /// Messages on the active path.
+    /// The number of messages on the active path.
     pub original_message_count: u64,
-    /// Those that were included, whole or cut.
+    /// The number of messages that are included, whole or cut.
     pub included_message_count: u64,
-    /// Those that a summary stands for.
+    /// The number of messages that checkpoints stand for.
     pub summarized_message_count: u64,
-    /// What was left out, and why.
+    /// The records that are left out or shortened, with the reasons.
     pub omitted: Vec<OmittedItem>,
-    /// How the tokens were counted.
+    /// The accuracy of the token counts.
     pub count_kind: CountKind,
-    /// Tokens of the previous build that this one begins with; what a model server need not read again.
+    /// The tokens at the beginning that are the same as in the previous build, which a model server need not read
+    /// again.
     pub prefix_tokens: u64,
-    /// True when the plan was not recorded, so that the next build may differ from its beginning on.
+    /// Whether the plan was not recorded, so that the next build can differ from its beginning on. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub transient: bool,
     /// The context window to request from the model server.
     pub num_ctx: u32,
-    /// The longest answer to request, so that prompt and answer stay within the window.
+    /// The longest answer to request, in tokens, so that prompt and answer fit into the window.
     pub num_predict: u32,
-    /// Names this build.
+    /// The id of the build, for `context.inspect`.
     pub build_id: String,
 }
 
-/// One message as a model server takes it.
+/// A message, in the form that a model server accepts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextMessage {
-    /// Who speaks.
+    /// The author.
     pub role: Role,
     /// The text.
     pub content: String,
-    /// Calls that an assistant message makes.
+    /// For role `assistant`: the requested tool calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ContextToolCall>,
-    /// For role `tool`: the tool that answered.
+    /// For role `tool`: the name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_name: Option<String>,
-    /// For role `tool`: the call that is answered.
+    /// For role `tool`: the id of the tool call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
-    /// Pictures in base64.
+    /// Images, in base64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<String>,
 }
 
-/// A tool call as a model server takes it.
+/// A tool call, in the form that a model server accepts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextToolCall {
-    /// Links the call to its result.
+    /// The id that the result refers to: nine letters and digits.
     pub id: String,
-    /// The call.
+    /// The called function.
     pub function: ContextFunction,
 }
 
-/// Name and arguments of a tool call.
+/// The name and arguments of a tool call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextFunction {
-    /// The tool's name.
+    /// The name of the tool.
     pub name: String,
     /// The arguments.
     pub arguments: Value,
 }
 
-/// The smallest context window that anything here works with, in tokens: below it, a system message, one exchange and
-/// the room for an answer do not fit together.
+/// The smallest context window in tokens. Below it, a system message, one exchange and an answer do not fit together.
 pub const MIN_CONTEXT_SIZE: u32 = 2048;
 
-/// How the window is divided; all in tokens.
+/// The division of a context window, in tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextBudget {
     /// The whole window.
     pub model_context_window: u64,
-    /// The most that may be sent.
+    /// The most tokens that a prompt may have.
     pub prompt_limit: u64,
-    /// The system message.
+    /// The system message, with everything that the template puts before a conversation.
     pub system_prompt_tokens: u64,
     /// The tool definitions.
     pub tool_definition_tokens: u64,
     /// The checkpoints.
     pub checkpoint_tokens: u64,
-    /// Kept free for the answer.
+    /// The reserve for the answer.
     pub reserve_for_response: u64,
-    /// Left for the conversation.
+    /// The most tokens that the conversation may have.
     pub available_tokens: u64,
-    /// Used by the conversation.
+    /// The tokens of the conversation.
     pub current_conversation_tokens: u64,
-    /// `currentConversationTokens` of `availableTokens`, in percent.
+    /// `currentConversationTokens` in percent of `availableTokens`.
     pub utilization_percent: f64,
 }
 
-/// A record, or a run of records, that a context leaves out.
+/// A record, or a run of consecutive records, that a context leaves out or shortens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OmittedItem {
-    /// The first record; `session.get {from}` returns it.
+    /// The record, or the first one of a run.
     pub seq: Seq,
-    /// The last record of a run left out for one reason; absent for a single one.
+    /// The last record of a run; absent for a single record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through_seq: Option<Seq>,
-    /// Tokens left out.
+    /// The tokens that are left out.
     pub tokens: u64,
-    /// Why, for example `budget` or `thinking`.
+    /// The reason: `budget`, `summarized`, `cut`, `image`, `thinking`, `duplicate`, `empty`, `superseded`, `deferred`
+    /// or `damaged`.
     pub reason: String,
 }
 
-/// How far a token count can be trusted.
+/// The accuracy of a token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CountKind {
-    /// Counted with the model's own vocabulary, as the engine counts.
+    /// Counted with the vocabulary and template of the model, as the model server counts.
     Exact,
-    /// Texts counted with the model's own vocabulary, what stands around them estimated.
+    /// Texts are counted with the vocabulary of the model and the tokens around them are estimated, or an estimate is
+    /// corrected by earlier counts of the model server.
     Calibrated,
-    /// Estimated from the text.
+    /// Estimated from the characters of the text.
     Estimated,
 }
 
-/// Whether a build may write.
+/// Whether a build may record a new plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CompactMode {
-    /// Write nothing; a plan that is not recorded is marked `transient`.
+    /// Record nothing; a context with an unrecorded plan is `transient`.
     #[default]
     Never,
-    /// Record the new plan, so that later builds begin with this one.
+    /// Record a new plan, so that later contexts begin with this one.
     Auto,
 }
 
-/// How a compaction makes room.
+/// The strategy of a compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CompactStrategy {
-    /// A model summarizes what is old.
+    /// A model summarizes older records.
     Summarize,
-    /// What is old is left out.
+    /// Older records are left out.
     Truncate,
-    /// Old tool results are shortened; where that is not enough, a model summarizes.
+    /// Older tool results are shortened; if that is not enough, a model summarizes older records.
     Hybrid,
 }
 
-/// How far a conversation can be trusted.
+/// An estimate of how reliable a conversation is after compactions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Reliability {
-    /// In percent, by the model's size, the number of compactions and the kind of counting: a rule of thumb.
+    /// A rule of thumb in percent, from the size of the model, the number of compactions and the accuracy of counts.
     pub score: f64,
-    /// The score in a word.
+    /// The level of the score.
     pub level: ReliabilityLevel,
-    /// The level as a sign.
+    /// The level as a colored symbol.
     pub icon: String,
-    /// What survived the last compaction.
+    /// The important items that survived the last compaction, if they were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// The same as one number, in percent.
+    /// The retention as one number in percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retained_percent: Option<u32>,
-    /// What a person should know; by what was measured, not by the score.
+    /// A warning for a person about lost items. It follows from the retention and not from the score.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// The score in a word.
+/// The level of a reliability score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ReliabilityLevel {
-    /// From 85 %.
+    /// A score of 85 or more.
     High,
-    /// From 60 %.
+    /// A score of 60 or more.
     Medium,
-    /// From 40 %.
+    /// A score of 40 or more.
     Low,
-    /// Below.
+    /// A score below 40.
     Critical,
 }

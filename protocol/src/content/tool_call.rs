@@ -1,4 +1,4 @@
-//! A tool call with its result, as clients that execute tools record it.
+//! Executed tool calls with their results.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,43 +6,43 @@ use serde_json::Value;
 
 use crate::{Seq, Timestamp};
 
-/// One executed tool call.
+/// An executed tool call with its result.
 ///
 /// **Shape**: `{"id":"call_1","name":"read_file","args":{"path":"a.rs"},"result":{"llmContent":"..."},"timestamp":"..."}`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolCall {
-    /// Links the result to the call of the assistant message that asked for it.
+    /// The id of the call in the assistant message that requested it.
     pub id: String,
-    /// The tool's name.
+    /// The name of the tool.
     pub name: String,
     /// The arguments as JSON.
     pub args: Value,
-    /// What came out.
+    /// The result.
     pub result: ToolResult,
-    /// When it was called.
+    /// The time of the call.
     pub timestamp: Timestamp,
-    /// How long it ran, in milliseconds.
+    /// The run time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// The assistant message that asked for it, where the client knows.
+    /// The record of the assistant message that requested the call, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
 }
 
-/// What a tool gave back.
+/// The result of a tool call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolResult {
-    /// What the model is shown.
+    /// The text that the model reads.
     pub llm_content: String,
-    /// What a person is shown, where it differs.
+    /// The text that a person reads, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub display_content: Option<String>,
-    /// Whether the tool did what it was asked.
+    /// Whether the tool succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success: Option<bool>,
-    /// Why it did not.
+    /// The reason of a failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// The exit code of a command.
