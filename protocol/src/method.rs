@@ -49,6 +49,17 @@ pub struct MethodInfo {
     pub result: fn(&mut SchemaGenerator) -> Schema,
 }
 
+/// The methods that belong to a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamInfo {
+    /// The method that subscribes.
+    pub method: &'static str,
+    /// The method of the notifications.
+    pub notification: &'static str,
+    /// The method that unsubscribes.
+    pub unsubscribe: &'static str,
+}
+
 macro_rules! methods {
     ($($marker:ident = $name:literal, $class:ident, $params:ty => $result:ty, $summary:literal;)*) => {
         $(
@@ -150,10 +161,18 @@ pub const CHAT_NOTIFICATION: &str = "chat.event";
 /// with the subscription's number.
 pub const CHAT_UNSUBSCRIBE: &str = "chat.unsubscribe";
 
-/// The methods of class `Stream`, each with the methods of its notifications and of its end.
-pub const STREAMS: &[(&str, &str, &str)] = &[
-    (ChatSend::NAME, CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE),
-    (EventSubscribe::NAME, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE),
+/// The methods of class `Stream`, in the order of [`METHODS`].
+pub const STREAMS: &[StreamInfo] = &[
+    StreamInfo {
+        method: ChatSend::NAME,
+        notification: CHAT_NOTIFICATION,
+        unsubscribe: CHAT_UNSUBSCRIBE,
+    },
+    StreamInfo {
+        method: EventSubscribe::NAME,
+        notification: EVENT_NOTIFICATION,
+        unsubscribe: EVENT_UNSUBSCRIBE,
+    },
 ];
 
 #[cfg(test)]
@@ -171,7 +190,7 @@ mod tests {
 
     #[test]
     fn every_stream_has_a_notification_and_an_unsubscribe_method() {
-        let listed: Vec<_> = STREAMS.iter().map(|(name, ..)| *name).collect();
+        let listed: Vec<_> = STREAMS.iter().map(|stream| stream.method).collect();
         let streams = METHODS.iter().filter(|method| method.class == Class::Stream);
         assert_eq!(listed, streams.map(|method| method.name).collect::<Vec<_>>());
     }

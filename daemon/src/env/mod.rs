@@ -11,8 +11,7 @@ mod url;
 
 use std::collections::BTreeMap;
 
-use ollm_protocol::content::{RemovedVariable, Variables};
-use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeResult};
+use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeResult, RemovedVariable, Variables};
 
 use self::pattern::{Name, Pattern};
 use crate::config::EnvironmentConfig;

@@ -1,6 +1,6 @@
 //! One append as it will be: the bytes to write, and what to apply once they are durable.
 
-use ollm_protocol::content::{GoalSource, RecordBody, Scope};
+use ollm_protocol::content::{GoalSource, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
 
 use super::command::{BatchKeys, Command, Outcome, Reply, tell};
@@ -193,7 +193,7 @@ impl<'a> Planner<'a> {
         let seq = self.cursor.next;
         match body {
             RecordBody::Leaf(moved) => self.cursor.leaf = moved.to,
-            _ if body.kind().scope() == Scope::Path => self.cursor.leaf = Some(seq),
+            _ if body.kind().scope() == RecordScope::Path => self.cursor.leaf = Some(seq),
             _ => {}
         }
         self.cursor.next = seq.next();

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::change::{Meta, ModeChange};
-use super::message::{Part, Role};
-use super::tool_call::ToolResult;
+use super::message::{Part, Role, ToolResult};
 use crate::{SessionId, Timestamp};
 
 /// A session document: all messages in the order of the log, regardless of compactions.

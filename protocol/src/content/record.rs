@@ -10,15 +10,14 @@ use super::change::{
     Close, ContextEntryChange, Custom, Label, LeafMove, LoopMark, Meta, MetaPatch, ModeChange, Pin,
     SnapshotMark,
 };
-use super::context::{BranchSummary, Compaction, Delta, Epoch, Usage};
+use super::compaction::{BranchSummary, Compaction, Delta, Epoch, Usage};
 use super::goal::GoalChange;
-use super::message::Message;
-use super::tool_call::ToolCall;
+use super::message::{Message, ToolCall};
 use crate::{Seq, SessionId, Timestamp};
 
 /// The scope of a record: whether moving the active leaf can undo it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum RecordScope {
     /// The record is in force while it is on the path from the root to the active leaf.
     Path,
     /// The record is in force wherever the active leaf is.
@@ -50,9 +49,9 @@ macro_rules! record_kinds {
 
             /// Returns the scope of records of this kind.
             #[must_use]
-            pub const fn scope(self) -> Scope {
+            pub const fn scope(self) -> RecordScope {
                 match self {
-                    $(Self::$kind => Scope::$scope,)*
+                    $(Self::$kind => RecordScope::$scope,)*
                 }
             }
         }

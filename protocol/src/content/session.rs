@@ -61,7 +61,7 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
     /// The number of records that are damaged and skipped. Default 0.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::is_zero")]
     pub damaged_records: u64,
     /// Whether the session is a draft: nothing is on disk before its next write. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -170,9 +170,4 @@ pub struct ImportLoss {
     pub what: String,
     /// The reason, or the part that was left out.
     pub reason: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_zero(value: &u64) -> bool {
-    *value == 0
 }

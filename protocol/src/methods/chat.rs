@@ -203,7 +203,7 @@ pub struct ChatUsage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_tokens: Option<u64>,
     /// The number of compactions on the active path. Default 0.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::content::is_zero")]
     pub compression_count: u64,
     /// The reliability of the conversation; absent without a compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -272,9 +272,4 @@ pub struct ChatSubmitToolResultsResult {
 pub struct ChatCancelResult {
     /// Whether there was a turn to cancel.
     pub canceled: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_zero(count: &u64) -> bool {
-    *count == 0
 }

@@ -1,9 +1,11 @@
 //! `env.*`: filtering environment variables for tools.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
 
-use crate::content::{RemovedVariable, Variables};
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, de};
+use serde_json::Value;
 
 /// The params of `env.sanitize`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -11,6 +13,32 @@ use crate::content::{RemovedVariable, Variables};
 pub struct EnvSanitizeParams {
     /// The values of the variables, by name.
     pub variables: Variables,
+}
+
+/// Environment variables: values by name.
+///
+/// Neither `Debug` nor a deserialization error shows a value.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Variables(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Variables {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Variables({})", self.0.len())
+    }
+}
+
+impl<'de> Deserialize<'de> for Variables {
+    /// Deserializes any JSON first, because the errors of serde's own types quote the value.
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let Value::Object(fields) = Value::deserialize(input)? else {
+            return Err(de::Error::custom("variables must be an object with strings by name"));
+        };
+        let read = fields.into_iter().map(|(name, value)| match value {
+            Value::String(text) => Ok((name, text)),
+            _ => Err(de::Error::custom("the value of every variable must be a string")),
+        });
+        Ok(Self(read.collect::<Result<_, _>>()?))
+    }
 }
 
 /// The result of `env.sanitize`.
@@ -23,6 +51,16 @@ pub struct EnvSanitizeResult {
     pub removed: Vec<RemovedVariable>,
     /// Problems of the configured rules.
     pub warnings: Vec<String>,
+}
+
+/// A variable that was filtered out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RemovedVariable {
+    /// The name of the variable.
+    pub name: String,
+    /// The pattern that the name matches, or `url-credentials` for the value.
+    pub rule: String,
 }
 
 /// The result of `env.rules`: the rules in force.

@@ -154,7 +154,7 @@ pub struct ModelDetails {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
     /// The number of messages that the server puts before every conversation. Default 0.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::content::is_zero")]
     pub hidden_messages: u64,
     /// The template that turns messages into a prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -224,9 +224,4 @@ pub struct ModelWarmResult {
     /// Warnings for a person, for example about a model that does not fit into the graphics processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
 }

@@ -6,8 +6,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 
-use ollm_protocol::content::Variables;
-use ollm_protocol::methods::env::EnvSanitizeResult;
+use ollm_protocol::methods::env::{EnvSanitizeResult, Variables};
 
 /// A variable of this process.
 pub(super) type Variable = (OsString, OsString);

@@ -12,7 +12,7 @@ mod losses;
 mod pi;
 mod remap;
 
-use ollm_protocol::content::{ImportReport, LeafMove, RecordBody, Scope, SessionHeader};
+use ollm_protocol::content::{ImportReport, LeafMove, RecordBody, RecordScope, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 
@@ -136,7 +136,7 @@ const fn damaged(torn: bool) -> (&'static str, &'static str) {
 
 /// Ends a list of records whose active leaf is not its last record on a path by a record that moves it there.
 fn end_at(records: &mut Vec<ImportedRecord>, leaf: Option<usize>, at: Timestamp) {
-    let last = records.iter().rposition(|record| record.body.kind().scope() == Scope::Path);
+    let last = records.iter().rposition(|record| record.body.kind().scope() == RecordScope::Path);
     if last != leaf {
         let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
         records.push(ImportedRecord { parent: leaf, at, body, key: None });

@@ -10,7 +10,7 @@ pub(crate) use view::IDLE_CLOSE_MS;
 use std::collections::HashMap;
 
 use ollm_protocol::content::{
-    MetaPatch, ModeChange, RecordBody, RecordKind, Role, Scope, SessionHeader, SessionUsage,
+    MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, SessionHeader, SessionUsage,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ impl SessionState {
             carry.last_activity = carry.last_activity.max(Some(at));
             carry.closed = false;
         }
-        if kind.scope() == Scope::Path {
+        if kind.scope() == RecordScope::Path {
             if let Some(parent) = entry.parent()
                 && self.entries.get(index(parent)).is_none_or(Entry::is_damaged)
             {
@@ -179,9 +179,9 @@ impl SessionState {
     /// The newest readable path-scope record before `seq`.
     fn nearest_before(&self, seq: Seq) -> Option<Seq> {
         let before = &self.entries[..index(seq).min(self.entries.len())];
-        let at = before
-            .iter()
-            .rposition(|entry| entry.kind().is_some_and(|kind| kind.scope() == Scope::Path))?;
+        let at = before.iter().rposition(|entry| {
+            entry.kind().is_some_and(|kind| kind.scope() == RecordScope::Path)
+        })?;
         Some(Seq(at as u64))
     }
 
@@ -268,7 +268,7 @@ impl SessionState {
     /// Whether every path-scope record lies on the active path, which spares walks their bookkeeping.
     pub(crate) fn is_on_path(&self, seq: Seq, path: &[Seq]) -> bool {
         match self.entry(seq).and_then(|entry| entry.kind()) {
-            Some(kind) if kind.scope() == Scope::Path => path.binary_search(&seq).is_ok(),
+            Some(kind) if kind.scope() == RecordScope::Path => path.binary_search(&seq).is_ok(),
             _ => true,
         }
     }

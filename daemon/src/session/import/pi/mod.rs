@@ -11,7 +11,7 @@ mod message;
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{ImportReport, Part, RecordBody, Scope, SessionHeader};
+use ollm_protocol::content::{ImportReport, Part, RecordBody, RecordScope, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 
@@ -162,7 +162,7 @@ impl Reader {
     fn push(&mut self, at: Timestamp, body: RecordBody) -> usize {
         let index = self.records.len();
         self.roots.push(self.tail.map_or(index, |parent| self.roots[parent]));
-        let on_path = body.kind().scope() == Scope::Path;
+        let on_path = body.kind().scope() == RecordScope::Path;
         self.records.push(ImportedRecord { parent: self.tail, at, body, key: None });
         if on_path {
             self.tail = Some(index);

@@ -1,7 +1,7 @@
 //! What a store makes of imported records, as far as the laws of this module need it.
 
 use ollm_protocol::content::{
-    ExportFormat, Record, RecordBody, Role, Scope, Session, SessionHeader, SessionStatus,
+    ExportFormat, Record, RecordBody, RecordScope, Role, Session, SessionHeader, SessionStatus,
 };
 use ollm_protocol::{Seq, Timestamp};
 use uuid::Uuid;
@@ -33,14 +33,14 @@ pub(in crate::session) fn numbered(imported: &Imported) -> Vec<Record> {
 pub(in crate::session) fn mark_active(records: &mut [Record]) {
     let mut leaf = None;
     for record in records.iter() {
-        if record.kind.scope() == Scope::Path {
+        if record.kind.scope() == RecordScope::Path {
             leaf = Some(record.seq);
         } else if let Some(moved) = &record.leaf {
             leaf = moved.to;
         }
     }
     for record in records.iter_mut() {
-        record.active = record.kind.scope() == Scope::Session;
+        record.active = record.kind.scope() == RecordScope::Session;
     }
     while let Some(seq) = leaf {
         let at = usize::try_from(seq.0).unwrap();
