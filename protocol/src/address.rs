@@ -1,7 +1,8 @@
-//! Where the daemon listens: one rule for daemon and clients that depends on the home and the user alone.
+//! The address of the daemon: the paths of its socket, derived from the home directory and the user alone.
 //!
-//! An environment that differs between a terminal, cron and an editor must not lead to two addresses, so no
-//! variable but `OLLM_HOME` and `OLLM_SOCKET` counts. Pure: who calls checks directories and files.
+//! A terminal, cron and an editor have different environments, and all must find the same daemon. So no environment
+//! variables count except `OLLM_HOME` and `OLLM_SOCKET`. Pure: callers check directories and files. Implements
+//! PROTOCOL.md, section 1.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -10,29 +11,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// The longest socket path in bytes that every system takes (macOS: 104 with the final zero).
+/// The longest socket path in bytes that all systems accept: macOS has 104 with the terminating zero.
 pub const MAX_SOCKET_PATH_BYTES: usize = 103;
 
-/// What `daemon.json` in the home says of the running daemon.
+/// The content of `daemon.json`, which the home directory has while a daemon is running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonFile {
-    /// Where it listens.
+    /// The path of the socket.
     pub socket: PathBuf,
-    /// Its process, for people; nothing is decided by it.
+    /// The process id, for display only.
     pub pid: u32,
-    /// Its version.
+    /// The version of the daemon.
     pub version: String,
-    /// Its protocol.
+    /// The version of the protocol.
     pub protocol: u32,
-    /// When it started.
+    /// The time at which the daemon started.
     pub started_at: Timestamp,
 }
 
-/// The sockets that a daemon of this home may listen on, in the order in which they are tried.
+/// Returns the socket paths that a daemon of this home may listen on, in the order in which they are tried.
 ///
-/// **Shape**: under `/run/user/<euid>` (used only where that directory is the user's own and private), in the
-/// home (only where short enough), under `/tmp/ollm-<euid>`. `home` is canonical.
+/// `home` is canonical.
+///
+/// **Shape**: a path under `/run/user/<euid>`, to be used only if that directory belongs to the user and is private;
+/// one in the home, unless it is too long; one under `/tmp/ollm-<euid>`.
 #[must_use]
 pub fn candidates(home: &Path, euid: u32) -> Vec<PathBuf> {
     let tag = home_tag(home);
@@ -45,9 +48,9 @@ pub fn candidates(home: &Path, euid: u32) -> Vec<PathBuf> {
     sockets
 }
 
-/// Eight hex digits that name a home: FNV-1a, which is enough to tell one user's homes apart.
-#[must_use]
-pub fn home_tag(home: &Path) -> String {
+/// Returns a short name for a home directory: its 32-bit FNV-1a hash in 8 hex digits, which distinguishes the few
+/// homes of one user.
+fn home_tag(home: &Path) -> String {
     let hash =
         home.as_os_str().as_bytes().iter().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_home_has_no_socket_of_its_own() {
+    fn socket_in_home_is_a_candidate_only_if_its_path_is_short() {
         let short = candidates(Path::new("/home/ada/.ollm"), 1000);
         assert_eq!(short.len(), 3);
         assert_eq!(short[1], Path::new("/home/ada/.ollm/run/ollmd.sock"));

@@ -1,39 +1,41 @@
-//! The error kinds of the daemon: number, stable name, class, and when each is sent.
+//! The kinds of errors: number, stable name, class, and when each is sent. Implements PROTOCOL.md, section 12.
 //!
-//! Texts are made where an error is turned into a reply; a client decides by `kind`, never by text.
+//! The messages are written by the daemon. Clients decide by the kind and never by the message.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Who can do something about an error; `ollmctl` has one exit code a class.
+/// The class of an error, by who can resolve it. `ollmctl` has one exit code per class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
     /// The request is wrong.
     User,
-    /// The configuration is wrong.
+    /// The configuration or a version is wrong.
     Config,
-    /// Something else is in the way; a retry can help.
+    /// Other work is in the way; a retry can help.
     Busy,
-    /// What was asked for does not exist.
+    /// The object of the request does not exist.
     Gone,
-    /// The daemon or the machine failed.
+    /// The daemon, the machine or the model server failed.
     Internal,
 }
 
 macro_rules! error_kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal, $name:literal, $class:ident;)*) => {
-        /// The stable name of an error.
+        /// The kind of an error.
+        ///
+        /// Names in backticks are fields of `error.data`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum ErrorKind {
             $($(#[$doc])* #[serde(rename = $name)] $kind,)*
         }
 
         impl ErrorKind {
-            /// Every kind.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
-            /// The JSON-RPC error code.
+            /// Returns the JSON-RPC error code.
             #[must_use]
             pub const fn code(self) -> i32 {
                 match self {
@@ -41,7 +43,7 @@ macro_rules! error_kinds {
                 }
             }
 
-            /// The name in `data.kind`.
+            /// Returns the name in `data.kind`.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self {
@@ -49,7 +51,7 @@ macro_rules! error_kinds {
                 }
             }
 
-            /// Who can do something about it.
+            /// Returns the class.
             #[must_use]
             pub const fn class(self) -> ErrorClass {
                 match self {
@@ -61,77 +63,80 @@ macro_rules! error_kinds {
 }
 
 error_kinds! {
-    /// The bytes are not JSON.
+    /// The bytes are not JSON, not UTF-8, or in neither framing.
     ParseError = -32700, "parseError", User;
-    /// The JSON is not a request.
+    /// The JSON is not a request, or the method cannot be part of a batch.
     InvalidRequest = -32600, "invalidRequest", User;
-    /// There is no such method.
+    /// No method has this name.
     MethodNotFound = -32601, "methodNotFound", User;
-    /// The parameters do not fit; names the field.
+    /// The params are invalid. `field` is the path of the invalid param, if decoding failed there.
     InvalidParams = -32602, "invalidParams", User;
-    /// A defect of the daemon; the log has the details under the request's id.
+    /// The call met a defect of the daemon. The daemon's log has the details under the id of the request.
     Internal = -32603, "internal", Internal;
-    /// The connection has as many subscriptions as it may.
+    /// The connection already has `limit` subscriptions. A retry helps after one of them has ended.
     TooManySubscriptions = -32006, "tooManySubscriptions", Busy;
-    /// A frame, a reply or a text is larger than allowed; `limit` is in `data`.
+    /// A frame or a reply has more than `limit` bytes, or a goal has `limit` items of a kind.
     TooLarge = -32007, "tooLarge", User;
-    /// Too much is going on; try again.
+    /// Too much work waits, or the session changed concurrently at each attempt. A retry after a pause helps.
     Busy = -32009, "busy", Busy;
-    /// A batch has more calls than allowed.
+    /// A batch has more than `limit` calls.
     BatchTooLarge = -32010, "batchTooLarge", User;
     /// No session has this id.
     SessionNotFound = 1001, "sessionNotFound", Gone;
     /// The session has no record with this number.
     RecordNotFound = 1002, "recordNotFound", Gone;
-    /// The text is not an id.
+    /// A param that holds an id is not a UUID. `field` is its path.
     InvalidId = 1003, "invalidId", User;
-    /// The key was used with other content, or somebody else holds what was asked for; `holder` is in `data`.
+    /// The request contradicts existing content, or work of the same kind is running for the session. `holder` names
+    /// the content or the work, if it is known. A retry helps only in the second case, after the work has ended.
     Conflict = 1004, "conflict", Busy;
-    /// Reading or writing failed; `path` is in `data`. Nothing that was acknowledged is lost.
+    /// Reading or writing failed; `path` is the file or directory, if it is known. No acknowledged record is lost. A
+    /// retry with the same key is safe.
     Storage = 1005, "storage", Internal;
-    /// The record that was asked for is damaged.
+    /// A record that the call needs is damaged.
     Corrupted = 1006, "corrupted", Internal;
-    /// The context cannot be made to fit; `needed` and `available` are in `data`.
+    /// A context, or a text that is part of every context, needs `needed` tokens and has `available`.
     ContextOverflow = 1007, "contextOverflow", User;
-    /// The log was written by a newer version; `found` and `supported` are in `data`.
+    /// The protocol, log or import has version `found`, and the daemon supports `supported`.
     UnsupportedVersion = 1008, "unsupportedVersion", Config;
-    /// Another daemon owns this home.
+    /// Another daemon owns the home directory or the socket. Only a daemon that fails to start reports it.
     Locked = 1009, "locked", Busy;
-    /// The daemon is leaving, or the caller gave up.
+    /// The daemon shut down before the call was done, or the chat turn was canceled. A retry with the same key is
+    /// safe.
     Cancelled = 1010, "cancelled", Busy;
-    /// The configuration is wrong; file, line and key are in the message.
+    /// The configuration is invalid; the message names the setting.
     Config = 1011, "config", Config;
-    /// The model server cannot be used: nobody answers, it is busy, or something else listens there; `host` and
-    /// `reason` are in `data`.
+    /// The model server at `host` cannot be used, for `reason`. A retry helps after that has changed.
     ModelUnavailable = 1012, "modelUnavailable", Busy;
-    /// The model server does not have the model; `host` and `model` are in `data`.
+    /// The model server at `host` does not have `model`.
     ModelNotFound = 1013, "modelNotFound", Gone;
-    /// The model server or the model does not do what was asked for; `host`, `model` and `reason` are in `data`.
+    /// The model server at `host`, or `model`, does not support the request, for `reason`.
     ModelRefused = 1014, "modelRefused", User;
-    /// The model server failed at it; `host`, `model` and `reason` are in `data`.
+    /// The model server or `model` failed at the request, for `reason`. A retry can help.
     ModelFailed = 1015, "modelFailed", Internal;
     /// The session has no such goal, checkpoint or decision, or no active goal.
     GoalNotFound = 1016, "goalNotFound", Gone;
-    /// The session repeats itself, so no model is called; `pattern` is in `data`.
+    /// The session repeats itself as `pattern` says, so its model is not called. A retry helps after `loop.reset` or a
+    /// user message.
     LoopDetected = 1020, "loopDetected", Busy;
 }
 
 impl ErrorKind {
-    /// The kind behind a name.
+    /// Returns the kind of a name, or `None` for an unknown one.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.as_str() == name)
     }
 }
 
-/// What `error.data` holds.
+/// The `data` of a JSON-RPC error.
 ///
 /// **Shape**: `{"kind":"sessionNotFound","hint":"ollmctl sessions list"}` and the fields of the kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ErrorData {
-    /// The stable name.
+    /// The kind of the error.
     pub kind: ErrorKind,
-    /// A command that helps, ready to type.
+    /// A shell command that a person can run next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The fields of the kind.

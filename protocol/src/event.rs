@@ -1,4 +1,4 @@
-//! The closed list of event kinds, and the event that a subscriber receives.
+//! The closed list of event kinds, and the event that a subscriber receives. Implements PROTOCOL.md, section 11.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,81 +6,86 @@ use serde_json::Value;
 
 use crate::{Seq, SessionId, Timestamp};
 
-/// What happened.
+/// The kind of an event: when it is published, and which fields its `data` has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// A session began. Data: `title`.
+    /// The files of a session were created, at its first write. Data: `title`.
     SessionCreated,
-    /// A client took a session up again. Data: none.
+    /// A client called `session.resume`. Data: none.
     SessionResumed,
-    /// Fields of a session changed. Data: the changed fields' names in `fields`.
+    /// Fields of a session changed. Data: `fields`, their names.
     SessionUpdated,
-    /// A session was closed. Data: `reason`.
+    /// A `close` record was written. Data: `reason`: `client`; imported records can also have `idle` or `import`.
     SessionClosed,
-    /// A session was put away. Data: `reason`, `client` or `retention`.
+    /// A session was archived. Data: `reason`: `client` or `retention`.
     SessionArchived,
-    /// A session and all its files are gone. Data: `reason`: `client`, `retention`, or `interrupted` for a deletion
-    /// that a crash had interrupted.
+    /// A session and all of its files were deleted. Data: `reason`: `client`, `retention`, or `interrupted` for a
+    /// deletion that a crash interrupted and the next start finished.
     SessionDeleted,
-    /// A message is durable. Data: `role`, `tokens`.
+    /// A message was recorded. Data: `role`, `tokens`.
     MessageRecorded,
-    /// A tool call is durable. Data: `name`, `tokens`.
+    /// A tool call was recorded. Data: `name`, `tokens`.
     ToolCallRecorded,
     /// The session document was written. Data: `sizeBytes`.
     SessionSaved,
-    /// The mode changed. Data: `from`, `to`, `trigger`.
+    /// The mode changed. Data: `from` (null if there was none), `to`, `trigger`.
     ModeChanged,
-    /// The active leaf moved. Data: `to`, `cause`.
+    /// The active leaf moved. Data: `to` (null for before the first record), `cause`.
     BranchChanged,
-    /// The goals changed, or a model asked for it with markers. Data: `source`, `actions`, for markers `messageSeq`.
+    /// A change of the goals was recorded, or the markers of a model. Data: `source`, `actions`, and `messageSeq` for
+    /// the markers in a recorded message.
     GoalUpdated,
-    /// A session repeats itself. Data: `pattern`.
+    /// A session repeats itself; published once per loop. Data: `pattern`.
     LoopDetected,
-    /// The configuration was read again. Data: `applied`, `restartNeeded`.
+    /// The configuration was read again and settings changed. Data: `applied`, `restartNeeded`.
     ConfigReloaded,
-    /// A model is asked for an answer. Data: `model`.
+    /// A chat turn started; `seq` is the user's message, if the turn has one. Data: `model`.
     TurnStarted,
-    /// The turn is over. Data: `model`, and `finishReason`, or `error` in words.
+    /// A chat turn ended; `seq` is its answer, or the part that was recorded. Data: `model`, and `finishReason` or
+    /// `error`, a text.
     TurnEnded,
-    /// The model server read less of a prompt than was sent. Data: `model`, `sentTokens`, `readTokens`.
+    /// The model server read fewer tokens of a prompt than were sent. Data: `model`, `sentTokens`, `readTokens`.
     ServerTruncated,
-    /// A context was made shorter. Data: `method`, `from`, `to`, `tokensBefore`, `tokensAfter`, `freedTokens`,
+    /// A compaction was recorded. Data: `method`, `from`, `to`, `tokensBefore`, `tokensAfter`, `freedTokens`,
     /// `automatic`, `tier`, `tierName`.
     Compressed,
-    /// A compaction is at another step. Data: `step`: `planning`, `summarizing` (`piece` of `pieces`, the
-    /// records `from` to `to`), `merging` or `writing`.
+    /// A compaction began a step. Data: `step`: `planning`, `summarizing` (with `piece` of `pieces`, and the records
+    /// `from` to `to`), `merging` or `writing`.
     CompressionProgress,
-    /// A compaction was due and left out; told once. Data: `reason`: `recent`, `paused` or `nothing`.
+    /// An automatic compaction was due and was skipped; not published again while the reason stays the same. Data:
+    /// `reason`: `recent`, `paused` or `nothing`.
     CompressionSkipped,
-    /// No summary was made. Data: `reason`, `error` in words, and `provisional` when one by lines stands in.
+    /// A model's summary or an automatic compaction failed. Data: `reason`, `error`, a text, and `provisional`:
+    /// whether lines of the records take the place of the summary.
     CompressionError,
-    /// A summary stands for a range. Data: `checkpointId`, `level`, `from`, `to`, `tokens`, `provisional`.
+    /// A compaction created a checkpoint. Data: `checkpointId`, `level`, `from`, `to`, `tokens`, `provisional`.
     CheckpointCreated,
-    /// A summary became older or shorter. Data: as of `checkpoint-created`.
+    /// A compaction lowered the level of a checkpoint or shortened it. Data: as of `checkpoint-created`.
     CheckpointAged,
-    /// A compaction in the smallest class of windows is done. Data: `tokensAfter`.
+    /// A compaction in a window of tier 1 was recorded. Data: `tokensAfter`.
     RolloverComplete,
-    /// A model wrote a summary that nobody asked for. Data: `checkpointId`, `model`.
+    /// An automatic compaction recorded a summary that a model wrote. Data: `checkpointId`, `model`.
     AutoSummaryCreated,
-    /// A compaction in a window of up to 4,096 tokens is done. Data: `method`, `tierName`.
+    /// A compaction in a window of up to 4,096 tokens was recorded. Data: `method`, `tierName`.
     Tier1Compressed,
-    /// The same in one of up to 8,192 tokens.
+    /// A compaction in a window of up to 8,192 tokens was recorded. Data: `method`, `tierName`.
     Tier2Compressed,
-    /// The same in one of up to 16,384 tokens.
+    /// A compaction in a window of up to 16,384 tokens was recorded. Data: `method`, `tierName`.
     Tier3Compressed,
-    /// The same in one of up to 32,768 tokens.
+    /// A compaction in a window of up to 32,768 tokens was recorded. Data: `method`, `tierName`.
     Tier4Compressed,
-    /// The same in a larger one.
+    /// A compaction in a larger window was recorded. Data: `method`, `tierName`.
     Tier5Compressed,
-    /// A context passed 85 % of its prompt limit, or a threshold that the subscriber names. Data: `usedTokens`,
+    /// A context rose to 85 % of its prompt limit, or to a threshold of the subscriber. Data: `usedTokens`,
     /// `promptLimit`, `threshold`.
     ContextThreshold,
-    /// A context passed 95 % of its prompt limit. Data: as of `context-threshold`.
+    /// A context rose to 95 % of its prompt limit. Data: as of `context-threshold`.
     BeforeOverflow,
-    /// Always delivered: the subscriber was too slow and missed events. Data: `missed`.
+    /// The subscriber was too slow and missed events. Passes every filter. Data: `missed`, their number.
     Lagged,
-    /// Always delivered: `since` cannot be replayed from; read the state again. Data: none.
+    /// Events cannot be continued from `since`, so the subscriber must read its state again. Passes every filter.
+    /// Data: none.
     Resync,
 }
 
@@ -90,31 +95,31 @@ pub enum EventKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
-    /// The run of the daemon that sent it.
+    /// The run of the daemon that published the event.
     pub epoch: String,
-    /// Its number within the epoch, from 1.
+    /// The number of the event within the epoch, from 1.
     pub event_seq: u64,
-    /// The session it is about.
+    /// The session that the event concerns, if it concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// The record it is about.
+    /// The record that the event concerns, if it concerns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// When.
+    /// The time of the event.
     pub at: Timestamp,
-    /// What the kind says of it.
+    /// An object with the fields of the kind; absent if it has none.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub data: Value,
 }
 
-/// A place in the stream of events.
+/// A position in the stream of events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EventCursor {
-    /// The run of the daemon that sent it.
+    /// The epoch of the event.
     pub epoch: String,
-    /// The last event seen.
+    /// The number of the last event that the client has seen.
     pub event_seq: u64,
 }

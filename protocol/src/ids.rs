@@ -1,6 +1,6 @@
-//! Identifiers as newtypes, parsed once at the edge.
+//! Newtypes for ids and record numbers.
 //!
-//! A `SessionId` is a UUID and nothing else, so an id that came from a client can be put into a file name.
+//! **Invariant**: a `SessionId` is a parsed UUID, so it is safe in a file name whatever the client sent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,16 +9,16 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-/// Says that a text is not an id of the kind that was expected.
+/// A text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {}", Self::PROBLEM)]
 pub struct InvalidId {
-    /// What the id was to name, for example `sessionId`.
+    /// The kind of id that was expected, for example `sessionId`.
     pub kind: &'static str,
 }
 
 impl InvalidId {
-    /// What is wrong with it; the end of the message, by which a decoder tells this error from others.
+    /// The end of the message. A decoder recognizes this error by it, because serde keeps only the text of an error.
     pub const PROBLEM: &'static str = "must be a UUID in its hyphenated form";
 }
 
@@ -29,13 +29,13 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Wraps a UUID.
+            /// Returns the id with this UUID.
             #[must_use]
             pub const fn from_uuid(uuid: Uuid) -> Self {
                 Self(uuid)
             }
 
-            /// The UUID itself.
+            /// Returns the UUID.
             #[must_use]
             pub const fn as_uuid(&self) -> Uuid {
                 self.0
@@ -45,7 +45,7 @@ macro_rules! uuid_id {
         impl FromStr for $name {
             type Err = InvalidId;
 
-            /// Accepts only the hyphenated form of 36 characters, in either case.
+            /// Parses the hyphenated form of 36 characters, in upper or lower case; no other form is accepted.
             fn from_str(text: &str) -> Result<Self, InvalidId> {
                 let invalid = InvalidId { kind: $kind };
                 if text.len() != 36 {
@@ -93,38 +93,37 @@ macro_rules! uuid_id {
 }
 
 uuid_id!(
-    /// Names one session; a UUID, version 7 for sessions that the daemon makes.
+    /// The id of a session: a UUID, of version 7 unless the session was imported.
     SessionId,
     "sessionId"
 );
 uuid_id!(
-    /// Names one snapshot; a UUID, version 7.
+    /// The id of a snapshot: a UUID of version 7.
     SnapshotId,
     "snapshotId"
 );
 uuid_id!(
-    /// Names one checkpoint; a UUID, version 7.
+    /// The id of a checkpoint of the context: a UUID of version 7.
     CheckpointId,
     "checkpointId"
 );
-
 uuid_id!(
-    /// Names one goal; a UUID, version 7.
+    /// The id of a goal: a UUID of version 7.
     GoalId,
     "goalId"
 );
 uuid_id!(
-    /// Names one checkpoint of a goal; a UUID, version 7.
+    /// The id of a checkpoint of a goal: a UUID of version 7.
     GoalCheckpointId,
     "checkpointId"
 );
 uuid_id!(
-    /// Names one decision of a goal; a UUID, version 7.
+    /// The id of a decision of a goal: a UUID of version 7.
     DecisionId,
     "decisionId"
 );
 
-/// The position of a record in its session's log, counted from 0.
+/// The number of a record: its position in the log of its session, from 0.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -132,7 +131,7 @@ uuid_id!(
 pub struct Seq(pub u64);
 
 impl Seq {
-    /// The position after this one.
+    /// Returns the number after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_hyphenated_uuid_is_a_session_id() {
+    fn only_hyphenated_uuid_is_a_session_id() {
         let check = |text: &str, valid: bool| {
             assert_eq!(text.parse::<SessionId>().is_ok(), valid, "{text}");
         };

@@ -1,13 +1,12 @@
-//! The wire contract of ollmd: what clients and daemon exchange, without I/O or behavior.
+//! The wire contract of ollmd: the JSON that clients and daemon exchange. No I/O and no behavior.
 //!
-//! - [`content`]: the JSON that outlives a process: messages, tool calls, records, the session document.
-//! - [`method`]: the one list of methods; [`methods`]: their params and results.
-//! - [`event`]: what a subscriber is told; [`error`]: what a refusal says.
-//! - [`address`]: where daemon and clients meet.
-//! - [`frame`]: bytes to frames and back, for both framings.
-//! - [`ids`] and [`time`]: newtypes that are parsed once, at the edge.
+//! - [`method`]: the one list of methods. [`methods`]: their params and results.
+//! - [`content`]: the types that both the wire and the stored files use, and those that several results share.
+//! - [`event`]: the kinds of events. [`error`]: the kinds of errors.
+//! - [`frame`]: bytes to frames and back, in both framings. [`address`]: the paths of the socket.
+//! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants.
 //!
-//! `PROTOCOL.md` beside this crate is the description of the wire in prose.
+//! `PROTOCOL.md` beside this crate describes the wire in prose.
 
 pub mod address;
 pub mod content;
@@ -27,8 +26,10 @@ pub use ids::{
 pub use method::{Class, METHODS, Method, MethodInfo};
 pub use time::Timestamp;
 
-/// The protocol that this version speaks; changes only when an old client would break.
+/// The version of the protocol. It changes only with a change that breaks old clients.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Counts additive changes within the protocol, so that a client can omit what the daemon does not know.
+/// The number of additions to this version of the protocol so far, from 1.
+///
+/// A client that knows more than the daemon omits newer params, because the daemon would refuse them.
 pub const SCHEMA_REVISION: u32 = 1;

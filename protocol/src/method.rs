@@ -1,7 +1,7 @@
 //! The one list of methods.
 //!
-//! The router's check, the client's calls, the completion of `ollmctl call` and the OpenRPC document are all
-//! made from it.
+//! The methods that the daemon registers, the calls of the client, the completion of `ollmctl call` and the OpenRPC
+//! document all follow from it. PROTOCOL.md, section 8, has a row for each method.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
@@ -9,47 +9,55 @@ use serde::de::DeserializeOwned;
 
 use crate::content::BuiltContext;
 use crate::event::Event;
-use crate::methods::{
-    chat as h, context as c, daemon as d, env, event as e, goal as g, loops as l, model as mo,
-    session as s,
-};
+use crate::methods::{chat, context, daemon, env, event, goal, loops, model, session};
 
-/// What becomes of a call when its client leaves.
+/// The class of a method: it decides about a running call whose client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// It is dropped.
+    /// The call is dropped.
     Read,
-    /// It runs to its end.
+    /// The call runs to its end.
     Write,
-    /// It is a subscription: it ends, and what it had produced stays.
+    /// The call is a subscription, which ends; the records that it wrote stay.
     Stream,
 }
 
-/// One method of the wire.
+/// A method, as a type.
 pub trait Method {
-    /// Its name, `noun.verb`.
+    /// The name, `noun.verb`.
     const NAME: &'static str;
-    /// What becomes of a call when its client leaves.
+    /// The class.
     const CLASS: Class;
-    /// What it takes: an object; absent params count as an empty one.
+    /// The params, an object. Absent params count as an empty object.
     type Params: Serialize + DeserializeOwned + JsonSchema + Send + 'static;
-    /// What it answers: an object. For a stream, what each notification carries.
+    /// The result, an object. For a stream, the result of each notification.
     type Result: Serialize + DeserializeOwned + JsonSchema + Clone + Send + 'static;
 }
 
-/// A method as data.
+/// A method, as a value.
 #[derive(Clone, Copy)]
 pub struct MethodInfo {
-    /// Its name.
+    /// The name, `noun.verb`.
     pub name: &'static str,
-    /// What becomes of a call when its client leaves.
+    /// The class.
     pub class: Class,
-    /// One sentence.
+    /// One sentence for people: the OpenRPC document and the completion of `ollmctl call` show it.
     pub summary: &'static str,
-    /// The schema of its params.
+    /// Returns the schema of the params.
     pub params: fn(&mut SchemaGenerator) -> Schema,
-    /// The schema of its result, or of a stream's items.
+    /// Returns the schema of the result; for a stream, that of each notification's result.
     pub result: fn(&mut SchemaGenerator) -> Schema,
+}
+
+/// The methods that belong to a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamInfo {
+    /// The method that subscribes.
+    pub method: &'static str,
+    /// The method of the notifications.
+    pub notification: &'static str,
+    /// The method that unsubscribes.
+    pub unsubscribe: &'static str,
 }
 
 macro_rules! methods {
@@ -67,7 +75,7 @@ macro_rules! methods {
             }
         )*
 
-        /// Every method, by noun.
+        /// All methods, by noun.
         pub const METHODS: &[MethodInfo] = &[
             $(MethodInfo {
                 name: $name,
@@ -81,81 +89,90 @@ macro_rules! methods {
 }
 
 methods! {
-    DaemonHello = "daemon.hello", Read, d::DaemonHelloParams => d::DaemonHelloResult, "Agrees on a protocol and tells the limits.";
-    DaemonStatus = "daemon.status", Read, d::NoParams => d::DaemonStatusResult, "Tells how the daemon is.";
-    DaemonReload = "daemon.reload", Write, d::NoParams => d::DaemonReloadResult, "Reads the configuration again.";
-    DaemonShutdown = "daemon.shutdown", Write, d::NoParams => d::DaemonShutdownResult, "Finishes acknowledged work and leaves.";
-    RpcDiscover = "rpc.discover", Read, d::NoParams => serde_json::Value, "Describes every method as an OpenRPC document.";
-    SessionCreate = "session.create", Write, s::SessionCreateParams => s::SessionResult, "Begins a session; nothing reaches the disk before the first record.";
-    SessionRecord = "session.record", Write, s::SessionRecordParams => s::SessionRecordResult, "Records a message; the reply means it is synced.";
-    SessionRecordToolCall = "session.recordToolCall", Write, s::SessionRecordToolCallParams => s::SessionRecordResult, "Records an executed tool call with its result.";
-    SessionRecordCustom = "session.recordCustom", Write, s::SessionRecordCustomParams => s::SessionRecordResult, "Records data of a client, in or out of the context.";
-    SessionGet = "session.get", Read, s::SessionGetParams => s::SessionGetResult, "Reads a page of records.";
-    SessionList = "session.list", Read, s::SessionListParams => s::SessionListResult, "Lists sessions, the most recently active first.";
-    SessionSearch = "session.search", Read, s::SessionSearchParams => s::SessionSearchResult, "Finds text in everything that was recorded.";
-    SessionResume = "session.resume", Write, s::SessionResumeParams => s::SessionGetResult, "Takes a session up again and returns its last page.";
-    SessionCurrent = "session.current", Read, s::SessionCurrentParams => s::SessionCurrentResult, "Tells the session that a project goes on with.";
-    SessionSetCurrent = "session.setCurrent", Write, s::SessionSetCurrentParams => s::SessionCurrentResult, "Sets the session that a project goes on with.";
-    SessionSetMode = "session.setMode", Write, s::SessionSetModeParams => s::SessionResult, "Changes the mode of a session.";
-    SessionClose = "session.close", Write, s::SessionIdParams => s::SessionResult, "Closes a session; recording opens it again.";
-    SessionUpdate = "session.update", Write, s::SessionUpdateParams => s::SessionResult, "Changes title, model and other fields of a session.";
-    SessionArchive = "session.archive", Write, s::SessionIdParams => s::SessionResult, "Puts a session away.";
-    SessionUnarchive = "session.unarchive", Write, s::SessionIdParams => s::SessionResult, "Brings an archived session back.";
-    SessionDelete = "session.delete", Write, s::SessionIdParams => s::SessionDeleteResult, "Deletes a session and every file of it.";
-    SessionClear = "session.clear", Write, s::SessionClearParams => s::SessionCleanupResult, "Deletes every session.";
-    SessionCleanup = "session.cleanup", Write, s::SessionCleanupParams => s::SessionCleanupResult, "Deletes all but the most recently active sessions.";
-    SessionExport = "session.export", Read, s::SessionExportParams => s::SessionExportResult, "Reads a session as a file, chunk by chunk.";
-    SessionImport = "session.import", Write, s::SessionImportParams => s::SessionImportResult, "Imports a file, chunk by chunk.";
-    SessionSave = "session.save", Write, s::SessionIdParams => s::SessionSaveResult, "Writes the session document now.";
-    ContextBuild = "context.build", Write, c::ContextBuildParams => BuiltContext, "Chooses what a model is sent, within its window.";
-    ContextStatus = "context.status", Read, c::ContextStatusParams => c::ContextStatusResult, "Tells how full the context of a session is.";
-    ContextInspect = "context.inspect", Read, c::ContextInspectParams => c::ContextInspectResult, "Tells why each thing is in a context, or is not.";
-    ContextCompact = "context.compact", Read, c::ContextCompactParams => c::ContextCompactResult, "Makes a conversation shorter; a client that leaves before it is written ends it.";
-    ContextCheckpoints = "context.checkpoints", Read, s::SessionIdParams => c::ContextCheckpointsResult, "Lists the summaries that stand for the beginning of a conversation.";
-    ContextAddEntry = "context.addEntry", Write, c::ContextAddEntryParams => c::ContextAddEntryResult, "Sets a text that every context begins with.";
-    ContextRemoveEntry = "context.removeEntry", Write, c::ContextRemoveEntryParams => c::ContextRemoveEntryResult, "Removes a text that every context begins with.";
-    ContextListEntries = "context.listEntries", Read, c::ContextListEntriesParams => c::ContextListEntriesResult, "Lists the texts that every context begins with.";
-    ContextPin = "context.pin", Write, c::ContextPinParams => c::ContextPinResult, "Keeps a record in every later context.";
-    ContextUnpin = "context.unpin", Write, c::ContextPinParams => c::ContextPinResult, "Releases a pinned record.";
-    GoalCreate = "goal.create", Write, g::GoalCreateParams => g::GoalResult, "Sets what a session works towards.";
-    GoalList = "goal.list", Read, g::GoalListParams => g::GoalListResult, "Lists the goals of a session, the newest first.";
-    GoalUpdate = "goal.update", Write, g::GoalUpdateParams => g::GoalResult, "Changes a goal, pauses it, or completes it.";
-    GoalAddCheckpoint = "goal.addCheckpoint", Write, g::GoalAddCheckpointParams => g::GoalResult, "Adds a step on the way to a goal.";
-    GoalUpdateCheckpoint = "goal.updateCheckpoint", Write, g::GoalUpdateCheckpointParams => g::GoalResult, "Says how far a step is.";
-    GoalAddDecision = "goal.addDecision", Write, g::GoalAddDecisionParams => g::GoalResult, "Adds a decision, perhaps in the place of another.";
-    GoalLockDecision = "goal.lockDecision", Write, g::GoalLockDecisionParams => g::GoalResult, "Keeps a decision from being changed by a model.";
-    GoalAddArtifact = "goal.addArtifact", Write, g::GoalAddArtifactParams => g::GoalResult, "Notes a file that was made, changed or deleted.";
-    GoalSetNextSteps = "goal.setNextSteps", Write, g::GoalSetNextStepsParams => g::GoalResult, "Says what comes next.";
-    GoalApplyMarkers = "goal.applyMarkers", Write, g::GoalApplyMarkersParams => g::GoalApplyMarkersResult, "Does what the markers in a text say.";
-    ModelList = "model.list", Read, d::NoParams => mo::ModelListResult, "Lists the models of the model server.";
-    ModelShow = "model.show", Read, mo::ModelShowParams => mo::ModelShowResult, "Tells what a model is.";
-    ModelRunning = "model.running", Read, d::NoParams => mo::ModelRunningResult, "Lists the models in the model server's memory.";
-    ModelWarm = "model.warm", Read, mo::ModelWarmParams => mo::ModelWarmResult, "Loads a model, so that the next answer begins sooner.";
-    ModelCountTokens = "model.countTokens", Read, mo::ModelCountTokensParams => mo::ModelCountTokensResult, "Counts the tokens of a text or a conversation as the model does.";
-    ChatSend = "chat.send", Stream, h::ChatSendParams => h::ChatEvent, "Has a model answer, and tells as it does.";
-    ChatSubmitToolResults = "chat.submitToolResults", Write, h::ChatSubmitToolResultsParams => h::ChatSubmitToolResultsResult, "Gives a turn the results of the tools that it waits for.";
-    ChatCancel = "chat.cancel", Write, s::SessionIdParams => h::ChatCancelResult, "Ends a turn; what was answered until then stays.";
-    EnvSanitize = "env.sanitize", Read, env::EnvSanitizeParams => env::EnvSanitizeResult, "Tells which variables tools may see; its params reach no log.";
-    EnvRules = "env.rules", Read, d::NoParams => env::EnvRulesResult, "Tells by which rules variables are kept from tools.";
-    LoopStatus = "loop.status", Read, s::SessionIdParams => l::LoopStatusResult, "Tells whether a session repeats itself.";
-    LoopReset = "loop.reset", Write, s::SessionIdParams => l::LoopStatusResult, "Lets a session that repeated itself go on.";
-    EventSubscribe = "event.subscribe", Stream, e::EventSubscribeParams => Event, "Tells what happens, as it happens.";
+    DaemonHello = "daemon.hello", Read, daemon::DaemonHelloParams => daemon::DaemonHelloResult, "Agrees on a protocol version and returns the limits of the connection.";
+    DaemonStatus = "daemon.status", Read, daemon::NoParams => daemon::DaemonStatusResult, "Returns the status of the daemon and its parts.";
+    DaemonReload = "daemon.reload", Write, daemon::NoParams => daemon::DaemonReloadResult, "Reads the configuration again.";
+    DaemonShutdown = "daemon.shutdown", Write, daemon::NoParams => daemon::DaemonShutdownResult, "Stops the daemon after its running calls.";
+    RpcDiscover = "rpc.discover", Read, daemon::NoParams => serde_json::Value, "Returns the OpenRPC document, which describes every method.";
+    SessionCreate = "session.create", Write, session::SessionCreateParams => session::SessionResult, "Creates a session; nothing is written to disk before its first record.";
+    SessionRecord = "session.record", Write, session::SessionRecordParams => session::SessionRecordResult, "Records a message; the reply means that it is on disk.";
+    SessionRecordToolCall = "session.recordToolCall", Write, session::SessionRecordToolCallParams => session::SessionRecordResult, "Records an executed tool call with its result.";
+    SessionRecordCustom = "session.recordCustom", Write, session::SessionRecordCustomParams => session::SessionRecordResult, "Records data of a client, with or without a text for the context.";
+    SessionGet = "session.get", Read, session::SessionGetParams => session::SessionGetResult, "Returns a page of records.";
+    SessionList = "session.list", Read, session::SessionListParams => session::SessionListResult, "Lists sessions, the most recently active first.";
+    SessionSearch = "session.search", Read, session::SessionSearchParams => session::SessionSearchResult, "Searches the text of all records.";
+    SessionResume = "session.resume", Write, session::SessionResumeParams => session::SessionGetResult, "Announces that a session is resumed, and returns its last page of records.";
+    SessionCurrent = "session.current", Read, session::SessionCurrentParams => session::SessionCurrentResult, "Returns the current session of a project.";
+    SessionSetCurrent = "session.setCurrent", Write, session::SessionSetCurrentParams => session::SessionCurrentResult, "Sets or clears the current session of a project.";
+    SessionSetMode = "session.setMode", Write, session::SessionSetModeParams => session::SessionResult, "Changes the mode of a session.";
+    SessionClose = "session.close", Write, session::SessionIdParams => session::SessionResult, "Closes a session; recording opens it again.";
+    SessionUpdate = "session.update", Write, session::SessionUpdateParams => session::SessionResult, "Changes the title, model and other fields of a session.";
+    SessionArchive = "session.archive", Write, session::SessionIdParams => session::SessionResult, "Archives a session, which hides it from lists.";
+    SessionUnarchive = "session.unarchive", Write, session::SessionIdParams => session::SessionResult, "Unarchives a session.";
+    SessionDelete = "session.delete", Write, session::SessionIdParams => session::SessionDeleteResult, "Deletes a session and all of its files.";
+    SessionClear = "session.clear", Write, session::SessionClearParams => session::SessionCleanupResult, "Deletes all sessions.";
+    SessionCleanup = "session.cleanup", Write, session::SessionCleanupParams => session::SessionCleanupResult, "Deletes all but the most recently active sessions.";
+    SessionExport = "session.export", Read, session::SessionExportParams => session::SessionExportResult, "Exports a session as a file, chunk by chunk.";
+    SessionImport = "session.import", Write, session::SessionImportParams => session::SessionImportResult, "Imports a file as a session, chunk by chunk.";
+    SessionSave = "session.save", Write, session::SessionIdParams => session::SessionSaveResult, "Writes the session document now.";
+    ContextBuild = "context.build", Write, context::ContextBuildParams => BuiltContext, "Builds the messages to send to a model, within its context window.";
+    ContextStatus = "context.status", Read, context::ContextStatusParams => context::ContextStatusResult, "Returns how full the context of a session is.";
+    ContextInspect = "context.inspect", Read, context::ContextInspectParams => context::ContextInspectResult, "Explains a context: everything in it and everything left out, with the reason.";
+    ContextCompact = "context.compact", Read, context::ContextCompactParams => context::ContextCompactResult, "Compacts a session; a client that leaves before the end cancels it.";
+    ContextCheckpoints = "context.checkpoints", Read, session::SessionIdParams => context::ContextCheckpointsResult, "Lists the checkpoints of a session, which stand for its older records.";
+    ContextAddEntry = "context.addEntry", Write, context::ContextAddEntryParams => context::ContextAddEntryResult, "Sets a context entry, a text in every system message.";
+    ContextRemoveEntry = "context.removeEntry", Write, context::ContextRemoveEntryParams => context::ContextRemoveEntryResult, "Removes a context entry.";
+    ContextListEntries = "context.listEntries", Read, context::ContextListEntriesParams => context::ContextListEntriesResult, "Lists the context entries in force.";
+    ContextPin = "context.pin", Write, context::ContextPinParams => context::ContextPinResult, "Pins a record, which keeps it in every later context.";
+    ContextUnpin = "context.unpin", Write, context::ContextPinParams => context::ContextPinResult, "Unpins a record.";
+    GoalCreate = "goal.create", Write, goal::GoalCreateParams => goal::GoalResult, "Creates a goal and makes it the active one.";
+    GoalList = "goal.list", Read, goal::GoalListParams => goal::GoalListResult, "Lists the goals of a session, the newest first.";
+    GoalUpdate = "goal.update", Write, goal::GoalUpdateParams => goal::GoalResult, "Changes the description, priority or status of a goal.";
+    GoalAddCheckpoint = "goal.addCheckpoint", Write, goal::GoalAddCheckpointParams => goal::GoalResult, "Adds a checkpoint to a goal.";
+    GoalUpdateCheckpoint = "goal.updateCheckpoint", Write, goal::GoalUpdateCheckpointParams => goal::GoalResult, "Changes the description or status of a checkpoint.";
+    GoalAddDecision = "goal.addDecision", Write, goal::GoalAddDecisionParams => goal::GoalResult, "Adds a decision to a goal; it may supersede another one.";
+    GoalLockDecision = "goal.lockDecision", Write, goal::GoalLockDecisionParams => goal::GoalResult, "Locks a decision, so that models cannot change it.";
+    GoalAddArtifact = "goal.addArtifact", Write, goal::GoalAddArtifactParams => goal::GoalResult, "Adds a created, modified or deleted file to a goal.";
+    GoalSetNextSteps = "goal.setNextSteps", Write, goal::GoalSetNextStepsParams => goal::GoalResult, "Replaces the next steps of a goal.";
+    GoalApplyMarkers = "goal.applyMarkers", Write, goal::GoalApplyMarkersParams => goal::GoalApplyMarkersResult, "Applies the goal markers in a text or in a recorded message.";
+    ModelList = "model.list", Read, daemon::NoParams => model::ModelListResult, "Lists the models of the model server.";
+    ModelShow = "model.show", Read, model::ModelShowParams => model::ModelShowResult, "Describes a model.";
+    ModelRunning = "model.running", Read, daemon::NoParams => model::ModelRunningResult, "Lists the models in the memory of the model server.";
+    ModelWarm = "model.warm", Read, model::ModelWarmParams => model::ModelWarmResult, "Loads a model, so that its next answer starts sooner.";
+    ModelCountTokens = "model.countTokens", Read, model::ModelCountTokensParams => model::ModelCountTokensResult, "Counts the tokens of a text or a conversation.";
+    ChatSend = "chat.send", Stream, chat::ChatSendParams => chat::ChatEvent, "Starts a chat turn and streams its events.";
+    ChatSubmitToolResults = "chat.submitToolResults", Write, chat::ChatSubmitToolResultsParams => chat::ChatSubmitToolResultsResult, "Submits the results of tool calls that a chat turn waits for.";
+    ChatCancel = "chat.cancel", Write, session::SessionIdParams => chat::ChatCancelResult, "Cancels the chat turn of a session and records its partial answer.";
+    EnvSanitize = "env.sanitize", Read, env::EnvSanitizeParams => env::EnvSanitizeResult, "Filters environment variables for tools; their values are never logged.";
+    EnvRules = "env.rules", Read, daemon::NoParams => env::EnvRulesResult, "Returns the rules that filter environment variables.";
+    LoopStatus = "loop.status", Read, session::SessionIdParams => loops::LoopStatusResult, "Returns the state of the loop detection of a session.";
+    LoopReset = "loop.reset", Write, session::SessionIdParams => loops::LoopStatusResult, "Resets the loop detection of a session, so that its model is called again.";
+    EventSubscribe = "event.subscribe", Stream, event::EventSubscribeParams => Event, "Subscribes to events.";
 }
 
-/// The notification that carries the events of [`EventSubscribe`].
+/// The method of the notifications of [`EventSubscribe`].
 pub const EVENT_NOTIFICATION: &str = "event.event";
-/// Ends a subscription of [`EventSubscribe`]; takes its id in an array.
+/// The method that ends a subscription of [`EventSubscribe`]. Its params are an array with the subscription's number.
 pub const EVENT_UNSUBSCRIBE: &str = "event.unsubscribe";
 
-/// The notification that carries the events of a turn of [`ChatSend`].
+/// The method of the notifications of [`ChatSend`].
 pub const CHAT_NOTIFICATION: &str = "chat.event";
-/// Ends a subscription of [`ChatSend`], and its turn unless that is detached; takes its id in an array.
+/// The method that ends a subscription of [`ChatSend`], and its turn unless that is detached. Its params are an array
+/// with the subscription's number.
 pub const CHAT_UNSUBSCRIBE: &str = "chat.unsubscribe";
 
-/// Each method of class `Stream`, with its notification and with what ends its subscriptions.
-pub const STREAMS: &[(&str, &str, &str)] = &[
-    (ChatSend::NAME, CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE),
-    (EventSubscribe::NAME, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE),
+/// The methods of class `Stream`, in the order of [`METHODS`].
+pub const STREAMS: &[StreamInfo] = &[
+    StreamInfo {
+        method: ChatSend::NAME,
+        notification: CHAT_NOTIFICATION,
+        unsubscribe: CHAT_UNSUBSCRIBE,
+    },
+    StreamInfo {
+        method: EventSubscribe::NAME,
+        notification: EVENT_NOTIFICATION,
+        unsubscribe: EVENT_UNSUBSCRIBE,
+    },
 ];
 
 #[cfg(test)]
@@ -172,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn every_stream_has_a_notification_and_an_end() {
-        let listed: Vec<_> = STREAMS.iter().map(|(name, ..)| *name).collect();
+    fn every_stream_has_a_notification_and_an_unsubscribe_method() {
+        let listed: Vec<_> = STREAMS.iter().map(|stream| stream.method).collect();
         let streams = METHODS.iter().filter(|method| method.class == Class::Stream);
         assert_eq!(listed, streams.map(|method| method.name).collect::<Vec<_>>());
     }
 
     #[test]
-    fn every_params_schema_is_an_object_that_refuses_unknown_names() {
+    fn params_are_objects_that_refuse_unknown_fields() {
         for method in METHODS {
             let mut generator = SchemaGenerator::default();
             let schema = (method.params)(&mut generator);

@@ -1,4 +1,4 @@
-//! Instants as the wire, the log and every document write them.
+//! Instants, in the one form that the wire, the log and all documents use.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,36 +7,35 @@ use chrono::{DateTime, SecondsFormat, TimeZone, Utc};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// 0001-01-01T00:00:00.000Z.
+/// 0001-01-01T00:00:00.000Z in milliseconds since 1970.
 const FIRST_MS: i64 = -62_135_596_800_000;
-/// 9999-12-31T23:59:59.999Z.
+/// 9999-12-31T23:59:59.999Z in milliseconds since 1970.
 const LAST_MS: i64 = 253_402_300_799_999;
 
 /// An instant in UTC with millisecond precision, written as RFC 3339 (`2026-01-27T10:00:00.000Z`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(DateTime<Utc>);
 
-/// Says that a text is not an RFC 3339 instant.
+/// A text is not an instant in RFC 3339.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a time must be RFC 3339, for example 2026-01-27T10:00:00Z")]
+#[error("a time must be in RFC 3339, for example 2026-01-27T10:00:00Z")]
 pub struct InvalidTimestamp;
 
 impl Timestamp {
-    /// The instant that lies `ms` milliseconds after 1970, kept within the years 1 to 9999 that RFC 3339 can
-    /// write.
+    /// Returns the instant `ms` milliseconds after 1970, clamped to the years 1 to 9999, which RFC 3339 can express.
     #[must_use]
     pub fn from_unix_ms(ms: i64) -> Self {
         let ms = ms.clamp(FIRST_MS, LAST_MS);
         Self(Utc.timestamp_millis_opt(ms).single().unwrap_or_default())
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     #[must_use]
     pub fn unix_ms(self) -> i64 {
         self.0.timestamp_millis()
     }
 
-    /// The instant as chrono has it.
+    /// Returns the instant as chrono's type.
     #[must_use]
     pub fn to_utc(self) -> DateTime<Utc> {
         self.0
@@ -49,7 +48,7 @@ impl FromStr for Timestamp {
     fn from_str(text: &str) -> Result<Self, InvalidTimestamp> {
         let at = DateTime::parse_from_rfc3339(text).map_err(|_| InvalidTimestamp)?;
         let ms = at.timestamp_millis();
-        // An offset can carry an instant over the end of the years that can be written back.
+        // With its offset applied, an instant can lie outside of the years that can be written.
         if (FIRST_MS..=LAST_MS).contains(&ms) {
             Ok(Self::from_unix_ms(ms))
         } else {
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_any_offset_and_writes_utc_milliseconds() {
+    fn any_offset_is_read_and_utc_milliseconds_are_written() {
         let at: Timestamp = "2026-01-27T11:00:00.123456+01:00".parse().expect("valid");
         assert_eq!(at.to_string(), "2026-01-27T10:00:00.123Z");
         assert!("yesterday".parse::<Timestamp>().is_err());

@@ -28,7 +28,7 @@ fn build() -> Value {
     let mut generator = settings.into_generator();
     let mut methods: Vec<Value> =
         METHODS.iter().map(|method| describe(method, &mut generator)).collect();
-    methods.extend(STREAMS.iter().map(|(name, _, end)| unsubscribe(end, name)));
+    methods.extend(STREAMS.iter().map(|stream| unsubscribe(stream.unsubscribe, stream.method)));
     let errors: Map<String, Value> = ErrorKind::ALL
         .iter()
         .map(|kind| {
@@ -68,10 +68,10 @@ fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
     });
     if method.class == Class::Stream {
         described["result"] = json!({ "name": "subscription", "schema": { "type": "integer" } });
-        if let Some((_, notification, end)) = STREAMS.iter().find(|(name, ..)| *name == method.name)
-        {
-            described["x-notification"] = json!({ "method": notification, "result": result });
-            described["x-unsubscribe"] = json!(end);
+        if let Some(stream) = STREAMS.iter().find(|stream| stream.method == method.name) {
+            described["x-notification"] =
+                json!({ "method": stream.notification, "result": result });
+            described["x-unsubscribe"] = json!(stream.unsubscribe);
         }
     } else {
         described["result"] = json!({ "name": "result", "schema": result });

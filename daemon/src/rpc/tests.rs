@@ -60,7 +60,7 @@ async fn registered_methods_are_those_of_the_protocol() {
     let methods = methods(idle_handles());
     let registered: BTreeSet<&str> = methods.method_names().collect();
     let mut listed: BTreeSet<&str> = METHODS.iter().map(|method| method.name).collect();
-    listed.extend(ollm_protocol::method::STREAMS.iter().map(|(.., end)| *end));
+    listed.extend(ollm_protocol::method::STREAMS.iter().map(|stream| stream.unsubscribe));
     assert_eq!(&listed - &registered, BTreeSet::new(), "not registered");
     assert_eq!(&registered - &listed, BTreeSet::new(), "not listed");
 }

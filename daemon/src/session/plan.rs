@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{GoalSource, RecordBody, Scope};
+use ollm_protocol::content::{GoalSource, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
 use tokio::sync::oneshot;
 
@@ -270,7 +270,7 @@ impl<'a> WritePlanner<'a> {
         let seq = self.cursor.next;
         match body {
             RecordBody::Leaf(moved) => self.cursor.leaf = moved.to,
-            _ if body.kind().scope() == Scope::Path => self.cursor.leaf = Some(seq),
+            _ if body.kind().scope() == RecordScope::Path => self.cursor.leaf = Some(seq),
             _ => {}
         }
         self.cursor.next = seq.next();

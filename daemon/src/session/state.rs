@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use ollm_protocol::content::{
-    Meta, MetaPatch, ModeChange, RecordBody, RecordKind, Role, Scope, Session, SessionHeader,
+    Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, Session, SessionHeader,
     SessionStatus, SessionUsage,
 };
 use ollm_protocol::{Seq, SessionId, Timestamp};
@@ -124,7 +124,7 @@ impl SessionState {
             carry.last_activity = carry.last_activity.max(Some(at));
             carry.closed = false;
         }
-        if kind.scope() == Scope::Path {
+        if kind.scope() == RecordScope::Path {
             if let Some(parent) = entry.parent()
                 && self.entries.get(index(parent)).is_none_or(IndexEntry::is_damaged)
             {
@@ -195,9 +195,9 @@ impl SessionState {
     /// Returns the newest readable path record before `seq`.
     fn nearest_before(&self, seq: Seq) -> Option<Seq> {
         let before = &self.entries[..index(seq).min(self.entries.len())];
-        let at = before
-            .iter()
-            .rposition(|entry| entry.kind().is_some_and(|kind| kind.scope() == Scope::Path))?;
+        let at = before.iter().rposition(|entry| {
+            entry.kind().is_some_and(|kind| kind.scope() == RecordScope::Path)
+        })?;
         Some(Seq(at as u64))
     }
 
@@ -275,7 +275,7 @@ impl SessionState {
     /// Returns whether a record is on the active path or outside of all paths.
     pub(crate) fn is_on_path(&self, seq: Seq, path: &[Seq]) -> bool {
         match self.entry(seq).and_then(|entry| entry.kind()) {
-            Some(kind) if kind.scope() == Scope::Path => path.binary_search(&seq).is_ok(),
+            Some(kind) if kind.scope() == RecordScope::Path => path.binary_search(&seq).is_ok(),
             _ => true,
         }
     }

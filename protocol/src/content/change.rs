@@ -1,7 +1,8 @@
-//! The small records: what changes a session or its state without being said by anyone.
+//! The bodies of small records: settings, mode, leaf, labels, loops, context entries, pins and data of clients.
+//!
+//! A [`ContextEntry`] and a [`LoopCall`] are not bodies. They are parts of results, derived from these records.
 
 use std::collections::BTreeMap;
-
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -10,233 +11,123 @@ use serde_json::Value;
 
 use crate::{Seq, SnapshotId, Timestamp};
 
-/// Client data attached to a session: any JSON by name.
+/// Data of clients that belongs to a session: any JSON, by name.
 pub type Meta = BTreeMap<String, Value>;
 
-/// Changes fields of a session; a field that is absent stays as it is.
+/// Changed fields of a session; an absent field stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MetaPatch {
-    /// The title, set by someone.
+    /// The title; empty removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The description, set by someone.
+    /// The description; empty removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The model from here on.
+    /// The model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model's provider from here on.
+    /// The provider of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The system prompt from here on; empty removes it.
+    /// The system prompt; empty removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// The context window to ask for, in tokens.
+    /// The context window to request, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
-    /// The project's directory, as a canonical path.
+    /// The directory of the project, as a canonical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// Exempt from retention.
+    /// Whether the session is exempt from retention and `session.cleanup`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
-    /// Put away: not listed unless asked for.
+    /// Whether the session is archived: lists omit it unless asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archived: Option<bool>,
-    /// Client data to merge in; a `null` removes the name.
+    /// Data of clients to merge in; null removes a name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: Meta,
 }
 
-/// The session's mode changed.
+/// A change of the mode.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModeChange {
-    /// The mode before; absent where there was none.
+    /// The mode before; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// The mode from here on.
+    /// The new mode.
     pub to: String,
-    /// When it changed.
+    /// The time of the change.
     pub timestamp: Timestamp,
-    /// What changed it, for example `manual` or `auto`.
+    /// The cause of the change, for example `manual` or `auto`.
     pub trigger: String,
-    /// How sure an automatic change was, from 0 to 1.
+    /// The confidence of an automatic change, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
 }
 
-/// The active leaf moved: branch, undo or restore.
+/// A move of the active leaf to another record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LeafMove {
-    /// The record that is the leaf from here on; absent puts it before the first.
+    /// The new leaf; absent for the position before the first record.
     pub to: Option<Seq>,
-    /// Why it moved, for example `undo` or `import`.
+    /// The cause of the move, for example `retry` or `import`.
     pub cause: String,
 }
 
-/// A name for a record.
+/// A label of a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Label {
-    /// The record.
+    /// The labeled record.
     pub target: Seq,
-    /// The name; absent removes it.
+    /// The label; absent removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// A snapshot was taken.
+/// A mark of the state before a change of the context.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotMark {
-    /// The snapshot.
+    /// The id of the snapshot.
     pub snapshot_id: SnapshotId,
-    /// The active leaf at that instant.
+    /// The active leaf at that time; null before the first record.
     pub leaf: Option<Seq>,
-    /// Why it was taken.
+    /// The change that follows: `compaction`, `epoch` or `modeChange`.
     pub reason: String,
 }
 
-/// Repetition was found, or somebody decided to go on after it.
+/// A detected loop, or a reset of the loop detection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoopMark {
-    /// What repeats; absent resets the detection.
+    /// The loop; absent for a reset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pattern: Option<LoopPattern>,
 }
 
-/// What repeats in a session.
+/// A loop: the repetition that was detected in a session.
 ///
 /// **Shape**: `{"kind":"call","tools":["read_file"],"count":3}`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LoopPattern {
-    /// How it repeats.
+    /// The kind of repetition.
     pub kind: LoopKind,
-    /// The tool, or those of a cycle in their order; empty where no tool is involved.
+    /// The tool, or the tools of a cycle in their order; empty if the loop involves no tool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
-    /// Equal calls, rounds of a cycle, alike outputs, or model calls since the last user message.
+    /// The number of equal calls, rounds of a cycle, nearly equal outputs, or model calls since the last user message.
     pub count: u32,
 }
 
-/// How something repeats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum LoopKind {
-    /// One tool with equal arguments, time after time.
-    Call,
-    /// Two to four calls in turn, round after round.
-    Cycle,
-    /// Results of tools, or answers, that say the same.
-    Output,
-    /// More calls of the model than are allowed without a word from the user.
-    Turns,
-}
-
-/// The session was closed; recording opens it again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Close {
-    /// Who closed it.
-    pub reason: CloseReason,
-}
-
-/// Who closed a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum CloseReason {
-    /// A client asked.
-    Client,
-    /// Nothing was recorded for a day.
-    Idle,
-    /// It came from a file, complete.
-    Import,
-}
-
-/// Where a context entry holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum ContextScope {
-    /// Every session of this home.
-    Global,
-    /// Every session of a project.
-    Project,
-    /// One session.
-    Session,
-}
-
-/// A keyed text for the system message was set or removed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ContextEntryChange {
-    /// Names the entry; a second one of the same key replaces the first.
-    pub key: String,
-    /// The text; absent removes the entry.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<String>,
-    /// Lower comes first; absent: 100.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<i32>,
-    /// Who contributed it: `hook`, `extension` or `user`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-}
-
-/// A keyed text for the system message, as it holds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ContextEntry {
-    /// Names the entry within its scope; the narrower scope wins.
-    pub key: String,
-    /// The text.
-    pub content: String,
-    /// Lower comes first; equal ones are ordered by key.
-    pub priority: i32,
-    /// Who contributed it: `hook`, `extension` or `user`.
-    pub source: String,
-    /// Where it holds.
-    pub scope: ContextScope,
-}
-
-impl ContextEntry {
-    /// The priority of an entry that names none; there is room before and behind it.
-    pub const DEFAULT_PRIORITY: i32 = 100;
-    /// The source of an entry that names none.
-    pub const DEFAULT_SOURCE: &str = "user";
-}
-
-/// A record was pinned into, or released from, every later context.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Pin {
-    /// The record.
-    pub target: Seq,
-    /// True pins, false releases.
-    pub pinned: bool,
-}
-
-/// Data of a client that the daemon keeps and does not read.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Custom {
-    /// Names the client's own type, for example `editor.selection`.
-    pub name: String,
-    /// Any JSON.
-    #[serde(default)]
-    pub data: Value,
-    /// A text that enters the context as a user turn; absent keeps the record out of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub context_text: Option<String>,
-}
-
 impl fmt::Display for LoopPattern {
-    /// Writes a clause such as `read was called 3 times with equal arguments`. Names of tools come from models: who
-    /// prints to a terminal sanitizes the whole.
+    /// Writes a clause such as `read was called 3 times with equal arguments`. A model chose the names of the tools,
+    /// so the text must be sanitized before it is printed to a terminal.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, tools, count } = self;
         let tools = tools.join(", ");
@@ -254,17 +145,127 @@ impl fmt::Display for LoopPattern {
     }
 }
 
-/// One tool call as the detection compares it.
+/// The kind of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum LoopKind {
+    /// One tool was called with equal arguments again and again.
+    Call,
+    /// Two to four tool calls were repeated in turn.
+    Cycle,
+    /// Consecutive tool results, or consecutive answers, were nearly equal.
+    Output,
+    /// The model was called too often since the last user message.
+    Turns,
+}
+
+/// A tool call, as the loop detection compares it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LoopCall {
-    /// The record that completed the call, or that asked for it where no result came.
+    /// The record with the result of the call, or the one that requested it if no result was recorded.
     pub seq: Seq,
-    /// The tool.
+    /// The name of the tool.
     pub tool: String,
-    /// Digest of tool and arguments: equal for equal calls.
+    /// A digest of the tool and its arguments: equal for equal calls.
     pub call: String,
-    /// Digest of the result, numbers and white space apart; absent where none was recorded.
+    /// A digest of the result without numbers and white space; absent if no result was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<String>,
+}
+
+/// The end of a session; a later record opens it again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Close {
+    /// The reason.
+    pub reason: CloseReason,
+}
+
+/// The reason of a `close` record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum CloseReason {
+    /// A client closed it.
+    Client,
+    /// Nothing was recorded for a day. This version of the daemon writes no record for that.
+    Idle,
+    /// It was imported as a complete session. This version of the daemon writes no record for that.
+    Import,
+}
+
+/// The scope of a context entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ContextScope {
+    /// All sessions of the home directory.
+    Global,
+    /// All sessions of a project.
+    Project,
+    /// One session.
+    Session,
+}
+
+/// A change of a context entry of the session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ContextEntryChange {
+    /// The key of the entry; an entry with the same key is replaced.
+    pub key: String,
+    /// The text; absent removes the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    /// The position among the entries: lower comes first. Default 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
+    /// The origin of the entry: `hook`, `extension` or `user`. Default `user`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// A context entry in force: a keyed text at the end of the system message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextEntry {
+    /// The key of the entry, unique within its scope. Among equal keys the narrowest scope wins.
+    pub key: String,
+    /// The text.
+    pub content: String,
+    /// The position among the entries: lower comes first, and equal priorities are ordered by key.
+    pub priority: i32,
+    /// The origin of the entry: `hook`, `extension` or `user`.
+    pub source: String,
+    /// The sessions that it applies to.
+    pub scope: ContextScope,
+}
+
+impl ContextEntry {
+    /// The priority of an entry without one. There is room before and after it.
+    pub const DEFAULT_PRIORITY: i32 = 100;
+    /// The source of an entry without one.
+    pub const DEFAULT_SOURCE: &str = "user";
+}
+
+/// A change of the pinned records, which every later context contains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Pin {
+    /// The record.
+    pub target: Seq,
+    /// True to pin the record, false to unpin it.
+    pub pinned: bool,
+}
+
+/// Data of a client, which the daemon stores without reading it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Custom {
+    /// The client's own type of the data, for example `editor.selection`.
+    pub name: String,
+    /// Any JSON.
+    #[serde(default)]
+    pub data: Value,
+    /// A text that enters the context as a user turn; absent to keep the record out of the context.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_text: Option<String>,
 }

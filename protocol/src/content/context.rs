@@ -1,222 +1,199 @@
-//! Records that say what a model was sent.
+//! Built contexts: the messages for a model, the division of the window, and how reliable the conversation is.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::Checkpoint;
-use crate::{CheckpointId, Seq};
+use super::{Retention, Role};
+use crate::Seq;
 
-/// One element of a frozen head, by reference: history is never embedded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "as", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub enum HeadItem {
-    /// Every path record from one to another, both included, verbatim.
-    Range {
-        /// The first record.
-        from: Seq,
-        /// The last record.
-        to: Seq,
-    },
-    /// One record of which only the beginning and the end are shown.
-    Cut {
-        /// The record.
-        seq: Seq,
-        /// Characters kept at the beginning.
-        head_chars: u32,
-        /// Characters kept at the end.
-        tail_chars: u32,
-    },
-    /// One record of which only its number and size are shown.
-    Handle {
-        /// The record.
-        seq: Seq,
-    },
-    /// A tool result of which one line says why it is not shown.
-    Stub {
-        /// The record.
-        seq: Seq,
-        /// Why: `superseded` by a newer read of the same file, or `duplicate` of an equal result.
-        reason: String,
-        /// The record that shows it instead.
-        by: Seq,
-    },
-    /// A checkpoint of the compaction in force.
-    Checkpoint {
-        /// Which one.
-        id: CheckpointId,
-    },
-    /// An earlier user message, quoted as already answered.
-    Earlier {
-        /// The record.
-        seq: Seq,
-        /// Characters kept at the beginning; absent keeps all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        head_chars: Option<u32>,
-        /// Characters kept at the end; absent keeps all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tail_chars: Option<u32>,
-    },
-    /// A pinned record, quoted.
-    Pinned {
-        /// The record.
-        seq: Seq,
-        /// Characters kept at the beginning; absent keeps all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        head_chars: Option<u32>,
-        /// Characters kept at the end; absent keeps all.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        tail_chars: Option<u32>,
-    },
-    /// A text made from the records, frozen as it was sent.
-    Block {
-        /// What it is: `files` or `state`.
-        topic: String,
-        /// The text.
-        text: String,
-    },
-}
-
-/// A context head was frozen: what precedes the records that follow this one.
+/// A context that fits into the window, with its token counts and omissions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Epoch {
-    /// The strategy that planned the head.
+#[serde(rename_all = "camelCase")]
+pub struct BuiltContext {
+    /// The messages to send, in order.
+    pub messages: Vec<ContextMessage>,
+    /// The strategy that chose the messages.
     pub strategy: String,
-    /// Why the epoch was opened, for example `overflow` or `model`.
-    pub cause: String,
-    /// The context window it was planned for, in tokens.
-    pub context_size: u32,
-    /// The tokenizer whose counts it was planned with.
-    pub tokenizer: String,
-    /// Tokens of the head as planned.
-    pub head_tokens: u64,
-    /// What the head holds, in order; the records after this one follow verbatim.
-    pub head: Vec<HeadItem>,
-    /// What the head was opened with; a build that finds another value opens a new epoch. Absent in epochs of older
-    /// versions and of other programs.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub basis: Option<EpochBasis>,
+    /// The tokens of the whole prompt: system message, tools and conversation.
+    pub tokens_used: u64,
+    /// The most tokens that the prompt may have: `budget.promptLimit`.
+    pub token_budget: u64,
+    /// The division of the window.
+    pub budget: ContextBudget,
+    /// The number of messages on the active path.
+    pub original_message_count: u64,
+    /// The number of messages that are included, whole or cut.
+    pub included_message_count: u64,
+    /// The number of messages that checkpoints stand for.
+    pub summarized_message_count: u64,
+    /// The records that are left out or shortened, with the reasons.
+    pub omitted: Vec<OmittedItem>,
+    /// The accuracy of the token counts.
+    pub count_kind: CountKind,
+    /// The tokens at the beginning that are the same as in the previous build, which a model server need not read
+    /// again.
+    pub prefix_tokens: u64,
+    /// Whether the plan was not recorded, so that the next build can differ from its beginning on. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transient: bool,
+    /// The context window to request from the model server.
+    pub num_ctx: u32,
+    /// The longest answer to request, in tokens, so that prompt and answer fit into the window.
+    pub num_predict: u32,
+    /// The id of the build, for `context.inspect`.
+    pub build_id: String,
 }
 
-/// What stands before the conversation, as an epoch froze it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct EpochBasis {
-    /// A digest of the system prompt.
-    pub system: String,
-    /// A digest of the mode's text.
-    pub mode: String,
-    /// A digest of the tool definitions.
-    pub tools: String,
-    /// The model.
-    pub model: String,
-    /// The context entries as they were rendered: key and digest of the text, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub entries: Vec<(String, String)>,
-    /// The additions to the system message as they were sent: entries, then the goal.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub additions: String,
-}
-
-/// A range was replaced by a summary; one record is one whole compaction.
+/// A message, in the form that a model server accepts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Compaction {
-    /// The first record that the summary stands for; absent where a foreign file does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<Seq>,
-    /// The last record that the summary stands for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<Seq>,
-    /// The summary, where another program made it; else it is in `checkpoints`.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub summary: String,
-    /// Tokens of the context before.
-    pub tokens_before: u64,
-    /// Tokens of the context after; absent where a foreign file does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_after: Option<u64>,
-    /// The tokenizer that counted.
-    pub tokenizer: String,
-    /// The epoch that it opens; absent for compactions that another program made.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<Epoch>,
-    /// Every checkpoint in force after it, oldest first.
+pub struct ContextMessage {
+    /// The author.
+    pub role: Role,
+    /// The text.
+    pub content: String,
+    /// For role `assistant`: the requested tool calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub checkpoints: Vec<Checkpoint>,
-    /// How it was made; absent for compactions that another program made.
+    pub tool_calls: Vec<ContextToolCall>,
+    /// For role `tool`: the name of the tool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub method: Option<CompactionMethod>,
-    /// The model that wrote the summary.
+    pub tool_name: Option<String>,
+    /// For role `tool`: the id of the tool call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// How much of what matters the new context still names.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retention: Option<Retention>,
+    pub tool_call_id: Option<String>,
+    /// Images, in base64.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<String>,
 }
 
-/// How a compaction made room.
+/// A tool call, in the form that a model server accepts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextToolCall {
+    /// The id that the result refers to: nine letters and digits.
+    pub id: String,
+    /// The called function.
+    pub function: ContextFunction,
+}
+
+/// The name and arguments of a tool call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ContextFunction {
+    /// The name of the tool.
+    pub name: String,
+    /// The arguments.
+    pub arguments: Value,
+}
+
+/// The smallest context window in tokens. Below it, a system message, one exchange and an answer do not fit together.
+pub const MIN_CONTEXT_SIZE: u32 = 2048;
+
+/// The division of a context window, in tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextBudget {
+    /// The whole window.
+    pub model_context_window: u64,
+    /// The most tokens that a prompt may have.
+    pub prompt_limit: u64,
+    /// The system message, with everything that the template puts before a conversation.
+    pub system_prompt_tokens: u64,
+    /// The tool definitions.
+    pub tool_definition_tokens: u64,
+    /// The checkpoints.
+    pub checkpoint_tokens: u64,
+    /// The reserve for the answer.
+    pub reserve_for_response: u64,
+    /// The most tokens that the conversation may have.
+    pub available_tokens: u64,
+    /// The tokens of the conversation.
+    pub current_conversation_tokens: u64,
+    /// `currentConversationTokens` in percent of `availableTokens`.
+    pub utilization_percent: f64,
+}
+
+/// A record, or a run of consecutive records, that a context leaves out or shortens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct OmittedItem {
+    /// The record, or the first one of a run.
+    pub seq: Seq,
+    /// The last record of a run; absent for a single record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub through_seq: Option<Seq>,
+    /// The tokens that are left out.
+    pub tokens: u64,
+    /// The reason: `budget`, `summarized`, `cut`, `image`, `thinking`, `duplicate`, `empty`, `superseded`, `deferred`
+    /// or `damaged`.
+    pub reason: String,
+}
+
+/// The accuracy of a token count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub enum CompactionMethod {
-    /// Old tool results were shortened.
-    Pruned,
-    /// A model summarized a range.
-    Summarized,
-    /// A range was summarized without a model, for the time being.
-    Extracted,
-    /// A range was left out.
-    Truncated,
+pub enum CountKind {
+    /// Counted with the vocabulary and template of the model, as the model server counts.
+    Exact,
+    /// Texts are counted with the vocabulary of the model and the tokens around them are estimated, or an estimate is
+    /// corrected by earlier counts of the model server.
+    Calibrated,
+    /// Estimated from the characters of the text.
+    Estimated,
 }
 
-/// What survived a compaction: each pair counts what the new context still names and what there was.
-///
-/// **Shape**: `{"task":[1,1],"pins":[2,2],"decisions":[3,3],"files":[4,5],"identifiers":[20,31]}`
+/// Whether a build may record a new plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Retention {
-    /// The original task.
-    pub task: (u32, u32),
-    /// Pinned records.
-    pub pins: (u32, u32),
-    /// Locked decisions.
-    pub decisions: (u32, u32),
-    /// Paths of files that tools changed.
-    pub files: (u32, u32),
-    /// Identifiers that occur more than once in what was compacted.
-    pub identifiers: (u32, u32),
+#[serde(rename_all = "camelCase")]
+pub enum CompactMode {
+    /// Record nothing; a context with an unrecorded plan is `transient`.
+    #[default]
+    Never,
+    /// Record a new plan, so that later contexts begin with this one.
+    Auto,
 }
 
-/// Volatile text that was sent at this place and is resent verbatim until the epoch ends.
+/// The strategy of a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum CompactStrategy {
+    /// A model summarizes older records.
+    Summarize,
+    /// Older records are left out.
+    Truncate,
+    /// Older tool results are shortened; if that is not enough, a model summarizes older records.
+    Hybrid,
+}
+
+/// An estimate of how reliable a conversation is after compactions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Delta {
-    /// What it is about, for example `goal` or `entry`.
-    pub topic: String,
-    /// The text as it was sent.
-    pub text: String,
+#[serde(rename_all = "camelCase")]
+pub struct Reliability {
+    /// A rule of thumb in percent, from the size of the model, the number of compactions and the accuracy of counts.
+    pub score: f64,
+    /// The level of the score.
+    pub level: ReliabilityLevel,
+    /// The level as a colored symbol.
+    pub icon: String,
+    /// The important items that survived the last compaction, if they were measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
+    /// The retention as one number in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained_percent: Option<u32>,
+    /// A warning for a person about lost items. It follows from the retention and not from the score.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
 }
 
-/// What became of a branch that was left.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct BranchSummary {
-    /// The leaf that was left; absent where a foreign file does not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub from: Option<Seq>,
-    /// The summary.
-    pub summary: String,
-}
-
-/// What the model server counted for one call.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Usage {
-    /// The model.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub model: Option<String>,
-    /// Tokens of the prompt.
-    pub prompt_tokens: u64,
-    /// Tokens of the answer.
-    pub answer_tokens: u64,
+/// The level of a reliability score.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ReliabilityLevel {
+    /// A score of 85 or more.
+    High,
+    /// A score of 60 or more.
+    Medium,
+    /// A score of 40 or more.
+    Low,
+    /// A score below 40.
+    Critical,
 }

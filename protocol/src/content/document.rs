@@ -1,35 +1,34 @@
-//! The session document: a whole session as one readable JSON file.
+//! The session document: a session as one readable JSON file. FORMAT.md, "Session document", describes the file.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::change::{Meta, ModeChange};
-use super::message::{Part, Role};
-use super::tool_call::ToolResult;
+use super::message::{Part, Role, ToolResult};
 use crate::{SessionId, Timestamp};
 
-/// A whole session: every message in the order of the log, untouched by compaction.
+/// A session document: all messages in the order of the log, regardless of compactions.
 ///
-/// Fields that this version does not know are kept out, and an import reports them.
+/// Unknown fields are ignored; an import reports them as losses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionDocument {
-    /// The session.
+    /// The id of the session.
     pub session_id: SessionId,
-    /// When it began.
+    /// The time of creation.
     pub start_time: Timestamp,
-    /// When something was last recorded.
+    /// The time of the newest record.
     pub last_activity: Timestamp,
-    /// The model; empty where none was named.
+    /// The model; empty if none is set.
     #[serde(default)]
     pub model: String,
-    /// The model's provider; empty where none was named.
+    /// The provider of the model; empty if none is set.
     #[serde(default)]
     pub provider: String,
-    /// Every message, in the order of the log.
+    /// All messages, in the order of the log.
     pub messages: Vec<DocumentMessage>,
-    /// Every tool call that was recorded with its result, in the order of the log.
+    /// All recorded tool calls with their results, in the order of the log.
     #[serde(default)]
     pub tool_calls: Vec<DocumentToolCall>,
     /// Counts and settings.
@@ -41,16 +40,16 @@ pub struct SessionDocument {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentMessage {
-    /// Who said it.
+    /// The author.
     pub role: Role,
-    /// What was said.
+    /// The content, in order.
     pub parts: Vec<Part>,
-    /// When it was said.
+    /// The time of the message.
     pub timestamp: Timestamp,
-    /// False where it lies off the active path.
+    /// False for a record off the active path; otherwise absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// For role `tool`: the call that this answers.
+    /// For role `tool`: the id of the tool call that this message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// For role `tool`: the name of the tool.
@@ -59,10 +58,10 @@ pub struct DocumentMessage {
     /// For role `assistant`: the model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// For role `assistant`: why it stopped.
+    /// For role `assistant`: the reason for the end of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// How long it took, in milliseconds.
+    /// The time that it took to answer, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
@@ -71,24 +70,24 @@ pub struct DocumentMessage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentToolCall {
-    /// Links it to the call of an assistant message.
+    /// The id of the call in the assistant message that requested it.
     pub id: String,
-    /// The tool's name.
+    /// The name of the tool.
     pub name: String,
-    /// The arguments.
+    /// The arguments as JSON.
     #[serde(default)]
     pub args: Value,
-    /// What came out.
+    /// The result.
     pub result: ToolResult,
-    /// When it was called.
+    /// The time of the call.
     pub timestamp: Timestamp,
-    /// False where it lies off the active path.
+    /// False for a record off the active path; otherwise absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// How many messages stood before it; absent in foreign files, where the timestamp decides.
+    /// The number of messages before the call. Absent in files of other programs, whose timestamps decide the order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after_messages: Option<u64>,
-    /// How long it ran, in milliseconds.
+    /// The run time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
@@ -97,11 +96,11 @@ pub struct DocumentToolCall {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DocumentMetadata {
-    /// Tokens of everything recorded.
+    /// The tokens of all messages and tool calls.
     pub token_count: u64,
-    /// Compactions so far.
+    /// The number of compactions on the active path.
     pub compression_count: u64,
-    /// Changes of mode, oldest first.
+    /// The changes of the mode on the active path, the oldest first.
     pub mode_history: Vec<ModeChange>,
     /// The title.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,21 +108,21 @@ pub struct DocumentMetadata {
     /// The description.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The project's directory.
+    /// The directory of the project.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
     /// The system prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// When the last message was said.
+    /// The time of the last message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_message_at: Option<Timestamp>,
-    /// Messages of role `user`.
+    /// The number of messages of role `user`.
     pub user_message_count: u64,
     /// The context window, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_window: Option<u32>,
-    /// Client data.
+    /// Data of clients, by name.
     #[serde(rename = "client", skip_serializing_if = "Meta::is_empty")]
     pub client_metadata: Meta,
 }

@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::Value;
 
-/// Environment variables by name. Their values are never shown: not by `Debug`, and not by an error of reading.
+/// Environment variables: values by name.
+///
+/// Neither `Debug` nor a deserialization error shows a value.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Variables(pub BTreeMap<String, String>);
 
@@ -18,25 +20,25 @@ impl fmt::Debug for Variables {
 }
 
 impl<'de> Deserialize<'de> for Variables {
-    /// Reads any JSON first: the errors of serde's own types quote what they refuse.
+    /// Deserializes any JSON first, because the errors of serde's own types quote the value.
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         let Value::Object(fields) = Value::deserialize(input)? else {
-            return Err(de::Error::custom("variables must be an object of texts by name"));
+            return Err(de::Error::custom("variables must be an object with strings by name"));
         };
         let read = fields.into_iter().map(|(name, value)| match value {
             Value::String(text) => Ok((name, text)),
-            _ => Err(de::Error::custom("the value of every variable must be a text")),
+            _ => Err(de::Error::custom("the value of every variable must be a string")),
         });
         Ok(Self(read.collect::<Result<_, _>>()?))
     }
 }
 
-/// A variable that does not pass.
+/// A variable that was filtered out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RemovedVariable {
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
-    /// The pattern that its name fits, or `url-credentials` for its value.
+    /// The pattern that the name matches, or `url-credentials` for the value.
     pub rule: String,
 }

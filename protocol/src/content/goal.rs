@@ -1,58 +1,58 @@
-//! What a session is working towards: goals as clients see them, and the changes that records hold.
+//! Goals of a session, as clients see them, and their changes, as `goal` records store them.
 //!
-//! A goal is never stored as a whole: it is the fold of the `goal` records on the active path. Changes by clients name
-//! what they change by id; changes by markers are written down as the model said them and are resolved by the fold, so
-//! that recording an answer needs to read nothing.
+//! A [`Goal`] is never stored: it is the fold of the `goal` records on the active path. The changes of a client name
+//! their objects by id. Markers are stored as the model wrote them and resolved by the fold, so that recording an
+//! answer reads nothing.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{DecisionId, GoalCheckpointId, GoalId, Seq, Timestamp};
 
-/// What a session works towards, with what was done and decided on the way.
+/// A goal of a session, with its progress and decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Goal {
-    /// Names it.
+    /// The id of the goal.
     pub id: GoalId,
-    /// What is to be achieved, on one line.
+    /// The aim, on one line.
     pub description: String,
-    /// How much it matters.
+    /// The importance of the goal.
     pub priority: GoalPriority,
-    /// Where it is in its life; at most one goal of a session is active.
+    /// The status; at most one goal of a session is active.
     pub status: GoalStatus,
-    /// Who set it.
+    /// The author of the goal.
     pub source: GoalSource,
-    /// When it was set.
+    /// The time of creation.
     pub created_at: Timestamp,
-    /// When it was completed.
+    /// The time of completion; absent before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
-    /// Steps on the way, in the order in which they were added.
+    /// The steps towards the goal, in the order in which they were added.
     pub checkpoints: Vec<GoalCheckpoint>,
-    /// What was decided, in order; superseded decisions stay.
+    /// The decisions, in the order in which they were added; superseded ones stay.
     pub decisions: Vec<GoalDecision>,
-    /// Files that were made, changed or deleted: one for each path, in the order of their first change.
+    /// The files that were created, modified or deleted: one per path, in the order of their first change.
     pub artifacts: Vec<GoalArtifact>,
-    /// What comes next, in order.
+    /// The next steps, in order.
     pub next_steps: Vec<String>,
 }
 
-/// How much a goal matters.
+/// The importance of a goal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum GoalPriority {
-    /// More than others.
+    /// Higher than normal.
     High,
-    /// As usual.
+    /// Normal.
     #[default]
     Medium,
-    /// Less than others.
+    /// Lower than normal.
     Low,
 }
 
 impl GoalPriority {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -63,20 +63,20 @@ impl GoalPriority {
     }
 }
 
-/// Where a goal is in its life.
+/// The status of a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum GoalStatus {
-    /// It is worked on, and the model is told of it.
+    /// The session works on the goal, and contexts contain it.
     Active,
-    /// It waits.
+    /// The session does not work on the goal at present.
     Paused,
-    /// It is achieved.
+    /// The goal is achieved.
     Completed,
 }
 
 impl GoalStatus {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -87,48 +87,48 @@ impl GoalStatus {
     }
 }
 
-/// Who changed a goal.
+/// The author of a goal, of a decision, or of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum GoalSource {
-    /// A client, and so the user.
+    /// A client, on behalf of the user.
     Client,
-    /// A marker in what a model said.
+    /// A model, by a marker in its answer.
     Marker,
 }
 
-/// One step on the way to a goal.
+/// A checkpoint of a goal: a step towards it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalCheckpoint {
-    /// Names it.
+    /// The id of the checkpoint.
     pub id: GoalCheckpointId,
-    /// What is to be done, on one line.
+    /// The task, on one line.
     pub description: String,
-    /// How far it is.
+    /// The progress.
     pub status: CheckpointStatus,
-    /// When it was added.
+    /// The time of creation.
     pub created_at: Timestamp,
-    /// When it was completed.
+    /// The time of completion; absent before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completed_at: Option<Timestamp>,
 }
 
-/// How far a step is.
+/// The progress of a checkpoint of a goal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckpointStatus {
-    /// Not begun.
+    /// Not started.
     #[default]
     Pending,
-    /// Begun.
+    /// Started.
     InProgress,
     /// Done.
     Completed,
 }
 
 impl CheckpointStatus {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -139,60 +139,60 @@ impl CheckpointStatus {
     }
 }
 
-/// Something that was decided.
+/// A decision of a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalDecision {
-    /// Names it.
+    /// The id of the decision.
     pub id: DecisionId,
-    /// What it is about, in a client's own word, for example `architecture`.
+    /// The subject, in a word of the client, for example `architecture`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What was decided, on one line.
+    /// The decision, on one line.
     pub description: String,
-    /// Whether only the user changes it.
+    /// Whether only clients can change it, and no marker.
     pub locked: bool,
-    /// Who decided.
+    /// The author of the decision.
     pub source: GoalSource,
-    /// When.
+    /// The time of creation.
     pub created_at: Timestamp,
-    /// When it was locked.
+    /// The time of locking; absent for a decision that is not locked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked_at: Option<Timestamp>,
-    /// The decision in its place; absent while it holds.
+    /// The decision that replaced it; absent while it is in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<DecisionId>,
 }
 
-/// A file that the work on a goal made, changed or deleted.
+/// An artifact of a goal: a file that was created, modified or deleted for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalArtifact {
-    /// What it is, in a client's own word, for example `file`.
+    /// The type of the artifact, in a word of the client, for example `file`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Where it is.
+    /// The path, as the client or the model gave it.
     pub path: String,
-    /// What became of it: the newest change, except that a file made for this goal stays `created`.
+    /// The newest change; a created file stays `created` when it is modified.
     pub action: ArtifactAction,
-    /// When that was.
+    /// The time of the newest change.
     pub at: Timestamp,
 }
 
-/// What became of a file.
+/// A change of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ArtifactAction {
-    /// It was made.
+    /// The file was created.
     Created,
-    /// It was changed.
+    /// The file was modified.
     Modified,
-    /// It was removed.
+    /// The file was deleted.
     Deleted,
 }
 
 impl ArtifactAction {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -203,71 +203,71 @@ impl ArtifactAction {
     }
 }
 
-/// The goals of a session changed; one record is one whole change.
+/// A change of the goals of a session: the body of a `goal` record.
 ///
 /// **Shape**: `{"source":"client","steps":[{"action":"create","id":"...","description":"...","priority":"high"}]}`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalChange {
-    /// Who changed them.
+    /// The author of the change.
     pub source: GoalSource,
-    /// For markers: the message that has them.
+    /// For markers in a recorded message: the record of the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
-    /// What is changed, in order; the steps of a client hold together or not at all, those of markers one by one.
+    /// The steps of the change, in order. A client's steps apply together or not at all, markers one by one.
     pub steps: Vec<GoalStep>,
 }
 
-/// One step of a change. Times are those of the record.
+/// A step of a change of the goals. Its times are those of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "action", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum GoalStep {
-    /// Sets a goal and makes it the active one; the one before is paused.
+    /// Creates a goal and makes it the active one; the goal that was active is paused.
     Create {
-        /// The new goal.
+        /// The id of the new goal.
         id: GoalId,
-        /// What is to be achieved.
+        /// The aim.
         description: String,
-        /// How much it matters.
+        /// The importance of the goal.
         #[serde(default)]
         priority: GoalPriority,
     },
-    /// Changes fields of a goal; a field that is absent stays as it is.
+    /// Changes fields of a goal; an absent field stays as it is.
     Update {
         /// The goal.
         goal: GoalId,
-        /// What is to be achieved.
+        /// The aim.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
-        /// How much it matters.
+        /// The importance of the goal.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         priority: Option<GoalPriority>,
-        /// Where it is in its life; `active` pauses the one that was.
+        /// The status; `active` pauses the goal that was active.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<GoalStatus>,
     },
-    /// Adds a step on the way.
+    /// Adds a checkpoint.
     AddCheckpoint {
         /// The goal.
         goal: GoalId,
-        /// The new checkpoint.
+        /// The id of the new checkpoint.
         id: GoalCheckpointId,
-        /// What is to be done.
+        /// The task.
         description: String,
-        /// How far it is.
+        /// The progress.
         #[serde(default)]
         status: CheckpointStatus,
     },
-    /// Changes a step on the way.
+    /// Changes fields of a checkpoint; an absent field stays as it is.
     UpdateCheckpoint {
         /// The goal.
         goal: GoalId,
         /// The checkpoint.
         id: GoalCheckpointId,
-        /// What is to be done; absent: as it is.
+        /// The task.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<String>,
-        /// How far it is; absent: as it is.
+        /// The progress.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<CheckpointStatus>,
     },
@@ -275,17 +275,17 @@ pub enum GoalStep {
     AddDecision {
         /// The goal.
         goal: GoalId,
-        /// The new decision.
+        /// The id of the new decision.
         id: DecisionId,
-        /// What it is about.
+        /// The subject, in a word of the client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
-        /// What was decided.
+        /// The decision.
         description: String,
-        /// Whether only the user changes it from here on.
+        /// Whether only clients can change the decision.
         #[serde(default)]
         locked: bool,
-        /// The decision that no longer holds, locked or not.
+        /// The decision that this one replaces, locked or not.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         supersedes: Option<DecisionId>,
     },
@@ -296,36 +296,36 @@ pub enum GoalStep {
         /// The decision.
         id: DecisionId,
     },
-    /// Adds a file, or changes what became of it.
+    /// Adds an artifact, or changes the one with the same path.
     AddArtifact {
         /// The goal.
         goal: GoalId,
-        /// What it is.
+        /// The type of the artifact, in a word of the client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
-        /// Where it is.
+        /// The path.
         path: String,
-        /// What became of it.
+        /// The change of the file.
         did: ArtifactAction,
     },
-    /// Says what comes next, instead of what was said before.
+    /// Replaces the next steps.
     SetNextSteps {
         /// The goal.
         goal: GoalId,
-        /// What comes next; empty: nothing.
+        /// The new next steps; empty to remove all.
         next_steps: Vec<String>,
     },
-    /// Does what a model said with a marker, where the goals allow it.
+    /// Applies a marker of a model, as far as the goals allow it.
     Mark {
-        /// Names what the marker adds, if it adds something.
+        /// The id of the object that the marker adds, if it adds one.
         id: GoalId,
-        /// What the model said.
+        /// The marker.
         marker: GoalMarker,
     },
 }
 
 impl GoalStep {
-    /// Its `action`; for a marker, that and the marker's type.
+    /// Returns the `action`; for a marker `mark.` and its type.
     #[must_use]
     pub const fn action(&self) -> &'static str {
         match self {
@@ -348,44 +348,44 @@ impl GoalStep {
     }
 }
 
-/// A marker as a model wrote it.
+/// A marker, as a model wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum GoalMarker {
-    /// `[GOAL] ...`: what is to be achieved.
+    /// `[GOAL] ...`: sets or completes a goal.
     Goal {
-        /// The goal.
+        /// The aim.
         description: String,
-        /// Whether it is said to be achieved.
+        /// Whether the marker says that the goal is completed.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         completed: bool,
     },
-    /// `[CHECKPOINT] ... - COMPLETED`: how far a step is.
+    /// `[CHECKPOINT] ... - COMPLETED`: adds a checkpoint or changes its progress.
     Checkpoint {
-        /// The step.
+        /// The task.
         description: String,
-        /// How far it is, where the marker says so.
+        /// The progress, if the marker gives it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         status: Option<CheckpointStatus>,
     },
-    /// `[DECISION] ... - LOCKED`: what was decided.
+    /// `[DECISION] ... - LOCKED`: adds or locks a decision.
     Decision {
         /// The decision.
         description: String,
-        /// Whether it is to stay.
+        /// Whether the marker locks the decision.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         locked: bool,
     },
-    /// `[ARTIFACT] Created ...`: what became of a file.
+    /// `[ARTIFACT] Created ...`: adds or changes an artifact.
     Artifact {
-        /// What became of it.
+        /// The change of the file.
         did: ArtifactAction,
-        /// Where it is.
+        /// The path.
         path: String,
     },
-    /// `[NEXT] ...`: what comes next; all of one message together.
+    /// `[NEXT] ...`: replaces the next steps; all such lines of a message are one marker.
     Next {
-        /// What comes next.
+        /// The next steps, in order.
         steps: Vec<String>,
     },
 }

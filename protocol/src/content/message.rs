@@ -1,12 +1,12 @@
-//! One utterance and the parts it is made of.
+//! Messages with their parts, and executed tool calls with their results.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Timestamp;
+use crate::{Seq, Timestamp};
 
-/// Who said it.
+/// The author of a message.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -15,16 +15,16 @@ use crate::Timestamp;
 pub enum Role {
     /// Instructions to the model.
     System = 0,
-    /// The person.
+    /// The person, or a program in their place.
     User = 1,
     /// The model.
     Assistant = 2,
-    /// The output of a tool.
+    /// A tool: the message is the result of a tool call.
     Tool = 3,
 }
 
 impl Role {
-    /// The word that the wire uses.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -36,19 +36,19 @@ impl Role {
     }
 }
 
-/// One utterance.
+/// A message.
 ///
 /// **Shape**: `{"role":"user","parts":[{"type":"text","text":"hello"}],"timestamp":"2026-01-27T10:00:00.000Z"}`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Message {
-    /// Who said it.
+    /// The author.
     pub role: Role,
-    /// What was said, in order; may be empty for a model that answered nothing.
+    /// The content, in order. May be empty.
     pub parts: Vec<Part>,
-    /// When it was said, which for an import is before it was recorded.
+    /// The time of the message, which a client can set.
     pub timestamp: Timestamp,
-    /// For role `tool`: the call that this answers.
+    /// For role `tool`: the id of the tool call that this message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// For role `tool`: the name of the tool.
@@ -57,16 +57,17 @@ pub struct Message {
     /// For role `assistant`: the model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// For role `assistant`: why it stopped, in the model server's word.
+    /// For role `assistant`: the reason for the end of the answer. `stop`, `length` or another word of the model
+    /// server; `canceled`, `timeout` or `interrupted` for a partial answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// How long it took, in milliseconds.
+    /// The time that it took to answer, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
 impl Message {
-    /// A message of one text part.
+    /// Returns a message with one text part.
     #[must_use]
     pub fn text(role: Role, text: impl Into<String>, timestamp: Timestamp) -> Self {
         Self {
@@ -81,7 +82,7 @@ impl Message {
         }
     }
 
-    /// The text parts joined by line breaks; thinking, calls and images are left out.
+    /// Returns the text parts, joined by line breaks, without thinking, tool calls and images.
     #[must_use]
     pub fn plain_text(&self) -> String {
         let mut joined = String::new();
@@ -97,7 +98,7 @@ impl Message {
     }
 }
 
-/// One piece of a message.
+/// A part of a message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Part {
@@ -106,25 +107,69 @@ pub enum Part {
         /// The text, verbatim.
         text: String,
     },
-    /// What a thinking model wrote before its answer; never sent back to a model.
+    /// The thinking of a model before its answer; never sent back to a model.
     Thinking {
         /// The text, verbatim.
         text: String,
     },
-    /// A tool that the model wants called.
+    /// A tool call that the model requests.
     ToolCall {
-        /// Links the call to its result.
+        /// The id that the result refers to.
         id: String,
-        /// The tool's name.
+        /// The name of the tool.
         name: String,
         /// The arguments as JSON.
         args: Value,
     },
-    /// A picture.
+    /// An image.
     Image {
-        /// For example `image/png`.
+        /// The media type, for example `image/png`.
         mime_type: String,
         /// The bytes in base64.
         data: String,
     },
+}
+
+/// An executed tool call with its result.
+///
+/// **Shape**: `{"id":"call_1","name":"read_file","args":{"path":"a.rs"},"result":{"llmContent":"..."},"timestamp":"..."}`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ToolCall {
+    /// The id of the call in the assistant message that requested it.
+    pub id: String,
+    /// The name of the tool.
+    pub name: String,
+    /// The arguments as JSON.
+    pub args: Value,
+    /// The result.
+    pub result: ToolResult,
+    /// The time of the call.
+    pub timestamp: Timestamp,
+    /// The run time, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// The record of the assistant message that requested the call, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message_seq: Option<Seq>,
+}
+
+/// The result of a tool call.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ToolResult {
+    /// The text that the model reads.
+    pub llm_content: String,
+    /// The text that a person reads, if it differs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_content: Option<String>,
+    /// Whether the tool succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub success: Option<bool>,
+    /// The reason of a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The exit code of a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }

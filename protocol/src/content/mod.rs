@@ -1,28 +1,36 @@
-//! The vocabulary that outlives a process: the same JSON on the wire, in the log and in an export.
+//! The vocabulary that several places share. It has two sorts of files:
 //!
-//! A change here is a change of the file format; frozen fixtures guard it.
+//! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal` and `document` are the same JSON on the wire,
+//!   in session logs, in exports and in session documents. A change there is a change of the file format, which frozen
+//!   fixtures guard.
+//! - **Results**: `session`, `context`, `status` and `env` are objects that several results share, or that modules of the
+//!   daemon make that know no method. A change there is a change of the wire only.
+//!
+//! [`Goal`] with its parts, [`ContextEntry`] and [`LoopCall`] are results too. They are beside the records that they
+//! are derived from.
 
 mod change;
-mod checkpoint;
+mod compaction;
 mod context;
 mod document;
 mod env;
 mod goal;
 mod message;
-mod prompt;
 mod record;
 mod session;
 mod status;
-mod tool_call;
 
 pub use change::{
     Close, CloseReason, ContextEntry, ContextEntryChange, ContextScope, Custom, Label, LeafMove,
     LoopCall, LoopKind, LoopMark, LoopPattern, Meta, MetaPatch, ModeChange, Pin, SnapshotMark,
 };
-pub use checkpoint::Checkpoint;
+pub use compaction::{
+    BranchSummary, Checkpoint, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem,
+    Retention, Usage,
+};
 pub use context::{
-    BranchSummary, Compaction, CompactionMethod, Delta, Epoch, EpochBasis, HeadItem, Retention,
-    Usage,
+    BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,
+    ContextToolCall, CountKind, MIN_CONTEXT_SIZE, OmittedItem, Reliability, ReliabilityLevel,
 };
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
 pub use env::{RemovedVariable, Variables};
@@ -30,15 +38,16 @@ pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
 };
-pub use message::{Message, Part, Role};
-pub use prompt::{
-    BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,
-    ContextToolCall, CountKind, MIN_CONTEXT_SIZE, OmittedItem, Reliability, ReliabilityLevel,
-};
-pub use record::{Record, RecordBody, RecordKind, Scope, SessionHeader};
+pub use message::{Message, Part, Role, ToolCall, ToolResult};
+pub use record::{Record, RecordBody, RecordKind, RecordScope, SessionHeader};
 pub use session::{
     ExportFormat, ImportLoss, ImportReport, SearchHit, SearchSort, Session, SessionStatus,
     SessionUsage,
 };
 pub use status::{CatalogStatus, FailedWrite, ModelServerStatus, StoreStatus};
-pub use tool_call::{ToolCall, ToolResult};
+
+/// Returns whether a counter is 0, for `skip_serializing_if`.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+pub(crate) const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}

@@ -1,6 +1,7 @@
-//! The closed set of record kinds.
+//! Records: the lines of a session's log, as clients see them. The kinds of records are a closed set.
 //!
-//! The one list below makes the kinds, the bodies and the wire shape, so that a new kind is one line.
+//! The one list below defines the kinds, their bodies and the JSON of a record, so that a new kind is one line.
+//! FORMAT.md, "Record kinds", describes each kind.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -9,24 +10,23 @@ use super::change::{
     Close, ContextEntryChange, Custom, Label, LeafMove, LoopMark, Meta, MetaPatch, ModeChange, Pin,
     SnapshotMark,
 };
-use super::context::{BranchSummary, Compaction, Delta, Epoch, Usage};
+use super::compaction::{BranchSummary, Compaction, Delta, Epoch, Usage};
 use super::goal::GoalChange;
-use super::message::Message;
-use super::tool_call::ToolCall;
+use super::message::{Message, ToolCall};
 use crate::{Seq, SessionId, Timestamp};
 
-/// Whether moving the leaf undoes a record.
+/// The scope of a record: whether moving the active leaf can undo it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// Holds only while it lies between the root and the active leaf.
+pub enum RecordScope {
+    /// The record is in force while it is on the path from the root to the active leaf.
     Path,
-    /// Holds whatever the leaf.
+    /// The record is in force wherever the active leaf is.
     Session,
 }
 
 macro_rules! record_kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal, $field:ident: $body:ty, $scope:ident;)*) => {
-        /// What a record is.
+        /// The kind of a record.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "camelCase")]
         #[repr(u8)]
@@ -35,10 +35,10 @@ macro_rules! record_kinds {
         }
 
         impl RecordKind {
-            /// Every kind, in the order of their codes.
+            /// All kinds, in the order of their codes.
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
-            /// The kind of a code that [`RecordKind`] has as `u8`.
+            /// Returns the kind of a code, which is the kind as `u8`, or `None` for an unknown code.
             #[must_use]
             pub const fn from_code(code: u8) -> Option<Self> {
                 match code {
@@ -47,23 +47,23 @@ macro_rules! record_kinds {
                 }
             }
 
-            /// Whether moving the leaf undoes records of this kind.
+            /// Returns the scope of records of this kind.
             #[must_use]
-            pub const fn scope(self) -> Scope {
+            pub const fn scope(self) -> RecordScope {
                 match self {
-                    $(Self::$kind => Scope::$scope,)*
+                    $(Self::$kind => RecordScope::$scope,)*
                 }
             }
         }
 
-        /// What a record says.
+        /// The content of a record.
         #[derive(Clone, Debug, PartialEq)]
         pub enum RecordBody {
             $($(#[$doc])* $kind($body),)*
         }
 
         impl RecordBody {
-            /// The kind of this body.
+            /// Returns the kind of record that has this body.
             #[must_use]
             pub const fn kind(&self) -> RecordKind {
                 match self {
@@ -72,7 +72,7 @@ macro_rules! record_kinds {
             }
         }
 
-        /// Writes the body alone; who writes a record puts it under the name of its kind.
+        /// Serializes the body alone. A record has it in a field with the name of its kind.
         impl Serialize for RecordBody {
             fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
                 match self {
@@ -81,29 +81,29 @@ macro_rules! record_kinds {
             }
         }
 
-        /// One line of a session's log as clients see it: the field named by `type` holds the body.
+        /// A record: one line of a session's log, with its content in the field that `type` names.
         ///
         /// **Shape**: `{"seq":3,"parent":2,"at":"...","type":"message","tokens":12,"message":{...}}`
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "camelCase", deny_unknown_fields)]
         pub struct Record {
-            /// Its position in the log.
+            /// The number of the record: its position in the log, from 0.
             pub seq: Seq,
-            /// The record before it on its path; absent for the first.
+            /// The record before it: the active leaf when it was recorded; absent if there was none.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub parent: Option<Seq>,
-            /// When it was recorded.
+            /// The time of recording.
             pub at: Timestamp,
-            /// Which of the fields below is present.
+            /// The kind of the record, and the name of the field with its content.
             #[serde(rename = "type")]
             pub kind: RecordKind,
-            /// False where it lies off the path from the root to the active leaf.
-            #[serde(default = "yes", skip_serializing_if = "is_yes")]
+            /// Whether the record is in force; false for a record off the active path. Default true.
+            #[serde(default = "default_active", skip_serializing_if = "is_active")]
             pub active: bool,
-            /// The client's idempotency key.
+            /// The idempotency key that the client gave.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub key: Option<String>,
-            /// Tokens that it costs in a context.
+            /// The tokens that the record takes in a context; absent for a record that never enters one.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub tokens: Option<u32>,
             $(
@@ -114,7 +114,7 @@ macro_rules! record_kinds {
         }
 
         impl Record {
-            /// A record around a body.
+            /// Returns a record with this body and without key and token count.
             #[must_use]
             pub fn new(seq: Seq, parent: Option<Seq>, at: Timestamp, body: RecordBody) -> Self {
                 let mut record = Self {
@@ -133,7 +133,7 @@ macro_rules! record_kinds {
                 record
             }
 
-            /// The body, or `None` where the field that `type` names is missing.
+            /// Returns the body, or `None` if the field that `type` names is missing.
             #[must_use]
             pub fn into_body(self) -> Option<RecordBody> {
                 match self.kind {
@@ -144,100 +144,99 @@ macro_rules! record_kinds {
     };
 }
 
-const fn yes() -> bool {
+const fn default_active() -> bool {
     true
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_yes(value: &bool) -> bool {
-    *value
+const fn is_active(active: &bool) -> bool {
+    *active
 }
 
-// The codes are stored in the catalog; the names are stored in the log. Neither is ever used again for
-// something else.
+// The catalog stores the codes and the log stores the names. Neither may ever get another meaning.
 record_kinds! {
-    /// The header; the last one wins.
+    /// The header of the session; the newest one holds.
     Session = 0, session: SessionHeader, Session;
-    /// An utterance.
+    /// A message.
     Message = 1, message: Message, Path;
     /// An executed tool call with its result.
     ToolCall = 2, tool_call: ToolCall, Path;
-    /// A range replaced by a summary.
+    /// A compaction: summaries take the place of older records in contexts.
     Compaction = 3, compaction: Compaction, Path;
-    /// A frozen context head.
+    /// The opening of an epoch: a frozen beginning of all later contexts.
     Epoch = 4, epoch: Epoch, Path;
-    /// Volatile text that was sent.
+    /// A change outside of the conversation, as it was sent to the model at this place.
     Delta = 5, delta: Delta, Path;
     /// A change of the goals.
     Goal = 6, goal: GoalChange, Path;
-    /// A keyed text of the system message.
+    /// A context entry of the session was set or removed.
     ContextEntry = 7, context_entry: ContextEntryChange, Path;
-    /// A pinned or released record.
+    /// A record was pinned or unpinned.
     Pin = 8, pin: Pin, Path;
-    /// A change of mode.
+    /// A change of the mode.
     ModeChange = 9, mode_change: ModeChange, Path;
-    /// What became of a branch that was left.
+    /// A summary of an abandoned branch.
     BranchSummary = 10, branch_summary: BranchSummary, Path;
-    /// Data of a client.
+    /// Data of a client, or of the daemon.
     Custom = 11, custom: Custom, Path;
-    /// What the model server counted.
+    /// The token counts of the model server for one call.
     Usage = 12, usage: Usage, Path;
     /// Changed fields of the session.
     Meta = 13, meta: MetaPatch, Session;
-    /// A name for a record.
+    /// A label of a record.
     Label = 14, label: Label, Session;
-    /// The active leaf moved.
+    /// A move of the active leaf.
     Leaf = 15, leaf: LeafMove, Session;
-    /// A snapshot was taken.
+    /// A mark of the state before a change of the context.
     Snapshot = 16, snapshot: SnapshotMark, Session;
-    /// Repetition was found or reset.
+    /// A loop was detected, or the detection was reset.
     Loop = 17, r#loop: LoopMark, Session;
     /// The session was closed.
     Close = 18, close: Close, Session;
 }
 
-/// What a session is born with.
+/// The header of a session: its fields at creation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionHeader {
-    /// The session.
+    /// The id of the session.
     pub session_id: SessionId,
-    /// When it began.
+    /// The time of creation.
     pub start_time: Timestamp,
-    /// The project's directory, as a canonical path.
+    /// The directory of the project, as a canonical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// The model.
+    /// The model of the session, as the model server names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model's provider, for example `ollama`.
+    /// The provider of the model, for example `ollama`; a label of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The title, where someone set one.
+    /// The title, if a client set one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
     /// The system prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// The context window to ask for, in tokens.
+    /// The context window to request, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
-    /// The mode.
+    /// The mode at creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
     /// The session that this one was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
-    /// Where an imported session came from: the format and the blake3 of the file.
+    /// The source of an imported session: the format and the blake3 hash of the file, as `format:hash`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
-    /// Client data.
+    /// Data of clients, by name.
     #[serde(default, skip_serializing_if = "Meta::is_empty")]
     pub metadata: Meta,
 }
 
 impl SessionHeader {
-    /// A header of which only the necessary is known.
+    /// Returns a header without optional fields.
     #[must_use]
     pub const fn new(session_id: SessionId, start_time: Timestamp) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Sessions as lists, searches, exports and imports show them.
+//! Sessions as results show them, hits of the search, and the formats and reports of exports and imports.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,173 +6,168 @@ use serde::{Deserialize, Serialize};
 use super::{Meta, Role};
 use crate::{Seq, SessionId, Timestamp};
 
-/// A session as lists and replies show it.
+/// A session, without its records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Session {
-    /// Its id.
+    /// The id of the session.
     pub session_id: SessionId,
-    /// Set by someone, else the beginning of the first user message, else empty.
+    /// The title that a client set, else the first 60 characters of the first user message, else empty.
     pub title: String,
-    /// Set by someone, else a longer beginning of the first user message, else empty.
+    /// The description that a client set, else the first 200 characters of the first user message, else empty.
     pub description: String,
-    /// The project's directory.
+    /// The directory of the project, as a canonical path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// Names the project's directory in 16 hex digits.
+    /// A short id of the project: the first 16 hex digits of the blake3 hash of its path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_hash: Option<String>,
-    /// The project's name.
+    /// The name of the project: the last part of its path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_name: Option<String>,
     /// The model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model's provider.
+    /// The provider of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The mode.
+    /// The mode in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// The context window to ask for, in tokens.
+    /// The context window to request, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
-    /// Where it is in its life.
+    /// The status of the session.
     pub status: SessionStatus,
-    /// Exempt from retention.
+    /// Whether the session is exempt from retention and `session.cleanup`. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
-    /// When it began.
+    /// The time of creation.
     pub start_time: Timestamp,
-    /// When something was last recorded; building a context does not count.
+    /// The time of the newest record; building a context does not count.
     pub last_activity: Timestamp,
-    /// Messages of every role, on every branch.
+    /// The number of messages of all roles, on all branches.
     pub message_count: u64,
-    /// Recorded tool calls, on every branch.
+    /// The number of recorded tool calls, on all branches.
     pub tool_call_count: u64,
-    /// Tokens of all messages and tool calls, on every branch.
+    /// The tokens of all messages and tool calls, on all branches.
     pub token_count: u64,
-    /// Compactions on the active path.
+    /// The number of compactions on the active path.
     pub compression_count: u64,
-    /// The session that it was forked from.
+    /// The session that this one was forked from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<SessionId>,
-    /// Where it was imported from.
+    /// The source of an imported session: the format and the blake3 hash of the file, as `format:hash`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported_from: Option<String>,
-    /// Records that are damaged and skipped.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of records that are damaged and skipped. Default 0.
+    #[serde(default, skip_serializing_if = "super::is_zero")]
     pub damaged_records: u64,
-    /// Nothing is on disk yet: the first other acknowledged write makes the files.
+    /// Whether the session is a draft: nothing is on disk before its next write. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draft: bool,
-    /// Client data.
+    /// Data of clients, by name.
     #[serde(default, skip_serializing_if = "Meta::is_empty")]
     pub metadata: Meta,
 }
 
-/// Where a session is in its life.
+/// The status of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SessionStatus {
-    /// In use.
+    /// Something was recorded within the last 24 hours, and no client closed the session since then.
     Active,
-    /// At rest; recording makes it active again.
+    /// A client closed the session, or nothing was recorded for 24 hours. Recording makes it active again.
     Closed,
-    /// Put away; listed only when asked for. Recording a message or a tool call brings it back.
+    /// The session is archived, so lists omit it unless asked. Recording a message or a tool call unarchives it.
     Archived,
-    /// Readable, with records that are damaged and skipped.
+    /// Records of the session are damaged; they are skipped and the others are readable.
     Corrupted,
 }
 
-/// Totals of a session.
+/// Totals of a session, on all branches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionUsage {
-    /// Messages of every role.
+    /// The number of messages of all roles.
     pub message_count: u64,
-    /// Tokens of all messages and tool calls.
+    /// The tokens of all messages and tool calls.
     pub token_count: u64,
 }
 
-/// The order of hits.
+/// The order of the hits of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum SearchSort {
-    /// Newest first.
+    /// The newest hits first.
     #[default]
     Newest,
-    /// Best first, among the newest 500 hits.
+    /// The best hits first, among the newest 500.
     Relevance,
 }
 
-/// One record that matches.
+/// A hit of a search: a record that matches the query.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SearchHit {
-    /// Its session.
+    /// The session of the record.
     pub session_id: SessionId,
-    /// The session's title.
+    /// The title of the session.
     pub title: String,
     /// The record.
     pub seq: Seq,
-    /// Who said it.
+    /// The author of the matching text.
     pub role: Role,
-    /// When it was said.
+    /// The time of the message or call.
     pub at: Timestamp,
     /// The text around the first match, on one line, cut at word boundaries.
     pub snippet: String,
-    /// The matches in `snippet` as pairs of character offsets, start and end.
+    /// The matches in `snippet`, as pairs of character offsets: start and end.
     pub matches: Vec<(u32, u32)>,
-    /// Higher is better; comparable within one reply only.
+    /// The relevance: higher is better. Comparable only within one reply.
     pub score: f64,
 }
 
-/// The forms of an export.
+/// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ExportFormat {
     /// The session document.
     Json,
-    /// Every record, one a line; an import gives the same session back.
+    /// All records, one per line. An import restores the same session.
     Jsonl,
-    /// For reading.
+    /// A readable text in Markdown.
     Markdown,
-    /// For a browser; one page without scripts.
+    /// One HTML page without scripts.
     Html,
 }
 
-/// What an import carried over.
+/// The report of an import.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImportReport {
-    /// The format that was found, for example `pi v1`.
+    /// The detected format, for example `pi v1`.
     pub format: String,
-    /// Records in the file.
+    /// The number of records in the file.
     pub source_records: u64,
-    /// Records written to the session.
+    /// The number of records written to the session; for a dry run, those that would be written.
     pub imported_records: u64,
-    /// True when this file was imported before and nothing was written.
+    /// Whether the session already has all records of the file, so that nothing is written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub already_imported: bool,
-    /// What could not be carried over, or only in part.
+    /// The contents of the file that were not imported, or only in part.
     pub losses: Vec<ImportLoss>,
 }
 
-/// Something that an import could not carry over.
+/// A content of a file that was not imported, or only in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ImportLoss {
-    /// The line of the file, from 1; absent for a file that is one document.
+    /// The line in the file, from 1; absent for a file that is one JSON document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub line: Option<u64>,
-    /// What it was, for example `thinking_level_change`.
+    /// The lost content, for example `thinking_level_change`.
     pub what: String,
-    /// Why it was not carried over, or what was left out.
+    /// The reason, or the part that was left out.
     pub reason: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_zero(value: &u64) -> bool {
-    *value == 0
 }

@@ -1,4 +1,4 @@
-//! Parts of `daemon.status` that the parts of the daemon report.
+//! The status of the parts of the daemon, which `daemon.status` returns together.
 
 use std::path::PathBuf;
 
@@ -7,66 +7,66 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 
-/// Sessions and logs.
+/// The status of the sessions and their logs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StoreStatus {
-    /// Sessions on disk.
+    /// The number of sessions on disk.
     pub sessions: u64,
-    /// Sessions held in memory.
+    /// The number of sessions in memory.
     pub open_sessions: u64,
-    /// Records acknowledged since the start.
+    /// The number of records acknowledged since the start of the daemon.
     pub records_written: u64,
-    /// Syncs that made them durable.
+    /// The number of syncs since the start of the daemon; one sync can cover many records.
     pub syncs: u64,
-    /// The newest write to a session that the disk refused since the start; its caller was told.
+    /// The newest failed write to a session since the start of the daemon. Its call failed with `storage`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failed_write: Option<FailedWrite>,
 }
 
-/// A write that the disk refused.
+/// A failed write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FailedWrite {
-    /// When.
+    /// The time of the failure.
     pub at: Timestamp,
     /// The file.
     pub path: PathBuf,
-    /// What was tried, and what the system said.
+    /// The operation, and the error of the system.
     pub error: String,
 }
 
-/// The derived database.
+/// The status of the catalog, the derived database for lists and search.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CatalogStatus {
     /// `ready`, `rebuilding` or `unavailable`.
     pub state: String,
-    /// Sessions whose newest records it does not hold yet.
+    /// The number of sessions whose newest records are not in the catalog yet.
     pub behind: u64,
-    /// Its size on disk, in bytes.
+    /// The size on disk, in bytes.
     pub size_bytes: u64,
-    /// Deleted sessions whose words may still be in its files; 0 when nothing of any deleted session is left.
+    /// The number of deleted sessions whose words may still be in the files of the search index.
     #[serde(default)]
     pub forgetting: u64,
 }
 
-/// The model server.
+/// The status of the model server, as it was last checked.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelServerStatus {
-    /// Its address; empty where the configured one is none.
+    /// The address; empty if the configured one is invalid.
     pub host: String,
-    /// Whether it answers; absent while nobody knows.
+    /// Whether the server answers; absent before the first check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reachable: Option<bool>,
-    /// Its version, where it answers.
+    /// The version of the server, if it answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Why it does not answer.
+    /// The error, if the server does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// When it was asked.
+    /// The time of the check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checked_at: Option<Timestamp>,
 }

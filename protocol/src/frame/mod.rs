@@ -1,10 +1,11 @@
-//! Bytes to frames and back, for both framings, without I/O.
+//! Bytes to frames and back, in both framings, without I/O.
 //!
-//! One socket speaks two framings, told apart by the first byte that is not blank: JSON values one a line, or
-//! JSON values behind `Content-Length` headers as editors send them. Answers use the framing of the caller.
+//! One socket accepts two framings: JSON values one per line, or JSON values after `Content-Length` headers, as
+//! editors send them. The first byte that is not white space decides, and replies use the framing of the requests.
+//! Implements PROTOCOL.md, section 2.
 //!
-//! **Invariants**: memory stays below one frame and one read; a byte is searched once; how the bytes were cut
-//! into reads never shows in the frames.
+//! **Invariants**: memory stays below one frame plus one read; each byte is searched once; the frames do not depend on
+//! how the bytes were split into reads.
 
 mod partial;
 
@@ -12,321 +13,313 @@ use memchr::memchr;
 
 pub use partial::partial_id;
 
-/// The largest frame in bytes, in either direction: far more than a model's window as text, and small enough
-/// that a few clients at once cannot exhaust the memory of a laptop.
+/// The largest frame in bytes, in both directions: far more than the text of a model's window, and small enough that a
+/// few clients at once do not exhaust the memory of a laptop.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes kept of a frame that is too large: enough for the id, which clients write before the params.
-pub const OVERSIZED_PREFIX_BYTES: usize = 1024;
+/// The bytes that are kept of a frame that is too large: enough for the id, which clients write before the params.
+const OVERSIZED_PREFIX_BYTES: usize = 1024;
 
 /// The most bytes of headers before one frame; real ones have under 100.
 const MAX_HEADER_BYTES: usize = 4096;
 
-/// From this capacity on an empty buffer is given back, so that an idle connection stays small.
+/// An empty buffer of this capacity or more is freed, so that an idle connection stays small.
 const KEEP_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How frames are told apart.
+/// A way to separate frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// One JSON value a line.
+    /// One JSON value per line.
     Lines,
     /// `Content-Length: N`, an empty line, then N bytes.
     Headers,
 }
 
-/// What came in.
+/// A decoded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A frame without its framing; not yet checked to be JSON or UTF-8.
+    /// The bytes of a frame, not yet checked to be UTF-8 or JSON.
     Message(Vec<u8>),
-    /// A frame beyond the limit was skipped.
+    /// A frame above the size limit; its bytes were skipped.
     Oversized {
-        /// Its first bytes, for [`partial_id`].
+        /// The first bytes of the frame, for [`partial_id`].
         prefix: Vec<u8>,
     },
 }
 
-/// Bytes after which the stream cannot be read any further.
+/// The stream cannot be decoded any further.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The stream begins with neither framing.
+    /// The first byte belongs to neither framing.
     #[error(
-        "this socket speaks JSON-RPC 2.0, one JSON value a line or behind Content-Length headers; the first byte was 0x{first:02x}"
+        "this socket speaks JSON-RPC 2.0: one JSON value per line, or after Content-Length headers; the first byte was 0x{first:02x}"
     )]
     Foreign {
-        /// The first byte that is not blank.
+        /// The first byte that is not white space.
         first: u8,
     },
-    /// The headers of a frame do not say how long it is.
+    /// The headers of a frame have no valid length.
     #[error("a frame needs a header line `Content-Length: N` with its length in bytes")]
     NoLength,
-    /// The headers of a frame do not end.
+    /// The headers of a frame are too long.
     #[error("the headers of a frame are longer than {MAX_HEADER_BYTES} bytes")]
     LongHeaders,
 }
 
-/// Where in the stream the decoder stands.
-#[derive(Debug)]
-enum State {
-    /// Before the first byte that is not blank.
-    Start,
-    /// In a line.
-    Line,
-    /// In a line beyond the limit; its first bytes are searched again, once.
-    SkipLine { prefix: Vec<u8> },
-    /// Among header lines.
-    Header { length: Option<u64>, seen_bytes: usize },
-    /// In a body.
-    Body { length: usize },
-    /// In a body beyond the limit.
-    SkipBody { left: u64, prefix: Vec<u8> },
-    /// After bytes that make no sense.
-    Failed(FrameError),
-}
-
-/// Takes bytes as they come and gives frames back.
+/// Decodes bytes into frames.
 ///
-/// Append to [`Decoder::buffer`], then call [`Decoder::next_frame`] until it gives `None`; at the end of the
+/// Append bytes to [`Decoder::buffer`], then call [`Decoder::next_frame`] until it returns `None`. At the end of the
 /// stream call [`Decoder::finish`] once.
 #[derive(Debug)]
 pub struct Decoder {
     max_frame_bytes: usize,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that belong to earlier frames.
-    taken: usize,
-    /// Bytes of `buffer` in which no line end was found.
+    /// Bytes at the beginning of `buffer` that belong to earlier frames.
+    consumed: usize,
+    /// Bytes at the beginning of `buffer` that were searched for a line end.
     searched: usize,
     framing: Option<Framing>,
-    state: State,
+    state: DecoderState,
 }
 
 impl Decoder {
-    /// A decoder that finds out the framing from the first byte.
+    /// Creates a decoder that detects the framing from the first byte.
     #[must_use]
     pub fn new(max_frame_bytes: usize) -> Self {
         Self {
             max_frame_bytes,
             buffer: Vec::new(),
-            taken: 0,
+            consumed: 0,
             searched: 0,
             framing: None,
-            state: State::Start,
+            state: DecoderState::Start,
         }
     }
 
-    /// The framing of the stream, once its first byte has been looked at.
+    /// Returns the framing of the stream, or `None` before its first byte was decoded.
     #[must_use]
     pub fn framing(&self) -> Option<Framing> {
         self.framing
     }
 
-    /// Where the bytes go. Only append to it.
+    /// Returns the buffer to append received bytes to. The caller must not change it otherwise.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }
 
-    /// The next complete frame; `None` when more bytes are needed.
+    /// Returns the next complete frame, or `None` if more bytes are needed.
     ///
-    /// **Errors**: the stream cannot be read any further; every later call says the same.
+    /// **Errors**: the stream cannot be decoded any further; every later call returns the same error.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameError> {
         let frame = loop {
             let step = match &mut self.state {
-                State::Start => self.sniff(),
-                State::Line => self.line(),
-                State::SkipLine { .. } => self.skip_line(),
-                State::Header { .. } => self.header(),
-                State::Body { length } => {
+                DecoderState::Start => self.detect_framing(),
+                DecoderState::Line => self.line(),
+                DecoderState::SkipLine { .. } => self.skip_line(),
+                DecoderState::Header { .. } => self.header(),
+                DecoderState::Body { length } => {
                     let length = *length;
                     self.body(length)
                 }
-                State::SkipBody { .. } => self.skip_body(),
-                State::Failed(error) => Step::Fail(error.clone()),
+                DecoderState::SkipBody { .. } => self.skip_body(),
+                DecoderState::Failed(error) => DecoderStep::Fail(error.clone()),
             };
             match step {
-                Step::Again => {}
-                Step::More => break None,
-                Step::Frame(frame) => break Some(frame),
-                Step::Fail(error) => {
-                    self.state = State::Failed(error.clone());
+                DecoderStep::Continue => {}
+                DecoderStep::NeedBytes => break None,
+                DecoderStep::Frame(frame) => break Some(frame),
+                DecoderStep::Fail(error) => {
+                    self.state = DecoderState::Failed(error.clone());
                     self.buffer = Vec::new();
-                    (self.taken, self.searched) = (0, 0);
+                    (self.consumed, self.searched) = (0, 0);
                     return Err(error);
                 }
             }
         };
-        self.release();
+        self.free_consumed();
         Ok(frame)
     }
 
-    /// The frame that the end of the stream completes: a last line needs no line end.
+    /// Returns the frame that the end of the stream completes: a last line needs no line end.
     ///
-    /// Call it after [`Decoder::next_frame`] gave `None`.
+    /// Call it after [`Decoder::next_frame`] returned `None`.
     pub fn finish(&mut self) -> Option<Frame> {
-        match std::mem::replace(&mut self.state, State::Start) {
-            State::Line => {
-                let line = trim(&self.buffer[self.taken..]).to_vec();
-                self.taken = self.buffer.len();
+        match std::mem::replace(&mut self.state, DecoderState::Start) {
+            DecoderState::Line => {
+                let line = trim(&self.buffer[self.consumed..]).to_vec();
+                self.consumed = self.buffer.len();
                 (!line.is_empty()).then_some(Frame::Message(line))
             }
-            State::SkipLine { prefix } => Some(Frame::Oversized { prefix }),
+            DecoderState::SkipLine { prefix } => Some(Frame::Oversized { prefix }),
             _ => None,
         }
     }
 
-    fn sniff(&mut self) -> Step {
-        self.skip_blanks();
-        let Some(&first) = self.buffer.get(self.taken) else { return Step::More };
+    fn detect_framing(&mut self) -> DecoderStep {
+        self.skip_white_space();
+        let Some(&first) = self.buffer.get(self.consumed) else { return DecoderStep::NeedBytes };
         match first {
             b'{' | b'[' => {
                 self.framing = Some(Framing::Lines);
-                self.state = State::Line;
-                Step::Again
+                self.state = DecoderState::Line;
+                DecoderStep::Continue
             }
             b'C' | b'c' => {
                 self.framing = Some(Framing::Headers);
-                self.state = State::Header { length: None, seen_bytes: 0 };
-                Step::Again
+                self.state = DecoderState::Header { length: None, seen_bytes: 0 };
+                DecoderStep::Continue
             }
-            _ => Step::Fail(FrameError::Foreign { first }),
+            _ => DecoderStep::Fail(FrameError::Foreign { first }),
         }
     }
 
-    fn line(&mut self) -> Step {
+    fn line(&mut self) -> DecoderStep {
         let Some(end) = self.find_line_end() else {
-            let length = self.buffer.len() - self.taken;
+            let length = self.buffer.len() - self.consumed;
             if length > self.max_frame_bytes {
-                self.state = State::SkipLine { prefix: Vec::new() };
-                return Step::Again;
+                self.state = DecoderState::SkipLine { prefix: Vec::new() };
+                return DecoderStep::Continue;
             }
-            return Step::More;
+            return DecoderStep::NeedBytes;
         };
-        let line = &self.buffer[self.taken..end];
+        let line = &self.buffer[self.consumed..end];
         if line.len() > self.max_frame_bytes {
-            self.state = State::SkipLine { prefix: Vec::new() };
-            return Step::Again;
+            self.state = DecoderState::SkipLine { prefix: Vec::new() };
+            return DecoderStep::Continue;
         }
         let text = trim(line);
         if text.is_empty() {
-            self.take_to(end + 1);
-            return Step::Again;
+            self.consume_to(end + 1);
+            return DecoderStep::Continue;
         }
-        let start = self.taken + (text.as_ptr() as usize - line.as_ptr() as usize);
-        let frame = self.copy_or_move(start, start + text.len(), end + 1);
-        Step::Frame(Frame::Message(frame))
+        let start = self.consumed + (text.as_ptr() as usize - line.as_ptr() as usize);
+        let frame = self.take_frame(start, start + text.len(), end + 1);
+        DecoderStep::Frame(Frame::Message(frame))
     }
 
-    fn skip_line(&mut self) -> Step {
-        let end = memchr(b'\n', &self.buffer[self.taken..]).map(|at| self.taken + at);
-        let State::SkipLine { prefix } = &mut self.state else { return Step::Again };
-        extend_prefix(prefix, &self.buffer[self.taken..end.unwrap_or(self.buffer.len())]);
+    fn skip_line(&mut self) -> DecoderStep {
+        let end = memchr(b'\n', &self.buffer[self.consumed..]).map(|at| self.consumed + at);
+        let DecoderState::SkipLine { prefix } = &mut self.state else {
+            return DecoderStep::Continue;
+        };
+        extend_prefix(prefix, &self.buffer[self.consumed..end.unwrap_or(self.buffer.len())]);
         let Some(end) = end else {
-            self.take_to(self.buffer.len());
-            return Step::More;
+            self.consume_to(self.buffer.len());
+            return DecoderStep::NeedBytes;
         };
         let prefix = std::mem::take(prefix);
-        self.take_to(end + 1);
-        self.state = State::Line;
-        Step::Frame(Frame::Oversized { prefix })
+        self.consume_to(end + 1);
+        self.state = DecoderState::Line;
+        DecoderStep::Frame(Frame::Oversized { prefix })
     }
 
-    fn header(&mut self) -> Step {
-        let State::Header { length, seen_bytes } = self.state else { return Step::Again };
+    fn header(&mut self) -> DecoderStep {
+        let DecoderState::Header { length, seen_bytes } = self.state else {
+            return DecoderStep::Continue;
+        };
         if seen_bytes == 0 {
-            self.skip_blanks();
+            self.skip_white_space();
         }
         let Some(end) = self.find_line_end() else {
-            let too_long = seen_bytes + (self.buffer.len() - self.taken) > MAX_HEADER_BYTES;
-            return if too_long { Step::Fail(FrameError::LongHeaders) } else { Step::More };
+            let too_long = seen_bytes + (self.buffer.len() - self.consumed) > MAX_HEADER_BYTES;
+            return if too_long {
+                DecoderStep::Fail(FrameError::LongHeaders)
+            } else {
+                DecoderStep::NeedBytes
+            };
         };
-        let line = trim(&self.buffer[self.taken..end]);
-        let seen_bytes = seen_bytes + (end + 1 - self.taken);
+        let line = trim(&self.buffer[self.consumed..end]);
+        let seen_bytes = seen_bytes + (end + 1 - self.consumed);
         if seen_bytes > MAX_HEADER_BYTES {
-            return Step::Fail(FrameError::LongHeaders);
+            return DecoderStep::Fail(FrameError::LongHeaders);
         }
         if line.is_empty() {
-            let Some(length) = length else { return Step::Fail(FrameError::NoLength) };
-            self.take_to(end + 1);
+            let Some(length) = length else { return DecoderStep::Fail(FrameError::NoLength) };
+            self.consume_to(end + 1);
             self.state = match usize::try_from(length) {
-                Ok(length) if length <= self.max_frame_bytes => State::Body { length },
-                _ => State::SkipBody { left: length, prefix: Vec::new() },
+                Ok(length) if length <= self.max_frame_bytes => DecoderState::Body { length },
+                _ => DecoderState::SkipBody { left: length, prefix: Vec::new() },
             };
-            return Step::Again;
+            return DecoderStep::Continue;
         }
         let length = match content_length(line) {
             Ok(found) => found.or(length),
-            Err(error) => return Step::Fail(error),
+            Err(error) => return DecoderStep::Fail(error),
         };
-        self.take_to(end + 1);
-        self.state = State::Header { length, seen_bytes };
-        Step::Again
+        self.consume_to(end + 1);
+        self.state = DecoderState::Header { length, seen_bytes };
+        DecoderStep::Continue
     }
 
-    fn body(&mut self, length: usize) -> Step {
-        let end = self.taken + length;
+    fn body(&mut self, length: usize) -> DecoderStep {
+        let end = self.consumed + length;
         if self.buffer.len() < end {
-            return Step::More;
+            return DecoderStep::NeedBytes;
         }
-        self.state = State::Header { length: None, seen_bytes: 0 };
-        if trim(&self.buffer[self.taken..end]).is_empty() {
-            self.take_to(end);
-            return Step::Again;
+        self.state = DecoderState::Header { length: None, seen_bytes: 0 };
+        if trim(&self.buffer[self.consumed..end]).is_empty() {
+            self.consume_to(end);
+            return DecoderStep::Continue;
         }
-        let frame = self.copy_or_move(self.taken, end, end);
-        Step::Frame(Frame::Message(frame))
+        let frame = self.take_frame(self.consumed, end, end);
+        DecoderStep::Frame(Frame::Message(frame))
     }
 
-    fn skip_body(&mut self) -> Step {
-        let State::SkipBody { left, prefix } = &mut self.state else { return Step::Again };
-        let pending = &self.buffer[self.taken..];
+    fn skip_body(&mut self) -> DecoderStep {
+        let DecoderState::SkipBody { left, prefix } = &mut self.state else {
+            return DecoderStep::Continue;
+        };
+        let pending = &self.buffer[self.consumed..];
         let here = usize::try_from(*left).map_or(pending.len(), |left| left.min(pending.len()));
         extend_prefix(prefix, &pending[..here]);
         *left -= here as u64;
         let complete = (*left == 0).then(|| std::mem::take(prefix));
-        self.take_to(self.taken + here);
-        let Some(prefix) = complete else { return Step::More };
-        self.state = State::Header { length: None, seen_bytes: 0 };
-        Step::Frame(Frame::Oversized { prefix })
+        self.consume_to(self.consumed + here);
+        let Some(prefix) = complete else { return DecoderStep::NeedBytes };
+        self.state = DecoderState::Header { length: None, seen_bytes: 0 };
+        DecoderStep::Frame(Frame::Oversized { prefix })
     }
 
-    /// The place of the next line end, searching only what was not searched before.
+    /// Finds the next line end; searches only bytes that were not searched before.
     fn find_line_end(&mut self) -> Option<usize> {
-        let from = self.searched.max(self.taken);
+        let from = self.searched.max(self.consumed);
         let found = memchr(b'\n', &self.buffer[from..]).map(|at| from + at);
         self.searched = found.unwrap_or(self.buffer.len());
         found
     }
 
-    fn skip_blanks(&mut self) {
-        let blank = self.buffer[self.taken..].iter().take_while(|byte| is_blank(**byte)).count();
-        self.take_to(self.taken + blank);
+    fn skip_white_space(&mut self) {
+        let pending = &self.buffer[self.consumed..];
+        let skipped = pending.iter().take_while(|byte| is_white_space(**byte)).count();
+        self.consume_to(self.consumed + skipped);
     }
 
-    fn take_to(&mut self, end: usize) {
-        self.taken = end;
+    fn consume_to(&mut self, end: usize) {
+        self.consumed = end;
         self.searched = self.searched.max(end);
     }
 
-    /// Takes the bytes up to `next` and gives `start..end` of them; a large frame that is all there is in the
-    /// buffer is moved out of it instead of copied.
-    fn copy_or_move(&mut self, start: usize, end: usize, next: usize) -> Vec<u8> {
+    /// Consumes the bytes before `next` and returns those of `start..end`. A large frame that fills the whole buffer
+    /// is moved instead of copied.
+    fn take_frame(&mut self, start: usize, end: usize, next: usize) -> Vec<u8> {
         if start == 0 && next == self.buffer.len() && next >= KEEP_BUFFER_BYTES {
             let mut frame = std::mem::take(&mut self.buffer);
             frame.truncate(end);
-            (self.taken, self.searched) = (0, 0);
+            (self.consumed, self.searched) = (0, 0);
             return frame;
         }
         let frame = self.buffer[start..end].to_vec();
-        self.take_to(next);
+        self.consume_to(next);
         frame
     }
 
-    /// Gives the memory of taken bytes back, moving what is left only when that is the smaller part.
-    fn release(&mut self) {
-        if self.taken < self.buffer.len() {
-            if self.taken > self.buffer.len() / 2 {
-                self.buffer.drain(..self.taken);
-                self.searched -= self.taken;
-                self.taken = 0;
+    /// Frees the memory of consumed bytes. The remaining bytes are moved only if they are the smaller part.
+    fn free_consumed(&mut self) {
+        if self.consumed < self.buffer.len() {
+            if self.consumed > self.buffer.len() / 2 {
+                self.buffer.drain(..self.consumed);
+                self.searched -= self.consumed;
+                self.consumed = 0;
             }
             return;
         }
@@ -334,54 +327,14 @@ impl Decoder {
         if self.buffer.capacity() > KEEP_BUFFER_BYTES {
             self.buffer = Vec::new();
         }
-        (self.taken, self.searched) = (0, 0);
+        (self.consumed, self.searched) = (0, 0);
     }
-}
-
-/// What one look at the buffer came to.
-enum Step {
-    /// The state changed; look again.
-    Again,
-    /// More bytes are needed.
-    More,
-    /// A frame is complete.
-    Frame(Frame),
-    /// The stream cannot be read.
-    Fail(FrameError),
-}
-
-fn content_length(line: &[u8]) -> Result<Option<u64>, FrameError> {
-    let Some(colon) = memchr(b':', line) else { return Err(FrameError::NoLength) };
-    if !line[..colon].trim_ascii().eq_ignore_ascii_case(b"content-length") {
-        return Ok(None);
-    }
-    std::str::from_utf8(line[colon + 1..].trim_ascii())
-        .ok()
-        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
-        .and_then(|digits| digits.parse().ok())
-        .map(Some)
-        .ok_or(FrameError::NoLength)
-}
-
-fn extend_prefix(prefix: &mut Vec<u8>, bytes: &[u8]) {
-    let wanted = OVERSIZED_PREFIX_BYTES.saturating_sub(prefix.len()).min(bytes.len());
-    prefix.extend_from_slice(&bytes[..wanted]);
-}
-
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
-}
-
-fn trim(bytes: &[u8]) -> &[u8] {
-    let start = bytes.iter().take_while(|byte| is_blank(**byte)).count();
-    let end = bytes.iter().rev().take_while(|byte| is_blank(**byte)).count();
-    if start == bytes.len() { &[] } else { &bytes[start..bytes.len() - end] }
 }
 
 /// Appends one frame to `out`.
 ///
-/// `json` is one JSON value. Line ends in it, which JSON allows only between tokens, become spaces in the
-/// framing by lines.
+/// `json` is one JSON value. With [`Framing::Lines`], its line ends become spaces; JSON allows them only between
+/// tokens.
 pub fn encode(framing: Framing, json: &[u8], out: &mut Vec<u8>) {
     match framing {
         Framing::Lines => {
@@ -400,6 +353,70 @@ pub fn encode(framing: Framing, json: &[u8], out: &mut Vec<u8>) {
             out.extend_from_slice(json);
         }
     }
+}
+
+/// The position of a decoder in its stream.
+#[derive(Debug)]
+enum DecoderState {
+    /// Before the first byte that is not white space.
+    Start,
+    Line,
+    /// In a line above the limit.
+    SkipLine {
+        prefix: Vec<u8>,
+    },
+    /// In the header lines of a frame.
+    Header {
+        length: Option<u64>,
+        seen_bytes: usize,
+    },
+    Body {
+        length: usize,
+    },
+    /// In a body above the limit.
+    SkipBody {
+        left: u64,
+        prefix: Vec<u8>,
+    },
+    Failed(FrameError),
+}
+
+/// The result of one look at the buffer.
+enum DecoderStep {
+    /// The state changed: look again.
+    Continue,
+    NeedBytes,
+    Frame(Frame),
+    Fail(FrameError),
+}
+
+/// Returns the length that a header line gives, or `None` for another header.
+fn content_length(line: &[u8]) -> Result<Option<u64>, FrameError> {
+    let Some(colon) = memchr(b':', line) else { return Err(FrameError::NoLength) };
+    if !line[..colon].trim_ascii().eq_ignore_ascii_case(b"content-length") {
+        return Ok(None);
+    }
+    std::str::from_utf8(line[colon + 1..].trim_ascii())
+        .ok()
+        .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|digits| digits.parse().ok())
+        .map(Some)
+        .ok_or(FrameError::NoLength)
+}
+
+fn extend_prefix(prefix: &mut Vec<u8>, bytes: &[u8]) {
+    let wanted = OVERSIZED_PREFIX_BYTES.saturating_sub(prefix.len()).min(bytes.len());
+    prefix.extend_from_slice(&bytes[..wanted]);
+}
+
+fn is_white_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
+}
+
+fn trim(bytes: &[u8]) -> &[u8] {
+    let start = bytes.iter().take_while(|byte| is_white_space(**byte)).count();
+    let end = bytes.iter().rev().take_while(|byte| is_white_space(**byte)).count();
+    if start == bytes.len() { &[] } else { &bytes[start..bytes.len() - end] }
 }
 
 #[cfg(test)]

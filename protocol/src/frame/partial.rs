@@ -1,34 +1,37 @@
-//! The id of a request of which only the beginning is known.
+//! The id of a request of which only the first bytes are known.
+//!
+//! An error reply must name its call: a client cannot assign an error without an id, and some clients then close the
+//! connection. So a frame that is too large is searched for its id, although it is never parsed as a whole.
 
 use serde_json::Value;
 
-/// The `id` of the JSON-RPC request that begins so, if it stands whole in these bytes.
-///
-/// An error must name the call it answers: a client that gets one without an id cannot tell which of its calls
-/// failed, and some give up the connection.
+/// Returns the `id` of the JSON-RPC request or response that begins with these bytes, or `None` if they do not contain
+/// a complete string or number as its id.
 #[must_use]
 pub fn partial_id(prefix: &[u8]) -> Option<Value> {
-    let mut scan = Scan { bytes: prefix, at: 0 };
-    scan.expect(b'{')?;
+    let mut scanner = PrefixScanner { bytes: prefix, at: 0 };
+    scanner.expect(b'{')?;
     loop {
-        let key: String = serde_json::from_slice(scan.string()?).ok()?;
-        scan.expect(b':')?;
-        let value = scan.value()?;
+        let key: String = serde_json::from_slice(scanner.string()?).ok()?;
+        scanner.expect(b':')?;
+        let value = scanner.value()?;
         if key == "id" {
             let id = serde_json::from_slice(value).ok()?;
             return matches!(id, Value::String(_) | Value::Number(_)).then_some(id);
         }
-        scan.expect(b',')?;
+        scanner.expect(b',')?;
     }
 }
 
-/// Reads JSON tokens from bytes that may end anywhere; `None` means that they end too early or are not JSON.
-struct Scan<'a> {
+/// Reads JSON tokens from bytes that may end anywhere. Its methods return `None` if the bytes end too early or are not
+/// JSON.
+struct PrefixScanner<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> PrefixScanner<'a> {
+    /// Skips white space and returns the next byte.
     fn peek(&mut self) -> Option<u8> {
         while self.bytes.get(self.at)?.is_ascii_whitespace() {
             self.at += 1;
@@ -36,11 +39,12 @@ impl<'a> Scan<'a> {
         self.bytes.get(self.at).copied()
     }
 
+    /// Skips white space and the byte `wanted`.
     fn expect(&mut self, wanted: u8) -> Option<()> {
         (self.peek()? == wanted).then(|| self.at += 1)
     }
 
-    /// A string with its quotes.
+    /// Returns a string with its quotes.
     fn string(&mut self) -> Option<&'a [u8]> {
         self.peek().filter(|byte| *byte == b'"')?;
         let start = self.at;
@@ -56,7 +60,7 @@ impl<'a> Scan<'a> {
         self.bytes.get(start..self.at)
     }
 
-    /// A value of any kind, which must be followed by something that shows that it is complete.
+    /// Returns a value of any kind. A number or a word is complete only if a `,`, `}` or `]` follows it.
     fn value(&mut self) -> Option<&'a [u8]> {
         let first = self.peek()?;
         let start = self.at;
@@ -72,7 +76,7 @@ impl<'a> Scan<'a> {
         Some(self.bytes.get(start..self.at)?.trim_ascii())
     }
 
-    /// Passes an object or array by counting brackets outside of strings.
+    /// Skips an object or array by counting brackets outside of strings.
     fn skip_nested(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -100,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_id_wherever_it_stands_whole() {
+    fn id_is_found_only_if_it_is_complete() {
         let check = |prefix: &str, expect: Option<Value>| {
             assert_eq!(partial_id(prefix.as_bytes()), expect, "{prefix}");
         };

@@ -1,4 +1,4 @@
-//! Tables for what a stream means, properties for how it may be cut.
+//! Tables of streams with their frames, and properties of streams that are split into reads.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const LIMIT: usize = 64;
 
-/// Feeds `pieces` one after another and collects every frame, the end of the stream included.
+/// Decodes `pieces` one after another and returns every frame, including that of the end of the stream.
 fn decode<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Frame>, Option<FrameError>) {
     let mut decoder = Decoder::new(LIMIT);
     let mut frames = Vec::new();
@@ -34,7 +34,7 @@ fn oversized(prefix: &str) -> Frame {
 }
 
 #[test]
-fn streams_and_their_frames() {
+fn streams_are_decoded_into_frames() {
     let check = |stream: &str, frames: &[Frame], error: Option<FrameError>| {
         assert_eq!(decode([stream.as_bytes()]), (frames.to_vec(), error), "{stream:?}");
     };
@@ -77,7 +77,7 @@ fn streams_and_their_frames() {
 }
 
 #[test]
-fn an_error_is_final() {
+fn decoder_that_failed_stays_failed() {
     let mut decoder = Decoder::new(LIMIT);
     decoder.buffer().extend_from_slice(b"GET /\n");
     assert!(decoder.next_frame().is_err());
@@ -87,7 +87,7 @@ fn an_error_is_final() {
 }
 
 #[test]
-fn a_huge_frame_is_skipped_in_little_memory_and_given_back() {
+fn oversized_frame_is_skipped_in_bounded_memory() {
     let mut decoder = Decoder::new(1 << 20);
     let piece = vec![b'x'; 1 << 18];
     decoder.buffer().push(b'{');
@@ -105,20 +105,20 @@ fn a_huge_frame_is_skipped_in_little_memory_and_given_back() {
 }
 
 #[test]
-fn line_ends_between_tokens_do_not_break_a_line() {
+fn line_ends_between_tokens_become_spaces() {
     let mut out = Vec::new();
     encode(Framing::Lines, b"{\n\"a\":1}", &mut out);
     assert_eq!(out, b"{ \"a\":1}\n");
 }
 
-fn pieces_of<'a>(stream: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
-    let mut places: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
-    places.extend([0, stream.len()]);
-    places.sort_unstable();
-    places.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
+fn split<'a>(stream: &'a [u8], at: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut splits: Vec<usize> = at.iter().map(|at| at.index(stream.len() + 1)).collect();
+    splits.extend([0, stream.len()]);
+    splits.sort_unstable();
+    splits.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect()
 }
 
-fn a_body() -> impl Strategy<Value = Vec<u8>> {
+fn body() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         "\\{[a-z\" ]{0,80}\\}".prop_map(String::into_bytes),
         "[ \t]{0,4}".prop_map(String::into_bytes),
@@ -131,11 +131,11 @@ fn a_body() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn how_a_stream_is_cut_never_shows(
+    fn frames_do_not_depend_on_how_the_stream_is_split(
         headers in any::<bool>(),
-        bodies in prop::collection::vec(a_body(), 0..8),
+        bodies in prop::collection::vec(body(), 0..8),
         junk in prop::collection::vec(any::<u8>(), 0..8),
-        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..24),
+        at in prop::collection::vec(any::<prop::sample::Index>(), 0..24),
     ) {
         let mut stream = Vec::new();
         let framing = if headers { Framing::Headers } else { Framing::Lines };
@@ -143,11 +143,11 @@ proptest! {
         bodies.iter().for_each(|body| encode(framing, body, &mut stream));
         stream.extend(junk);
         let whole = decode([stream.as_slice()]);
-        prop_assert_eq!(decode(pieces_of(&stream, &cuts)), whole);
+        prop_assert_eq!(decode(split(&stream, &at)), whole);
     }
 
     #[test]
-    fn what_is_encoded_comes_back(headers in any::<bool>(), bodies in prop::collection::vec("\\{[ -~é漢]{0,20}\\}", 0..8)) {
+    fn encoded_frames_are_decoded_again(headers in any::<bool>(), bodies in prop::collection::vec("\\{[ -~é漢]{0,20}\\}", 0..8)) {
         let framing = if headers { Framing::Headers } else { Framing::Lines };
         let mut stream = Vec::new();
         bodies.iter().for_each(|body| encode(framing, body.as_bytes(), &mut stream));

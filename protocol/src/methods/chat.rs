@@ -1,4 +1,4 @@
-//! `chat.*`: whole turns with a model, from a user's message to the final answer.
+//! `chat.*`: chat turns, from a user's message to the final answer of the model.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,45 +8,45 @@ use super::session::MessageInput;
 use crate::content::{CountKind, Reliability, ToolResult};
 use crate::{Seq, SessionId};
 
-/// Begins a turn.
+/// The params of `chat.send`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChatSendParams {
     /// The session.
     pub session_id: SessionId,
-    /// The user's message, which is durable before the model is asked; absent: what is recorded is answered,
-    /// for example after a turn that failed.
+    /// The user's message, which is recorded before the model is called. Absent to answer the recorded conversation,
+    /// for example after a failed turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<MessageInput>,
-    /// The model; default: the session's own, else the configured one.
+    /// The model; default that of the session, else the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Definitions of the tools that the client executes, as the model server takes them.
+    /// The definitions of the tools that the client executes, in the form that the model server accepts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
-    /// How the next token is chosen: `temperature`, `seed`, `top_p`, `stop` and the like.
+    /// The sampling options: `temperature`, `seed`, `top_p`, `stop` and so on.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
-    /// The longest answer in tokens, at least 1; default: what the window leaves.
+    /// The longest answer in tokens, at least 1; default the rest of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// Whether the model thinks first; default: as the model does by itself. Another value than before makes the
-    /// server read the whole prompt again.
+    /// Whether the model thinks before it answers; default as the model does by itself. A change makes the server read
+    /// the whole prompt again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think: Option<Think>,
-    /// `"json"` or a JSON Schema that the answer must follow.
+    /// The format of the answer: `"json"` or a JSON Schema.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Value>,
-    /// Goes on when this client leaves.
+    /// Whether the turn continues when the client leaves. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub detach: bool,
-    /// Makes a retry record the message once.
+    /// An idempotency key: a retry with the same key records the message only once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
 impl ChatSendParams {
-    /// Answers what is recorded, in all as the session and the model have it.
+    /// Returns params with all defaults, which answer the recorded conversation.
     #[must_use]
     pub fn new(session_id: SessionId) -> Self {
         Self {
@@ -64,110 +64,110 @@ impl ChatSendParams {
     }
 }
 
-/// Whether a model thinks before it answers.
+/// Whether, and how much, a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Think {
-    /// At all.
+    /// Whether the model thinks.
     Flag(bool),
-    /// How much.
+    /// How much the model thinks.
     Level(ThinkLevel),
 }
 
-/// How much a model thinks.
+/// The amount of thinking before an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ThinkLevel {
-    /// A little.
+    /// Little thinking.
     Low,
-    /// Some.
+    /// Some thinking.
     Medium,
-    /// Much.
+    /// Much thinking.
     High,
-    /// As much as it can.
+    /// As much thinking as the model can do.
     Max,
 }
 
-/// What happens in a turn, as it happens; `done` or `error` comes last.
+/// An event of a chat turn. The last one is `done` or `error`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum ChatEvent {
-    /// The message is durable.
+    /// The user's message is recorded.
     Accepted {
-        /// Its record; absent where no message was given.
+        /// The record of the message; absent without a message.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seq: Option<Seq>,
-        /// True when the `key` was known and nothing was written.
+        /// Whether the key was used before, so that nothing was written. Default false.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         duplicate: bool,
         /// The model that answers.
         model: String,
     },
-    /// The turn is at another step.
+    /// The turn entered a phase.
     Phase {
-        /// Which one.
+        /// The phase.
         name: ChatPhase,
-        /// For `reading`: tokens of the prompt that the server has to read.
+        /// For `reading`: the tokens of the prompt that the server has to read.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tokens: Option<u64>,
-        /// For `reading`: how long that takes, by what this model needed before, in milliseconds.
+        /// For `reading`: the expected time in milliseconds, from the speed of this model so far.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         expected_ms: Option<u64>,
-        /// For `queued`: how many go before.
+        /// For `queued`: the number of calls ahead in the queue of the model.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ahead: Option<u64>,
     },
-    /// A piece of the answer: exactly one of the two.
+    /// A piece of the answer: either text or thinking.
     Delta {
-        /// Text.
+        /// A piece of the text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         text: Option<String>,
-        /// Thinking.
+        /// A piece of the thinking.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         thinking: Option<String>,
     },
-    /// The model wants tools called; `chat.submitToolResults` answers.
+    /// The model requests tool calls. The client executes them and calls `chat.submitToolResults`.
     ToolCalls {
-        /// The recorded message that calls them.
+        /// The record of the assistant message with the calls.
         seq: Seq,
-        /// The calls, whole.
+        /// The requested calls.
         calls: Vec<ChatToolCall>,
-        /// How long the results are waited for, in milliseconds.
+        /// The time within which the turn needs the results, in milliseconds.
         timeout_ms: u64,
     },
-    /// What one call to the model cost.
+    /// A call to the model ended.
     Usage {
-        /// The numbers.
+        /// The tokens and times of the call.
         usage: ChatUsage,
     },
-    /// The answer is recorded.
+    /// The answer is recorded. The last event of a successful turn.
     Done {
-        /// Its record.
+        /// The record of the answer.
         seq: Seq,
-        /// Why it ended, in the model server's word: `stop`, `length`.
+        /// The reason for the end of the answer, as the model server names it: `stop` or `length`.
         finish_reason: String,
-        /// What the last call to the model cost; absent where nothing was asked.
+        /// The usage of the last call to the model; absent if the model was not called.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         usage: Option<ChatUsage>,
     },
-    /// The turn failed or was canceled. What was answered until then is recorded and marked.
+    /// The turn failed or was canceled. The last event. The partial answer, if there is one, is recorded.
     Error {
-        /// As in an error reply.
+        /// The code of the error, as in an error reply.
         code: i32,
-        /// For a person.
+        /// The message for a person.
         message: String,
-        /// As in an error reply; `seq` is the record of the partial answer, where there is one.
+        /// The data of the error, as in an error reply. `seq` is the record of the partial answer, if there is one.
         data: Value,
     },
 }
 
-/// A step of a turn.
+/// A phase of a chat turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ChatPhase {
-    /// Others talk to the model.
+    /// The turn waits for other calls to the model.
     Queued,
-    /// The context is made smaller.
+    /// The context is compacted.
     Compacting,
     /// The server loads the model.
     Loading,
@@ -177,104 +177,99 @@ pub enum ChatPhase {
     Answering,
 }
 
-/// A tool that a model wants called.
+/// A tool call that a model requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatToolCall {
-    /// Links the result to the call.
+    /// The id of the call, for its result.
     pub id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments: an object, or whatever the model made of it.
+    /// The arguments: normally an object, but the model can have written any JSON.
     pub args: Value,
 }
 
-/// What one call to a model cost.
+/// The tokens and times of one call to a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatUsage {
-    /// Tokens of the prompt, as the server counted; absent where it did not say.
+    /// The tokens of the prompt, as the server counted; absent if it does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
-    /// Of those, tokens that it still had from before.
+    /// The tokens of the prompt that the server had cached; absent if it does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u64>,
-    /// Tokens of the answer, thinking included.
+    /// The tokens of the answer with its thinking; absent if the server does not report them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer_tokens: Option<u64>,
-    /// Compactions on the active path.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of compactions on the active path. Default 0.
+    #[serde(default, skip_serializing_if = "crate::content::is_zero")]
     pub compression_count: u64,
-    /// How far the conversation can be trusted, once it was compacted.
+    /// The reliability of the conversation; absent without a compaction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<Reliability>,
-    /// Tokens of the context that was sent, as the daemon counted.
+    /// The tokens of the prompt, as the daemon counted.
     pub context_tokens: u64,
-    /// The most that may be sent.
+    /// The most tokens that the prompt may have.
     pub prompt_limit: u64,
-    /// How the context was counted.
+    /// The accuracy of `contextTokens`.
     pub count_kind: Option<CountKind>,
-    /// The window that was asked for, in tokens.
+    /// The context window of the request, in tokens.
     pub requested_context: u32,
-    /// The longest window that the model was trained for.
+    /// The longest window that the model was trained for, in tokens; absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
-    /// The window that the server really uses, where it says.
+    /// The window that the server uses, in tokens; absent if it does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_context: Option<u32>,
-    /// Loading the model, in milliseconds.
+    /// The time to load the model, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_ms: Option<u64>,
-    /// Reading the prompt, in milliseconds.
+    /// The time to read the prompt, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reading_ms: Option<u64>,
-    /// Answering, in milliseconds.
+    /// The time to generate the answer, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answering_ms: Option<u64>,
 }
 
-/// Results of tools that a turn waits for.
+/// The params of `chat.submitToolResults`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChatSubmitToolResultsParams {
     /// The session.
     pub session_id: SessionId,
-    /// One or more of the results; the turn goes on when none is missing.
+    /// One or more of the results. The turn continues when none is missing.
     pub results: Vec<ChatToolResult>,
 }
 
-/// The result of one tool call.
+/// The result of one tool call of a turn.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ChatToolResult {
-    /// The call.
+    /// The id of the call.
     pub id: String,
-    /// What came out.
+    /// The result.
     pub result: ToolResult,
-    /// How long it ran, in milliseconds.
+    /// The run time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
-/// Durable: the results are synced to disk.
+/// The result of `chat.submitToolResults`: the tool results are on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatSubmitToolResultsResult {
-    /// The records of the results, in the order they were given.
+    /// The records of the tool results, in the order of the params.
     pub seqs: Vec<Seq>,
-    /// Calls whose results are still missing.
+    /// The ids of the calls whose results are still missing.
     pub missing: Vec<String>,
 }
 
-/// What became of a turn that was to be canceled.
+/// The result of `chat.cancel`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ChatCancelResult {
-    /// False when no turn was going on.
+    /// Whether there was a turn to cancel.
     pub canceled: bool,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-const fn is_zero(count: &u64) -> bool {
-    *count == 0
 }

@@ -1,4 +1,4 @@
-//! `context.*`: what a model is sent.
+//! `context.*`: building, inspecting and compacting contexts; context entries and pins.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,34 +10,34 @@ use crate::content::{
 };
 use crate::{CheckpointId, Seq, SessionId};
 
-/// Which session, and for which call.
+/// The params of `context.build`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextBuildParams {
     /// The session.
     pub session_id: SessionId,
-    /// The context window in tokens, at least 2048; default: the session's own, else the configured one.
+    /// The context window in tokens, at least 2048; default that of the session, else the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
-    /// The model; default: the session's own.
+    /// The model; default that of the session, else the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// A strategy by name; default: the first that fits.
+    /// The name of a strategy; default the first one that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// Tool definitions that will be sent along, as the model server takes them.
+    /// The tool definitions that will be sent too, in the form that the model server accepts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
     /// A user message that will follow and is not recorded yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pending: Option<String>,
-    /// Whether the build may record a new epoch when the old one no longer fits.
+    /// Whether the build may record a new plan; default `never`.
     #[serde(default)]
     pub compact: CompactMode,
 }
 
 impl ContextBuildParams {
-    /// A build that writes nothing and asks for nothing in particular.
+    /// Returns params with all defaults.
     pub const fn new(session_id: SessionId) -> Self {
         Self {
             session_id,
@@ -51,274 +51,274 @@ impl ContextBuildParams {
     }
 }
 
-/// Which session to compact, and how.
+/// The params of `context.compact`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextCompactParams {
     /// The session.
     pub session_id: SessionId,
-    /// Tells what would be done, and does nothing.
+    /// Whether to return the result without compacting. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
-    /// How to make room; default: the configured way.
+    /// The strategy; default the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<CompactStrategy>,
-    /// What the summary should keep above all, in the user's words.
+    /// The user's instructions for the summary, at most 2000 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
-    /// Tool definitions that will be sent along with the conversation, as the model server takes them; default: those
-    /// of the last build.
+    /// The tool definitions that later contexts are sent with; default those of the last build.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
 }
 
 impl ContextCompactParams {
-    /// A compaction in the configured way.
+    /// Returns params with all defaults.
     pub const fn new(session_id: SessionId) -> Self {
         Self { session_id, dry_run: false, strategy: None, instructions: None, tools: Vec::new() }
     }
 }
 
-/// What a compaction did, or would do.
+/// The result of `context.compact`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextCompactResult {
-    /// Whether the context is a shorter one now. Always false for a dry run.
+    /// Whether the session was compacted. Always false for a dry run.
     pub compacted: bool,
-    /// Why not, where it is not: `dryRun`, `nothing` to summarize, `recent` compaction, or `unchanged` because it
-    /// would not have become shorter.
+    /// The reason if it was not: `dryRun`, `nothing` (there is nothing to compact), or `unchanged` (the context would
+    /// not have become shorter).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// The record of the compaction.
+    /// The record of the compaction, if it was recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
-    /// How it was done, or would be.
+    /// The method; absent if the session was not compacted and this is no dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<CompactionMethod>,
-    /// What was asked for.
+    /// The strategy that was used.
     pub strategy: CompactStrategy,
-    /// The first record that a summary now stands for.
+    /// The first record that a new summary stands for, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Seq>,
-    /// The last one.
+    /// The last record that a new summary stands for, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<Seq>,
-    /// Messages between them.
+    /// The number of messages from `from` to `to`.
     pub summarized_message_count: u64,
-    /// Messages that stay as they are; for a dry run and after a compaction.
+    /// The number of messages in the context after the compaction.
     pub kept_message_count: u64,
-    /// Tokens of the context before.
+    /// The tokens of the context before.
     pub tokens_before: u64,
-    /// Tokens of the context after; for a dry run, as far as it can be told before.
+    /// The tokens of the context after; an estimate for a dry run.
     pub tokens_after: u64,
-    /// Tokens that are free now.
+    /// The difference between `tokensBefore` and `tokensAfter`.
     pub freed_tokens: u64,
-    /// The model that wrote the summary.
+    /// The model that wrote the summary, if a model did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The checkpoints in force, oldest first.
+    /// The checkpoints in force, the oldest first.
     pub checkpoints: Vec<Checkpoint>,
-    /// How much of what matters the new context still names.
+    /// The numbers of important items that the new context still names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// How far the conversation can be trusted.
+    /// The reliability of the conversation.
     pub reliability: Reliability,
 }
 
-/// The checkpoints of a session.
+/// The result of `context.checkpoints`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextCheckpointsResult {
-    /// Those in force on the active path, oldest first.
+    /// The checkpoints in force on the active path, the oldest first.
     pub checkpoints: Vec<Checkpoint>,
-    /// Tokens of all of them.
+    /// The tokens of all checkpoints.
     pub tokens: u64,
-    /// Compactions on the active path.
+    /// The number of compactions on the active path.
     pub compression_count: u64,
-    /// The class of the session's window, from 1 to 5.
+    /// The tier of the session's window, from 1 to 5.
     pub tier: u8,
-    /// Its name: `rollover`, `smart`, `progressive`, `structured` or `ultra`.
+    /// The name of the tier: `rollover`, `smart`, `progressive`, `structured` or `ultra`.
     pub tier_name: String,
-    /// Most checkpoints that a window of this class keeps; then the oldest are merged.
+    /// The most checkpoints in this tier; beyond it the oldest ones are merged.
     pub limit: u64,
-    /// How far the conversation can be trusted.
+    /// The reliability of the conversation.
     pub reliability: Reliability,
 }
 
-/// Which context: the next one of a session, or one that was built.
+/// The params of `context.inspect`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextInspectParams {
     /// The session.
     pub session_id: SessionId,
-    /// One of the last builds of the session; default: what a model would be sent now.
+    /// The id of one of the last 16 builds of the session; default a new build, which writes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build_id: Option<String>,
-    /// The model, for a context that was not built; default: the session's own.
+    /// The model of a new build; default that of the session, else the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Tool definitions, for a context that was not built; default: those of the last build.
+    /// The tool definitions of a new build; default those of the last build.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tools: Option<Vec<Value>>,
 }
 
-/// A context with the reason for everything in it and for everything left out.
+/// The result of `context.inspect`: a context, with everything in it and everything left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextInspectResult {
-    /// The context: the exact messages, and how the window is divided.
+    /// The context, as `context.build` returns it.
     pub build: BuiltContext,
-    /// Tokens of each message, in order; with the tool definitions they add up to `tokensUsed`.
+    /// The tokens of each message, in order. With those of the tool definitions they add up to `tokensUsed`.
     pub message_tokens: Vec<u32>,
-    /// Everything that is in it or was left out: first what stands before the conversation, then by place.
+    /// The items in the context, in order, then those that are left out.
     pub items: Vec<ContextItem>,
-    /// The head that precedes the newest records; absent where everything is verbatim.
+    /// The epoch in force; absent if the context has all records verbatim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochSummary>,
-    /// True when something outside the log (prompt, configuration, tokenizer) changed since the build that was asked
-    /// for, so that this is what it would be now.
+    /// Whether the system prompt, the configuration or the tokenizer changed since the build `buildId`, so that this
+    /// context differs from it. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
 }
 
-/// One thing that a context holds or leaves out.
+/// An item that a context contains or leaves out.
 ///
 /// **Shape**: `{"what":"record","seq":12,"kind":"message","role":"user","form":"whole","tokens":40,"message":3}`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextItem {
-    /// What it is: `system`, `tools`, `checkpoint`, `files`, `state`, `leftOut` (the block that says what is not
-    /// there), `pending`, or `record`.
+    /// The sort of the item: `system`, `tools`, `checkpoint`, `files`, `state`, `leftOut` (the text that names omitted
+    /// records), `pending` or `record`.
     pub what: String,
-    /// For a record: its number; for a run of records, and for a checkpoint, that of the first.
+    /// For a record its number; for a run of records and for a checkpoint the number of the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
-    /// The last record of a run.
+    /// For a run of records and for a checkpoint: the number of the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through_seq: Option<Seq>,
     /// For a checkpoint: its id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_id: Option<CheckpointId>,
-    /// For a record: its kind.
+    /// For a record in the context: its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<RecordKind>,
-    /// For a message: who said it.
+    /// For a message in the context: its author.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// How it is there: `whole`, `cut`, `stub`, `quoted`, `pinned`; `out` where it is not.
+    /// The form of the item: `whole`, `cut`, `stub` (one line in place of a tool result), `quoted`, `pinned`, or
+    /// `out` if it is left out.
     pub form: String,
-    /// Why it is not, or not whole; the words of `omitted`.
+    /// The reasons why the item is not whole or is left out: those of `omitted`, separated by commas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Tokens that it takes, or that are saved where it is out. A record by itself; what stands around it in a
-    /// message is in `messageTokens`.
+    /// The tokens of the item, or those that are saved if it is left out. Tokens around the text of a record count
+    /// only in `messageTokens`.
     pub tokens: u64,
-    /// The message that it is in, from 0.
+    /// The position of its message in `build.messages`, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<u32>,
 }
 
-/// The frozen head of a context.
+/// The epoch in force: a frozen beginning of the context.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EpochSummary {
-    /// The record that froze it.
+    /// The record that opened the epoch.
     pub seq: Seq,
-    /// The strategy that planned it.
+    /// The strategy that planned the head.
     pub strategy: String,
-    /// Why it was opened.
+    /// The cause, for example `overflow` or `compaction`.
     pub cause: String,
-    /// Its tokens as planned.
+    /// The tokens of the head as planned.
     pub head_tokens: u64,
 }
 
-/// Which session.
+/// The params of `context.status`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextStatusParams {
     /// The session.
     pub session_id: SessionId,
-    /// The context window in tokens; default: the session's own, else the configured one.
+    /// The context window in tokens, at least 2048; default that of the session, else the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
 }
 
-/// How full the context of a session is.
+/// The result of `context.status`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextStatusResult {
-    /// The model that counts are for.
+    /// The model that the tokens are counted for, if one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The whole window, in tokens.
     pub num_ctx: u32,
-    /// The most that a prompt may have.
+    /// The most tokens that a prompt may have.
     pub prompt_limit: u64,
-    /// What the next one has.
+    /// The tokens of the next prompt.
     pub tokens_used: u64,
-    /// The most that the conversation may have.
+    /// The most tokens that the conversation may have.
     pub available_tokens: u64,
-    /// What it has.
+    /// The tokens of the conversation.
     pub conversation_tokens: u64,
-    /// From so many on it is compacted.
+    /// The tokens of the conversation from which on it is compacted automatically.
     pub trigger_tokens: u64,
-    /// `tokensUsed` of `promptLimit`, in percent.
+    /// `tokensUsed` in percent of `promptLimit`.
     pub used_percent: f64,
-    /// The window by part, in the order in which they stand in a prompt; together they are the whole window.
+    /// The parts of the window, in the order of a prompt. Their tokens add up to the whole window.
     pub parts: Vec<ContextPart>,
-    /// How the tokens were counted.
+    /// The accuracy of the token counts.
     pub count_kind: CountKind,
     /// The strategy in force.
     pub strategy: String,
-    /// The head in force; absent where everything is verbatim.
+    /// The epoch in force; absent if the context has all records verbatim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<EpochSummary>,
-    /// Compactions on the active path.
+    /// The number of compactions on the active path.
     pub compression_count: u64,
-    /// Checkpoints in force.
+    /// The number of checkpoints in force.
     pub checkpoint_count: u64,
-    /// How far the conversation can be trusted.
+    /// The reliability of the conversation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<Reliability>,
 }
 
-/// A part of a window.
+/// A part of a context window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextPart {
-    /// `system`, `entries`, `goals`, `tools`, `checkpoints`, `user`, `recent` (answers, tool results and what stands
-    /// between them), `free`, `reserve` (kept for the answer).
+    /// The name of the part: `system`, `entries`, `goals`, `tools`, `checkpoints`, `user`, `recent` (the rest of the
+    /// conversation), `free` or `reserve` (for the answer).
     pub name: String,
-    /// Its tokens.
+    /// The tokens of the part.
     pub tokens: u64,
 }
 
-/// A context entry to set, and where it holds.
+/// The params of `context.addEntry`. They name a session, a project, or the scope `global`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextAddEntryParams {
-    /// The session that it holds for.
+    /// The session that the entry applies to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// The directory of the project that it holds for, absolute.
+    /// The directory of the project that the entry applies to; must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// `global` where it holds for every session; otherwise it follows from what is named and can be left out.
+    /// The scope: `global` for an entry of all sessions; otherwise optional, as it follows from the other params.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ContextScope>,
-    /// Names the entry; a second one of the same key and scope replaces the first. 1 to 256 bytes on one line.
+    /// The key, 1 to 256 bytes on one line. An entry with the same key and scope is replaced.
     pub key: String,
-    /// The text.
+    /// The text; must not be empty.
     pub content: String,
-    /// Lower comes first; default 100.
+    /// The position among the entries: lower comes first. Default 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
-    /// Who contributes it: `hook`, `extension` or `user`, the default.
+    /// The origin of the entry; default `user`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<ContextSource>,
 }
 
-/// Who contributes a context entry.
+/// The origin of a context entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum ContextSource {
@@ -331,7 +331,7 @@ pub enum ContextSource {
 }
 
 impl ContextSource {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -342,102 +342,104 @@ impl ContextSource {
     }
 }
 
-/// What became of a context entry.
+/// The result of `context.addEntry`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextAddEntryResult {
-    /// The entry as it is kept.
+    /// The entry as it is stored.
     pub entry: ContextEntry,
-    /// False where the same was there already.
+    /// Whether the call changed anything: false if the same entry was there already.
     pub changed: bool,
-    /// Tokens of all entries that hold where this one does.
+    /// The tokens of all entries in force in this scope.
     pub tokens: u64,
-    /// The most that they may have.
+    /// The most tokens that these entries may have.
     pub limit: u64,
 }
 
-/// Which context entry goes.
+/// The params of `context.removeEntry`. They name a session, a project, or the scope `global`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextRemoveEntryParams {
-    /// The session that it holds for.
+    /// The session that the entry applies to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// The directory of the project that it holds for.
+    /// The directory of the project that the entry applies to; must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// `global` where it holds for every session.
+    /// The scope: `global` for an entry of all sessions; otherwise optional, as it follows from the other params.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<ContextScope>,
-    /// Its key.
+    /// The key of the entry.
     pub key: String,
 }
 
-/// Whether there was such an entry.
+/// The result of `context.removeEntry`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextRemoveEntryResult {
-    /// False where there was none.
+    /// Whether there was such an entry.
     pub removed: bool,
 }
 
-/// Whose context entries are listed: those of a session, with those of its project and the global ones; those of a
-/// project, with the global ones; else the global ones.
+/// The params of `context.listEntries`.
+///
+/// With a session: its entries in force, including those of its project and global ones. With a project: its entries
+/// and global ones. Without both: global ones.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextListEntriesParams {
     /// The session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// The directory of the project.
+    /// The directory of the project; must exist. Not together with `sessionId`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
 }
 
-/// The context entries in force.
+/// The result of `context.listEntries`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextListEntriesResult {
-    /// In the order in which they are sent: lower priority first, then by key.
+    /// The entries in the order in which they are sent: by priority, lower first, then by key.
     pub data: Vec<ContextEntry>,
-    /// What they add to the system message; empty where there are none.
+    /// The text that the entries add to the system message; empty without entries.
     pub addition: String,
-    /// Tokens of the addition.
+    /// The tokens of `addition`.
     pub tokens: u64,
-    /// The most that it may have.
+    /// The most tokens that these entries may have.
     pub limit: u64,
 }
 
-/// Which record is pinned or released.
+/// The params of `context.pin` and `context.unpin`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ContextPinParams {
     /// The session.
     pub session_id: SessionId,
-    /// The record: a message or a tool call of the active path.
+    /// The record. Only messages and tool calls on the active path can be pinned.
     pub seq: Seq,
 }
 
-/// What is pinned after the call.
+/// The result of `context.pin` and `context.unpin`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContextPinResult {
-    /// The pinned records, in the order of pinning.
+    /// All pinned records, in the order of pinning.
     pub data: Vec<PinnedRecord>,
-    /// False where nothing was to be done.
+    /// Whether the call changed anything.
     pub changed: bool,
-    /// Tokens of all of them.
+    /// The tokens of all pinned records.
     pub tokens: u64,
-    /// The most that they may have.
+    /// The most tokens that pinned records may have.
     pub limit: u64,
 }
 
-/// A record that every later context quotes.
+/// A pinned record, which every later context contains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedRecord {
     /// The record.
     pub seq: Seq,
-    /// Its tokens.
+    /// The tokens of the record.
     pub tokens: u64,
 }

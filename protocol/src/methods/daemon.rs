@@ -1,4 +1,4 @@
-//! `daemon.*`: the process itself.
+//! `daemon.*`: the daemon itself.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::content::{CatalogStatus, ModelServerStatus, StoreStatus};
 
-/// Takes nothing.
+/// The empty params of methods that need none.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoParams {}
 
-/// Says who calls and which protocols it speaks.
+/// The params of `daemon.hello`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct DaemonHelloParams {
@@ -21,98 +21,99 @@ pub struct DaemonHelloParams {
     pub client: String,
     /// The client's version, for the log.
     pub version: String,
-    /// The oldest protocol the client speaks.
+    /// The oldest protocol version that the client speaks.
     pub protocol_min: u32,
-    /// The newest protocol the client speaks.
+    /// The newest protocol version that the client speaks.
     pub protocol_max: u32,
 }
 
-/// What was agreed on.
+/// The result of `daemon.hello`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonHelloResult {
-    /// The protocol to use.
+    /// The protocol version to use.
     pub protocol: u32,
-    /// Counts additive changes within the protocol; a client omits parameters newer than it.
+    /// The number of additions to this protocol version; a client omits params that are newer.
     pub schema_revision: u32,
-    /// The daemon's version.
+    /// The version of the daemon.
     pub version: String,
-    /// The daemon's process.
+    /// The process id of the daemon.
     pub pid: u32,
-    /// Changes with every start of the daemon; event numbers hold only within one.
+    /// The id of this run of the daemon. The numbers of events are valid within one epoch only.
     pub epoch: String,
-    /// What one connection may do.
+    /// The limits of one connection.
     pub limits: Limits,
 }
 
-/// What one connection may do.
+/// The limits of one connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
-    /// The largest frame, in bytes, in either direction.
+    /// The largest frame in bytes, in both directions.
     pub frame_bytes: u64,
     /// The most calls in one batch.
     pub batch: u32,
-    /// The most subscriptions of one connection.
+    /// The most subscriptions at once.
     pub subscriptions: u32,
-    /// The most calls of one connection that run at once; further ones wait in the socket.
+    /// The most calls that run at once; further ones wait in the socket.
     pub in_flight: u32,
 }
 
-/// How the daemon is.
+/// The result of `daemon.status`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonStatusResult {
-    /// The daemon's version.
+    /// The version of the daemon.
     pub version: String,
-    /// The daemon's process.
+    /// The process id of the daemon.
     pub pid: u32,
-    /// When it started.
+    /// The time at which the daemon started.
     pub started_at: Timestamp,
     /// The home directory.
     pub home: PathBuf,
-    /// The socket.
+    /// The path of the socket.
     pub socket: PathBuf,
-    /// The protocol.
+    /// The protocol version.
     pub protocol: u32,
-    /// Open connections.
+    /// The number of open connections.
     pub connections: u64,
-    /// Sessions and logs.
+    /// The status of the sessions and their logs.
     pub store: StoreStatus,
-    /// The derived database.
+    /// The status of the catalog, the derived database for lists and search.
     pub catalog: CatalogStatus,
-    /// The model server, as far as it is known; asking for the status asks it again for the next one.
+    /// The status of the model server, as it was last checked. A check older than 5 seconds is repeated in the
+    /// background.
     #[serde(default)]
     pub model_server: ModelServerStatus,
-    /// Live subscriptions to events.
+    /// The number of subscriptions to events.
     pub subscriptions: u64,
-    /// Resident memory of the process, in bytes; absent where the system does not say.
+    /// The resident memory of the process, in bytes; absent if the system does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Settings that changed on disk and take effect only after a restart.
+    /// Settings that changed since the start and take effect only after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restart_needed: Vec<String>,
-    /// What a person should know, most recent last.
+    /// Warnings about the configuration for a person, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// What the reload did.
+/// The result of `daemon.reload`. Settings are named `section.key`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonReloadResult {
-    /// Settings that changed and hold from now on.
+    /// Settings that changed and took effect.
     pub applied: Vec<String>,
-    /// Settings that changed and hold after a restart.
+    /// Settings that changed and take effect after a restart.
     pub restart_needed: Vec<String>,
-    /// Settings that were not understood and are ignored.
+    /// Warnings about settings that are ignored.
     pub warnings: Vec<String>,
 }
 
-/// The daemon is on its way out.
+/// The result of `daemon.shutdown`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DaemonShutdownResult {
-    /// The process that leaves.
+    /// The id of the process that stops.
     pub pid: u32,
 }

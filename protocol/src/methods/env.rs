@@ -1,44 +1,46 @@
-//! `env.*`: which environment variables tools may see.
+//! `env.*`: filtering environment variables for tools.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::content::{RemovedVariable, Variables};
 
-/// Variables to be judged.
+/// The params of `env.sanitize`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnvSanitizeParams {
-    /// Values by name.
+    /// The values of the variables, by name.
     pub variables: Variables,
 }
 
-/// What tools may see.
+/// The result of `env.sanitize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvSanitizeResult {
-    /// The variables that pass, unchanged.
+    /// The variables that tools may see, unchanged.
     pub variables: Variables,
-    /// Those that do not, by name.
+    /// The variables that were filtered out, by name.
     pub removed: Vec<RemovedVariable>,
-    /// What is wrong with the configured rules.
+    /// Problems of the configured rules.
     pub warnings: Vec<String>,
 }
 
-/// The rules in force. A name that fits `core` passes; else one that fits `deny` does not; else one that fits
-/// `allow` passes; else it passes unless its value fits a rule of `denyValues`.
+/// The result of `env.rules`: the rules in force.
+///
+/// The first list with a pattern that matches decides, in the order `core`, `deny`, `allow`. A variable that matches
+/// none of them passes unless its value violates a rule of `denyValues`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvRulesResult {
-    /// Names that always pass.
+    /// Patterns of names that always pass.
     pub core: Vec<String>,
-    /// Patterns of names that never do: the built-in ones, then the configured ones.
+    /// Patterns of names that never pass: the built-in ones, then the configured ones.
     pub deny: Vec<String>,
-    /// Configured patterns of names whose values are not judged.
+    /// Configured patterns of names that pass whatever their value.
     pub allow: Vec<String>,
-    /// Rules for values.
+    /// The names of the rules for values.
     pub deny_values: Vec<String>,
-    /// What is wrong with the configured rules.
+    /// Problems of the configured rules.
     pub warnings: Vec<String>,
 }
 
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neither_errors_nor_debug_show_a_value() {
+    fn values_appear_neither_in_errors_nor_in_debug() {
         let good = r#"{"variables":{"A":"hunter2"}}"#;
         let params: EnvSanitizeParams = serde_json::from_str(good).unwrap();
         assert_eq!(params.variables.0["A"], "hunter2");

@@ -1,4 +1,4 @@
-//! `event.*`: what happened, as it happens.
+//! `event.*`: subscribing to events.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,21 +6,22 @@ use serde::{Deserialize, Serialize};
 use crate::event::EventCursor;
 use crate::{EventKind, SessionId};
 
-/// Which events, and from where on.
+/// The params of `event.subscribe`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EventSubscribeParams {
-    /// Only those of one session.
+    /// Restricts the subscription to events of one session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Only these kinds; absent or empty means all.
+    /// Restricts the subscription to these kinds; absent or empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kinds: Vec<EventKind>,
-    /// Shares of the prompt limit at which `context-threshold` is sent to this subscriber beside 0.85, each between 0
-    /// and 1; at most 16.
+    /// Further shares of the prompt limit, beside 0.85, at which this subscriber gets `context-threshold`: at most 16,
+    /// each from 0 to 1.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub thresholds: Vec<f64>,
-    /// Continue after an event already seen; what cannot be replayed is announced by one `resync`.
+    /// The last event that the client has seen: the subscription continues after it, or begins with one `resync` if it
+    /// cannot. Default: only new events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<EventCursor>,
 }

@@ -1,6 +1,6 @@
-//! `goal.*`: what a session works towards.
+//! `goal.*`: the goals of a session.
 //!
-//! Every call names its session; the goal is the active one where none is named. Writes take a `key`.
+//! A call without `goal_id` concerns the active goal. All writes take an idempotency key.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,247 +10,247 @@ use crate::content::{
 };
 use crate::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId};
 
-/// A new goal.
+/// The params of `goal.create`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalCreateParams {
     /// The session.
     pub session_id: SessionId,
-    /// What is to be achieved; on one line, up to 4 KiB.
+    /// The aim, at most 4 KiB; line breaks become spaces.
     pub description: String,
-    /// How much it matters.
+    /// The importance of the goal; default `medium`.
     #[serde(default)]
     pub priority: GoalPriority,
-    /// Steps on the way, all pending.
+    /// The descriptions of checkpoints to add, all `pending`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checkpoints: Vec<String>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// Which goals are listed.
+/// The params of `goal.list`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalListParams {
     /// The session.
     pub session_id: SessionId,
-    /// Only goals of this status.
+    /// Restricts the list to goals of this status.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<GoalStatus>,
-    /// The most that are returned, 1 to 100; default 25.
+    /// The most goals of the page, 1 to 100; default 25. A page also ends at 6 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where the page before ended.
+    /// The `nextCursor` of the page before; absent for the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<GoalId>,
 }
 
-/// Goals, the newest first.
+/// The result of `goal.list`: a page of goals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalListResult {
-    /// The goals, whole.
+    /// The goals, the newest first.
     pub data: Vec<Goal>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<GoalId>,
 }
 
-/// Changed fields of a goal, at least one.
+/// The params of `goal.update`, with at least one field to change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalUpdateParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
-    /// What is to be achieved.
+    /// The aim.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How much it matters.
+    /// The importance of the goal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<GoalPriority>,
-    /// Where it is in its life; `active` pauses the goal that was.
+    /// The status; `active` pauses the goal that was active.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<GoalStatus>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// A step on the way.
+/// The params of `goal.addCheckpoint`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalAddCheckpointParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
-    /// What is to be done.
+    /// The task, at most 4 KiB; line breaks become spaces.
     pub description: String,
-    /// How far it is.
+    /// The progress; default `pending`.
     #[serde(default)]
     pub status: CheckpointStatus,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// Changed fields of a step, at least one.
+/// The params of `goal.updateCheckpoint`, with at least one field to change.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalUpdateCheckpointParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
-    /// The step.
+    /// The checkpoint.
     pub checkpoint_id: GoalCheckpointId,
-    /// What is to be done.
+    /// The task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// How far it is.
+    /// The progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<CheckpointStatus>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// A decision.
+/// The params of `goal.addDecision`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalAddDecisionParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
-    /// What was decided.
+    /// The decision, at most 4 KiB; line breaks become spaces.
     pub description: String,
-    /// What it is about, in a word of the client, for example `architecture`.
+    /// The subject, in a word of the client, for example `architecture`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Whether only a client changes it from here on, and no marker.
+    /// Whether only clients can change the decision, and no marker. Default false.
     #[serde(default)]
     pub locked: bool,
-    /// The decision that it takes the place of, locked or not.
+    /// The decision that this one replaces, locked or not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<DecisionId>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// Which decision is locked.
+/// The params of `goal.lockDecision`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalLockDecisionParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
     /// The decision.
     pub decision_id: DecisionId,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What became of a file.
+/// The params of `goal.addArtifact`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalAddArtifactParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
-    /// Where it is, as the client names it.
+    /// The path, as the client names it.
     pub path: String,
-    /// What became of it.
+    /// The change of the file.
     pub action: ArtifactAction,
-    /// What it is, in a word of the client, for example `file`.
+    /// The type of the artifact, in a word of the client, for example `file`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What comes next.
+/// The params of `goal.setNextSteps`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalSetNextStepsParams {
     /// The session.
     pub session_id: SessionId,
-    /// The goal; default: the active one.
+    /// The goal; default the active one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal_id: Option<GoalId>,
-    /// In order, instead of what there was; empty: nothing.
+    /// The new next steps, in order; empty to remove all.
     pub next_steps: Vec<String>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// A goal after a change.
+/// The result of methods that change a goal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalResult {
-    /// The goal.
+    /// The goal after the change.
     pub goal: Goal,
-    /// The record of the change; absent where nothing was to be changed.
+    /// The record of the change; absent if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
     /// The checkpoint that was added or changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_id: Option<GoalCheckpointId>,
-    /// The decision that was added or changed.
+    /// The decision that was added or locked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision_id: Option<DecisionId>,
-    /// The key was used before, so nothing was written.
+    /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }
 
-/// A text with markers: given as it is, or a message of the session.
+/// The params of `goal.applyMarkers`, with either `text` or `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GoalApplyMarkersParams {
     /// The session.
     pub session_id: SessionId,
-    /// The text.
+    /// A text with markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The message.
+    /// The record of an assistant message with markers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
-    /// Makes a retry harmless.
+    /// An idempotency key: a retry with the same key changes nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// What markers did.
+/// The result of `goal.applyMarkers`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GoalApplyMarkersResult {
-    /// The markers that were found, in order.
+    /// The markers in the text, in order.
     pub markers: Vec<GoalMarker>,
-    /// How many of them changed something.
+    /// The number of markers that changed something; 0 for a key that was used before.
     pub applied: u64,
-    /// The active goal after them; absent where there is none.
+    /// The active goal after the change; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
-    /// The record of the change; absent where nothing was to be changed.
+    /// The record of the change; absent if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq: Option<Seq>,
-    /// The key was used before, so nothing was written.
+    /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
 }

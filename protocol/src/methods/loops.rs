@@ -1,25 +1,25 @@
-//! `loop.*`: repetition that stops a session from calling the model.
+//! `loop.*`: the loop detection, which keeps a session that repeats itself from calling its model.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::content::{LoopCall, LoopPattern};
 
-/// How far the detection is.
+/// The result of `loop.status` and `loop.reset`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LoopStatusResult {
-    /// Whether the configuration has the detection on.
+    /// Whether the configuration enables loop detection.
     pub enabled: bool,
-    /// The loop in force: no model is called until it is reset, or until the user says something.
+    /// The loop in force, until a reset or a user message; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detected: Option<LoopPattern>,
-    /// Calls of the model since the last user message or reset.
+    /// The number of model calls since the last user message or reset.
     pub turns_since_user: u32,
-    /// The most that are allowed.
+    /// The most model calls without a user message.
     pub max_turns: u32,
-    /// How many repetitions are a loop.
+    /// The number of repetitions that make a loop.
     pub repeat_threshold: u32,
-    /// The newest tool calls since the last user message or reset, oldest first.
+    /// The newest tool calls since the last user message or reset, at most 16, the oldest first.
     pub recent: Vec<LoopCall>,
 }

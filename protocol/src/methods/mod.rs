@@ -1,6 +1,6 @@
-//! Params and results, one file a noun.
+//! Params and results of the methods: one file per noun, however short, so that a method is found by its name.
 //!
-//! Params refuse names they do not know, so a misspelled option is an error and never a silent default.
+//! **Invariant**: params refuse unknown fields, so that a misspelled option is an error and never a silent default.
 
 pub mod chat;
 pub mod context;

@@ -1,4 +1,4 @@
-//! `model.*`: the models of the model server.
+//! `model.*`: the models of the model server, and counting tokens for them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,227 +6,222 @@ use serde_json::Value;
 
 use crate::content::{ContextMessage, CountKind};
 
-/// Which model.
+/// The params of `model.show`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelShowParams {
-    /// The model; default: the configured one.
+    /// The name of the model; default the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
 
-/// Which model to load, and with which window.
+/// The params of `model.warm`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelWarmParams {
-    /// The model; default: the configured one.
+    /// The name of the model; default the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The context window in tokens, at least 2048; default: the configured one, else what the model was trained
-    /// for, at most 8192. A larger one that is in force for the model stays.
+    /// The context window in tokens, at least 2048; default the configured one, else 8192. At most the window that the
+    /// model was trained for is used; a larger window in force for the model stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
 }
 
-/// What to count: either a text or messages.
+/// The params of `model.countTokens`, with either `text` or `messages`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ModelCountTokensParams {
-    /// The model; default: the configured one.
+    /// The name of the model; default the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// A text by itself, without anything that a prompt has around it.
+    /// A text, which is counted by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// A conversation, as `context.build` returns it: counted as the prompt that the model is given, with what its
-    /// template and the model itself add.
+    /// A conversation, as `context.build` returns it. It is counted as a whole prompt, with everything that the
+    /// template and the model add.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Vec<ContextMessage>>,
-    /// Tool definitions that are sent along with the messages.
+    /// The tool definitions that are sent with the messages.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<Value>,
 }
 
-/// What it comes to.
+/// The result of `model.countTokens`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelCountTokensResult {
-    /// The model that it was counted for.
+    /// The model that the tokens were counted for.
     pub model: String,
     /// The number of tokens.
     pub tokens: u64,
-    /// How far it can be trusted.
+    /// The accuracy of the count.
     pub kind: CountKind,
-    /// By how many tokens the real number may be higher; 0 for an exact one.
+    /// The number of tokens by which the true number may be higher; 0 for an exact count.
     pub margin: u64,
 }
 
-/// The models that the server has.
+/// The result of `model.list`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelListResult {
-    /// The server.
+    /// The address of the model server.
     pub host: String,
-    /// The models, in the server's order.
+    /// The models, in the order of the server.
     pub data: Vec<ModelSummary>,
 }
 
-/// A model in the list.
+/// A model that the server has.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelSummary {
-    /// Its name with its tag.
+    /// The name with its tag.
     pub model: String,
-    /// Names its contents.
+    /// The digest of the model's files.
     pub digest: String,
-    /// Its size on disk, in bytes.
+    /// The size on disk, in bytes.
     pub size_bytes: u64,
-    /// When it was last changed, as the server writes it.
+    /// The time of the last change, as the server writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at: Option<String>,
-    /// The architecture's family.
+    /// The family of the architecture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
-    /// The number of its parameters, as the server writes it.
+    /// The number of parameters, as the server writes it, for example `8.0B`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_size: Option<String>,
-    /// How its weights are packed.
+    /// The quantization of the weights, for example `Q4_K_M`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
-    /// The longest window that it was trained for, in tokens; newer servers only.
+    /// The longest window that the model was trained for, in tokens; only from newer servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
-    /// What it can do, for example `tools`; newer servers only.
+    /// The capabilities, for example `tools`; only from newer servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
-    /// The machine that really answers, for a model that is elsewhere.
+    /// The host that runs the model, if the server only forwards to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_host: Option<String>,
 }
 
-/// One model.
+/// The result of `model.show`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelShowResult {
-    /// The server.
+    /// The address of the model server.
     pub host: String,
     /// The model.
     pub model: ModelDetails,
 }
 
-/// Everything that matters of one model.
+/// The details of a model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelDetails {
-    /// Its name as it was asked for.
+    /// The name, as it was requested.
     pub model: String,
-    /// Names its contents.
+    /// The digest of the model's files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// The architecture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// The architecture's family.
+    /// The family of the architecture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<String>,
-    /// The number of its parameters, as the server writes it.
+    /// The number of parameters, as the server writes it, for example `8.0B`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_size: Option<String>,
-    /// The number of its parameters.
+    /// The number of parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter_count: Option<u64>,
-    /// How its weights are packed.
+    /// The quantization of the weights, for example `Q4_K_M`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
-    /// The longest window that it was trained for, in tokens.
+    /// The longest window that the model was trained for, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
-    /// The window that every request to it names, in tokens; absent while there was none.
+    /// The window that all requests to the model name, in tokens; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_context: Option<u32>,
-    /// Memory that each token of the window takes, in bytes, at most; absent where the server does not say enough.
+    /// An upper bound of the memory per token of the window, in bytes; absent if it is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_bytes_per_token: Option<u64>,
-    /// What it can do, for example `tools`; newer servers only.
+    /// The capabilities, for example `tools`; only from newer servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
     /// The system message that the server adds to conversations without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system: Option<String>,
-    /// How many messages the server puts before every conversation.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    /// The number of messages that the server puts before every conversation. Default 0.
+    #[serde(default, skip_serializing_if = "crate::content::is_zero")]
     pub hidden_messages: u64,
-    /// How messages become a prompt.
+    /// The template that turns messages into a prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
-    /// The machine that really answers, for a model that is elsewhere.
+    /// The host that runs the model, if the server only forwards to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_host: Option<String>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-/// The models that are in the server's memory.
+/// The result of `model.running`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelRunningResult {
-    /// The server.
+    /// The address of the model server.
     pub host: String,
-    /// The models, in the server's order.
+    /// The models, in the order of the server.
     pub data: Vec<RunningModelSummary>,
 }
 
-/// A model in the server's memory.
+/// A model in the memory of the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunningModelSummary {
-    /// Its name with its tag.
+    /// The name with its tag.
     pub model: String,
-    /// Names its contents.
+    /// The digest of the model's files.
     pub digest: String,
-    /// Memory that it takes, its window included, in bytes.
+    /// The memory of the model with its window, in bytes.
     pub size_bytes: u64,
-    /// Of that, memory of the graphics processor, in bytes.
+    /// The part of that memory on the graphics processor, in bytes.
     pub size_vram_bytes: u64,
-    /// The window that the server uses, in tokens; newer servers only.
+    /// The window that the server uses, in tokens; only from newer servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_context: Option<u32>,
-    /// When it leaves memory unless it is used, as the server writes it.
+    /// The time at which an unused model is unloaded, as the server writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// What a person should know.
+    /// Warnings for a person, for example about a model that does not fit into the graphics processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// A model was loaded.
+/// The result of `model.warm`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelWarmResult {
-    /// The server.
+    /// The address of the model server.
     pub host: String,
     /// The model.
     pub model: String,
-    /// The window that was asked for, and that every further request names, in tokens.
+    /// The window that was requested and that all later requests name, in tokens.
     pub requested_context: u32,
     /// The longest window that the model was trained for, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
-    /// The window that the server uses, in tokens; newer servers only.
+    /// The window that the server uses, in tokens; only from newer servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_context: Option<u32>,
-    /// Memory that the model takes, its window included, in bytes.
+    /// The memory of the model with its window, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
-    /// Of that, memory of the graphics processor, in bytes.
+    /// The part of that memory on the graphics processor, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_vram_bytes: Option<u64>,
-    /// How long it took, in milliseconds.
+    /// The time of the call, in milliseconds.
     pub duration_ms: u64,
-    /// What a person should know.
+    /// Warnings for a person, for example about a model that does not fit into the graphics processor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `session.*`: conversations and what is recorded of them.
+//! `session.*`: creating, recording, reading, searching, changing, deleting, exporting and importing sessions.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,40 +10,40 @@ use crate::content::{
 };
 use crate::{Seq, SessionId, Timestamp};
 
-/// Begins a session; nothing reaches the disk before the first record.
+/// The params of `session.create`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionCreateParams {
-    /// The project's directory; must exist.
+    /// The directory of the project; must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// The model.
+    /// The model, as the model server names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model's provider.
+    /// The provider of the model; a label of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The title.
+    /// The title, at most 4 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The system prompt.
+    /// The system prompt, at most 1 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// The context window to ask for, in tokens; at least 2048.
+    /// The context window to request, in tokens; at least 2048.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<String>,
-    /// Client data.
+    /// Data of clients, by name; at most 256 KiB of JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Meta>,
-    /// Makes a retry return the same session.
+    /// An idempotency key: a retry with the same key returns the same session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// One session.
+/// The result of methods that return one session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionResult {
@@ -51,7 +51,7 @@ pub struct SessionResult {
     pub session: Session,
 }
 
-/// Names one session.
+/// The params of methods that need only a session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionIdParams {
@@ -59,87 +59,87 @@ pub struct SessionIdParams {
     pub session_id: SessionId,
 }
 
-/// Names a project.
+/// The params of `session.current`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionCurrentParams {
-    /// The project's directory.
+    /// The directory of the project.
     pub project_path: String,
 }
 
-/// The session that a project goes on with.
+/// The result of `session.current` and `session.setCurrent`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCurrentResult {
-    /// The session; absent when the project has none.
+    /// The current session of the project; absent if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
 }
 
-/// Sets the session that a project goes on with.
+/// The params of `session.setCurrent`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSetCurrentParams {
-    /// The project's directory.
+    /// The directory of the project; must exist.
     pub project_path: String,
-    /// The session; absent forgets it.
+    /// The new current session; absent clears it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
 }
 
-/// Changes the mode of a session.
+/// The params of `session.setMode`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSetModeParams {
     /// The session.
     pub session_id: SessionId,
-    /// The mode from here on.
+    /// The new mode.
     pub mode: String,
-    /// What changes it; default `manual`.
+    /// The cause of the change; default `manual`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trigger: Option<String>,
-    /// How sure an automatic change is, from 0 to 1.
+    /// The confidence of an automatic change, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
 }
 
-/// Changes fields of a session; an absent field stays as it is.
+/// The params of `session.update`, with at least one field to change. An absent field stays as it is.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionUpdateParams {
     /// The session.
     pub session_id: SessionId,
-    /// The title; empty goes back to the beginning of the first user message.
+    /// The title, at most 4 KiB; empty restores the beginning of the first user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
-    /// The description; empty goes back to the beginning of the first user message.
+    /// The description, at most 4 KiB; empty restores the beginning of the first user message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
     /// The model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The model's provider.
+    /// The provider of the model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// The system prompt; empty removes it.
+    /// The system prompt, at most 1 MiB; empty removes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_prompt: Option<String>,
-    /// The context window to ask for, in tokens; at least 2048.
+    /// The context window to request, in tokens; at least 2048.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
-    /// The project's directory; must exist.
+    /// The directory of the project; must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// Exempt from retention.
+    /// Whether the session is exempt from retention and `session.cleanup`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinned: Option<bool>,
-    /// Client data to merge in; a `null` removes the name.
+    /// Data of clients to merge in, in all at most 256 KiB of JSON; null removes a name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Meta>,
 }
 
 impl SessionUpdateParams {
-    /// Changes nothing yet.
+    /// Returns params without a change.
     #[must_use]
     pub const fn new(session_id: SessionId) -> Self {
         Self {
@@ -157,60 +157,60 @@ impl SessionUpdateParams {
     }
 }
 
-/// What was deleted.
+/// The result of `session.delete`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionDeleteResult {
     /// The session.
     pub session_id: SessionId,
-    /// Sessions that were forked from it and keep their copies of its records.
+    /// The sessions that were forked from it; they keep their copies of its records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forks: Vec<SessionId>,
-    /// `pending` while words of the session may still be in the files of the search index, from which they are
-    /// being taken out in the background; absent when nothing of it is left.
+    /// `pending` if words of the session may still be in the files of the search index; absent if nothing is left.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index_cleanup: Option<IndexCleanup>,
 }
 
-/// How far the search index is with forgetting a session.
+/// The progress of removing a session from the search index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum IndexCleanup {
-    /// Under way; `daemon.status` says in `catalog.forgetting` when it is done. A restart goes on with it.
+    /// The removal continues in the background, also after a restart. `catalog.forgetting` in `daemon.status` counts
+    /// the sessions for which it does.
     Pending,
 }
 
-/// Deletes every session.
+/// The params of `session.clear`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionClearParams {
-    /// Must be true: a call without it changes nothing.
+    /// A confirmation that must be true.
     pub all: bool,
 }
 
-/// Deletes old sessions.
+/// The params of `session.cleanup`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionCleanupParams {
-    /// How many of the most recently active to keep; pinned and archived ones stay and do not count.
+    /// The number of the most recently active sessions to keep. Pinned and archived ones stay and do not count.
     pub keep: u32,
-    /// Only say what would go.
+    /// Whether to return the sessions without deleting them. Default false.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// The sessions that went, or would go.
+/// The result of `session.clear` and `session.cleanup`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCleanupResult {
-    /// The sessions.
+    /// The sessions that were deleted, or would be.
     pub deleted: Vec<Session>,
-    /// How many were kept.
+    /// The number of sessions that were kept, without pinned and archived ones.
     pub kept: u64,
-    /// Those that could not be deleted, and why.
+    /// The sessions that could not be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<CleanupFailure>,
-    /// True when nothing was deleted because nothing was to be.
+    /// Whether this was a dry run, which deletes nothing. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }
@@ -221,21 +221,21 @@ pub struct SessionCleanupResult {
 pub struct CleanupFailure {
     /// The session.
     pub session_id: SessionId,
-    /// Why.
+    /// The reason.
     pub message: String,
 }
 
-/// The session document was written.
+/// The result of `session.save`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSaveResult {
-    /// The file.
+    /// The path of the session document.
     pub path: String,
-    /// Its size.
+    /// The size of the session document, in bytes.
     pub size_bytes: u64,
 }
 
-/// Records one message.
+/// The params of `session.record`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRecordParams {
@@ -243,27 +243,27 @@ pub struct SessionRecordParams {
     pub session_id: SessionId,
     /// The message.
     pub message: MessageInput,
-    /// Makes a retry record once.
+    /// An idempotency key: a retry with the same key records nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// A message as a client gives it: either `parts` or `content`.
+/// A message from a client, with either `parts` or `content`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct MessageInput {
-    /// Who said it.
+    /// The author.
     pub role: Role,
-    /// What was said.
+    /// The content, in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<Part>>,
-    /// Shorthand for one text part.
+    /// The content as a text, short for one text part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
-    /// When it was said; default: now.
+    /// The time of the message; default now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
-    /// For role `tool`: the call that this answers.
+    /// For role `tool`: the id of the tool call that this message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
     /// For role `tool`: the name of the tool.
@@ -272,16 +272,16 @@ pub struct MessageInput {
     /// For role `assistant`: the model that answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// For role `assistant`: why it stopped.
+    /// For role `assistant`: the reason for the end of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// How long it took, in milliseconds.
+    /// The time that it took to answer, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
 }
 
 impl MessageInput {
-    /// A message of one text.
+    /// Returns a message with one text.
     #[must_use]
     pub fn text(role: Role, text: impl Into<String>) -> Self {
         Self {
@@ -298,7 +298,7 @@ impl MessageInput {
     }
 }
 
-/// Records one executed tool call.
+/// The params of `session.recordToolCall`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRecordToolCallParams {
@@ -306,271 +306,274 @@ pub struct SessionRecordToolCallParams {
     pub session_id: SessionId,
     /// The tool call.
     pub tool_call: ToolCallInput,
-    /// Makes a retry record once.
+    /// An idempotency key: a retry with the same key records nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// A tool call as a client gives it.
+/// An executed tool call from a client.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ToolCallInput {
-    /// Links the result to the call of the assistant message that asked for it.
+    /// The id of the call in the assistant message that requested it.
     pub id: String,
-    /// The tool's name.
+    /// The name of the tool.
     pub name: String,
-    /// The arguments.
+    /// The arguments as JSON; default null.
     #[serde(default)]
     pub args: Value,
-    /// What came out.
+    /// The result.
     pub result: ToolResult,
-    /// When it was called; default: now.
+    /// The time of the call; default now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<Timestamp>,
-    /// How long it ran, in milliseconds.
+    /// The run time, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// The assistant message that asked for it.
+    /// The record of the assistant message that requested the call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message_seq: Option<Seq>,
 }
 
-/// Records data of a client.
+/// The params of `session.recordCustom`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionRecordCustomParams {
     /// The session.
     pub session_id: SessionId,
-    /// Names the client's own type, for example `editor.selection`.
+    /// The client's own type of the data, for example `editor.selection`.
     pub name: String,
-    /// Any JSON.
+    /// Any JSON; default null.
     #[serde(default)]
     pub data: Value,
-    /// A text that enters the context; absent keeps the record out of it.
+    /// A text that enters the context as a user turn; absent to keep the record out of the context.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_text: Option<String>,
-    /// Makes a retry record once.
+    /// An idempotency key: a retry with the same key records nothing again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }
 
-/// Durable: the record is synced to disk.
+/// The result of methods that record something: the record is on disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionRecordResult {
-    /// Its position in the log.
+    /// The number of the record.
     pub seq: Seq,
-    /// When it was recorded.
+    /// The time of recording.
     pub timestamp: Timestamp,
-    /// Tokens that it costs in a context.
+    /// The tokens that the record takes in a context.
     pub tokens: u32,
-    /// How they were counted.
+    /// The accuracy of `tokens`.
     pub count_kind: CountKind,
-    /// The session's totals with this record.
+    /// The totals of the session, including this record.
     pub usage: SessionUsage,
-    /// True when the `key` was known and nothing was written.
+    /// Whether the key was used before, so that nothing was written. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub duplicate: bool,
-    /// What repeats, as long as that keeps the session from calling the model.
+    /// The loop that keeps the session from calling its model; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub r#loop: Option<LoopPattern>,
 }
 
-/// Reads records in the order of the log.
+/// The params of `session.get`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionGetParams {
     /// The session.
     pub session_id: SessionId,
-    /// The first record; default: the first. A negative number counts from the end.
+    /// The first record of the page; default 0. A negative number counts from the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<i64>,
-    /// The most records, 1 to 1000; default 100. A page also ends before it fills a frame.
+    /// The most records of the page, 1 to 1000; default 100. A page also ends at 6 MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Which records: all in the order of the log, or only those of the active path.
+    /// The branches to read; default `all`.
     #[serde(default)]
     pub branch: BranchFilter,
 }
 
-/// Which branches a read covers.
+/// The branches that a page of records covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum BranchFilter {
-    /// Every record; those off the active path carry `active: false`.
+    /// All records in the order of the log; those off the active path have `active: false`.
     #[default]
     All,
-    /// Only records in force.
+    /// Only records in force: those on the active path, and those that hold wherever the active leaf is.
     Active,
 }
 
-/// A page of records.
+/// The result of `session.get` and `session.resume`: a page of records.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionGetResult {
     /// The session.
     pub session: Session,
-    /// The records, oldest first.
+    /// The records in the order of the log, without damaged ones.
     pub records: Vec<Record>,
-    /// Where the next page begins; absent at the end.
+    /// The first record of the next page; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_from: Option<i64>,
 }
 
-/// Lists sessions, the most recently active first.
+/// The params of `session.list`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionListParams {
-    /// Only those of one project.
+    /// Restricts the list to the project in this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// Only those of one status; default: all but the archived.
+    /// Restricts the list to one status; default all except `archived`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<SessionStatus>,
-    /// Only those whose id begins so.
+    /// Restricts the list to ids that begin with this text; case and hyphens are ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id_prefix: Option<String>,
-    /// The most sessions, 1 to 1000; default 25.
+    /// The most sessions of the page, 1 to 1000; default 25.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Continue after an earlier page.
+    /// The `nextCursor` of the page before; absent for the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// A page of sessions.
+/// The result of `session.list`: a page of sessions.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionListResult {
-    /// The sessions.
+    /// The sessions, the most recently active first.
     pub data: Vec<Session>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// The catalog is being rebuilt; sessions may be missing from the list.
+    /// Whether the catalog is being rebuilt, so that sessions may be missing. Default false.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub behind: bool,
 }
 
-/// Finds text in everything that was recorded.
+/// The params of `session.search`.
 ///
-/// Words are joined by AND; `"a phrase"` in quotes must stand so, and words joined by single dots or hyphens
-/// (`os.path`, `2024-06-01`) too; `word*` matches beginnings of three letters and more; names like `foo_bar` and
-/// `camelCase` are found whole and by their parts, Chinese and Japanese by any substring.
+/// A record must contain all words of the query. `"a phrase"` in quotes must occur as it is, and so must words joined
+/// by single dots or hyphens (`os.path`, `2024-06-01`). `word*` matches words that begin so, from three letters on.
+/// Names like `foo_bar` and `camelCase` match as a whole and by their parts; Chinese, Japanese and Korean texts match
+/// by any substring.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionSearchParams {
-    /// The words.
+    /// The words to search for, at most 4096 bytes.
     pub query: String,
-    /// Only in one session.
+    /// Restricts the search to one session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
-    /// Only in one project.
+    /// Restricts the search to the project in this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// Only what one role said.
+    /// Restricts the search to texts of one role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<Role>,
-    /// Only from an instant on.
+    /// Restricts the search to texts of this time or later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
-    /// Only before an instant.
+    /// Restricts the search to texts before this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// The order of the hits.
+    /// The order of the hits; default `newest`.
     #[serde(default)]
     pub sort: SearchSort,
-    /// The most hits, 1 to 200; default 25.
+    /// The most hits of the page, 1 to 200; default 25.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Continue after an earlier page.
+    /// The `nextCursor` of the page before; absent for the first page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// A page of hits.
+/// The result of `session.search`: a page of hits.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSearchResult {
     /// The hits.
     pub data: Vec<SearchHit>,
-    /// Where the next page begins; absent at the end.
+    /// The cursor of the next page; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Sessions whose newest records are not searched yet; absent when none.
+    /// The number of sessions whose newest records are not searched yet; absent if there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behind: Option<u64>,
 }
 
-/// The last page of a session, made ready to go on.
+/// The params of `session.resume`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionResumeParams {
     /// The session.
     pub session_id: SessionId,
-    /// The most records of the last page, 1 to 1000; default 50.
+    /// The most records of the page, 1 to 1000; default 50.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// Reads a session as a file, chunk by chunk.
+/// The params of `session.export`.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionExportParams {
     /// The session.
     pub session_id: SessionId,
-    /// The form.
+    /// The format of the file.
     pub format: ExportFormat,
-    /// Continue after an earlier chunk.
+    /// The `nextCursor` of the chunk before; absent for the first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
-/// A chunk of an export; all chunks show the session as it was at the first.
+/// The result of `session.export`: a chunk of the file.
+///
+/// All chunks cover the records that the session had at the first one.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionExportResult {
     /// The text to append to the file.
     pub data: String,
-    /// Where the next chunk begins; absent at the end.
+    /// The cursor of the next chunk; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
-    /// Records written so far.
+    /// The number of records that this pass has written. A format can need several passes over the records.
     pub done_records: u64,
-    /// Records in all.
+    /// The number of all records.
     pub total_records: u64,
 }
 
-/// Gives the daemon a file to import, chunk by chunk; the format is found from the content.
+/// The params of `session.import`: a chunk of a file. The daemon detects the format from the content.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SessionImportParams {
-    /// The upload that this chunk continues; absent for the first.
+    /// The `uploadId` of the first chunk's result; absent for the first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
-    /// The text of this chunk.
+    /// The text of the chunk.
     pub data: String,
-    /// True for the last chunk: the import happens now.
+    /// Whether this is the last chunk, with which the file is imported.
     pub last: bool,
-    /// The project's directory; default: what the file says.
+    /// The directory of the project; default that of the file. Must exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_path: Option<String>,
-    /// Only say what would be imported.
+    /// Whether to return the report without importing the file. Default false.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// Either the upload to continue, or what was imported.
+/// The result of `session.import`: an upload to continue, or the imported session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionImportResult {
-    /// Set until the last chunk.
+    /// The id of the upload; absent after the last chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upload_id: Option<String>,
-    /// The imported session; absent until the last chunk.
+    /// The imported session; absent before the last chunk, and for a dry run of a new session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
-    /// What was carried over and what was not; absent until the last chunk.
+    /// The report; absent before the last chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<ImportReport>,
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{LoopMark, LoopPattern, RecordBody, RecordKind, Role, Scope};
+use ollm_protocol::content::{LoopMark, LoopPattern, RecordBody, RecordKind, RecordScope, Role};
 use ollm_protocol::methods::loops::LoopStatusResult;
 use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Seq, SessionId};
@@ -31,7 +31,7 @@ pub(super) fn follow(core: &Core, id: SessionId, seq: Seq, body: &RecordBody) {
         return;
     }
     let observation = observe(body);
-    let on_path = body.kind().scope() == Scope::Path;
+    let on_path = body.kind().scope() == RecordScope::Path;
     let parent = core.sessions.peek(id, |live| live.state().entry(seq)?.parent()).flatten();
     core.cache.with(id, |session| {
         let watch = &mut session.loop_watch;

@@ -2,7 +2,7 @@
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::content::{
-    ImportLoss, ImportReport, LeafMove, RecordBody, Scope, SessionHeader,
+    ImportLoss, ImportReport, LeafMove, RecordBody, RecordScope, SessionHeader,
 };
 use ollm_protocol::{Seq, Timestamp};
 
@@ -84,7 +84,7 @@ pub(in crate::session) const fn seq_of(index: usize) -> Seq {
 
 /// Appends a record that moves the active leaf to `leaf`, unless the last record on a path is `leaf`.
 pub(super) fn move_leaf(records: &mut Vec<ImportedRecord>, leaf: Option<usize>, at: Timestamp) {
-    let last = records.iter().rposition(|record| record.body.kind().scope() == Scope::Path);
+    let last = records.iter().rposition(|record| record.body.kind().scope() == RecordScope::Path);
     if last != leaf {
         let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
         records.push(ImportedRecord { parent: leaf, at, body, key: None });

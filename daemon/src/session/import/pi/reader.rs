@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ollm_protocol::content::{Part, RecordBody, Scope, SessionHeader};
+use ollm_protocol::content::{Part, RecordBody, RecordScope, SessionHeader};
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
@@ -57,7 +57,7 @@ impl PiReader {
     pub(super) fn push(&mut self, at: Timestamp, body: RecordBody) -> usize {
         let index = self.records.len();
         self.roots.push(self.tail.map_or(index, |parent| self.roots[parent]));
-        let on_path = body.kind().scope() == Scope::Path;
+        let on_path = body.kind().scope() == RecordScope::Path;
         self.records.push(ImportedRecord { parent: self.tail, at, body, key: None });
         if on_path {
             self.tail = Some(index);
