@@ -68,7 +68,7 @@ pub(crate) fn session(
         return newest.map(|session| session.session_id).ok_or(ResolveError::NoSessions);
     }
     let prefix = text.to_ascii_lowercase();
-    let shown = || crate::render::clean::one_line(text);
+    let shown = || ollm_protocol::sanitize::one_line(text);
     if !prefix.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
         return Err(ResolveError::NotHex { text: shown() });
     }

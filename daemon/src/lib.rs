@@ -30,7 +30,6 @@ mod loops;
 #[doc(hidden)]
 pub mod measured;
 mod model;
-mod plain;
 mod projects;
 mod rpc;
 mod server;

@@ -5,6 +5,7 @@
 //! - [`event`]: what a subscriber is told; [`error`]: what a refusal says.
 //! - [`address`]: where daemon and clients meet.
 //! - [`frame`]: bytes to frames and back, for both framings.
+//! - [`sanitize`]: text from models, tools and files made safe to show.
 //! - [`ids`] and [`time`]: newtypes that are parsed once, at the edge.
 //!
 //! `PROTOCOL.md` beside this crate is the description of the wire in prose.
@@ -17,6 +18,7 @@ pub mod frame;
 pub mod ids;
 pub mod method;
 pub mod methods;
+pub mod sanitize;
 pub mod time;
 
 pub use error::{ErrorClass, ErrorData, ErrorKind};

@@ -306,7 +306,7 @@ fn why(mut child: Child, line: &[u8], log: &Path, log_start: u64) -> Result<Outc
     if kind == Some(ErrorKind::Locked) {
         return Ok(Outcome::LostRace);
     }
-    let clean = |text: String| crate::render::clean::one_line(&text);
+    let clean = |text: String| ollm_protocol::sanitize::one_line(&text);
     Err(ClientError::StartFailed {
         kind,
         message: clean(message),

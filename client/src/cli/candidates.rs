@@ -14,10 +14,10 @@ use ollm_protocol::method::{ModelList, SessionList};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::SessionListParams;
+use ollm_protocol::sanitize;
 
 use crate::address::{Address, Environment};
 use crate::connection::{BlockingClient, Connector};
-use crate::render::clean;
 
 /// How long a person may wait behind a TAB.
 const PATIENCE: Duration = Duration::from_millis(90);
@@ -37,7 +37,8 @@ pub(crate) fn sessions(current: &OsStr) -> Vec<CompletionCandidate> {
         return offered;
     }
     offered.extend(in_time(move || listed(&typed)).iter().map(|session| {
-        let title: String = clean::one_line(&session.title).chars().take(MAX_TITLE_CHARS).collect();
+        let title: String =
+            sanitize::one_line(&session.title).chars().take(MAX_TITLE_CHARS).collect();
         candidate(&session.session_id.to_string(), &title)
     }));
     offered
@@ -58,7 +59,7 @@ pub(crate) fn models(current: &OsStr) -> Vec<CompletionCandidate> {
     offered
         .map(|model| {
             let size = model.parameter_size.as_deref().unwrap_or_default();
-            candidate(&model.model, &clean::one_line(size))
+            candidate(&model.model, &sanitize::one_line(size))
         })
         .collect()
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use ollm_protocol::SessionId;
 use ollm_protocol::method::{Method, SessionList};
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
+use ollm_protocol::sanitize;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -16,7 +17,7 @@ use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
 use crate::render::style::Style;
 use crate::render::terminal::Terminal;
-use crate::render::{View, clean, json};
+use crate::render::{View, json};
 use crate::resolve::{self, ListSessions};
 
 /// How long a list may take to be complete: the daemon compares its catalog with the logs within some 200 ms of its
@@ -101,7 +102,7 @@ impl<'a> Cx<'a> {
             empty => {
                 let client = BlockingClient::connect(&self.connector)?;
                 if let Some(notice) = client.notice().filter(|_| !self.json) {
-                    let notice = clean::one_line(notice);
+                    let notice = sanitize::one_line(notice);
                     self.terminal.note(&format!("{} {notice}", Style::Strong.paint("note:")));
                 }
                 if self.terminal.can_ask()

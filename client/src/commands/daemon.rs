@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use ollm_protocol::error::ErrorKind;
 use ollm_protocol::method::{DaemonShutdown, DaemonStatus, Method as _};
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::sanitize;
 use serde_json::json;
 
 use super::error::exit_of_daemon;
@@ -16,7 +17,7 @@ use crate::address::is_locked;
 use crate::cli::{DaemonCommand, DaemonRunArgs};
 use crate::connection::{BlockingClient, decode, held_unreachable};
 use crate::error::{Attempt, ClientError};
-use crate::render::{clean, daemon};
+use crate::render::daemon;
 
 /// How long a daemon may take to leave: its own limit is ten seconds.
 const LEAVE: Duration = Duration::from_secs(15);
@@ -75,7 +76,7 @@ fn check_config(cx: &Cx<'_>) -> Result<(), CommandError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = clean::text(String::from_utf8_lossy(&output.stderr).trim());
+    let said = sanitize::text(String::from_utf8_lossy(&output.stderr).trim());
     let said = said.trim_start_matches("error: ").to_owned();
     let said = if said.is_empty() { format!("ollmd ended with {}", output.status) } else { said };
     Err(CommandError::BadConfig { said, exit: exit_of_daemon(output.status) })
@@ -86,10 +87,10 @@ fn tell_start(cx: &mut Cx<'_>, already: bool) -> Result<(), CommandError> {
     cx.print(&reply, |status, _| {
         format!(
             "ollmd {} {} (process {}) at {}\n",
-            clean::one_line(&status.version),
+            sanitize::one_line(&status.version),
             if already { "is running already" } else { "started" },
             status.pid,
-            clean::one_line(&status.socket.to_string_lossy()),
+            sanitize::one_line(&status.socket.to_string_lossy()),
         )
     })
 }

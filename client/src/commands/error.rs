@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use ollm_protocol::ErrorKind;
 use ollm_protocol::content::Session;
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError};
 use crate::exit::Exit;
+use crate::render::json;
 use crate::render::style::Style;
 use crate::render::time::InvalidTime;
-use crate::render::{clean, json};
 use crate::resolve::ResolveError;
 
 /// Why a command did not do what was asked.
@@ -207,7 +208,7 @@ impl CommandError {
             }
             source = cause.source();
         }
-        clean::text(&message)
+        sanitize::text(&message)
     }
 
     /// For people: the message, what belongs to it line by line, and the next command.
@@ -223,14 +224,18 @@ impl CommandError {
         let mut text = format!("{} {message}", Style::Bad.paint("error:"));
         for Attempt { path, cause } in tried {
             let line = format!("{}: {cause}", path.display());
-            text.push_str(&format!("\n  {}", clean::one_line(&line)));
+            text.push_str(&format!("\n  {}", sanitize::one_line(&line)));
         }
         for session in self.candidates() {
-            let title = clean::one_line(&session.title);
+            let title = sanitize::one_line(&session.title);
             text.push_str(&format!("\n  {}  {title}", session.session_id));
         }
         if let Some(hint) = hint {
-            text.push_str(&format!("\n  {} {}", Style::Strong.paint("try:"), clean::text(&hint)));
+            text.push_str(&format!(
+                "\n  {} {}",
+                Style::Strong.paint("try:"),
+                sanitize::text(&hint)
+            ));
         }
         if self.kind() == ErrorKind::ModelUnavailable.as_str() {
             text.push_str(

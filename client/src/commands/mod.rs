@@ -26,6 +26,7 @@ mod socket;
 mod tour;
 mod which;
 
+use ollm_protocol::sanitize;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -36,7 +37,6 @@ use clap::{CommandFactory as _, Parser as _};
 use crate::address::Environment;
 use crate::cli::{Cli, ColorArg, Command};
 use crate::exit::Exit;
-use crate::render::clean;
 use crate::render::style::Style;
 use crate::render::terminal::Terminal;
 
@@ -90,7 +90,7 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> Exit {
         let text = error.to_string();
         let said = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
         let hint = of_sessions(error).unwrap_or_else(|| "ollmctl --help".to_owned());
-        let told = CommandError::usage(clean::one_line(said), &hint).to_json();
+        let told = CommandError::usage(sanitize::one_line(said), &hint).to_json();
         Terminal::of_process(ColorChoice::Never).note(&told);
         return Exit::Usage;
     }

@@ -1,9 +1,9 @@
 //! The one rule for commands that may leave out their session.
 
 use ollm_protocol::SessionId;
+use ollm_protocol::sanitize;
 
 use super::{CommandError, Cx, record};
-use crate::render::clean;
 
 /// The session that was named, else the current one of this directory's project. Never the last one of another
 /// project: a command may change what it finds.
@@ -19,7 +19,7 @@ pub(super) fn session_of(
     }
     let project = record::here(command)?;
     record::current(&project, cx)?.ok_or_else(|| CommandError::Gone {
-        message: format!("{} has no current session", clean::one_line(&project)),
+        message: format!("{} has no current session", sanitize::one_line(&project)),
         hint: Some(format!("ollmctl {command} --session last")),
     })
 }

@@ -3,8 +3,8 @@
 //! Every piece that is returned ends the styles that it begins, so that the terminal is in order wherever an answer
 //! stops. Pure.
 
-use super::clean;
 use super::style::Style;
+use ollm_protocol::sanitize;
 
 /// Levels of headings in Markdown.
 const MAX_HEADING: usize = 6;
@@ -14,7 +14,7 @@ const MAX_INDENT: usize = 3;
 /// Lays out an answer piece by piece.
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
-    clean: clean::Pieces,
+    clean: sanitize::Sanitizer,
     /// The beginning of a line, as long as it does not show what line it is.
     held: String,
     line: Option<Line>,
@@ -39,10 +39,8 @@ impl Answer {
 
     /// What is left when no piece follows, with the end of the last line.
     pub(crate) fn finish(&mut self) -> String {
-        let text = self.clean.finish();
-        let mut shown = self.lay_out(&text);
         let held = std::mem::take(&mut self.held);
-        shown.push_str(&held);
+        let mut shown = held.clone();
         if self.line.take().is_some() || !held.is_empty() {
             shown.push('\n');
         }

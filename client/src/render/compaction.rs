@@ -2,10 +2,10 @@
 
 use ollm_protocol::content::{Checkpoint, CompactionMethod, Reliability, Retention};
 use ollm_protocol::methods::context::{ContextCheckpointsResult, ContextCompactResult};
+use ollm_protocol::sanitize;
 
 use serde_json::Value;
 
-use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 
@@ -67,7 +67,7 @@ fn how(result: &ContextCompactResult) -> String {
     let range = result.from.zip(result.to);
     let range = range.map_or_else(String::new, |(from, to)| format!(", #{from} to #{to}"));
     let messages = counted(result.summarized_message_count, "message");
-    let model = result.model.as_deref().map(clean::one_line).unwrap_or_default();
+    let model = result.model.as_deref().map(sanitize::one_line).unwrap_or_default();
     match result.method {
         Some(CompactionMethod::Pruned) => "results of older tool calls are shortened".to_owned(),
         Some(CompactionMethod::Truncated) => "what is old is left out".to_owned(),
@@ -97,7 +97,7 @@ fn retained(retention: &Retention) -> String {
 fn warning(reliability: &Reliability) -> String {
     let warning = reliability.warning.as_deref();
     warning.map_or_else(String::new, |text| {
-        format!("{} {}\n", Style::Bad.paint("warning:"), clean::one_line(text))
+        format!("{} {}\n", Style::Bad.paint("warning:"), sanitize::one_line(text))
     })
 }
 
@@ -110,18 +110,18 @@ pub(crate) fn checkpoints(result: &ContextCheckpointsResult, summaries: bool) ->
         counted(result.tokens, "token"),
         counted(result.compression_count, "compaction"),
         result.limit,
-        clean::one_line(&result.tier_name)
+        sanitize::one_line(&result.tier_name)
     );
     for checkpoint in &result.checkpoints {
         text.push_str(&line(checkpoint));
         if summaries {
-            for line in clean::text(&checkpoint.summary).lines() {
+            for line in sanitize::text(&checkpoint.summary).lines() {
                 text.push_str(&format!("    {line}\n"));
             }
         }
     }
     let Reliability { score, icon, .. } = &result.reliability;
-    text.push_str(&format!("reliability {} {score:.0} %\n", clean::one_line(icon)));
+    text.push_str(&format!("reliability {} {score:.0} %\n", sanitize::one_line(icon)));
     text.push_str(&warning(&result.reliability));
     text
 }

@@ -1,9 +1,9 @@
 //! A built context: how the window is divided, what is in and what is not.
 
 use ollm_protocol::content::{BuiltContext, ContextMessage, OmittedItem, Role};
+use ollm_protocol::sanitize;
 
 use super::View;
-use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
@@ -21,7 +21,7 @@ pub(crate) fn build(result: &BuiltContext, view: &View) -> String {
         counted(result.tokens_used, "token"),
         grouped(result.token_budget),
         count_word(result.count_kind),
-        clean::one_line(&result.strategy),
+        sanitize::one_line(&result.strategy),
         window::bar(&shares, window, view),
     );
     text.push_str(&window::legend(&shares, window, view));
@@ -72,7 +72,7 @@ fn facts(result: &BuiltContext) -> Vec<(&'static str, String)> {
             format!("{} of the previous build's beginning", counted(result.prefix_tokens, "token")),
         ),
         ("ask with", format!("num_ctx {}, num_predict {}", result.num_ctx, result.num_predict)),
-        ("build", clean::one_line(&result.build_id)),
+        ("build", sanitize::one_line(&result.build_id)),
     ];
     if result.transient {
         facts.push((
@@ -96,7 +96,7 @@ fn omitted(items: &[OmittedItem], view: &View) -> String {
                 Some(through) => format!("#{} to #{through}", item.seq),
                 None => format!("#{}", item.seq),
             };
-            vec![place, grouped(item.tokens), clean::one_line(&item.reason)]
+            vec![place, grouped(item.tokens), sanitize::one_line(&item.reason)]
         })
         .collect();
     text.push_str(&table::render(view.width, &columns, &rows));
@@ -118,17 +118,17 @@ pub(crate) fn messages(messages: &[ContextMessage]) -> String {
         };
         let mut who = message.role.as_str().to_owned();
         if let Some(tool) = &message.tool_name {
-            who = format!("{who} {}", clean::one_line(tool));
+            who = format!("{who} {}", sanitize::one_line(tool));
         }
         text.push_str(&format!("\n{}\n", style.paint(&who)));
-        let content = clean::text(&message.content);
+        let content = sanitize::text(&message.content);
         if !content.is_empty() {
             text.push_str(content.trim_end_matches('\n'));
             text.push('\n');
         }
         for call in &message.tool_calls {
-            let args = clean::one_line(&call.function.arguments.to_string());
-            text.push_str(&format!("-> {} {args}\n", clean::one_line(&call.function.name)));
+            let args = sanitize::one_line(&call.function.arguments.to_string());
+            text.push_str(&format!("-> {} {args}\n", sanitize::one_line(&call.function.name)));
         }
         if !message.images.is_empty() {
             text.push_str(&format!("[{}]\n", counted(message.images.len() as u64, "image")));

@@ -1,11 +1,12 @@
 //! How the daemon is.
 
 use ollm_protocol::methods::daemon::DaemonStatusResult;
+use ollm_protocol::sanitize;
 
 use super::View;
 use super::number::{bytes, counted, grouped};
 use super::style::Style;
-use super::{clean, models, table, time};
+use super::{models, table, time};
 
 /// The status as names and values, then what a person should know.
 pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
@@ -16,10 +17,13 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
         behind => format!(", {} still to be indexed", counted(behind, "session")),
     };
     let mut rows = vec![
-        ("version", format!("{} (protocol {})", clean::one_line(&status.version), status.protocol)),
+        (
+            "version",
+            format!("{} (protocol {})", sanitize::one_line(&status.version), status.protocol),
+        ),
         ("process", format!("{}, started {}", status.pid, time::ago(status.started_at, view.now))),
-        ("home", clean::one_line(&status.home.to_string_lossy())),
-        ("socket", clean::one_line(&status.socket.to_string_lossy())),
+        ("home", sanitize::one_line(&status.home.to_string_lossy())),
+        ("socket", sanitize::one_line(&status.socket.to_string_lossy())),
         (
             "sessions",
             format!(
@@ -38,7 +42,11 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
         ),
         (
             "catalog",
-            format!("{}, {}{behind}", clean::one_line(&catalog.state), bytes(catalog.size_bytes)),
+            format!(
+                "{}, {}{behind}",
+                sanitize::one_line(&catalog.state),
+                bytes(catalog.size_bytes)
+            ),
         ),
         ("models", models::server(&status.model_server)),
         (
@@ -56,15 +64,22 @@ pub(crate) fn status(status: &DaemonStatusResult, view: &View) -> String {
     let failed = store.last_failed_write.as_ref().map(|failed| {
         let ago = time::ago(failed.at, view.now);
         // The text names the file.
-        format!("{ago}: {}", clean::one_line(&failed.error))
+        format!("{ago}: {}", sanitize::one_line(&failed.error))
     });
     rows.extend(failed.map(|failed| ("failed", failed)));
     let mut text = table::fields(&rows);
     for setting in &status.restart_needed {
-        text.push_str(&format!("changed, holds after a restart: {}\n", clean::one_line(setting)));
+        text.push_str(&format!(
+            "changed, holds after a restart: {}\n",
+            sanitize::one_line(setting)
+        ));
     }
     for warning in &status.warnings {
-        text.push_str(&format!("{} {}\n", Style::Bad.paint("warning:"), clean::one_line(warning)));
+        text.push_str(&format!(
+            "{} {}\n",
+            Style::Bad.paint("warning:"),
+            sanitize::one_line(warning)
+        ));
     }
     text
 }

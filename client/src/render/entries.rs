@@ -4,8 +4,8 @@ use ollm_protocol::content::ContextScope;
 use ollm_protocol::methods::context::{
     ContextAddEntryResult, ContextListEntriesResult, ContextPinResult,
 };
+use ollm_protocol::sanitize;
 
-use super::clean;
 use super::number::{counted, grouped};
 use super::table::{self, Column};
 
@@ -26,11 +26,11 @@ pub(crate) fn list(listed: &ContextListEntriesResult, width: usize) -> String {
         .iter()
         .map(|entry| {
             vec![
-                clean::one_line(&entry.key),
+                sanitize::one_line(&entry.key),
                 scope(entry.scope).to_owned(),
-                clean::one_line(&entry.source),
+                sanitize::one_line(&entry.source),
                 entry.priority.to_string(),
-                clean::one_line(&entry.content),
+                sanitize::one_line(&entry.content),
             ]
         })
         .collect();
@@ -48,7 +48,7 @@ const fn scope(scope: ContextScope) -> &'static str {
 /// What became of an entry.
 pub(crate) fn added(added: &ContextAddEntryResult) -> String {
     let done = if added.changed { "set" } else { "was set already" };
-    let (key, scope) = (clean::one_line(&added.entry.key), scope(added.entry.scope));
+    let (key, scope) = (sanitize::one_line(&added.entry.key), scope(added.entry.scope));
     format!("{key} {done} ({scope})\n{}", share(added.tokens, added.limit))
 }
 

@@ -1,10 +1,10 @@
 //! An event as one line for people.
 
 use chrono::TimeZone;
+use ollm_protocol::sanitize;
 use ollm_protocol::{Event, EventKind};
 use serde_json::Value;
 
-use super::clean;
 use super::sessions::short_id;
 use super::style::Style;
 
@@ -29,7 +29,11 @@ where
         for (at, (name, value)) in fields.iter().enumerate() {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let gap = if at == 0 { "  " } else { " " };
-            line.push_str(&format!("{gap}{}={}", clean::one_line(name), clean::one_line(&text)));
+            line.push_str(&format!(
+                "{gap}{}={}",
+                sanitize::one_line(name),
+                sanitize::one_line(&text)
+            ));
         }
     }
     line.push('\n');

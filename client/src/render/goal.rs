@@ -1,8 +1,8 @@
 //! Goals, for people.
 
 use ollm_protocol::content::{CheckpointStatus, Goal, GoalDecision, GoalStatus};
+use ollm_protocol::sanitize;
 
-use super::clean;
 use super::number::counted;
 use super::style::Style;
 
@@ -11,7 +11,7 @@ pub(crate) fn whole(goal: &Goal) -> String {
     let state = format!("({}, {} priority)", goal.status.as_str(), goal.priority.as_str());
     let mut text = format!(
         "{}  {}\n",
-        Style::Strong.paint(&clean::one_line(&goal.description)),
+        Style::Strong.paint(&sanitize::one_line(&goal.description)),
         Style::Faint.paint(&state)
     );
     let steps = goal.checkpoints.iter().zip(1..).map(|(step, number)| {
@@ -20,25 +20,25 @@ pub(crate) fn whole(goal: &Goal) -> String {
             CheckpointStatus::InProgress => "begun",
             CheckpointStatus::Completed => "done",
         };
-        format!("{number:>4}  {state:<5}  {}", clean::one_line(&step.description))
+        format!("{number:>4}  {state:<5}  {}", sanitize::one_line(&step.description))
     });
     section(&mut text, "steps", steps);
     let holds = |(decision, _): &(&GoalDecision, usize)| decision.superseded_by.is_none();
     let decisions = goal.decisions.iter().zip(1..).filter(holds).map(|(decision, number)| {
         let lock = if decision.locked { "lock" } else { "" };
-        let kind = decision.kind.as_deref().map(clean::one_line);
+        let kind = decision.kind.as_deref().map(sanitize::one_line);
         let kind = kind.map_or_else(String::new, |kind| format!(" ({kind})"));
-        format!("{number:>4}  {lock:<5}  {}{kind}", clean::one_line(&decision.description))
+        format!("{number:>4}  {lock:<5}  {}{kind}", sanitize::one_line(&decision.description))
     });
     section(&mut text, "decisions", decisions);
     let files = goal.artifacts.iter();
-    let files =
-        files.map(|file| format!("  {:<8}  {}", file.action.as_str(), clean::one_line(&file.path)));
+    let files = files
+        .map(|file| format!("  {:<8}  {}", file.action.as_str(), sanitize::one_line(&file.path)));
     section(&mut text, "files", files);
     section(
         &mut text,
         "next",
-        goal.next_steps.iter().map(|step| format!("  {}", clean::one_line(step))),
+        goal.next_steps.iter().map(|step| format!("  {}", sanitize::one_line(step))),
     );
     text
 }
@@ -60,7 +60,7 @@ pub(crate) fn list(goals: &[Goal]) -> String {
     };
     let others = goals.iter().zip(1..).filter(|(goal, _)| !is_active(goal));
     let others = others.map(|(goal, number): (_, usize)| {
-        let description = clean::one_line(&goal.description);
+        let description = sanitize::one_line(&goal.description);
         format!("{number:>4}  {:<9}  {description}", goal.status.as_str())
     });
     section(&mut text, "other goals", others);
@@ -74,7 +74,7 @@ pub(crate) fn brief(goal: &Goal) -> String {
         0 => String::new(),
         all => format!(" ({} of {} done)", done.count(), counted(all, "step")),
     };
-    format!("goal: {}{steps}", clean::one_line(&goal.description))
+    format!("goal: {}{steps}", sanitize::one_line(&goal.description))
 }
 
 #[cfg(test)]

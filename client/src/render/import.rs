@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use ollm_protocol::content::{ImportLoss, ImportReport, Session};
+use ollm_protocol::sanitize;
 
 use super::View;
 use super::number::{counted, grouped};
-use super::{clean, sessions, table};
+use super::{sessions, table};
 
 /// The session, the counts and the losses of one file.
 pub(crate) fn report(
@@ -16,8 +17,8 @@ pub(crate) fn report(
     dry_run: bool,
     view: &View,
 ) -> String {
-    let format = clean::one_line(&report.format);
-    let file = clean::one_line(file);
+    let format = sanitize::one_line(&report.format);
+    let file = sanitize::one_line(file);
     let done = match (report.already_imported, dry_run) {
         (true, _) => "was imported before:",
         (false, true) => "would be imported:",
@@ -73,8 +74,8 @@ fn losses(losses: &[ImportLoss]) -> String {
         };
         text.push_str(&format!(
             "    {times}{}: {}{place}\n",
-            clean::one_line(what),
-            clean::one_line(reason),
+            sanitize::one_line(what),
+            sanitize::one_line(reason),
         ));
     }
     text

@@ -2,8 +2,8 @@
 
 use ollm_protocol::content::LoopPattern;
 use ollm_protocol::methods::loops::LoopStatusResult;
+use ollm_protocol::sanitize;
 
-use super::clean;
 use super::style::Style;
 
 /// Digits of a digest that are enough to be compared by eye.
@@ -11,7 +11,7 @@ const SHOWN_DIGITS: usize = 8;
 
 /// What repeats, in words.
 pub(crate) fn pattern(pattern: &LoopPattern) -> String {
-    clean::one_line(&pattern.to_string())
+    sanitize::one_line(&pattern.to_string())
 }
 
 /// The loop in force, how near the limits are, and the newest calls.
@@ -30,8 +30,8 @@ pub(crate) fn status(status: &LoopStatusResult) -> String {
         let short = |digest: &str| digest.chars().take(SHOWN_DIGITS).collect::<String>();
         let result = call.output.as_deref().map_or_else(|| "no result".to_owned(), short);
         let seq = format!("#{}", call.seq);
-        let tool = clean::one_line(&call.tool);
-        let digest = clean::one_line(&short(&call.call));
+        let tool = sanitize::one_line(&call.tool);
+        let digest = sanitize::one_line(&short(&call.call));
         text.push_str(&format!("  {seq:<0$}  {digest} -> {result}  {tool}\n", width + 1));
     }
     text

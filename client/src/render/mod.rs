@@ -1,10 +1,9 @@
 //! How results look: for people as text, for programs as JSON.
 //!
 //! Everything but [`terminal`], [`progress`] and [`waiting`] is pure: values in, text out. Text that came from models,
-//! tools or files passes [`clean`] before it enters a text for people.
+//! tools or files passes [`ollm_protocol::sanitize`] before it enters a text for people.
 
 pub(crate) mod answer;
-pub(crate) mod clean;
 pub(crate) mod compaction;
 pub(crate) mod context;
 pub(crate) mod daemon;

@@ -4,9 +4,9 @@ use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::methods::model::{
     ModelCountTokensResult, ModelListResult, ModelRunningResult, ModelShowResult, ModelWarmResult,
 };
+use ollm_protocol::sanitize;
 
 use super::View;
-use super::clean;
 use super::number::{self, bytes, grouped};
 use super::style::Style;
 use super::table::{self, Column};
@@ -16,7 +16,7 @@ pub(crate) fn list(result: &ModelListResult, view: &View) -> String {
     if result.data.is_empty() {
         return format!(
             "{} has no models; try: ollama pull qwen3:4b\n",
-            clean::one_line(&result.host)
+            sanitize::one_line(&result.host)
         );
     }
     let columns = [
@@ -31,11 +31,11 @@ pub(crate) fn list(result: &ModelListResult, view: &View) -> String {
         .iter()
         .map(|model| {
             vec![
-                clean::one_line(&model.model),
+                sanitize::one_line(&model.model),
                 bytes(model.size_bytes),
-                clean::one_line(model.parameter_size.as_deref().unwrap_or_default()),
+                sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
                 window(model.trained_context),
-                clean::one_line(&model.capabilities.join(", ")),
+                sanitize::one_line(&model.capabilities.join(", ")),
             ]
         })
         .collect();
@@ -56,10 +56,10 @@ pub(crate) fn counted(result: &ModelCountTokensResult) -> String {
 /// One model.
 pub(crate) fn show(result: &ModelShowResult) -> String {
     let model = &result.model;
-    let mut rows = vec![("model", clean::one_line(&model.model))];
+    let mut rows = vec![("model", sanitize::one_line(&model.model))];
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
-    let line = |text: &Option<String>| text.as_deref().map(clean::one_line);
-    add("server", Some(clean::one_line(&result.host)));
+    let line = |text: &Option<String>| text.as_deref().map(sanitize::one_line);
+    add("server", Some(sanitize::one_line(&result.host)));
     add("elsewhere", line(&model.remote_host));
     add("digest", line(&model.digest));
     add("family", line(&model.family));
@@ -70,7 +70,7 @@ pub(crate) fn show(result: &ModelShowResult) -> String {
     add("requested", model.requested_context.map(tokens));
     let cost = |each| format!("at most {} for 1,000 tokens", bytes(each * 1000));
     add("memory", model.context_bytes_per_token.map(cost));
-    let can = clean::one_line(&model.capabilities.join(", "));
+    let can = sanitize::one_line(&model.capabilities.join(", "));
     add("can", (!can.is_empty()).then_some(can));
     add("system", line(&model.system));
     let hidden = model.hidden_messages;
@@ -81,7 +81,7 @@ pub(crate) fn show(result: &ModelShowResult) -> String {
 /// The models in the server's memory.
 pub(crate) fn running(result: &ModelRunningResult, view: &View) -> String {
     if result.data.is_empty() {
-        return format!("{} has no model in memory\n", clean::one_line(&result.host));
+        return format!("{} has no model in memory\n", sanitize::one_line(&result.host));
     }
     let columns = [
         ("MODEL", Column::Word),
@@ -94,7 +94,7 @@ pub(crate) fn running(result: &ModelRunningResult, view: &View) -> String {
         .iter()
         .map(|model| {
             vec![
-                clean::one_line(&model.model),
+                sanitize::one_line(&model.model),
                 bytes(model.size_bytes),
                 bytes(model.size_vram_bytes),
                 window(model.effective_context),
@@ -103,7 +103,7 @@ pub(crate) fn running(result: &ModelRunningResult, view: &View) -> String {
         .collect();
     let mut text = table::render(view.width, &columns, &rows);
     for model in &result.data {
-        let name = clean::one_line(&model.model);
+        let name = sanitize::one_line(&model.model);
         model
             .warnings
             .iter()
@@ -117,7 +117,7 @@ pub(crate) fn warmed(result: &ModelWarmResult) -> String {
     let effective = result.effective_context.unwrap_or(result.requested_context);
     let mut text = format!(
         "{} is loaded with a window of {} tokens",
-        clean::one_line(&result.model),
+        sanitize::one_line(&result.model),
         grouped(u64::from(effective))
     );
     if let Some(size) = result.size_bytes {
@@ -130,18 +130,20 @@ pub(crate) fn warmed(result: &ModelWarmResult) -> String {
 
 /// The model server in one line.
 pub(crate) fn server(status: &ModelServerStatus) -> String {
-    let host = clean::one_line(&status.host);
+    let host = sanitize::one_line(&status.host);
     match (status.reachable, &status.version, &status.error) {
-        (Some(true), Some(version), _) => format!("{host}, version {}", clean::one_line(version)),
+        (Some(true), Some(version), _) => {
+            format!("{host}, version {}", sanitize::one_line(version))
+        }
         (Some(true), None, _) => host,
-        (Some(false), _, Some(error)) => clean::one_line(error),
+        (Some(false), _, Some(error)) => sanitize::one_line(error),
         (Some(false), _, None) => format!("{host} does not answer"),
         (None, ..) => format!("{host}, not asked yet"),
     }
 }
 
 fn warn(text: &str) -> String {
-    format!("{} {}\n", Style::Bad.paint("warning:"), clean::one_line(text))
+    format!("{} {}\n", Style::Bad.paint("warning:"), sanitize::one_line(text))
 }
 
 fn window(tokens: Option<u32>) -> String {

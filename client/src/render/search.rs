@@ -2,18 +2,19 @@
 
 use ollm_protocol::content::SearchHit;
 use ollm_protocol::methods::session::SessionSearchResult;
+use ollm_protocol::sanitize;
 
 use super::View;
 use super::number::counted;
 use super::sessions::short_id;
 use super::style::Style;
-use super::{clean, table, time};
+use super::{table, time};
 
 /// Each hit as where it is and what stands there.
 pub(crate) fn hits(result: &SessionSearchResult, view: &View) -> String {
     let mut text = String::new();
     for hit in &result.data {
-        let title = clean::one_line(&hit.title);
+        let title = sanitize::one_line(&hit.title);
         let title = if title.is_empty() { "(untitled)" } else { title.as_str() };
         let id = short_id(&hit.session_id);
         let place = format!("#{} {}, {}", hit.seq, hit.role.as_str(), time::ago(hit.at, view.now));
@@ -44,7 +45,7 @@ fn snippet(hit: &SearchHit) -> String {
     let chars: Vec<char> = hit.snippet.chars().collect();
     let piece = |from: usize, to: usize| {
         let text: String = chars[from..to].iter().collect();
-        clean::text(&text).replace(['\n', '\t'], " ")
+        sanitize::text(&text).replace(['\n', '\t'], " ")
     };
     let mut text = String::new();
     let mut done = 0;

@@ -2,13 +2,14 @@
 
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::SessionCleanupResult;
+use ollm_protocol::sanitize;
 use ollm_protocol::{SessionId, Timestamp};
 
 use super::View;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
-use super::{clean, time};
+use super::time;
 
 /// Characters of an id that tell two sessions apart unless they began in the same millisecond.
 const SHORT_ID: usize = 13;
@@ -37,7 +38,7 @@ pub(crate) const fn status_word(status: SessionStatus) -> &'static str {
 
 /// The title on one line, or what stands for a missing one.
 pub(crate) fn title(session: &Session) -> String {
-    let title = clean::one_line(&session.title);
+    let title = sanitize::one_line(&session.title);
     if title.is_empty() { "(untitled)".to_owned() } else { title }
 }
 
@@ -99,7 +100,7 @@ fn rows(sessions: &[Session], view: &View) -> String {
 
 fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
     let pin = if session.pinned { "* " } else { "" };
-    let project = clean::one_line(session.project_name.as_deref().unwrap_or("-"));
+    let project = sanitize::one_line(session.project_name.as_deref().unwrap_or("-"));
     [
         id,
         format!("{pin}{}", title(session)),
@@ -159,7 +160,7 @@ pub(crate) fn cleanup(result: &SessionCleanupResult, view: &View) -> String {
         text.push_str(&format!("deleted {gone}, kept {kept}\n"));
     }
     for failure in &result.failed {
-        let why = clean::one_line(&failure.message);
+        let why = sanitize::one_line(&failure.message);
         text.push_str(&format!("{} {}: {why}\n", Style::Bad.paint("kept"), failure.session_id));
     }
     text

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, TimeZone, Utc};
 use ollm_protocol::Timestamp;
+use ollm_protocol::sanitize;
 
 /// Says how a time may be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +31,7 @@ pub(crate) fn parse<Z: TimeZone>(
         .ok()
         .or_else(|| parse_date(text, day_end, now))
         .or_else(|| parse_age(text, now));
-    found.ok_or_else(|| InvalidTime { text: super::clean::one_line(text) })
+    found.ok_or_else(|| InvalidTime { text: sanitize::one_line(text) })
 }
 
 fn parse_date<Z: TimeZone>(text: &str, day_end: DayEnd, now: &DateTime<Z>) -> Option<Timestamp> {

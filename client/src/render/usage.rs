@@ -2,8 +2,8 @@
 
 use ollm_protocol::content::CountKind;
 use ollm_protocol::methods::chat::ChatUsage;
+use ollm_protocol::sanitize;
 
-use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::window::level;
@@ -16,7 +16,7 @@ pub(crate) fn line(usage: &ChatUsage, model: &str) -> String {
     if usage.count_kind.is_some_and(|kind| kind != CountKind::Exact) {
         facts.push("estimated".to_owned());
     }
-    facts.push(clean::one_line(model));
+    facts.push(sanitize::one_line(model));
     facts.extend(speed(usage));
     if let Some(effective) = usage.effective_context.filter(|size| *size < usage.requested_context)
     {

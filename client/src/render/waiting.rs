@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
+use ollm_protocol::sanitize;
 
-use super::clean;
 use super::number::{counted, grouped};
 
 /// What takes less is not worth a line.
@@ -64,7 +64,7 @@ impl Drop for Waiting {
 /// A step of a turn in words; `None` for an event that is none.
 pub(crate) fn phase(event: &ChatEvent, model: &str) -> Option<String> {
     let ChatEvent::Phase { name, tokens, expected_ms, ahead } = event else { return None };
-    let model = clean::one_line(model);
+    let model = sanitize::one_line(model);
     Some(match name {
         ChatPhase::Queued => match ahead {
             Some(ahead) => {

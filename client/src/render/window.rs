@@ -4,9 +4,9 @@ use ollm_protocol::content::{CountKind, RecordKind, Reliability};
 use ollm_protocol::methods::context::{
     ContextInspectResult, ContextItem, ContextPart, ContextStatusResult,
 };
+use ollm_protocol::sanitize;
 
 use super::View;
-use super::clean;
 use super::number::{counted, grouped};
 use super::style::Style;
 use super::table::{self, Column};
@@ -95,7 +95,7 @@ fn headline(status: &ContextStatusResult) -> String {
 /// The sign of the level with its score, once there is something to judge.
 pub(crate) fn level(reliability: Option<&Reliability>) -> String {
     reliability.map_or_else(String::new, |one| {
-        format!(" {} {:.0} %", clean::one_line(&one.icon), one.score)
+        format!(" {} {:.0} %", sanitize::one_line(&one.icon), one.score)
     })
 }
 
@@ -133,20 +133,20 @@ fn facts(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
         facts.push(("retained", format!("{percent} % {what}")));
     }
     if let Some(warning) = reliability.and_then(|one| one.warning.as_deref()) {
-        facts.push(("warning", Style::Bad.paint(&clean::one_line(warning))));
+        facts.push(("warning", Style::Bad.paint(&sanitize::one_line(warning))));
     }
     if status.checkpoint_count > 0 {
         facts.push(("checkpoints", grouped(status.checkpoint_count)));
     }
-    let strategy = clean::one_line(&status.strategy);
+    let strategy = sanitize::one_line(&status.strategy);
     facts.push(match &status.epoch {
         Some(epoch) => {
-            let cause = clean::one_line(&epoch.cause);
+            let cause = sanitize::one_line(&epoch.cause);
             ("chosen by", format!("{strategy}, since #{} ({cause})", epoch.seq))
         }
         None => ("chosen by", strategy),
     });
-    let model = status.model.as_deref().map(clean::one_line);
+    let model = status.model.as_deref().map(sanitize::one_line);
     let model = model.map_or_else(String::new, |model| format!(" for {model}"));
     facts.push(("counts", format!("{}{model}", count_word(status.count_kind))));
     facts
@@ -169,7 +169,7 @@ pub(crate) fn items(result: &ContextInspectResult, view: &View) -> String {
         counted(total, "token"),
         counted(result.message_tokens.len() as u64, "message"),
         count_word(result.build.count_kind),
-        clean::one_line(&result.build.strategy),
+        sanitize::one_line(&result.build.strategy),
     ));
     if result.changed {
         let warning = "the prompt, the settings or the way of counting changed since this build; it would be so now";
@@ -183,15 +183,15 @@ fn row(item: &ContextItem) -> Vec<String> {
         (_, Some(role)) => role.as_str().to_owned(),
         (Some(RecordKind::ToolCall), None) => "tool call".to_owned(),
         (Some(RecordKind::Delta), None) => "update".to_owned(),
-        _ => clean::one_line(&item.what),
+        _ => sanitize::one_line(&item.what),
     };
     let records = match (item.seq, item.through_seq) {
         (Some(from), Some(to)) => format!("#{from} to #{to}"),
         (Some(seq), None) => format!("#{seq}"),
         _ => String::new(),
     };
-    let form = clean::one_line(&item.form);
-    let how = match item.reason.as_deref().map(clean::one_line) {
+    let form = sanitize::one_line(&item.form);
+    let how = match item.reason.as_deref().map(sanitize::one_line) {
         Some(reason) => format!("{form}: {reason}"),
         None => form,
     };

@@ -14,10 +14,8 @@ mod mark;
 pub(crate) mod markers;
 
 use ollm_protocol::content::{Goal, GoalChange, GoalSource, GoalStatus};
-use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Timestamp};
+use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Timestamp, sanitize};
 use serde::{Deserialize, Serialize};
-
-use crate::plain::plain;
 
 /// Most goals of a session, and most checkpoints, decisions, artifacts and next steps of a goal: far more than a person
 /// keeps in view. With texts of the length below, one goal stays within a frame.
@@ -138,7 +136,7 @@ pub(crate) fn normalized(description: &str) -> String {
 /// A text on one line without control characters and escape sequences; what is longer than the bound is cut.
 pub(crate) fn on_one_line(text: &str, max_bytes: usize) -> String {
     let mut line = String::new();
-    for word in plain(text).split_whitespace() {
+    for word in sanitize::text(text).split_whitespace() {
         if !line.is_empty() {
             line.push(' ');
         }

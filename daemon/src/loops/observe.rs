@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{LoopPattern, Message, Part, RecordBody, Role, ToolCall, ToolResult};
+use ollm_protocol::sanitize;
 
 use super::canonical;
 use super::output::Output;
 use super::runs::Call;
-use crate::plain::plain;
 
 /// Characters of a tool's name that are kept.
 const MAX_NAME: usize = 64;
@@ -110,5 +110,5 @@ fn of_result(result: &ToolResult) -> Output {
 
 /// A name as it goes into events and errors.
 fn shown(name: &str) -> String {
-    plain(name).chars().take(MAX_NAME).collect()
+    sanitize::text(name).chars().take(MAX_NAME).collect()
 }

@@ -6,6 +6,7 @@ use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
 use ollm_protocol::methods::chat::Think;
 use ollm_protocol::methods::context::{ContextInspectParams, ContextStatusParams};
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::sanitize;
 
 use super::super::{CommandError, Cx, compaction, sessions};
 use super::aims;
@@ -19,7 +20,7 @@ use crate::cli::{ChatArgs, ExportArgs, ListArgs, SessionArg, SessionsCommand, th
 use crate::error::ClientError;
 use crate::render::style::Style;
 use crate::render::transcript::{self, Transcript};
-use crate::render::{clean, context, table, window};
+use crate::render::{context, table, window};
 
 /// Messages that are shown of a session that is gone on with: enough to remember what it was about.
 const REMINDED: u32 = 4;
@@ -118,7 +119,7 @@ impl Chat<'_, '_> {
     }
 
     fn greet(&mut self) -> Result<(), CommandError> {
-        let model = self.talk.model().map(clean::one_line);
+        let model = self.talk.model().map(sanitize::one_line);
         match self.talk.session().map(|session| session.session_id) {
             Some(id) => {
                 let view = self.cx.view();
@@ -148,7 +149,7 @@ impl Chat<'_, '_> {
             Typed::Model(None) => self.models()?,
             Typed::Model(Some(name)) => {
                 self.talk.set_model(name, self.cx)?;
-                let model = self.talk.model().map(clean::one_line).unwrap_or_default();
+                let model = self.talk.model().map(sanitize::one_line).unwrap_or_default();
                 self.say(&format!("{model} answers from now on"));
             }
             Typed::Think(how) => self.think(how),
@@ -188,7 +189,7 @@ impl Chat<'_, '_> {
             Typed::Exit => return Ok(Next::Leave),
             Typed::Unknown { said, near } => {
                 let near = near.unwrap_or_else(|| "/help".to_owned());
-                let said = clean::one_line(&said);
+                let said = sanitize::one_line(&said);
                 return Err(CommandError::usage(
                     format!("{said} is no command; // begins a message with a slash"),
                     &near,
@@ -252,14 +253,14 @@ impl Chat<'_, '_> {
     fn models(&mut self) -> Result<(), CommandError> {
         let own = self.talk.model().map(str::to_owned);
         match &own {
-            Some(model) => self.say(&format!("{} answers", clean::one_line(model))),
+            Some(model) => self.say(&format!("{} answers", sanitize::one_line(model))),
             None => self.say("the configured model answers, or the only one there is"),
         }
         let list = self.cx.call::<ModelList>(&NoParams {})?.value;
         let mut text = String::new();
         for model in &list.data {
             let mark = if own.as_ref() == Some(&model.model) { '*' } else { ' ' };
-            text.push_str(&format!("{mark} {}\n", clean::one_line(&model.model)));
+            text.push_str(&format!("{mark} {}\n", sanitize::one_line(&model.model)));
         }
         self.cx.print_text(&text)
     }

@@ -1,6 +1,7 @@
 //! A turn on the screen: the answer on stdout as it comes, everything else on stderr where somebody watches that.
 
 use ollm_protocol::methods::chat::{ChatEvent, ChatUsage};
+use ollm_protocol::sanitize;
 use serde_json::value::RawValue;
 
 use super::super::CommandError;
@@ -9,7 +10,7 @@ use crate::render::answer::Answer;
 use crate::render::style::Style;
 use crate::render::terminal::Terminal;
 use crate::render::waiting::{self, Waiting};
-use crate::render::{clean, json, usage};
+use crate::render::{json, usage};
 
 /// For people.
 #[derive(Default)]
@@ -25,7 +26,7 @@ pub(super) struct Screen {
 /// What the model thinks, faint and apart from the answer.
 #[derive(Default)]
 struct Thinking {
-    clean: clean::Pieces,
+    clean: sanitize::Sanitizer,
     is_shown: bool,
     ends_line: bool,
 }
@@ -42,8 +43,6 @@ impl Thinking {
     }
 
     fn end(&mut self, terminal: &Terminal) {
-        let rest = self.clean.finish();
-        self.show(&rest, terminal);
         if std::mem::take(&mut self.is_shown) {
             terminal.note_piece(if self.ends_line { "\n" } else { "\n\n" });
         }
@@ -104,7 +103,7 @@ impl Watch for Screen {
         match event {
             ChatEvent::Accepted { model, .. } => {
                 self.model.clone_from(model);
-                self.wait(format!("asking {}", clean::one_line(model)), terminal);
+                self.wait(format!("asking {}", sanitize::one_line(model)), terminal);
             }
             ChatEvent::Delta { text, thinking } => {
                 self.delta(text.as_deref(), thinking.as_deref(), terminal)?;

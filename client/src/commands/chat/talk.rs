@@ -11,12 +11,13 @@ use ollm_protocol::methods::session::{
     SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
     SessionResumeParams, SessionSetCurrentParams, SessionUpdateParams,
 };
+use ollm_protocol::sanitize;
 use ollm_protocol::{ErrorKind, SessionId};
 
 use super::super::{CommandError, Cx, project};
 use crate::cli::ChatArgs;
 use crate::error::ClientError;
-use crate::render::{clean, sessions};
+use crate::render::sessions;
 use crate::resolve::ListSessions as _;
 
 /// Sessions that are offered to choose from; more are found by `sessions list`.
@@ -160,7 +161,7 @@ impl Talk {
     /// **Errors**: which models there are where nobody can choose, and what to do where there is none.
     pub(super) fn pick_model(&mut self, cx: &mut Cx<'_>) -> Result<(), CommandError> {
         let list = cx.call::<ModelList>(&NoParams {})?.value;
-        let host = clean::one_line(&list.host);
+        let host = sanitize::one_line(&list.host);
         // A server that does not tell what its models can do may have any.
         let can_chat = |can: &[String]| can.is_empty() || can.iter().any(|can| can == "completion");
         let names: Vec<String> = list
@@ -175,7 +176,7 @@ impl Talk {
                 hint: Some(format!("ollama pull {FIRST_MODEL}")),
             }),
             [only] => {
-                let shown = clean::one_line(only);
+                let shown = sanitize::one_line(only);
                 if !cx.json() {
                     cx.terminal.note(&format!("{shown} answers: it is the only model of {host}"));
                 }
@@ -204,7 +205,7 @@ fn current(cx: &mut Cx<'_>) -> Result<Session, CommandError> {
     let params = SessionCurrentParams { project_path };
     let found = cx.call::<SessionCurrent>(&params)?.value.session;
     found.ok_or_else(|| CommandError::Gone {
-        message: format!("{} has no current session", clean::one_line(&params.project_path)),
+        message: format!("{} has no current session", sanitize::one_line(&params.project_path)),
         hint: Some("ollmctl chat".to_owned()),
     })
 }
@@ -244,7 +245,7 @@ fn choose(cx: &mut Cx<'_>) -> Result<SessionId, CommandError> {
 ///
 /// **Errors**: which there are, where nobody is asked.
 fn choose_model(host: &str, names: &[String], cx: &mut Cx<'_>) -> Result<String, CommandError> {
-    let shown: Vec<String> = names.iter().map(|name| clean::one_line(name)).collect();
+    let shown: Vec<String> = names.iter().map(|name| sanitize::one_line(name)).collect();
     if !cx.terminal.can_ask() || cx.json() {
         return Err(CommandError::usage(
             format!("no model is named, and {host} has several:\n  {}", shown.join("\n  ")),

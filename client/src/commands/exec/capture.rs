@@ -4,9 +4,9 @@
 //! recorded is text as a person would have seen it: without escape sequences, and of a line that was written over
 //! only the last state. Pure.
 
+use ollm_protocol::sanitize;
 use std::collections::VecDeque;
 
-use crate::render::clean;
 use crate::render::number::grouped;
 
 /// Bytes that are kept of the beginning of a stream.
@@ -82,7 +82,7 @@ fn whole_characters(bytes: &[u8]) -> usize {
 /// A text as a terminal would show it in the end.
 fn seen(text: &str) -> String {
     let lines: Vec<&str> = text.split('\n').map(last_state).collect();
-    clean::text(&lines.join("\n"))
+    sanitize::text(&lines.join("\n"))
 }
 
 /// A progress bar returns to the beginning of its line and writes it again.
@@ -144,7 +144,7 @@ mod tests {
             let whole = of(&pieces.concat());
             prop_assert_eq!(capture.text(), whole.text());
             prop_assert!(capture.head.len() <= HEAD_BYTES && capture.tail.len() <= TAIL_BYTES);
-            prop_assert!(!capture.text().chars().any(clean::is_unsafe));
+            prop_assert!(!capture.text().chars().any(sanitize::is_unsafe));
         }
     }
 }

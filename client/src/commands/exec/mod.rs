@@ -19,6 +19,7 @@ use ollm_protocol::methods::session::{
     BranchFilter, SessionGetParams, SessionRecordResult, SessionRecordToolCallParams,
     SessionSetCurrentParams, ToolCallInput,
 };
+use ollm_protocol::sanitize;
 use ollm_protocol::{SessionId, Timestamp};
 use serde_json::{Value, json};
 
@@ -27,7 +28,7 @@ use super::{CommandError, Cx};
 use crate::address;
 use crate::cli::ExecArgs;
 use crate::error::ClientError;
-use crate::render::{clean, loops};
+use crate::render::loops;
 
 use child::{Ran, StdoutTo};
 
@@ -43,7 +44,7 @@ pub(super) fn run(args: &ExecArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
     let params = EnvSanitizeParams { variables: environment::asked(&own) };
     let judged = cx.call::<EnvSanitize>(&params)?.value;
     for warning in &judged.warnings {
-        cx.terminal.note(&format!("warning: {}", clean::one_line(warning)));
+        cx.terminal.note(&format!("warning: {}", sanitize::one_line(warning)));
     }
     // The command may run for hours; what is recorded after it gets a connection of its own.
     cx.disconnect();
@@ -117,7 +118,7 @@ impl Outcome {
             Err(error) => {
                 let missing = error.kind() == io::ErrorKind::NotFound;
                 outcome.code = if missing { NOT_FOUND } else { CANNOT_RUN };
-                let program = clean::one_line(&program.to_string_lossy());
+                let program = sanitize::one_line(&program.to_string_lossy());
                 outcome.error = Some(format!("cannot run {program}: {error}"));
             }
         }
@@ -176,13 +177,13 @@ fn record(
         }
     };
     let words: Vec<String> =
-        args.command.iter().map(|word| quoted(&clean::text(&word.to_string_lossy()))).collect();
+        args.command.iter().map(|word| quoted(&sanitize::text(&word.to_string_lossy()))).collect();
     let params = SessionRecordToolCallParams {
         session_id,
         tool_call: ToolCallInput {
             id: outcome.id.clone(),
             name: args.tool_name.clone(),
-            args: json!({ "command": words.join(" "), "cwd": clean::text(&outcome.cwd) }),
+            args: json!({ "command": words.join(" "), "cwd": sanitize::text(&outcome.cwd) }),
             result: ToolResult {
                 llm_content: outcome.output(),
                 display_content: None,
@@ -220,10 +221,11 @@ fn tell(
 ) -> Result<(), CommandError> {
     let removed = environment::removed(judged);
     if let (None, Some(error)) = (&outcome.ran, &outcome.error) {
-        cx.terminal.note(&format!("ollmctl: {}", clean::one_line(error)));
+        cx.terminal.note(&format!("ollmctl: {}", sanitize::one_line(error)));
     }
     if outcome.code != 0 && !removed.is_empty() && cx.terminal.can_ask() {
-        let names = removed.iter().map(|name| clean::one_line(name)).collect::<Vec<_>>().join(", ");
+        let names =
+            removed.iter().map(|name| sanitize::one_line(name)).collect::<Vec<_>>().join(", ");
         cx.terminal.note(&format!("note: these variables were kept from it: {names}"));
     }
     match recorded {

@@ -9,14 +9,15 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::ExportFormat;
 use ollm_protocol::method::SessionExport;
 use ollm_protocol::methods::session::SessionExportParams;
+use ollm_protocol::sanitize;
 use serde_json::json;
 use tempfile::NamedTempFile;
 
 use super::super::{CommandError, Cx};
 use crate::cli::{ExportArgs, ExportForm};
+use crate::render::json;
 use crate::render::number::{bytes, counted};
 use crate::render::progress::Progress;
-use crate::render::{clean, json};
 
 /// What was written.
 struct Written {
@@ -53,7 +54,7 @@ pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
     cx.print_text(&format!(
         "exported {} to {} ({})\n",
         counted(written.records, "record"),
-        clean::one_line(&path.to_string_lossy()),
+        sanitize::one_line(&path.to_string_lossy()),
         bytes(written.bytes)
     ))
 }
@@ -80,7 +81,7 @@ fn to_stdout(
         let safe = match (for_people, format) {
             (false, _) => None,
             (true, ExportForm::Json | ExportForm::Jsonl) => Some(json::escaped(data)),
-            (true, ExportForm::Markdown | ExportForm::Html) => Some(clean::text(data)),
+            (true, ExportForm::Markdown | ExportForm::Html) => Some(sanitize::text(data)),
         };
         cx.terminal.print_raw(safe.as_deref().unwrap_or(data)).map_err(CommandError::Output)
     })?;

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use ollm_protocol::method::SessionImport;
 use ollm_protocol::methods::session::{SessionImportParams, SessionImportResult};
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use super::super::{CommandError, Cx, Reply, project};
 use crate::cli::ImportArgs;
+use crate::render::import;
 use crate::render::progress::Progress;
-use crate::render::{clean, import};
 
 /// The most bytes of a file in one chunk.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -28,7 +29,7 @@ pub(super) fn run(args: &ImportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
     let mut results: Vec<Value> = Vec::new();
     let mut failures: Vec<CommandError> = Vec::new();
     for path in &args.files {
-        let label = clean::one_line(&path.to_string_lossy());
+        let label = sanitize::one_line(&path.to_string_lossy());
         match one(path, &label, project.as_deref(), args.dry_run, cx) {
             Ok(reply) if cx.json() => {
                 results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());

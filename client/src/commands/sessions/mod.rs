@@ -16,12 +16,13 @@ use ollm_protocol::methods::session::{
     SessionCurrentParams, SessionIdParams, SessionResult, SessionResumeParams,
     SessionSetCurrentParams, SessionUpdateParams,
 };
+use ollm_protocol::sanitize;
 
 use super::{CommandError, Cx, project};
 use crate::cli::{CurrentArgs, RenameArgs, SessionArg, SessionsCommand};
 use crate::error::ClientError;
+use crate::render::sessions;
 use crate::render::transcript::{self, Transcript};
-use crate::render::{clean, sessions};
 
 pub(super) fn run(command: SessionsCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     match command {
@@ -66,7 +67,7 @@ fn resume(args: &SessionArg, cx: &mut Cx<'_>) -> Result<(), CommandError> {
     // A session without a project, or of one that is not on this machine, is resumed all the same; there is
     // nothing to set then.
     if let Some(project_path) = reply.value.session.project_path.clone() {
-        let shown = clean::one_line(&project_path);
+        let shown = sanitize::one_line(&project_path);
         let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
         match cx.call::<SessionSetCurrent>(&params) {
             Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {

@@ -13,6 +13,7 @@ use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::{
     BranchFilter, MessageInput, SessionCreateParams, SessionGetParams,
 };
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use super::super::{CommandError, Cx};
@@ -20,7 +21,6 @@ use super::scratch::Scratch;
 use super::{Steps, broken};
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
-use crate::render::clean;
 use crate::render::number::grouped;
 
 /// What is asked: every model knows it in a word.
@@ -64,11 +64,11 @@ pub(super) fn run(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<()
         Ok(listed) => listed,
         Err(error) => return skip(&without_server(error), steps),
     };
-    let host = clean::one_line(&listed.host);
+    let host = sanitize::one_line(&listed.host);
     let Some(model) = smallest(&listed.data) else {
         return skip(&format!("{host} has no model: ollama pull qwen3:0.6b"), steps);
     };
-    let name = clean::one_line(&model.model);
+    let name = sanitize::one_line(&model.model);
     let session_id =
         client.call::<SessionCreate>(&SessionCreateParams::default())?.session.session_id;
     let Some(told) = answer(scratch.connector(), params(session_id, model))? else {
@@ -89,7 +89,7 @@ pub(super) fn run(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<()
 }
 
 fn tell(name: &str, told: &Told, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    let said = clean::one_line(&told.text);
+    let said = sanitize::one_line(&told.text);
     let said: String = said.chars().take(60).collect();
     let said =
         if said.is_empty() { "(only thought so far)".to_owned() } else { format!("\"{said}\"") };
@@ -119,7 +119,7 @@ fn skip(why: &str, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
 /// What is missing for a turn: the daemon's own words, and what to type.
 fn without_server(error: ClientError) -> String {
     let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
-    format!("{} (try: {})", CommandError::from(error).message(), clean::one_line(&hint))
+    format!("{} (try: {})", CommandError::from(error).message(), sanitize::one_line(&hint))
 }
 
 /// The smallest model that answers, and does so on this machine.

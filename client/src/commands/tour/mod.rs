@@ -22,11 +22,11 @@ use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
     SessionExportParams, SessionImportParams, SessionSearchParams,
 };
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use super::{CommandError, Cx};
 use crate::connection::BlockingClient;
-use crate::render::clean;
 use crate::render::number::grouped;
 use interrupt::Interrupt;
 use scratch::Scratch;
@@ -107,7 +107,7 @@ fn start(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<BlockingCli
     let mut client = scratch.connect()?;
     let status = client.call::<DaemonStatus>(&NoParams {})?;
     let memory = status.memory_bytes.unwrap_or_default() as f64 / (1024.0 * 1024.0);
-    let home = clean::one_line(&status.home.to_string_lossy());
+    let home = sanitize::one_line(&status.home.to_string_lossy());
     let text = format!("a private daemon in {home}: process {}, {memory:.1} MiB", status.pid);
     steps.tell("start", &text, json!({ "pid": status.pid, "memoryBytes": status.memory_bytes }))?;
     Ok(client)
@@ -129,11 +129,11 @@ fn import(
     };
     let text = format!(
         "a real coding session ({}): {} messages, {} tool calls, {} tokens\n\"{}\"",
-        clean::one_line(&report.format),
+        sanitize::one_line(&report.format),
         session.message_count,
         session.tool_call_count,
         grouped(session.token_count),
-        clean::one_line(&session.title),
+        sanitize::one_line(&session.title),
     );
     let numbers = json!({
         "messages": session.message_count,
@@ -207,7 +207,7 @@ fn search(
         found.data.len(),
         hit.role.as_str(),
         hit.seq,
-        clean::one_line(&hit.snippet).chars().take(60).collect::<String>(),
+        sanitize::one_line(&hit.snippet).chars().take(60).collect::<String>(),
     );
     steps.tell("search", &text, json!({ "hits": found.data.len(), "ms": took_ms }))
 }

@@ -7,12 +7,13 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{
     GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, Session, ToolCall,
 };
+use ollm_protocol::sanitize;
 use serde_json::Value;
 
 use super::View;
 use super::number::{counted, grouped};
 use super::style::Style;
-use super::{clean, sessions, time};
+use super::{sessions, time};
 
 /// Lines of a tool's output, or of thinking, that are shown unless all are asked for.
 const SHOWN_LINES: usize = 12;
@@ -42,7 +43,7 @@ pub(crate) fn head(session: &Session, view: &View) -> String {
         sessions::status_word(session.status).to_owned(),
     ];
     let optional = [&session.model, &session.mode, &session.project_path];
-    facts.extend(optional.into_iter().flatten().map(|fact| clean::one_line(fact)));
+    facts.extend(optional.into_iter().flatten().map(|fact| sanitize::one_line(fact)));
     if session.damaged_records > 0 {
         facts.push(Style::Bad.paint(&counted(session.damaged_records, "damaged record")));
     }
@@ -145,7 +146,7 @@ where
 {
     let mut who = said.role.as_str().to_owned();
     for detail in [&said.tool_name, &said.model].into_iter().flatten() {
-        let _infallible = write!(who, " {}", clean::one_line(detail));
+        let _infallible = write!(who, " {}", sanitize::one_line(detail));
     }
     // An import records what was said earlier; the reader wants to know when it was said.
     let place = Place { at: time::minute(said.timestamp, zone), ..*place };
@@ -168,12 +169,12 @@ where
             Part::ToolCall { name, args, .. } => call(name, args),
             Part::Image { mime_type, data } => {
                 let bytes = data.len() as u64 / 4 * 3;
-                format!("[{}, {} bytes]\n", clean::one_line(mime_type), grouped(bytes))
+                format!("[{}, {} bytes]\n", sanitize::one_line(mime_type), grouped(bytes))
             }
         });
     }
     if let Some(reason) = early_end(said) {
-        text.push_str(&Style::Bad.paint(&format!("({})", clean::one_line(reason))));
+        text.push_str(&Style::Bad.paint(&format!("({})", sanitize::one_line(reason))));
         text.push('\n');
     }
     text
@@ -197,7 +198,7 @@ fn early_end(said: &Message) -> Option<&str> {
 }
 
 fn tool_call(place: &Place, called: &ToolCall, said_above: bool, view: &View) -> String {
-    let mut what = format!("tool {}", clean::one_line(&called.name));
+    let mut what = format!("tool {}", sanitize::one_line(&called.name));
     if called.result.success == Some(false) || called.result.error.is_some() {
         what.push_str(", failed");
     }
@@ -220,10 +221,10 @@ fn tool_call(place: &Place, called: &ToolCall, said_above: bool, view: &View) ->
 }
 
 fn call(name: &str, args: &Value) -> String {
-    let args = clean::one_line(&arguments(args));
+    let args = sanitize::one_line(&arguments(args));
     let cut: String = args.chars().take(SHOWN_ARGS).collect();
     let more = if cut.len() < args.len() { "..." } else { "" };
-    format!("-> {} {cut}{more}\n", clean::one_line(name))
+    format!("-> {} {cut}{more}\n", sanitize::one_line(name))
 }
 
 /// Arguments as JSON, the telling ones first: a path or a command stands before the text that is written.
@@ -248,7 +249,7 @@ fn arguments(args: &Value) -> String {
 }
 
 fn whole(text: &str) -> String {
-    let mut text = clean::text(text);
+    let mut text = sanitize::text(text);
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
@@ -282,7 +283,7 @@ fn body(text: &str, view: &View, seq: Seq) -> String {
 
 /// The records that nobody said, in a few words.
 fn small(body: &RecordBody) -> String {
-    let clean = clean::one_line;
+    let clean = sanitize::one_line;
     match body {
         RecordBody::Session(_) => "session began".to_owned(),
         RecordBody::ModeChange(change) => format!("mode {}", clean(&change.to)),
@@ -339,7 +340,7 @@ fn changed(patch: &MetaPatch) -> String {
     let mut facts: Vec<String> = texts
         .into_iter()
         .filter_map(|(name, value)| {
-            value.as_ref().map(|value| format!("{name} {}", clean::one_line(value)))
+            value.as_ref().map(|value| format!("{name} {}", sanitize::one_line(value)))
         })
         .collect();
     // It may be pages long.
@@ -347,7 +348,8 @@ fn changed(patch: &MetaPatch) -> String {
     facts.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
     facts.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
     facts.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
-    facts.extend(patch.metadata.keys().map(|name| format!("metadata {}", clean::one_line(name))));
+    facts
+        .extend(patch.metadata.keys().map(|name| format!("metadata {}", sanitize::one_line(name))));
     if facts.is_empty() { "settings changed".to_owned() } else { facts.join(", ") }
 }
 

@@ -5,11 +5,11 @@
 
 use std::fmt::Write as _;
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
+use ollm_protocol::{Timestamp, sanitize};
 use serde_json::Value;
 
-use super::text::{headline, instant, one_line, plain, silence, telling};
+use super::text::{headline, instant, one_line, silence, telling};
 use crate::session::document::SessionFacts;
 
 /// Image types that browsers show and that cannot hold scripts.
@@ -172,11 +172,12 @@ fn with_telling(what: &str, args: &Value) -> String {
 }
 
 fn text(text: &str, out: &mut String) {
-    let _ = writeln!(out, "<div class=\"text\" dir=\"auto\">{}</div>", escaped(&plain(text)));
+    let _ =
+        writeln!(out, "<div class=\"text\" dir=\"auto\">{}</div>", escaped(&sanitize::text(text)));
 }
 
 fn folded(summary: &str, text: &str, out: &mut String) {
-    let text = plain(text);
+    let text = sanitize::text(text);
     let lines = match text.lines().count() {
         1 => "1 line".to_owned(),
         lines => format!("{lines} lines"),

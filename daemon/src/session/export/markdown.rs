@@ -6,10 +6,10 @@
 
 use std::fmt::Write as _;
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
+use ollm_protocol::{Timestamp, sanitize};
 
-use super::text::{headline, instant, one_line, plain, silence};
+use super::text::{headline, instant, one_line, silence};
 use crate::session::document::SessionFacts;
 
 /// Characters of a tool's arguments that are shown where they are called; the result shows them all.
@@ -154,7 +154,7 @@ fn code(text: &str, max_chars: usize) -> String {
 
 /// A block of code that its content cannot end.
 fn fenced(info: &str, text: &str, out: &mut String) {
-    fence_lines("", info, plain(text).split('\n'), out);
+    fence_lines("", info, sanitize::text(text).split('\n'), out);
     out.push('\n');
 }
 
@@ -179,7 +179,7 @@ fn longest_run(line: &str) -> usize {
 
 /// A block quote that its content cannot leave.
 fn quoted(text: &str, out: &mut String) {
-    let text = plain(text);
+    let text = sanitize::text(text);
     let mut lines = text.trim_end_matches('\n').split('\n');
     while let Some(line) = lines.next() {
         let Some(fence) = Fence::opened_by(line) else {

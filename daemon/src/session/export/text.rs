@@ -1,14 +1,12 @@
 //! Text of models, tools and files made harmless for a page that a person reads.
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Role, Session};
+use ollm_protocol::{Timestamp, sanitize};
 use serde_json::Value;
-
-pub(super) use crate::plain::plain;
 
 /// Harmless text in one line, cut at some length.
 pub(super) fn one_line(text: &str, max_chars: usize) -> String {
-    let text = plain(text);
+    let text = sanitize::text(text);
     let mut line = String::new();
     for (n, c) in text.chars().enumerate() {
         if n == max_chars {
@@ -83,21 +81,6 @@ pub(super) fn instant(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_that_moves_a_terminal_or_a_reader_is_left() {
-        let check = |text: &str, expect: &str| assert_eq!(plain(text), expect, "{text:?}");
-        check("a\u{1b}[31;1mred\u{1b}[0m b", "ared b");
-        check("\u{9b}2Jgone", "gone");
-        check("\u{1b}]0;title\u{7}after", "after");
-        check("\u{1b}]8;;http://x\u{1b}\\link\u{1b}]8;;\u{1b}\\", "link");
-        check("\u{1b}]never ends\nnext line", "\nnext line");
-        check("\u{1b}(Bx\u{1b}cy\u{1b}", "xy");
-        check("a\r\nb\rc\td", "a\nb\nc\td");
-        check("bell\u{7} null\0 del\u{7f} nel\u{85}", "bell null del nel");
-        check("user\u{202e}gpj.exe\u{2066}x\u{2069}", "usergpj.exex");
-        check("שלום 你好 👩‍👩‍👧 é", "שלום 你好 👩‍👩‍👧 é");
-    }
 
     #[test]
     fn the_argument_that_tells_most_is_chosen() {

@@ -12,13 +12,12 @@ use std::collections::HashMap;
 use ollm_protocol::content::{
     MetaPatch, ModeChange, RecordBody, RecordKind, Role, Scope, SessionHeader, SessionUsage,
 };
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::{Seq, SessionId, Timestamp, sanitize};
 use serde::{Deserialize, Serialize};
 
 use super::index::{Entry, KeyEntry, OpenHint, ScanPoint};
 use super::log::recover::{Fold, Found};
 use super::log::{Scanned, folds_body};
-use crate::plain::plain;
 
 /// Characters of the first user message that make a title.
 const TITLE_CHARS: usize = 60;
@@ -382,7 +381,7 @@ fn merge(into: &mut MetaPatch, patch: MetaPatch) {
 /// The beginning of a text on one line, harmless to show; `None` when there is nothing to show.
 fn beginning(text: &str, chars: usize) -> Option<String> {
     let end = (0..=LOOK_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    let text = plain(&text[..end.unwrap_or_default()]);
+    let text = sanitize::text(&text[..end.unwrap_or_default()]);
     let mut line = String::new();
     for word in text.split_whitespace() {
         if !line.is_empty() {
