@@ -1,242 +1,228 @@
-//! A session to read: its head, then record after record.
+//! The records of a session as text to read.
 
 use std::fmt::Write as _;
 
 use chrono::TimeZone;
-use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, Session, ToolCall,
+    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
 };
-use ollm_protocol::sanitize;
+use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
-use super::View;
-use super::number::{counted, grouped};
-use super::style::Style;
-use super::{sessions, time};
+use super::units::{grouped, minute};
+use super::{RenderOptions, Style};
 
-/// Lines of a tool's output, or of thinking, that are shown unless all are asked for.
+/// Lines of a tool's output, or of thinking, that are shown unless everything is wanted.
 const SHOWN_LINES: usize = 12;
-/// Characters of them.
+/// Characters of such a text.
 const SHOWN_CHARS: usize = 1200;
 /// Characters of a call's arguments.
-const SHOWN_ARGS: usize = 200;
-/// Characters of an argument that is shown before the longer ones.
-const SHORT_ARG: usize = 80;
-/// Arguments that say what a call is about, however long they are.
-const TELLING_ARGS: [&str; 8] =
+const SHOWN_ARG_CHARS: usize = 200;
+/// Longer arguments are shown after shorter ones.
+const LONG_ARG_CHARS: usize = 80;
+/// Arguments that identify what a call does, however long they are.
+const KEY_ARGS: [&str; 8] =
     ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
 
-/// Client data by which the daemon itself keeps an answer in the making; the answer follows as a message. FORMAT.md,
-/// "Partial answers".
+/// The name of the client data in which the daemon keeps an unfinished answer; the answer follows as a message.
+/// FORMAT.md, "Partial answers".
 const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
 
-/// Why an answer is not all that would have been said.
-const EARLY_ENDS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
+/// The finish reasons of incomplete answers.
+const EARLY_FINISH_REASONS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
 
-/// What stands above a transcript.
-pub(crate) fn head(session: &Session, view: &View) -> String {
-    let mut facts = vec![
-        counted(session.message_count, "message"),
-        counted(session.token_count, "token"),
-        time::ago(session.last_activity, view.now),
-        sessions::status_word(session.status).to_owned(),
-    ];
-    let optional = [&session.model, &session.mode, &session.project_path];
-    facts.extend(optional.into_iter().flatten().map(|fact| sanitize::one_line(fact)));
-    if session.damaged_records > 0 {
-        facts.push(Style::Bad.paint(&counted(session.damaged_records, "damaged record")));
-    }
-    format!(
-        "{}\n{}\n{}\n",
-        Style::Strong.paint(&sessions::title(session)),
-        session.session_id,
-        Style::Faint.paint(&facts.join(" · ")),
-    )
-}
-
-/// Lays out record after record.
+/// Renders one record after another.
 pub(crate) struct Transcript<'a, Z> {
     zone: &'a Z,
-    view: &'a View,
-    /// The call whose line was the last that was printed.
-    call_above: Option<String>,
+    options: &'a RenderOptions,
+    /// The id of the tool call with which the previous record ended.
+    previous_call: Option<String>,
 }
 
 impl<'a, Z: TimeZone> Transcript<'a, Z>
 where
     Z::Offset: std::fmt::Display,
 {
-    /// A transcript without records.
-    pub(crate) fn new(zone: &'a Z, view: &'a View) -> Self {
-        Self { zone, view, call_above: None }
+    pub(crate) fn new(zone: &'a Z, options: &'a RenderOptions) -> Self {
+        Self { zone, options, previous_call: None }
     }
 
-    /// The next record; one that is of no interest is empty.
+    /// Returns the text of the next record; empty for a record that readers do not need.
     pub(crate) fn record(&mut self, record: Record) -> String {
-        let at = time::minute(record.at, self.zone);
-        let place = Place { seq: record.seq, active: record.active, at };
+        let at = minute(record.at, self.zone);
+        let label = RecordLabel { seq: record.seq, active: record.active, at };
         let body = record.into_body();
-        if matches!(body, Some(RecordBody::Usage(_))) && !self.view.full {
+        if matches!(body, Some(RecordBody::Usage(_))) && !self.options.full {
             return String::new();
         }
         if matches!(&body, Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER) {
             return String::new();
         }
-        let above = self.call_above.take();
+        let previous_call = self.previous_call.take();
         match body {
-            Some(RecordBody::Message(said)) => {
-                self.call_above = last_call(&said);
-                message(&place, &said, self.zone, self.view)
+            Some(RecordBody::Message(message)) => {
+                self.previous_call = last_call(&message);
+                render_message(&label, &message, self.zone, self.options)
             }
-            Some(RecordBody::ToolCall(called)) => {
-                tool_call(&place, &called, above.as_ref() == Some(&called.id), self.view)
+            Some(RecordBody::ToolCall(call)) => {
+                let is_repeated = previous_call.as_ref() == Some(&call.id);
+                render_tool_call(&label, &call, is_repeated, self.options)
             }
-            Some(other) => unsaid(&place, &other, self.view),
-            None => place.note("a record without its body"),
+            Some(other) => render_other(&label, &other, self.options),
+            None => label.note("a record without its body"),
         }
     }
 }
 
-/// The call that a message ends with.
-fn last_call(said: &Message) -> Option<String> {
-    match said.parts.last() {
+fn last_call(message: &Message) -> Option<String> {
+    match message.parts.last() {
         Some(Part::ToolCall { id, .. }) => Some(id.clone()),
         _ => None,
     }
 }
 
-/// A record that nobody said; one that only changes settings takes one line.
-fn unsaid(place: &Place, body_of: &RecordBody, view: &View) -> String {
-    match body_of {
-        RecordBody::Compaction(compaction) => {
-            let what = format!("compaction, {} tokens before", grouped(compaction.tokens_before));
-            place.heading(Style::Faint, &what) + &body(&compaction.summary, view, place.seq)
-        }
-        RecordBody::BranchSummary(branch) => {
-            place.heading(Style::Faint, "summary of a branch that was left")
-                + &body(&branch.summary, view, place.seq)
-        }
-        other => place.note(&small(other)),
-    }
-}
-
-struct Place {
+/// The number and time of a record.
+struct RecordLabel {
     seq: Seq,
     active: bool,
     at: String,
 }
 
-impl Place {
-    fn heading(&self, style: Style, what: &str) -> String {
-        let off = if self.active { "" } else { " (not in force)" };
-        let place = Style::Faint.paint(&format!("#{} {}{off}", self.seq, self.at));
-        format!("\n{} {place}\n", style.paint(what))
+impl RecordLabel {
+    fn heading(&self, style: Style, text: &str) -> String {
+        format!("\n{} {}\n", style.paint(text), Style::Faint.paint(&self.to_string()))
     }
 
-    fn note(&self, what: &str) -> String {
-        let off = if self.active { "" } else { " (not in force)" };
-        format!("\n{}\n", Style::Faint.paint(&format!("- {what} #{} {}{off}", self.seq, self.at)))
+    fn note(&self, text: &str) -> String {
+        format!("\n{}\n", Style::Faint.paint(&format!("- {text} {self}")))
     }
 }
 
-fn message<Z: TimeZone>(place: &Place, said: &Message, zone: &Z, view: &View) -> String
+impl std::fmt::Display for RecordLabel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let branch = if self.active { "" } else { " (inactive branch)" };
+        write!(out, "#{} {}{branch}", self.seq, self.at)
+    }
+}
+
+fn render_message<Z: TimeZone>(
+    label: &RecordLabel,
+    message: &Message,
+    zone: &Z,
+    options: &RenderOptions,
+) -> String
 where
     Z::Offset: std::fmt::Display,
 {
-    let mut who = said.role.as_str().to_owned();
-    for detail in [&said.tool_name, &said.model].into_iter().flatten() {
-        let _infallible = write!(who, " {}", sanitize::one_line(detail));
+    let mut author = message.role.as_str().to_owned();
+    for detail in [&message.tool_name, &message.model].into_iter().flatten() {
+        let _infallible = write!(author, " {}", sanitize::one_line(detail));
     }
-    // An import records what was said earlier; the reader wants to know when it was said.
-    let place = Place { at: time::minute(said.timestamp, zone), ..*place };
-    let style = match said.role {
-        Role::User => Style::User,
-        Role::Assistant => Style::Assistant,
-        Role::Tool => Style::Tool,
-        Role::System => Style::Faint,
-    };
-    let mut text = place.heading(style, &who);
-    for part in &said.parts {
+    // A message may be older than its record, which an import wrote.
+    let label = RecordLabel { at: minute(message.timestamp, zone), ..*label };
+    let mut text = label.heading(Style::of_role(message.role), &author);
+    for part in &message.parts {
         text.push_str(&match part {
-            Part::Text { text } if said.role == Role::Tool => body(text, view, place.seq),
-            Part::Text { text } => whole(text),
+            Part::Text { text } if message.role == Role::Tool => excerpt(text, options, label.seq),
+            Part::Text { text } => sanitized_lines(text),
             Part::Thinking { text } => {
-                Style::Faint
-                    .paint(&format!("(thinking)\n{}", body(text, view, place.seq).trim_end()))
-                    + "\n"
+                let thinking = excerpt(text, options, label.seq);
+                Style::Faint.paint(&format!("(thinking)\n{}", thinking.trim_end())) + "\n"
             }
-            Part::ToolCall { name, args, .. } => call(name, args),
+            Part::ToolCall { name, args, .. } => call_line(name, args),
             Part::Image { mime_type, data } => {
                 let bytes = data.len() as u64 / 4 * 3;
                 format!("[{}, {} bytes]\n", sanitize::one_line(mime_type), grouped(bytes))
             }
         });
     }
-    if let Some(reason) = early_end(said) {
+    if let Some(reason) = early_finish(message) {
         text.push_str(&Style::Bad.paint(&format!("({})", sanitize::one_line(reason))));
         text.push('\n');
     }
     text
 }
 
-/// Why a model said nothing or not everything, where it did not.
-fn early_end(said: &Message) -> Option<&str> {
-    let reason = said.finish_reason.as_deref();
-    let is_empty = said.parts.iter().all(|part| match part {
+/// Returns why an answer is empty or incomplete.
+fn early_finish(message: &Message) -> Option<&str> {
+    let reason = message.finish_reason.as_deref();
+    let is_empty = message.parts.iter().all(|part| match part {
         Part::Text { text } => text.trim().is_empty(),
         Part::Thinking { .. } => true,
         Part::ToolCall { .. } | Part::Image { .. } => false,
     });
-    if said.role != Role::Assistant {
+    if message.role != Role::Assistant {
         None
     } else if is_empty {
         Some(reason.unwrap_or("no answer"))
     } else {
-        reason.filter(|reason| EARLY_ENDS.contains(reason))
+        reason.filter(|reason| EARLY_FINISH_REASONS.contains(reason))
     }
 }
 
-fn tool_call(place: &Place, called: &ToolCall, said_above: bool, view: &View) -> String {
-    let mut what = format!("tool {}", sanitize::one_line(&called.name));
-    if called.result.success == Some(false) || called.result.error.is_some() {
-        what.push_str(", failed");
+/// Renders a tool call with its output; the call itself is left out if the message above ends with it.
+fn render_tool_call(
+    label: &RecordLabel,
+    call: &ToolCall,
+    is_repeated: bool,
+    options: &RenderOptions,
+) -> String {
+    let result = &call.result;
+    let mut heading = format!("tool {}", sanitize::one_line(&call.name));
+    if result.success == Some(false) || result.error.is_some() {
+        heading.push_str(", failed");
     }
-    if let Some(code) = called.result.exit_code {
-        let _infallible = write!(what, ", exit code {code}");
+    if let Some(code) = result.exit_code {
+        let _infallible = write!(heading, ", exit code {code}");
     }
-    if let Some(ms) = called.duration_ms {
-        let _infallible = write!(what, ", {} ms", grouped(ms));
+    if let Some(ms) = call.duration_ms {
+        let _infallible = write!(heading, ", {} ms", grouped(ms));
     }
-    let mut text = place.heading(Style::Tool, &what);
-    if !said_above {
-        text.push_str(&call(&called.name, &called.args));
+    let mut text = label.heading(Style::Tool, &heading);
+    if !is_repeated {
+        text.push_str(&call_line(&call.name, &call.args));
     }
-    if let Some(error) = &called.result.error {
-        text.push_str(&body(error, view, place.seq));
+    if let Some(error) = &result.error {
+        text.push_str(&excerpt(error, options, label.seq));
     }
-    let shown = called.result.display_content.as_deref().unwrap_or(&called.result.llm_content);
-    text.push_str(&body(shown, view, place.seq));
+    let output = result.display_content.as_deref().unwrap_or(&result.llm_content);
+    text.push_str(&excerpt(output, options, label.seq));
     text
 }
 
-fn call(name: &str, args: &Value) -> String {
-    let args = sanitize::one_line(&arguments(args));
-    let cut: String = args.chars().take(SHOWN_ARGS).collect();
-    let more = if cut.len() < args.len() { "..." } else { "" };
-    format!("-> {} {cut}{more}\n", sanitize::one_line(name))
+/// Renders a record that is no part of the conversation: a summary as a paragraph, anything else on one line.
+fn render_other(label: &RecordLabel, body: &RecordBody, options: &RenderOptions) -> String {
+    match body {
+        RecordBody::Compaction(compaction) => {
+            let tokens = grouped(compaction.tokens_before);
+            label.heading(Style::Faint, &format!("compaction, {tokens} tokens before"))
+                + &excerpt(&compaction.summary, options, label.seq)
+        }
+        RecordBody::BranchSummary(branch) => {
+            label.heading(Style::Faint, "summary of an abandoned branch")
+                + &excerpt(&branch.summary, options, label.seq)
+        }
+        other => label.note(&in_one_line(other)),
+    }
 }
 
-/// Arguments as JSON, the telling ones first: a path or a command stands before the text that is written.
-fn arguments(args: &Value) -> String {
+fn call_line(name: &str, args: &Value) -> String {
+    let args = sanitize::one_line(&ordered_args(args));
+    let shown: String = args.chars().take(SHOWN_ARG_CHARS).collect();
+    let more = if shown.len() < args.len() { "..." } else { "" };
+    format!("-> {} {shown}{more}\n", sanitize::one_line(name))
+}
+
+/// Returns arguments as JSON, the most telling ones first: a path or a command comes before a text to write.
+fn ordered_args(args: &Value) -> String {
     let Value::Object(fields) = args else { return args.to_string() };
     let mut fields: Vec<(u8, String)> = fields
         .iter()
         .map(|(name, value)| {
             let text = format!("{}:{value}", Value::from(name.as_str()));
             let rank = match value {
-                Value::String(_) if TELLING_ARGS.contains(&name.as_str()) => 0,
-                _ if text.chars().count() > SHORT_ARG => 3,
+                Value::String(_) if KEY_ARGS.contains(&name.as_str()) => 0,
+                _ if text.chars().count() > LONG_ARG_CHARS => 3,
                 Value::String(_) => 1,
                 _ => 2,
             };
@@ -248,7 +234,7 @@ fn arguments(args: &Value) -> String {
     format!("{{{}}}", texts.join(","))
 }
 
-fn whole(text: &str) -> String {
+fn sanitized_lines(text: &str) -> String {
     let mut text = sanitize::text(text);
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
@@ -256,10 +242,10 @@ fn whole(text: &str) -> String {
     text
 }
 
-/// A text of which the beginning is enough, with the way to the rest.
-fn body(text: &str, view: &View, seq: Seq) -> String {
-    let text = whole(text);
-    if view.full {
+/// Returns the beginning of a text, and the flags that print the rest.
+fn excerpt(text: &str, options: &RenderOptions, seq: Seq) -> String {
+    let text = sanitized_lines(text);
+    if options.full {
         return text;
     }
     let mut end = text.len();
@@ -281,13 +267,12 @@ fn body(text: &str, view: &View, seq: Seq) -> String {
     format!("{shown}\n{}\n", Style::Faint.paint(&more))
 }
 
-/// The records that nobody said, in a few words.
-fn small(body: &RecordBody) -> String {
+fn in_one_line(body: &RecordBody) -> String {
     let clean = sanitize::one_line;
     match body {
-        RecordBody::Session(_) => "session began".to_owned(),
+        RecordBody::Session(_) => "session created".to_owned(),
         RecordBody::ModeChange(change) => format!("mode {}", clean(&change.to)),
-        RecordBody::Meta(patch) => changed(patch),
+        RecordBody::Meta(patch) => changed_settings(patch),
         RecordBody::Epoch(epoch) => {
             format!("context planned by {} ({})", clean(&epoch.strategy), clean(&epoch.cause))
         }
@@ -310,12 +295,12 @@ fn small(body: &RecordBody) -> String {
             format!("goals: {}", actions.join(", "))
         }
         RecordBody::ContextEntry(change) => {
-            let done = if change.content.is_some() { "set" } else { "removed" };
-            format!("context entry {} {done}", clean(&change.key))
+            let action = if change.content.is_some() { "set" } else { "removed" };
+            format!("context entry {} {action}", clean(&change.key))
         }
         RecordBody::Pin(pin) => {
-            let done = if pin.pinned { "pinned" } else { "released" };
-            format!("{done} #{}", pin.target)
+            let action = if pin.pinned { "pinned" } else { "unpinned" };
+            format!("{action} #{}", pin.target)
         }
         RecordBody::Snapshot(snapshot) => format!("snapshot ({})", clean(&snapshot.reason)),
         other => clean(
@@ -328,8 +313,7 @@ fn small(body: &RecordBody) -> String {
     }
 }
 
-/// What a change of a session's settings changed.
-fn changed(patch: &MetaPatch) -> String {
+fn changed_settings(patch: &MetaPatch) -> String {
     let texts = [
         ("title", &patch.title),
         ("model", &patch.model),
@@ -337,20 +321,18 @@ fn changed(patch: &MetaPatch) -> String {
         ("project", &patch.project_path),
         ("description", &patch.description),
     ];
-    let mut facts: Vec<String> = texts
+    let mut changes: Vec<String> = texts
         .into_iter()
-        .filter_map(|(name, value)| {
-            value.as_ref().map(|value| format!("{name} {}", sanitize::one_line(value)))
-        })
+        .filter_map(|(name, value)| Some(format!("{name} {}", sanitize::one_line(value.as_ref()?))))
         .collect();
-    // It may be pages long.
-    facts.extend(patch.system_prompt.as_ref().map(|_| "system prompt".to_owned()));
-    facts.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
-    facts.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
-    facts.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
-    facts
+    // Only the name of the setting: the prompt may be pages long.
+    changes.extend(patch.system_prompt.as_ref().map(|_| "system prompt".to_owned()));
+    changes.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
+    changes.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
+    changes.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
+    changes
         .extend(patch.metadata.keys().map(|name| format!("metadata {}", sanitize::one_line(name))));
-    if facts.is_empty() { "settings changed".to_owned() } else { facts.join(", ") }
+    if changes.is_empty() { "settings changed".to_owned() } else { changes.join(", ") }
 }
 
 #[cfg(test)]

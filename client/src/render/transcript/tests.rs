@@ -1,24 +1,27 @@
 use anstream::adapter::strip_str;
 use chrono::Utc;
+use serde_json::json;
 
 use super::*;
+use crate::testing::render_options;
 
-fn read(json: serde_json::Value) -> Record {
+fn parse(json: Value) -> Record {
     serde_json::from_value(json).unwrap()
 }
 
-fn plain(json: serde_json::Value, full: bool) -> String {
-    let view = View { width: 80, now: "2026-01-27T10:00:00Z".parse().unwrap(), full };
-    strip_str(&Transcript::new(&Utc, &view).record(read(json))).to_string()
+/// Returns the text of a record without styles.
+fn render(json: Value, full: bool) -> String {
+    let options = RenderOptions { full, ..render_options(80) };
+    strip_str(&Transcript::new(&Utc, &options).record(parse(json))).to_string()
 }
 
-fn entry(kind: &str, body: &serde_json::Value) -> serde_json::Value {
-    serde_json::json!({ "seq": 4, "at": "2026-01-27T10:00:00Z", "type": kind, kind: body })
+fn record(kind: &str, body: &Value) -> Value {
+    json!({ "seq": 4, "at": "2026-01-27T10:00:00Z", "type": kind, kind: body })
 }
 
 #[test]
-fn messages_name_who_where_and_when_and_are_clean() {
-    let json = serde_json::json!({
+fn message_has_author_number_and_time_and_is_sanitized() {
+    let json = json!({
         "seq": 2, "parent": 1, "at": "2026-01-27T10:00:00Z", "type": "message",
         "message": {
             "role": "assistant", "model": "qwen3:8b", "timestamp": "2026-01-26T09:30:00Z",
@@ -31,7 +34,7 @@ fn messages_name_who_where_and_when_and_are_clean() {
         }
     });
     assert_eq!(
-        plain(json, false),
+        render(json, false),
         "
 assistant qwen3:8b #2 2026-01-26 09:30
 (thinking)
@@ -44,10 +47,10 @@ Use reversed().
 }
 
 #[test]
-fn long_outputs_are_cut_with_the_way_to_the_rest() {
+fn long_output_is_cut_and_names_the_flags_for_the_rest() {
     let lines = |count: usize| "x\n".repeat(count);
     let json = |output: &str| {
-        serde_json::json!({
+        json!({
             "seq": 7, "at": "2026-01-27T10:00:00Z", "type": "toolCall", "active": false,
             "toolCall": {
                 "id": "c", "name": "ls", "args": {}, "timestamp": "2026-01-27T10:00:00Z",
@@ -55,130 +58,112 @@ fn long_outputs_are_cut_with_the_way_to_the_rest() {
             }
         })
     };
-    let text = plain(json(&lines(20)), false);
+    let text = render(json(&lines(20)), false);
     assert!(
         text.starts_with(
-            "\ntool ls, exit code 1, 1,200 ms #7 2026-01-27 10:00 (not in force)\n-> ls {}\nx\n"
+            "\ntool ls, exit code 1, 1,200 ms #7 2026-01-27 10:00 (inactive branch)\n-> ls {}\nx\n"
         ),
         "{text}"
     );
     assert!(text.ends_with("x\n[16 more characters: --from 7 --limit 1 --full]\n"), "{text}");
-    assert!(plain(json(&lines(20)), true).ends_with(&lines(20)));
-    assert!(plain(json(&lines(12)), false).ends_with(&lines(12)));
-    assert!(plain(json(&"日".repeat(5000)), false).contains("3,801 more characters"));
+    assert!(render(json(&lines(20)), true).ends_with(&lines(20)));
+    assert!(render(json(&lines(12)), false).ends_with(&lines(12)));
+    assert!(render(json(&"日".repeat(5000)), false).contains("3,801 more characters"));
 }
 
 #[test]
-fn an_answer_without_text_says_why() {
-    let check = |parts: serde_json::Value, reason: Option<&str>, expect: &str| {
-        let mut said = serde_json::json!({
+fn empty_or_incomplete_answer_has_its_finish_reason() {
+    let check = |parts: Value, reason: Option<&str>, expect: &str| {
+        let mut message = json!({
             "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "parts": parts
         });
         if let Some(reason) = reason {
-            said["finishReason"] = reason.into();
+            message["finishReason"] = reason.into();
         }
-        let text = plain(entry("message", &said), false);
+        let text = render(record("message", &message), false);
         assert_eq!(text, format!("\nassistant #4 2026-01-27 10:00\n{expect}"));
     };
-    let text = |text: &str| serde_json::json!([{ "type": "text", "text": text }]);
-    check(serde_json::json!([]), Some("aborted"), "(aborted)\n");
+    let text = |text: &str| json!([{ "type": "text", "text": text }]);
+    check(json!([]), Some("aborted"), "(aborted)\n");
     check(text(""), Some("error"), "(error)\n");
-    check(serde_json::json!([]), None, "(no answer)\n");
+    check(json!([]), None, "(no answer)\n");
     check(text("hi"), Some("aborted"), "hi\n");
+    check(text("half"), Some("canceled"), "half\n(canceled)\n");
+    check(text("half"), Some("length"), "half\n(length)\n");
+    check(text("half"), Some("stop"), "half\n");
 }
 
 #[test]
-fn an_answer_that_ended_early_says_so() {
-    let check = |reason: &str, expect: &str| {
-        let message = serde_json::json!({
-            "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "finishReason": reason,
-            "parts": [{"type": "text", "text": "half"}],
-        });
-        let shown = plain(entry("message", &message), false);
-        assert!(shown.ends_with(expect), "{reason}: {shown:?}");
-    };
-    check("canceled", "half\n(canceled)\n");
-    check("length", "half\n(length)\n");
-    check("stop", "half\n");
+fn partial_answer_is_hidden() {
+    let custom = |name| record("custom", &json!({"name": name, "data": {"text": "ha"}}));
+    assert_eq!(render(custom("ollm.partialAnswer"), true), "");
+    assert!(render(custom("theirs"), false).contains("theirs (client data)"));
 }
 
 #[test]
-fn an_answer_in_the_making_is_not_shown() {
-    let own = |name| entry("custom", &serde_json::json!({"name": name, "data": {"text": "ha"}}));
-    assert_eq!(plain(own("ollm.partialAnswer"), true), "");
-    assert!(plain(own("theirs"), false).contains("theirs (client data)"));
-}
-
-#[test]
-fn a_call_stands_once_above_its_output() {
+fn call_is_shown_once_before_its_output() {
     let call = |id: &str| {
-        let part = serde_json::json!([{"type": "toolCall", "id": id, "name": "ls", "args": {}}]);
-        read(entry(
-            "message",
-            &serde_json::json!({
-                "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "parts": part
-            }),
-        ))
+        let part = json!([{"type": "toolCall", "id": id, "name": "ls", "args": {}}]);
+        let message =
+            json!({ "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "parts": part });
+        parse(record("message", &message))
     };
     let output = || {
-        read(entry(
+        parse(record(
             "toolCall",
-            &serde_json::json!({
+            &json!({
                 "id": "c", "name": "ls", "args": {}, "timestamp": "2026-01-27T10:00:00Z",
                 "result": {"llmContent": "a"}
             }),
         ))
     };
-    let usage =
-        || read(entry("usage", &serde_json::json!({"promptTokens": 12, "answerTokens": 3})));
-    let view = View { width: 80, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false };
+    let usage = || parse(record("usage", &json!({"promptTokens": 12, "answerTokens": 3})));
+    let options = render_options(80);
     let count = |id: &str| {
-        let mut transcript = Transcript::new(&Utc, &view);
+        let mut transcript = Transcript::new(&Utc, &options);
         let records = [call(id), usage(), output()];
         let text: String = records.into_iter().map(|record| transcript.record(record)).collect();
         text.matches("-> ls").count()
     };
     assert_eq!(count("c"), 1);
     assert_eq!(count("another"), 2);
-    assert_eq!(Transcript::new(&Utc, &view).record(usage()), "");
-    let full = View { full: true, ..view };
+    assert_eq!(Transcript::new(&Utc, &options).record(usage()), "");
+    let full = RenderOptions { full: true, ..options };
     assert!(Transcript::new(&Utc, &full).record(usage()).contains("counted 12 tokens in"));
 }
 
 #[test]
-fn telling_arguments_come_first() {
+fn key_arguments_come_first() {
     let long = "x".repeat(300);
-    let args = serde_json::json!({"content": long, "count": 3, "path": "a.rs"});
-    let text = call("write", &args);
+    let args = json!({"content": long, "count": 3, "path": "a.rs"});
+    let text = call_line("write", &args);
     assert!(text.starts_with("-> write {\"path\":\"a.rs\",\"count\":3,\"content\":\"xx"), "{text}");
     assert!(text.ends_with("x...\n"), "{text}");
     let path = format!("/{}", "p".repeat(100));
-    let text = call("edit", &serde_json::json!({"newText": "a", "oldText": long, "path": path}));
+    let text = call_line("edit", &json!({"newText": "a", "oldText": long, "path": path}));
     assert!(
         text.starts_with(&format!("-> edit {{\"path\":\"{path}\",\"newText\":\"a\"")),
         "{text}"
     );
-    assert_eq!(call("ls", &serde_json::json!({})), "-> ls {}\n");
+    assert_eq!(call_line("ls", &json!({})), "-> ls {}\n");
 }
 
 #[test]
-fn a_change_says_what_changed() {
-    let check = |patch: serde_json::Value, expect: &str| {
-        let line = plain(entry("meta", &patch), false);
+fn changed_settings_are_listed() {
+    let check = |patch: Value, expect: &str| {
+        let line = render(record("meta", &patch), false);
         assert_eq!(line, format!("\n- {expect} #4 2026-01-27 10:00\n"));
     };
-    check(serde_json::json!({"model": "claude-sonnet-4-5"}), "model claude-sonnet-4-5");
+    check(json!({"model": "claude-sonnet-4-5"}), "model claude-sonnet-4-5");
     check(
-        serde_json::json!({"title": "A", "pinned": true, "contextSize": 8192}),
+        json!({"title": "A", "pinned": true, "contextSize": 8192}),
         "title A, context size 8,192, pinned",
     );
-    check(serde_json::json!({}), "settings changed");
+    check(json!({}), "settings changed");
 }
 
 #[test]
-fn small_records_take_one_line() {
-    let json = serde_json::json!({
-        "seq": 4, "at": "2026-01-27T10:00:00Z", "type": "leaf", "leaf": {"to": 2, "cause": "undo"}
-    });
-    assert_eq!(plain(json, false), "\n- went back to #2 (undo) #4 2026-01-27 10:00\n");
+fn state_record_takes_one_line() {
+    let leaf = record("leaf", &json!({"to": 2, "cause": "undo"}));
+    assert_eq!(render(leaf, false), "\n- went back to #2 (undo) #4 2026-01-27 10:00\n");
 }

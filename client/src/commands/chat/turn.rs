@@ -1,0 +1,196 @@
+//! One chat turn after another: events, time and Ctrl-C.
+//!
+//! **Invariant**: the connection of a turn belongs to a thread of its own, so that the user can leave even if the daemon
+//! hangs.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use ollm_protocol::method::{ChatCancel, ChatSend};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::session::SessionIdParams;
+use ollm_protocol::{ErrorKind, Method as _};
+use serde_json::value::RawValue;
+
+use super::interrupts::InterruptCounter;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::connection::{BlockingClient, Connector};
+use crate::error::ClientError;
+use crate::render::terminal::Terminal;
+
+/// Events that wait to be shown; further ones wait in the daemon, so that a stopped terminal costs no memory here.
+const WAITING_EVENTS: usize = 256;
+/// The time between two checks for Ctrl-C, and two redraws of the time.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The end of a turn that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TurnEnd {
+    /// The model answered.
+    Answered,
+    /// Ctrl-C canceled the turn.
+    Canceled,
+    /// A second Ctrl-C came before the turn was canceled.
+    Abandoned,
+}
+
+/// Shows a turn.
+pub(super) trait TurnOutput {
+    /// Shows an event; `event` is `None` for a kind that this version does not know.
+    fn on_event(
+        &mut self,
+        event: Option<&ChatEvent>,
+        raw: &RawValue,
+        terminal: &mut Terminal,
+    ) -> Result<(), CommandError>;
+
+    /// Shows that time passes.
+    fn on_tick(&mut self) {}
+
+    /// Shows that the turn is being canceled.
+    fn on_cancel(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+        Ok(())
+    }
+
+    /// Finishes the output after the last event.
+    fn on_end(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+        Ok(())
+    }
+}
+
+/// Runs turns.
+pub(super) struct TurnRunner {
+    sender: SyncSender<TurnUpdate>,
+    updates: Receiver<TurnUpdate>,
+    /// The number of the current turn; updates of earlier turns are ignored.
+    turn: u64,
+    interrupts: InterruptCounter,
+}
+
+struct TurnUpdate {
+    turn: u64,
+    /// The next event, or the error that ended the turn.
+    event: Result<Box<RawValue>, ClientError>,
+}
+
+impl TurnRunner {
+    /// Starts to count Ctrl-C.
+    pub(super) fn new() -> Result<Self, CommandError> {
+        let (sender, updates) = sync_channel(WAITING_EVENTS);
+        Ok(Self { sender, updates, turn: 0, interrupts: InterruptCounter::start()? })
+    }
+
+    /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
+    pub(super) fn run(
+        &mut self,
+        params: ChatSendParams,
+        on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        self.turn += 1;
+        let guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        let end = self.follow(params, on_accepted, output, ctx);
+        drop(guard);
+        let shown = output.on_end(ctx.terminal);
+        let end = end?;
+        shown.map(|()| end)
+    }
+
+    /// Runs other work that Ctrl-C ends: `work` receives a function that returns whether it is still wanted.
+    pub(super) fn run_interruptible<T>(
+        &self,
+        ctx: &mut CommandContext<'_>,
+        work: impl FnOnce(&mut CommandContext<'_>, &dyn Fn() -> bool) -> T,
+    ) -> T {
+        let _guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        work(ctx, &|| self.interrupts.count() == 0)
+    }
+
+    fn follow(
+        &mut self,
+        params: ChatSendParams,
+        on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        let session = SessionIdParams { session_id: params.session_id };
+        self.spawn_turn(ctx.connector().clone(), params)?;
+        let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
+        loop {
+            let interrupts = self.interrupts.count();
+            if interrupts > 1 {
+                return Ok(TurnEnd::Abandoned);
+            }
+            if interrupts == 1 && !is_unwanted {
+                is_unwanted = true;
+                output.on_cancel(ctx.terminal)?;
+            }
+            // The daemon can cancel a turn only after it has accepted it.
+            if is_unwanted && is_accepted && !is_canceled {
+                is_canceled = true;
+                spawn_cancel(ctx.connector().clone(), session.clone())?;
+            }
+            let update = match self.updates.recv_timeout(TICK) {
+                Ok(update) if update.turn == self.turn => update,
+                Ok(_) => continue,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    output.on_tick();
+                    continue;
+                }
+            };
+            let raw = update.event?;
+            let event = serde_json::from_str::<ChatEvent>(raw.get()).ok();
+            output.on_event(event.as_ref(), &raw, ctx.terminal)?;
+            match event {
+                Some(ChatEvent::Accepted { .. }) => {
+                    is_accepted = true;
+                    on_accepted(ctx);
+                }
+                Some(ChatEvent::Done { .. }) => return Ok(TurnEnd::Answered),
+                Some(ChatEvent::Error { code, message, data }) => {
+                    let error = ClientError::of_turn(code, message, data);
+                    if is_canceled && error.kind() == ErrorKind::Cancelled.as_str() {
+                        return Ok(TurnEnd::Canceled);
+                    }
+                    return Err(error.into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Starts a turn in a thread that ends with the turn or with the process.
+    fn spawn_turn(&self, connector: Connector, params: ChatSendParams) -> Result<(), CommandError> {
+        let (turn, sender) = (self.turn, self.sender.clone());
+        let follow = move || {
+            let last = (|| {
+                let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
+                while let Some(raw) = events.next_raw()? {
+                    if sender.send(TurnUpdate { turn, event: Ok(raw) }).is_err() {
+                        break;
+                    }
+                }
+                Err(ClientError::Closed { method: ChatSend::NAME.to_owned() })
+            })();
+            // Fails only if the process is ending.
+            drop(sender.send(TurnUpdate { turn, event: last }));
+        };
+        let thread = std::thread::Builder::new().name("ollmctl-turn".to_owned());
+        drop(thread.spawn(follow).map_err(CommandError::Thread)?);
+        Ok(())
+    }
+}
+
+/// Asks the daemon to cancel a turn, in a thread so that nothing waits for the reply.
+fn spawn_cancel(connector: Connector, session: SessionIdParams) -> Result<(), CommandError> {
+    let cancel = move || {
+        // A failure is ignored: a daemon that cannot be reached has ended the turn, and a second Ctrl-C leaves anyway.
+        let client = BlockingClient::connect(&connector.without_spawn());
+        drop(client.and_then(|mut client| client.call::<ChatCancel>(&session)));
+    };
+    let thread = std::thread::Builder::new().name("ollmctl-cancel".to_owned());
+    drop(thread.spawn(cancel).map_err(CommandError::Thread)?);
+    Ok(())
+}
