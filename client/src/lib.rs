@@ -43,9 +43,6 @@ mod testing;
 
 pub use address::{Address, Environment};
 pub use commands::run;
-pub use connection::{
-    AsyncClient, BlockingChatEvents, BlockingClient, BlockingEvents, ChatEventStream, Connector,
-    EventStream,
-};
+pub use connection::{AsyncClient, BlockingClient, BlockingEvents, Connector, EventStream};
 pub use error::{Attempt, AttemptCause, ClientError, RpcFailure};
 pub use exit::Exit;

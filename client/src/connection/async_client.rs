@@ -102,19 +102,21 @@ impl AsyncClient {
         &self,
         params: &EventSubscribeParams,
     ) -> Result<EventStream, ClientError> {
-        let subscription = self.subscribe::<EventSubscribe, _>(params, EVENT_UNSUBSCRIBE).await?;
-        Ok(EventStream { subscription })
+        self.subscribe::<EventSubscribe, _>(params, EVENT_UNSUBSCRIBE).await
     }
 
-    /// Starts a chat turn: sends a user's message and streams the model's answer.
+    /// Starts a chat turn: sends a user's message and streams the model's answer. [`ChatEvent::Done`] or
+    /// [`ChatEvent::Error`] is the last event.
     ///
     /// **Errors**: as [`AsyncClient::call`]; nothing was recorded then. Later failures arrive as
     /// [`ChatEvent::Error`].
     ///
     /// **Cancel safety**: a turn that has started is canceled; its message stays recorded.
-    pub async fn send_chat(&self, params: &ChatSendParams) -> Result<ChatEventStream, ClientError> {
-        let subscription = self.subscribe::<ChatSend, _>(params, CHAT_UNSUBSCRIBE).await?;
-        Ok(ChatEventStream { subscription })
+    pub async fn send_chat(
+        &self,
+        params: &ChatSendParams,
+    ) -> Result<EventStream<ChatEvent>, ClientError> {
+        self.subscribe::<ChatSend, _>(params, CHAT_UNSUBSCRIBE).await
     }
 
     /// Waits until the connection is closed.
@@ -126,57 +128,34 @@ impl AsyncClient {
         &self,
         params: &M::Params,
         unsubscribe: &str,
-    ) -> Result<Subscription<E>, ClientError> {
+    ) -> Result<EventStream<E>, ClientError> {
         let subscription = self.client.subscribe(M::NAME, object::<M>(params)?, unsubscribe);
-        subscription.await.map_err(|error| call_error(M::NAME, error, self.timeout))
+        let subscription =
+            subscription.await.map_err(|error| call_error(M::NAME, error, self.timeout))?;
+        Ok(EventStream { subscription, method: M::NAME })
     }
 }
 
-/// A subscription to events. Dropping it unsubscribes.
+/// A subscription to events of type `E`. Dropping it unsubscribes, which cancels a chat turn unless the turn is detached.
 #[derive(Debug)]
-pub struct EventStream {
-    subscription: Subscription<Event>,
+pub struct EventStream<E = Event> {
+    subscription: Subscription<E>,
+    method: &'static str,
 }
 
-impl EventStream {
-    /// Waits for the next event; `None` if the daemon ended the stream or the connection was closed.
+impl<E: DeserializeOwned> EventStream<E> {
+    /// Waits for the next event; `None` if the daemon ended the subscription or the connection was closed.
     ///
     /// **Errors**: [`ClientError::BadReply`] for an event that this version cannot decode; later events may be
     /// readable.
     ///
     /// **Cancel safety**: no event is lost.
-    pub async fn next(&mut self) -> Option<Result<Event, ClientError>> {
+    pub async fn next(&mut self) -> Option<Result<E, ClientError>> {
         let event = self.subscription.next().await?;
-        Some(event.map_err(|source| bad_reply(EventSubscribe::NAME, source)))
+        Some(event.map_err(|source| bad_reply(self.method, source)))
     }
 
-    /// Returns whether the stream ended because it was not read fast enough.
-    #[must_use]
-    pub fn fell_behind(&self) -> bool {
-        matches!(self.subscription.close_reason(), Some(SubscriptionCloseReason::Lagged))
-    }
-}
-
-/// The events of a chat turn; [`ChatEvent::Done`] or [`ChatEvent::Error`] is the last. Dropping the stream cancels the
-/// turn, unless the turn is detached.
-#[derive(Debug)]
-pub struct ChatEventStream {
-    subscription: Subscription<ChatEvent>,
-}
-
-impl ChatEventStream {
-    /// Waits for the next event; `None` if the daemon ended the stream or the connection was closed.
-    ///
-    /// **Errors**: [`ClientError::BadReply`] for an event that this version cannot decode; later events may be
-    /// readable.
-    ///
-    /// **Cancel safety**: no event is lost.
-    pub async fn next(&mut self) -> Option<Result<ChatEvent, ClientError>> {
-        let event = self.subscription.next().await?;
-        Some(event.map_err(|source| bad_reply(ChatSend::NAME, source)))
-    }
-
-    /// Returns whether the stream ended because it was not read fast enough.
+    /// Returns whether the subscription ended because it was not read fast enough.
     #[must_use]
     pub fn fell_behind(&self) -> bool {
         matches!(self.subscription.close_reason(), Some(SubscriptionCloseReason::Lagged))

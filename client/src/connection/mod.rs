@@ -13,9 +13,9 @@ mod connector;
 mod probe;
 mod subscription;
 
-pub use async_client::{AsyncClient, ChatEventStream, EventStream};
+pub use async_client::{AsyncClient, EventStream};
 pub use blocking::BlockingClient;
 pub(crate) use blocking::decode;
 pub use connector::Connector;
 pub(crate) use probe::held_unreachable;
-pub use subscription::{BlockingChatEvents, BlockingEvents};
+pub use subscription::BlockingEvents;

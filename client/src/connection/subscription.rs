@@ -1,12 +1,14 @@
 //! Events for the client without a runtime: subscriptions, each on a connection of its own, and calls that report
 //! events until their reply arrives.
 
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::method::{ChatSend, EventSubscribe};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, Method};
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::blocking::{BlockingClient, Incoming, decode};
@@ -15,16 +17,13 @@ use crate::error::ClientError;
 /// The longest time between two checks whether a reply is still wanted.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A subscription to events.
+/// A subscription to events of type `E`. Dropping it closes the connection, which cancels a chat turn unless the turn is
+/// detached.
 #[derive(Debug)]
-pub struct BlockingEvents {
+pub struct BlockingEvents<E = Event> {
     client: BlockingClient,
-}
-
-/// The events of a chat turn. Dropping it cancels the turn, unless the turn is detached.
-#[derive(Debug)]
-pub struct BlockingChatEvents {
-    client: BlockingClient,
+    method: &'static str,
+    event: PhantomData<fn() -> E>,
 }
 
 impl BlockingClient {
@@ -32,20 +31,29 @@ impl BlockingClient {
     ///
     /// **Errors**: as [`BlockingClient::call`].
     pub fn subscribe_events(
-        mut self,
+        self,
         params: &EventSubscribeParams,
     ) -> Result<BlockingEvents, ClientError> {
-        let _subscription = self.call_raw(EventSubscribe::NAME, params)?;
-        Ok(BlockingEvents { client: self })
+        self.subscribe::<EventSubscribe, _>(params)
     }
 
     /// Starts a chat turn; the connection serves nothing else from then on.
     ///
     /// **Errors**: as [`BlockingClient::call`]; nothing was recorded then. Later failures arrive as
     /// [`ChatEvent::Error`].
-    pub fn send_chat(mut self, params: &ChatSendParams) -> Result<BlockingChatEvents, ClientError> {
-        let _subscription = self.call_raw(ChatSend::NAME, params)?;
-        Ok(BlockingChatEvents { client: self })
+    pub fn send_chat(
+        self,
+        params: &ChatSendParams,
+    ) -> Result<BlockingEvents<ChatEvent>, ClientError> {
+        self.subscribe::<ChatSend, _>(params)
+    }
+
+    fn subscribe<M: Method, E>(
+        mut self,
+        params: &M::Params,
+    ) -> Result<BlockingEvents<E>, ClientError> {
+        let _subscription = self.call_raw(M::NAME, params)?;
+        Ok(BlockingEvents { client: self, method: M::NAME, event: PhantomData })
     }
 
     /// Calls a method and passes events to `on_event` until the reply arrives. `on_event` is also called with `None`
@@ -84,42 +92,30 @@ impl BlockingClient {
     }
 }
 
-impl BlockingEvents {
-    /// Waits for the next event and returns it as it was sent; `None` if the daemon ended the stream.
+impl<E: DeserializeOwned> BlockingEvents<E> {
+    /// Waits for the next event and returns it as it was sent; `None` if the daemon ended the subscription.
     ///
     /// **Errors**: [`ClientError::Closed`] if the connection was closed.
     pub fn next_raw(&mut self) -> Result<Option<Box<RawValue>>, ClientError> {
-        self.client.next_event(EventSubscribe::NAME, None)
-    }
-}
-
-impl BlockingChatEvents {
-    /// Waits for the next event and returns it as it was sent; `None` if the daemon ended the stream.
-    ///
-    /// **Errors**: [`ClientError::Closed`] if the connection was closed.
-    pub fn next_raw(&mut self) -> Result<Option<Box<RawValue>>, ClientError> {
-        self.client.next_event(ChatSend::NAME, None)
+        self.client.next_event(self.method, None)
     }
 
-    /// Waits for the next event; `None` if the daemon ended the stream.
+    /// Waits for the next event; `None` if the daemon ended the subscription.
     ///
-    /// **Errors**: as [`BlockingChatEvents::next_raw`], and [`ClientError::BadReply`] for an event that this version
-    /// cannot decode; later events may be readable.
-    pub fn next_event(&mut self) -> Result<Option<ChatEvent>, ClientError> {
-        self.next_raw()?.map(|raw| decode(ChatSend::NAME, &raw)).transpose()
+    /// **Errors**: as [`BlockingEvents::next_raw`], and [`ClientError::BadReply`] for an event that this version cannot
+    /// decode; later events may be readable.
+    pub fn next_event(&mut self) -> Result<Option<E>, ClientError> {
+        self.next_raw()?.map(|raw| decode(self.method, &raw)).transpose()
     }
 
     /// Waits for the next event until a deadline.
     ///
-    /// **Errors**: as [`BlockingChatEvents::next_event`], [`ClientError::Timeout`] at the deadline, and
-    /// [`ClientError::Closed`] also if the daemon ended the stream.
-    pub(crate) fn next_event_before(
-        &mut self,
-        deadline: Instant,
-    ) -> Result<ChatEvent, ClientError> {
-        match self.client.next_event(ChatSend::NAME, Some(deadline))? {
-            Some(raw) => decode(ChatSend::NAME, &raw),
-            None => Err(ClientError::Closed { method: ChatSend::NAME.to_owned() }),
+    /// **Errors**: as [`BlockingEvents::next_event`], [`ClientError::Timeout`] at the deadline, and
+    /// [`ClientError::Closed`] also if the daemon ended the subscription.
+    pub(crate) fn next_event_before(&mut self, deadline: Instant) -> Result<E, ClientError> {
+        match self.client.next_event(self.method, Some(deadline))? {
+            Some(raw) => decode(self.method, &raw),
+            None => Err(ClientError::Closed { method: self.method.to_owned() }),
         }
     }
 }
