@@ -4,24 +4,25 @@
 //! decides in the end, so a client that loses the race connects to the other's daemon. If a service manager has a unit
 //! of the daemon, it is asked first. Nothing here waits longer than [`TOTAL_LIMIT`].
 
+mod process;
 mod service;
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, PipeReader, Read as _, Seek as _, SeekFrom};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ollm_protocol::{ErrorKind, sanitize};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
 use crate::address::{Address, Environment};
 use crate::error::ClientError;
+use process::{MAX_LINE_BYTES, is_program, read_line, reap, wait_until};
 use service::{InstalledService, ServiceError, ServiceLocations};
 
 /// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
@@ -36,13 +37,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const HOLDER_LIMIT: Duration = Duration::from_millis(100);
 /// The longest wait for a daemon that failed to end.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
-/// The pause between two looks whether a daemon that writes nothing has ended.
-const EXIT_CHECK_PAUSE: Duration = Duration::from_millis(50);
 /// The exit code of a daemon whose home another daemon owns.
 const EXIT_LOCKED: i32 = 75;
-/// The most bytes read from a starting daemon's pipe; it writes one line.
-const MAX_READY_BYTES: usize = 64 << 10;
-
 /// The daemon's program and its settings apart from the address.
 #[derive(Clone, Debug)]
 pub(super) struct DaemonProgram {
@@ -256,35 +252,6 @@ fn spawn(
     }
 }
 
-/// Reads from a pipe up to the first line break, the end of the pipe, or the failure of the writer; `None` at the
-/// deadline.
-fn read_line(
-    reader: &mut PipeReader,
-    deadline: Instant,
-    has_failed: &mut dyn FnMut() -> bool,
-) -> io::Result<Option<Vec<u8>>> {
-    let mut line = Vec::new();
-    let mut chunk = [0_u8; 4096];
-    while !line.contains(&b'\n') && line.len() < MAX_READY_BYTES {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left.min(EXIT_CHECK_PAUSE)).map_err(io::Error::other)?;
-        let mut watched = [PollFd::new(&*reader, PollFlags::IN)];
-        match poll(&mut watched, Some(&timeout)) {
-            Ok(0) if has_failed() => break,
-            Ok(0) if left <= EXIT_CHECK_PAUSE => return Ok(None),
-            Ok(0) => continue,
-            Ok(_) => {}
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        match reader.read(&mut chunk)? {
-            0 => break,
-            read => line.extend_from_slice(&chunk[..read]),
-        }
-    }
-    Ok(Some(line))
-}
-
 /// The line that a daemon writes to its pipe when it cannot start.
 #[derive(Deserialize)]
 struct StartFailureLine {
@@ -331,31 +298,13 @@ fn unexplained_exit(status: Option<ExitStatus>, log: &Path, log_start: u64) -> S
     let mut written = String::new();
     let read = File::open(log).and_then(|mut file| {
         file.seek(SeekFrom::Start(log_start))?;
-        file.take(MAX_READY_BYTES as u64).read_to_string(&mut written)
+        file.take(MAX_LINE_BYTES as u64).read_to_string(&mut written)
     });
     let last = written.lines().rfind(|line| !line.trim().is_empty());
     match (read, last) {
         (Ok(_), Some(line)) => format!("{ended}: {}", line.trim()),
         _ => ended,
     }
-}
-
-/// Waits for the end of a process; `None` at the deadline.
-fn wait_until(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
-    loop {
-        let status = child.try_wait()?;
-        if status.is_some() || Instant::now() >= deadline {
-            return Ok(status);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Collects the daemon's exit status in a thread, so that a program that outlives the daemon keeps no zombie.
-fn reap(mut child: Child) {
-    let thread = std::thread::Builder::new().name("ollmd-reaper".to_owned());
-    // Without the thread the system collects the status when this process ends.
-    drop(thread.spawn(move || child.wait()));
 }
 
 fn create_private_dir(path: &Path) -> Result<(), ClientError> {
@@ -368,9 +317,157 @@ fn open_private_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
 }
 
-fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
-
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+
+    use parking_lot::{Mutex, MutexGuard};
+
+    use super::*;
+    use crate::connection::{BlockingClient, Connector};
+    use crate::testing::TestHome;
+
+    /// Lets one test at a time run a script: while another test forks, its child may still hold the script open for
+    /// writing, and then it cannot be run.
+    static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
+
+    /// Returns an environment whose daemon is a shell script; `$fd` is the script's end of the pipe.
+    fn script(home: &TestHome, script: &str) -> (Environment, MutexGuard<'static, ()>) {
+        let lock = SCRIPT_LOCK.lock();
+        let path = home.path().join("fake-ollmd");
+        let mut file =
+            OpenOptions::new().create_new(true).write(true).mode(0o700).open(&path).unwrap();
+        let find_fd =
+            "while [ $# -gt 0 ]; do [ \"$1\" = --ready-fd ] && fd=/dev/fd/$2; shift; done";
+        writeln!(file, "#!/bin/sh\n{find_fd}\n{script}").unwrap();
+        drop(file);
+        (Environment { daemon: Some(path), ..Environment::default() }, lock)
+    }
+
+    fn connect_error(connector: &Connector) -> ClientError {
+        BlockingClient::connect(connector).unwrap_err()
+    }
+
+    /// Waits until the first look at the socket is over, which the log of the start shows.
+    fn wait_for_start(daemon_home: &Path) {
+        while !daemon_home.join("logs/ollmd.stderr").exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn ready_daemon_is_connected() {
+        let home = TestHome::new();
+        // This test binds the socket, before the script reports ready.
+        let go = home.path().join("go");
+        let lines = format!("while [ ! -e {} ]; do sleep 0.01; done; echo ok >$fd", go.display());
+        let (environment, _lock) = script(&home, &lines);
+        let connector = home.connector_with(&environment);
+        let socket = home.socket();
+        let daemon_home = connector.address().home().to_owned();
+        let binder = std::thread::spawn(move || {
+            wait_for_start(&daemon_home);
+            let listener = UnixListener::bind(socket).unwrap();
+            drop(File::create(go).unwrap());
+            listener
+        });
+        let client = BlockingClient::connect(&connector).unwrap();
+        assert!(client.started_daemon());
+        drop(binder.join().unwrap());
+        let mode = |path: &str| {
+            let path = connector.address().home().join(path);
+            path.metadata().unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(
+            (mode("."), mode("start.lock"), mode("logs/ollmd.stderr")),
+            (0o700, 0o600, 0o600)
+        );
+    }
+
+    #[test]
+    fn reason_of_daemon_is_passed_on() {
+        let home = TestHome::new();
+        let line = r#"{"kind":"config","message":"config.yaml:3: bad \u001b[2Jsize","hint":"ollmctl config check"}"#;
+        let (environment, _lock) = script(&home, &format!("echo '{line}' >$fd; exit 5"));
+        let connector = home.connector_with(&environment);
+        let error = connect_error(&connector);
+        assert_eq!(error.to_string(), "ollmd did not start: config.yaml:3: bad size");
+        assert_eq!(error.hint().as_deref(), Some("ollmctl config check"));
+        assert_eq!((error.kind(), error.exit()), ("config", crate::Exit::Config));
+    }
+
+    #[test]
+    fn daemon_without_reason_is_described_by_status_and_log() {
+        let home = TestHome::new();
+        let (environment, _lock) = script(&home, "echo 'cannot load library' >&2; exit 3");
+        let connector = home.connector_with(&environment);
+        let error = connect_error(&connector);
+        let text = error.to_string();
+        assert!(text.contains("exit status: 3: cannot load library"), "{text}");
+        assert!(error.hint().unwrap().contains("ollmd.stderr"));
+    }
+
+    #[test]
+    fn lost_race_connects_to_the_winner() {
+        let home = TestHome::new();
+        let (environment, _lock) = script(&home, "exit 75");
+        let connector = home.connector_with(&environment);
+        let (socket, daemon_home) = (home.socket(), connector.address().home().to_owned());
+        let winner = std::thread::spawn(move || {
+            wait_for_start(&daemon_home);
+            UnixListener::bind(socket).unwrap()
+        });
+        let client = BlockingClient::connect(&connector).unwrap();
+        assert!(!client.started_daemon());
+        drop(winner.join().unwrap());
+    }
+
+    #[test]
+    fn client_that_waits_for_the_lock_connects_to_the_started_daemon() {
+        let home = TestHome::new();
+        let ran = home.path().join("ran");
+        let (environment, _lock) = script(&home, &format!(": >{}; exit 1", ran.display()));
+        let connector = home.connector_with(&environment);
+        let daemon_home = connector.address().home().to_owned();
+        create_private_dir(&daemon_home).unwrap();
+        let lock = open_private_file(&daemon_home.join("start.lock")).unwrap();
+        lock.lock().unwrap();
+        let program = DaemonProgram::new(&environment);
+        let waiting = std::thread::spawn(move || start(connector.address(), &program));
+        let _listener = UnixListener::bind(home.socket()).unwrap();
+        assert!(!waiting.join().unwrap().unwrap().started);
+        assert!(!ran.exists());
+        drop(lock);
+    }
+
+    #[test]
+    fn nothing_is_started_without_permission_or_program() {
+        let home = TestHome::new();
+        let refused = connect_error(&home.connector());
+        assert!(matches!(refused, ClientError::Unreachable { .. }));
+        assert!(refused.to_string().contains(&home.socket().display().to_string()));
+        assert!(!home.path().join("home").exists());
+        let no_program = home.connector_with(&Environment::default());
+        assert!(matches!(connect_error(&no_program), ClientError::DaemonNotFound));
+        let missing =
+            Environment { daemon: Some("/nowhere/ollmd".into()), ..Environment::default() };
+        let error = connect_error(&home.connector_with(&missing));
+        assert!(
+            matches!(&error, ClientError::Start { path, .. } if path == Path::new("/nowhere/ollmd"))
+        );
+    }
+
+    #[test]
+    fn path_that_is_no_socket_does_not_start_the_daemon() {
+        let home = TestHome::new();
+        // A plain file refuses connections like a stale socket; a directory does not.
+        DirBuilder::new().create(home.socket()).unwrap();
+        let error = connect_error(&home.connector_with(&Environment::default()));
+        assert!(
+            matches!(error, ClientError::Unreachable { .. } | ClientError::DaemonNotFound),
+            "{error}"
+        );
+    }
+}

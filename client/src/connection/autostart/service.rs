@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{is_program, read_line, wait_until};
+use super::process::{is_program, read_line, wait_until};
 use crate::address::{Address, Environment};
 
 /// The systemd units, the preferred one first: starting the service also starts its socket, and reports failures.
