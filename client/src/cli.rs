@@ -1,14 +1,11 @@
-//! The command line: the global flags and the list of commands.
+//! The command line: the list of commands.
 //!
 //! Each command has its flags, its help and its examples in its own file in `commands/`; the help texts are the
 //! reference manual. A test parses every line of an example that begins with `ollmctl`.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use clap::{Parser, Subcommand};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-
-use crate::args::parse_seconds;
+use crate::args::GlobalArgs;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
 use crate::commands::completions::CompletionsArgs;
@@ -54,50 +51,12 @@ pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
     #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-/// The flags of every command.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct GlobalArgs {
-    /// The daemon's home directory [default: $OLLM_HOME, else ~/.ollm].
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(crate) home: Option<PathBuf>,
-    /// The daemon's socket [default: $OLLM_SOCKET, else found from the home].
-    #[arg(long, global = true, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
-    /// Print the daemon's result as JSON on stdout, and errors as JSON on stderr.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// Do not start the daemon if it does not run [also: OLLM_NO_SPAWN=1].
-    #[arg(long, global = true)]
-    pub(crate) no_spawn: bool,
-    /// The longest wait for a reply in seconds [default: 30, and more for slow operations].
-    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
-    pub(crate) timeout: Option<Duration>,
-    /// When to use colors: always, never, or auto (on a terminal unless NO_COLOR is set).
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        hide_possible_values = true
-    )]
-    pub(crate) color: ColorArg,
-}
-
-/// When to use colors.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ColorArg {
-    Auto,
-    Always,
-    Never,
+    pub(crate) command: CliCommand,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     Chat(ChatArgs),
     #[command(subcommand, alias = "session")]
     Sessions(SessionsCommand),

@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::address::{Address, Environment};
+use crate::args::GlobalArgs;
 use crate::args::session::{ListSessions, resolve};
-use crate::cli::GlobalArgs;
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;

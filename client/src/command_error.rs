@@ -88,6 +88,11 @@ impl CommandError {
         Self::Usage { message: message.into(), hint }
     }
 
+    /// Returns the error for a claim of the tour that is false in this run.
+    pub(crate) fn tour(claim: &str) -> Self {
+        Self::Tour { claim: claim.to_owned() }
+    }
+
     /// Returns whether the reader of the output closed the pipe, which counts as success.
     pub(crate) fn is_closed_pipe(&self) -> bool {
         matches!(self, Self::Output(OutputError(error)) if error.kind() == io::ErrorKind::BrokenPipe)
@@ -301,10 +306,7 @@ fn file_name(path: &Path) -> std::path::Display<'_> {
 mod tests {
     use super::*;
     use crate::error::{AttemptCause, RpcFailure};
-
-    fn plain(text: &str) -> String {
-        anstream::adapter::strip_str(text).to_string()
-    }
+    use crate::testing::plain;
 
     #[test]
     fn text_has_message_cause_and_next_command() {

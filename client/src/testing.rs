@@ -40,6 +40,11 @@ pub(crate) fn render_options(width: usize) -> RenderOptions {
     RenderOptions { width, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false }
 }
 
+/// Returns a text without its styles.
+pub(crate) fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
 /// A temporary directory for a socket and a daemon's home.
 pub(crate) struct TestHome(tempfile::TempDir);
 

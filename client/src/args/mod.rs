@@ -1,48 +1,71 @@
-//! Arguments that several commands share: sessions, roles, numbers of seconds, and texts from the command line or
-//! stdin; and the completers of the shell.
+//! Arguments that several commands share: the global flags, sessions, roles, and texts from the command line or stdin;
+//! enums of the protocol, and the completers of the shell.
 
 pub(crate) mod completers;
 pub(crate) mod session;
+pub(crate) mod wire_enum;
 
 use std::io::{IsTerminal as _, Read as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::builder::TypedValueParser;
+use clap::{Args, ValueEnum};
 use ollm_protocol::content::Role;
 
 use crate::command_error::CommandError;
+use wire_enum::wire_enum;
 
-/// A role as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RoleArg {
-    /// Instructions to the model.
-    System,
-    /// The user.
-    User,
-    /// The model.
-    Assistant,
-    /// The output of a tool.
-    Tool,
+/// The flags of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// The daemon's home directory [default: $OLLM_HOME, else ~/.ollm].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// The daemon's socket [default: $OLLM_SOCKET, else found from the home].
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print the daemon's result as JSON on stdout, and errors as JSON on stderr.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Do not start the daemon if it does not run [also: OLLM_NO_SPAWN=1].
+    #[arg(long, global = true)]
+    pub(crate) no_spawn: bool,
+    /// The longest wait for a reply in seconds [default: 30, and more for slow operations].
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) timeout: Option<Duration>,
+    /// When to use colors: always, never, or auto (on a terminal unless NO_COLOR is set).
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub(crate) color: ColorArg,
 }
 
-impl From<RoleArg> for Role {
-    fn from(role: RoleArg) -> Self {
-        match role {
-            RoleArg::System => Self::System,
-            RoleArg::User => Self::User,
-            RoleArg::Assistant => Self::Assistant,
-            RoleArg::Tool => Self::Tool,
-        }
-    }
+/// When to use colors.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ColorArg {
+    Auto,
+    Always,
+    Never,
+}
+
+/// Returns the parser of a role.
+pub(crate) fn role_parser() -> impl TypedValueParser<Value = Role> {
+    wire_enum(&["Instructions to the model", "The user", "The model", "The output of a tool"])
 }
 
 /// The argument is not a number of seconds.
 #[derive(Debug, thiserror::Error)]
 #[error("must be a number of seconds above 0")]
-pub(crate) struct InvalidSeconds;
+struct InvalidSeconds;
 
 /// Parses a number of seconds above 0.
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
+fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
     let seconds = text.parse::<f64>().map_err(|_| InvalidSeconds)?;
     Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero()).ok_or(InvalidSeconds)
 }

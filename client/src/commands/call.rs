@@ -133,7 +133,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::run_against;
+    use crate::testing::{plain, run_against};
 
     #[test]
     fn params_must_be_an_object() {
@@ -165,7 +165,7 @@ mod tests {
     fn unknown_method_is_sent_before_suggestions_are_made() {
         let run = run_against(&["call", "session.lst"], |_, _| None);
         assert_eq!(run.methods(), ["session.lst"]);
-        let text = anstream::adapter::strip_str(&run.error.unwrap().to_text()).to_string();
+        let text = plain(&run.error.unwrap().to_text());
         assert!(text.ends_with("try: ollmctl call session.list"), "{text}");
         let run = run_against(&["call", "future.method", "{\"a\":1}"], |_, _| {
             Some(json!({"b": "\u{9b}"}))

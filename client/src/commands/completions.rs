@@ -2,11 +2,10 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, CommandFactory as _, ValueEnum};
+use clap::{Args, ValueEnum};
 use clap_complete::CompleteEnv;
 use clap_complete::env::Shells;
 
-use crate::cli::Cli;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::render::terminal::OutputError;
@@ -59,12 +58,15 @@ pub(super) fn run(
     Ok(ctx.terminal.print_raw(script)?)
 }
 
-/// Replies to a shell that asks for completions; returns false if this is no such request.
+/// Replies to a shell that asks for completions of `command`; returns false if this is no such request.
 ///
 /// **Errors**: the shell is unknown, or the reply cannot be written.
-pub(super) fn complete(arguments: &[OsString]) -> Result<bool, clap::Error> {
+pub(super) fn complete(
+    command: fn() -> clap::Command,
+    arguments: &[OsString],
+) -> Result<bool, clap::Error> {
     let current_dir = std::env::current_dir().ok();
-    CompleteEnv::with_factory(Cli::command)
+    CompleteEnv::with_factory(command)
         .var(REQUEST_VARIABLE)
         .completer(PROGRAM)
         .try_complete(arguments.iter().cloned(), current_dir.as_deref())

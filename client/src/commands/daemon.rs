@@ -252,13 +252,12 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt as _;
     use std::sync::mpsc;
 
-    use anstream::adapter::strip_str;
     use serde_json::Value;
 
     use super::*;
     use crate::address::Environment;
     use crate::exit::Exit;
-    use crate::testing::{TestHome, render_options, run_at};
+    use crate::testing::{TestHome, plain, render_options, run_at};
 
     #[test]
     fn status_is_a_table_of_fields() {
@@ -274,7 +273,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(
-            strip_str(&render_status(&result, &render_options(80))).to_string(),
+            plain(&render_status(&result, &render_options(80))),
             "\
 version   0.1.0 (protocol 1)
 process   42, started 1 h ago

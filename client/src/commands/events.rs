@@ -2,15 +2,12 @@
 
 use chrono::TimeZone;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, EventKind, sanitize};
-use serde::Deserialize as _;
-use serde::de::value::{Error, StrDeserializer};
-use serde::de::{Deserializer, Error as _, IntoDeserializer as _, Visitor};
 use serde_json::Value;
 
 use crate::args::completers;
+use crate::args::wire_enum::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::render::Style;
@@ -29,7 +26,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "SESSION", add = completers::sessions())]
     session: Option<String>,
     /// Only events of this kind; may be given several times.
-    #[arg(long = "kind", value_name = "KIND", value_parser = kind_parser())]
+    #[arg(long = "kind", value_name = "KIND", value_parser = wire_enum::<EventKind>(&[]))]
     kinds: Vec<EventKind>,
 }
 
@@ -81,48 +78,6 @@ where
     line
 }
 
-/// Returns a parser of event kinds by their names on the wire, which completes and lists the names.
-fn kind_parser() -> impl TypedValueParser<Value = EventKind> {
-    PossibleValuesParser::new(kind_names()).try_map(|name| {
-        let name: StrDeserializer<'_, Error> = name.as_str().into_deserializer();
-        EventKind::deserialize(name)
-    })
-}
-
-/// Returns the names of all event kinds, in the order of the protocol.
-fn kind_names() -> &'static [&'static str] {
-    let mut names: &'static [&'static str] = &[];
-    // The deserializer always fails; it is given the names before that.
-    drop(EventKind::deserialize(VariantNames(&mut names)));
-    names
-}
-
-/// A deserializer that keeps the variant names of an enum and fails.
-struct VariantNames<'a>(&'a mut &'static [&'static str]);
-
-impl<'de> Deserializer<'de> for VariantNames<'_> {
-    type Error = Error;
-
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Error> {
-        *self.0 = variants;
-        self.deserialize_any(visitor)
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
-        Err(Error::custom("there is no value"))
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory as _, Parser as _};
@@ -130,9 +85,10 @@ mod tests {
 
     use super::*;
     use crate::address::Environment;
-    use crate::cli::{Cli, Command};
+    use crate::args::wire_enum::variant_names;
+    use crate::cli::{Cli, CliCommand};
     use crate::exit::Exit;
-    use crate::testing::{TestHome, reply, run_at, send};
+    use crate::testing::{TestHome, plain, reply, run_at, send};
 
     #[test]
     fn event_is_one_sanitized_line() {
@@ -142,27 +98,22 @@ mod tests {
             "data": {"role": "user", "title": "a\u{1b}[2J\nb"}
         }))
         .unwrap();
-        let text = anstream::adapter::strip_str(&render(&event, &chrono::Utc)).to_string();
+        let text = plain(&render(&event, &chrono::Utc));
         assert_eq!(text, "10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user title=a b\n");
     }
 
     #[test]
-    fn kinds_have_their_names_on_the_wire() {
-        assert!(kind_names().contains(&"message-recorded") && kind_names().contains(&"resync"));
-        let cli = Cli::try_parse_from(["ollmctl", "events", "--kind", "message-recorded"]).unwrap();
-        let Command::Events(args) = cli.command else { panic!("{:?}", cli.command) };
-        assert_eq!(args.kinds, [EventKind::MessageRecorded]);
-    }
-
-    #[test]
-    fn help_and_refusal_list_every_kind() {
+    fn help_and_refusal_list_the_kinds() {
         let mut command = Cli::command();
         let help = command.find_subcommand_mut("events").unwrap().render_help().to_string();
         let refused = Cli::try_parse_from(["ollmctl", "events", "--kind", "message"]).unwrap_err();
         let refused = refused.to_string();
-        for name in kind_names() {
+        for name in variant_names::<EventKind>() {
             assert!(help.contains(name) && refused.contains(name), "{name}: {help}{refused}");
         }
+        let cli = Cli::try_parse_from(["ollmctl", "events", "--kind", "message-recorded"]).unwrap();
+        let CliCommand::Events(args) = cli.command else { panic!("{:?}", cli.command) };
+        assert_eq!(args.kinds, [EventKind::MessageRecorded]);
     }
 
     #[test]

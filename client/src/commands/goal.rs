@@ -12,11 +12,15 @@ use ollm_protocol::{GoalId, Method, SessionId, sanitize};
 
 use crate::args::completers;
 use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::wire_enum::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::project::session_or_current;
 use crate::render::Style;
 use crate::render::units::counted;
+
+const STATUS_HELP: [&str; 3] =
+    ["The session works on the goal", "The goal waits", "The goal is achieved"];
 
 /// Goals of one page.
 const PAGE_GOALS: u32 = 100;
@@ -116,8 +120,8 @@ struct CreateArgs {
     /// The result to achieve.
     text: String,
     /// The importance of the goal.
-    #[arg(long, default_value = "medium")]
-    priority: PriorityArg,
+    #[arg(long, default_value = "medium", value_parser = wire_enum::<GoalPriority>(&[]))]
+    priority: GoalPriority,
     /// A step of the goal; may be given several times.
     #[arg(long = "step", value_name = "TEXT")]
     steps: Vec<String>,
@@ -130,11 +134,11 @@ struct UpdateArgs {
     #[arg(long)]
     text: Option<String>,
     /// The importance of the goal.
-    #[arg(long)]
-    priority: Option<PriorityArg>,
+    #[arg(long, value_parser = wire_enum::<GoalPriority>(&[]))]
+    priority: Option<GoalPriority>,
     /// The status of the goal; activating a goal pauses the one that was active.
-    #[arg(long)]
-    status: Option<GoalStatusArg>,
+    #[arg(long, value_parser = wire_enum::<GoalStatus>(&STATUS_HELP))]
+    status: Option<GoalStatus>,
 }
 
 #[derive(Debug, Args)]
@@ -170,7 +174,8 @@ struct LockArgs {
 #[derive(Debug, Args)]
 struct ArtifactArgs {
     /// The change of the file.
-    action: FileActionArg,
+    #[arg(value_parser = wire_enum::<ArtifactAction>(&[]))]
+    action: ArtifactAction,
     /// The file.
     path: String,
     /// The type of the file, in a word of your own.
@@ -186,45 +191,6 @@ struct NextArgs {
     /// Remove the next steps.
     #[arg(long, conflicts_with = "steps")]
     none: bool,
-}
-
-/// The importance of a goal.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PriorityArg {
-    High,
-    Medium,
-    Low,
-}
-
-impl From<PriorityArg> for GoalPriority {
-    fn from(priority: PriorityArg) -> Self {
-        match priority {
-            PriorityArg::High => Self::High,
-            PriorityArg::Medium => Self::Medium,
-            PriorityArg::Low => Self::Low,
-        }
-    }
-}
-
-/// The status of a goal.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum GoalStatusArg {
-    /// The session works on the goal.
-    Active,
-    /// The goal waits.
-    Paused,
-    /// The goal is achieved.
-    Completed,
-}
-
-impl From<GoalStatusArg> for GoalStatus {
-    fn from(status: GoalStatusArg) -> Self {
-        match status {
-            GoalStatusArg::Active => Self::Active,
-            GoalStatusArg::Paused => Self::Paused,
-            GoalStatusArg::Completed => Self::Completed,
-        }
-    }
 }
 
 /// The state of a step.
@@ -246,24 +212,6 @@ impl From<StepStateArg> for CheckpointStatus {
     }
 }
 
-/// The change of a file.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum FileActionArg {
-    Created,
-    Modified,
-    Deleted,
-}
-
-impl From<FileActionArg> for ArtifactAction {
-    fn from(action: FileActionArg) -> Self {
-        match action {
-            FileActionArg::Created => Self::Created,
-            FileActionArg::Modified => Self::Modified,
-            FileActionArg::Deleted => Self::Deleted,
-        }
-    }
-}
-
 pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let session_id = session_or_current(args.session.as_deref(), "goal list", ctx)?;
     let command = args.command.unwrap_or(GoalCommand::List);
@@ -271,7 +219,7 @@ pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), Co
         let params = g::GoalCreateParams {
             session_id,
             description: create.text,
-            priority: create.priority.into(),
+            priority: create.priority,
             checkpoints: create.steps,
             key: None,
         };
@@ -313,8 +261,8 @@ fn run_on(
                 session_id,
                 goal_id,
                 description: args.text,
-                priority: args.priority.map(Into::into),
-                status: args.status.map(Into::into),
+                priority: args.priority,
+                status: args.status,
                 key,
             };
             change::<m::GoalUpdate>(&params, ctx)
@@ -339,7 +287,7 @@ fn run_on(
             change::<m::GoalLockDecision>(&params, ctx)
         }
         GoalCommand::Artifact(args) => {
-            let (path, action, kind) = (args.path, args.action.into(), args.kind);
+            let (path, action, kind) = (args.path, args.action, args.kind);
             let params = g::GoalAddArtifactParams { session_id, goal_id, path, action, kind, key };
             change::<m::GoalAddArtifact>(&params, ctx)
         }
@@ -512,6 +460,7 @@ fn push_section(text: &mut String, title: &str, lines: impl Iterator<Item = Stri
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::plain;
 
     #[test]
     fn numbers_count_from_one() {
@@ -549,7 +498,7 @@ mod tests {
     fn list_shows_the_active_goal_and_the_numbers_of_everything() {
         let text = render_list(&[goal("completed"), goal("active")]);
         assert_eq!(
-            anstream::adapter::strip_str(&text).to_string(),
+            plain(&text),
             "\
 Ship it  (active, high priority)
 steps

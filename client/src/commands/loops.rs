@@ -78,6 +78,7 @@ fn render(status: &LoopStatusResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::plain;
 
     #[test]
     fn status_names_the_loop_and_the_latest_calls() {
@@ -92,7 +93,7 @@ mod tests {
         });
         let text = render(&serde_json::from_value(value).unwrap());
         assert_eq!(
-            anstream::adapter::strip_str(&text).to_string(),
+            plain(&text),
             "\
 loop: a, b went round 2 times
 4 of 50 model calls since the last user message; 3 repetitions are a loop

@@ -28,7 +28,8 @@ use clap::{CommandFactory as _, Parser as _};
 use ollm_protocol::sanitize;
 
 use crate::address::Environment;
-use crate::cli::{Cli, ColorArg, Command};
+use crate::args::ColorArg;
+use crate::cli::{Cli, CliCommand};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::exit::Exit;
@@ -39,7 +40,7 @@ use crate::render::terminal::Terminal;
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cli = match completions::complete(&arguments) {
+    let cli = match completions::complete(Cli::command, &arguments) {
         Ok(true) => return Exit::Success.into(),
         Ok(false) => Cli::try_parse_from(&arguments),
         Err(error) => Err(error),
@@ -87,23 +88,23 @@ pub(crate) fn run_command(
     run_parsed(Cli::try_parse_from(line).unwrap(), environment, terminal)
 }
 
-fn dispatch(command: Command, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     match command {
-        Command::Chat(args) => chat::run(args, ctx),
-        Command::Sessions(command) => sessions::run(command, ctx),
-        Command::Record(args) => record::run(args, ctx),
-        Command::Context(command) => context::run(command, ctx),
-        Command::Goal(args) => goal::run(args, ctx),
-        Command::Models(args) => models::run(args, ctx),
-        Command::Exec(args) => exec::run(&args, ctx),
-        Command::Loop(command) => loops::run(&command, ctx),
-        Command::Call(args) => call::run(&args, ctx),
-        Command::Events(args) => events::run(&args, ctx),
-        Command::Daemon(command) => daemon::run(command, ctx),
-        Command::Socket(_) => socket::run(ctx),
-        Command::Config(command) => config::run(command, ctx),
-        Command::Tour(_) => tour::run(ctx),
-        Command::Completions(args) => completions::run(&args, ctx),
+        CliCommand::Chat(args) => chat::run(args, ctx),
+        CliCommand::Sessions(command) => sessions::run(command, ctx),
+        CliCommand::Record(args) => record::run(args, ctx),
+        CliCommand::Context(command) => context::run(command, ctx),
+        CliCommand::Goal(args) => goal::run(args, ctx),
+        CliCommand::Models(args) => models::run(args, ctx),
+        CliCommand::Exec(args) => exec::run(&args, ctx),
+        CliCommand::Loop(command) => loops::run(&command, ctx),
+        CliCommand::Call(args) => call::run(&args, ctx),
+        CliCommand::Events(args) => events::run(&args, ctx),
+        CliCommand::Daemon(command) => daemon::run(command, ctx),
+        CliCommand::Socket(_) => socket::run(ctx),
+        CliCommand::Config(command) => config::run(command, ctx),
+        CliCommand::Tour(_) => tour::run(ctx),
+        CliCommand::Completions(args) => completions::run(&args, ctx),
     }
 }
 

@@ -258,11 +258,10 @@ fn window(tokens: Option<u32>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
     use serde_json::json;
 
     use super::*;
-    use crate::testing::render_options;
+    use crate::testing::{plain, render_options};
 
     #[test]
     fn list_is_a_table() {
@@ -273,7 +272,7 @@ mod tests {
         ] }))
         .unwrap();
         assert_eq!(
-            strip_str(&render_list(&result, &render_options(80))).to_string(),
+            plain(&render_list(&result, &render_options(80))),
             "\
 MODEL          SIZE  PARAMETERS  WINDOW  CAPABILITIES
 qwen3:8b    5.0 GiB        8.2B  40,960  tools, thinking
@@ -315,13 +314,13 @@ built in      2 messages
         }))
         .unwrap();
         let expect = "m is loaded with a window of 4,096 tokens, 2.0 KiB\nwarning: it is slow\n";
-        assert_eq!(strip_str(&render_warmed(&result)).to_string(), expect);
+        assert_eq!(plain(&render_warmed(&result)), expect);
         let result = serde_json::from_value(json!({ "host": "http://h:1", "data": [{
             "model": "m", "digest": "d", "sizeBytes": 2048, "sizeVramBytes": 1024,
             "effectiveContext": 4096, "warnings": ["it is slow"],
         }] }))
         .unwrap();
-        let text = strip_str(&render_running(&result, &render_options(80))).to_string();
+        let text = plain(&render_running(&result, &render_options(80)));
         assert!(text.ends_with("4,096\nwarning: m: it is slow\n"), "{text}");
     }
 

@@ -9,7 +9,7 @@ use ollm_protocol::method::SessionRecord;
 use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
 use serde_json::Value;
 
-use crate::args::{RoleArg, TextUse, completers, text_or_stdin};
+use crate::args::{TextUse, completers, role_parser, text_or_stdin};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::project;
@@ -37,8 +37,8 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     new: bool,
     /// The author of the message.
-    #[arg(long, default_value = "user")]
-    role: RoleArg,
+    #[arg(long, default_value = "user", value_parser = role_parser())]
+    role: Role,
     /// The model that wrote the message; also the model of a new session.
     #[arg(long)]
     model: Option<String>,
@@ -55,12 +55,11 @@ pub(crate) struct RecordArgs {
 pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let text = message_text(args.text.as_deref())?;
     let (session_id, new_in_project) = target_session(&args, ctx)?;
-    let role = Role::from(args.role);
     let params = SessionRecordParams {
         session_id,
         message: MessageInput {
-            model: args.model.filter(|_| role == Role::Assistant),
-            ..MessageInput::text(role, text)
+            model: args.model.filter(|_| args.role == Role::Assistant),
+            ..MessageInput::text(args.role, text)
         },
         key: args.key,
     };

@@ -36,6 +36,11 @@ pub(crate) fn title(title: &str) -> String {
     if title.is_empty() { "(untitled)".to_owned() } else { title }
 }
 
+/// Returns a line that reports what was done with a session.
+pub(crate) fn outcome_line(done: &str, session: &Session) -> String {
+    format!("{done} {}  {}\n", session.session_id, title(&session.title))
+}
+
 /// Returns title, id and main properties of a session on three lines.
 pub(crate) fn heading(session: &Session, options: &RenderOptions) -> String {
     let mut properties = vec![
@@ -128,10 +133,8 @@ fn unique_ids(sessions: &[Session]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
-    use crate::testing::{render_options, session_named};
+    use crate::testing::{plain, render_options, session_named};
 
     #[test]
     fn table_fits_eighty_columns_with_any_title() {
@@ -153,7 +156,7 @@ mod tests {
         sessions[0].token_count = 56789;
         sessions[1].project_name = Some("parser".into());
         sessions[2].status = SessionStatus::Archived;
-        let text = strip_str(&render(&sessions, &render_options(80))).to_string();
+        let text = plain(&render(&sessions, &render_options(80)));
         assert_eq!(
             text,
             "\
@@ -169,7 +172,7 @@ ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
     fn numbered_rows_count_from_one() {
         let session = session_named("0192f0c1-9a3b-7000-8000-000000000001", "a");
         let sessions = vec![session; 10];
-        let text = strip_str(&render_numbered(&sessions, &render_options(80))).to_string();
+        let text = plain(&render_numbered(&sessions, &render_options(80)));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].trim_start().starts_with("ID"), "{text}");
         assert!(lines[1].starts_with(" 1  0192") && lines[10].starts_with("10  0192"), "{text}");
@@ -180,7 +183,7 @@ ID             TITLE                   PROJECT   MSGS  TOKENS  LAST     STATUS
         let sessions =
             [session_named("0192f0c1-9a3b-7000-8000-000000000001", "How do I reverse a list?")];
         assert_eq!(
-            strip_str(&render(&sessions, &render_options(40))).to_string(),
+            plain(&render(&sessions, &render_options(40))),
             "\
 ID             TITLE       MSGS  LAST
 0192f0c1-9a3b  How do I …     2  1 h ago

@@ -81,16 +81,15 @@ pub(crate) fn fields(rows: &[(&str, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
+    use crate::testing::plain;
 
     #[test]
     fn prose_is_cut_at_the_end_of_its_column() {
         let cell = "alright, read the configuration and tell me".to_owned();
         let rows = [vec!["0192f0c1".to_owned(), cell]];
         let columns = [("ID", TableColumn::Word), ("TITLE", TableColumn::Prose)];
-        let text = strip_str(&render(40, &columns, &rows)).to_string();
+        let text = plain(&render(40, &columns, &rows));
         assert_eq!(text.lines().nth(1), Some("0192f0c1  alright, read the configurati…"));
     }
 

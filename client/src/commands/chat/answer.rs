@@ -111,9 +111,8 @@ fn line_kind(beginning: &str, fence: Option<char>) -> Option<MarkdownLine> {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
+    use crate::testing::plain;
 
     const TEXT: &str =
         "\n\n# Title\nplain `code` #no\n```rust\n# not a heading\nlet x;\n```\n#5\nend";
@@ -141,7 +140,7 @@ mod tests {
         for size in 1..9 {
             let chars: Vec<char> = TEXT.chars().collect();
             let pieces = chars.chunks(size).map(|piece| piece.iter().collect());
-            assert_eq!(strip_str(&render(pieces)).to_string(), expect, "{size}");
+            assert_eq!(plain(&render(pieces)), expect, "{size}");
         }
     }
 

@@ -12,10 +12,9 @@ use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 
 use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
-use super::session::{ChatSession, last_records};
+use super::session::{ChatSession, last_records, think_word};
 use super::slash::{COMMANDS, ChatInput};
-use super::turn::{TurnEnd, TurnRunner};
-use super::{ChatArgs, ask, canceled, think_word};
+use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::commands::context::build::render_messages;
@@ -51,13 +50,13 @@ struct InteractiveChat<'a, 'ctx> {
 }
 
 pub(super) fn run(
-    args: &ChatArgs,
     session: ChatSession,
     turns: TurnRunner,
+    keeps_history: bool,
     ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
     let home = ctx.connector().address().home().to_owned();
-    let history = (!args.no_history).then(|| home.join(HISTORY_FILE));
+    let history = keeps_history.then(|| home.join(HISTORY_FILE));
     let mut editor = LineEditor::new(history.as_deref(), ctx.terminal.has_color())?;
     let mut chat = InteractiveChat { session, turns, ctx };
     chat.greet()?;
@@ -183,7 +182,7 @@ impl InteractiveChat<'_, '_> {
     /// Lets the model answer a message, or the last message again.
     fn ask(&mut self, message: Option<&str>) -> Result<(), CommandError> {
         let mut screen = Screen::default();
-        let end = ask(&mut self.session, message, &mut self.turns, &mut screen, self.ctx);
+        let end = self.session.ask(message, &mut self.turns, &mut screen, self.ctx);
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));
         }

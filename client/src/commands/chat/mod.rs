@@ -1,13 +1,12 @@
 //! `ollmctl chat`: a conversation with a model, all of which the daemon keeps.
 //!
 //! A question on the command line or behind a pipe gets one answer; otherwise the chat runs on the terminal
-//! (`interactive`). `session` chooses the session, `turn` runs one turn, `screen` shows it, `interrupts` counts Ctrl-C.
-//! This client keeps only the typed lines, for the arrow keys (`input`).
+//! (`interactive`). `session` is the session, `turn` runs one turn and counts Ctrl-C, `screen` shows the turn. This
+//! client keeps only the typed lines, for the arrow keys (`input`).
 
 mod answer;
 mod input;
 mod interactive;
-mod interrupts;
 mod screen;
 mod session;
 mod slash;
@@ -17,23 +16,18 @@ use std::io::IsTerminal as _;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, ValueHint};
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
-use ollm_protocol::methods::session::MessageInput;
+use ollm_protocol::methods::chat::Think;
 use serde_json::json;
 
 use crate::args::{completers, read_stdin};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use screen::{JsonLines, Screen};
-use session::ChatSession;
-use turn::{TurnEnd, TurnOutput, TurnRunner};
+use session::{ChatSession, THINK_LEVELS, parse_think};
+use turn::{TurnEnd, TurnRunner, canceled};
 
 /// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
 const MIN_FENCE_CHARS: usize = 3;
-/// The words for how much a model thinks.
-const THINK_WORDS: [&str; 6] = ["on", "off", "low", "medium", "high", "max"];
-
 /// Talk with a local model; the conversation is kept as a session.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -82,7 +76,7 @@ pub(crate) struct ChatArgs {
         num_args = 0..=1,
         require_equals = true,
         default_missing_value = "on",
-        value_parser = PossibleValuesParser::new(THINK_WORDS)
+        value_parser = PossibleValuesParser::new(THINK_LEVELS.map(|(word, _)| word))
             .map(|word| parse_think(&word).unwrap_or(Think::Flag(true))),
         hide_possible_values = true
     )]
@@ -104,31 +98,6 @@ impl ChatArgs {
     }
 }
 
-/// Parses the word for how much a model thinks.
-fn parse_think(word: &str) -> Option<Think> {
-    Some(match word {
-        "off" => Think::Flag(false),
-        "on" => Think::Flag(true),
-        "low" => Think::Level(ThinkLevel::Low),
-        "medium" => Think::Level(ThinkLevel::Medium),
-        "high" => Think::Level(ThinkLevel::High),
-        "max" => Think::Level(ThinkLevel::Max),
-        _ => return None,
-    })
-}
-
-/// Returns the word for how much a model thinks.
-const fn think_word(think: Think) -> &'static str {
-    match think {
-        Think::Flag(false) => "off",
-        Think::Flag(true) => "on",
-        Think::Level(ThinkLevel::Low) => "low",
-        Think::Level(ThinkLevel::Medium) => "medium",
-        Think::Level(ThinkLevel::High) => "high",
-        Think::Level(ThinkLevel::Max) => "max",
-    }
-}
-
 pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let question = question(args.question.as_deref())?;
     if question.is_none() && (ctx.json() || !ctx.terminal.out_is_terminal()) {
@@ -137,12 +106,36 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), Co
             "ollmctl chat 'How do I reverse a list?'",
         ));
     }
-    let session = ChatSession::open(&args, ctx)?;
+    let session = open_session(&args, ctx)?;
     let turns = TurnRunner::new()?;
     match question {
         Some(question) => answer_once(&question, session, turns, ctx),
-        None => interactive::run(&args, session, turns, ctx),
+        None => interactive::run(session, turns, !args.no_history, ctx),
     }
+}
+
+/// Opens the session that the arguments name.
+fn open_session(
+    args: &ChatArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<ChatSession, CommandError> {
+    let existing = if args.continue_ {
+        Some(session::current(ctx)?)
+    } else if let Some(text) = &args.resume {
+        let id = if text.is_empty() { session::choose(ctx)? } else { ctx.session(text)? };
+        Some(session::last_records(id, 1, ctx)?.session)
+    } else {
+        None
+    };
+    let mut chat = ChatSession::new(existing);
+    chat.think = args.thinking();
+    if let Some(system) = args.system.clone() {
+        chat.set_system(system, ctx)?;
+    }
+    if let Some(model) = args.model.clone() {
+        chat.set_model(model, ctx)?;
+    }
+    Ok(chat)
 }
 
 /// Returns the question from the command line and from a pipe; `None` if there is neither.
@@ -182,10 +175,10 @@ fn answer_once(
     let end = if ctx.json() {
         let first = json!({ "kind": "session", "sessionId": session.id(ctx)? });
         ctx.terminal.print_raw(format!("{first}\n"))?;
-        ask(&mut session, Some(question), &mut turns, &mut JsonLines, ctx)?
+        session.ask(Some(question), &mut turns, &mut JsonLines, ctx)?
     } else {
         let mut screen = Screen::default();
-        let end = ask(&mut session, Some(question), &mut turns, &mut screen, ctx)?;
+        let end = session.ask(Some(question), &mut turns, &mut screen, ctx)?;
         if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
             ctx.terminal.eprintln(&usage);
         }
@@ -195,43 +188,6 @@ fn answer_once(
         TurnEnd::Answered => Ok(()),
         TurnEnd::Canceled | TurnEnd::Abandoned => Err(canceled()),
     }
-}
-
-/// Returns the error of a chat that a signal ended.
-fn canceled() -> CommandError {
-    CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) }
-}
-
-/// Lets the model answer a message, or answer the last message again. If no model is configured, chooses one first.
-fn ask(
-    session: &mut ChatSession,
-    message: Option<&str>,
-    turns: &mut TurnRunner,
-    output: &mut dyn TurnOutput,
-    ctx: &mut CommandContext<'_>,
-) -> Result<TurnEnd, CommandError> {
-    match run_turn(session, message, turns, output, ctx) {
-        Err(error) if session.lacks_model(&error) => {
-            session.choose_model(ctx)?;
-            run_turn(session, message, turns, output, ctx)
-        }
-        other => other,
-    }
-}
-
-fn run_turn(
-    session: &mut ChatSession,
-    message: Option<&str>,
-    turns: &mut TurnRunner,
-    output: &mut dyn TurnOutput,
-    ctx: &mut CommandContext<'_>,
-) -> Result<TurnEnd, CommandError> {
-    let params = ChatSendParams {
-        message: message.map(|text| MessageInput::text(Role::User, text)),
-        think: session.think,
-        ..ChatSendParams::new(session.id(ctx)?)
-    };
-    turns.run(params, &mut |ctx| session.message_accepted(ctx), output, ctx)
 }
 
 #[cfg(test)]
@@ -245,12 +201,5 @@ mod tests {
         check("", "text\n", "text\n");
         check("why?", "a\nb\n", "why?\n\nstdin:\n```\na\nb\n```");
         check("why?", "```\nx\n```\n", "why?\n\nstdin:\n````\n```\nx\n```\n````");
-    }
-
-    #[test]
-    fn every_think_word_has_its_value() {
-        for word in THINK_WORDS {
-            assert_eq!(parse_think(word).map(think_word), Some(word));
-        }
     }
 }

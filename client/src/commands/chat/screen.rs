@@ -242,9 +242,8 @@ fn speed(usage: &ChatUsage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
+    use crate::testing::plain;
 
     #[test]
     fn phase_names_the_wait_and_its_length() {
@@ -279,7 +278,7 @@ mod tests {
             ..ChatUsage::default()
         };
         let check = |usage: &ChatUsage, expect: &str| {
-            assert_eq!(strip_str(&usage_line(usage, "qwen3:8b")).to_string(), expect);
+            assert_eq!(plain(&usage_line(usage, "qwen3:8b")), expect);
         };
         check(&usage, "Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s");
         usage.compression_count = 2;

@@ -3,19 +3,19 @@
 
 use std::io::BufRead as _;
 
-use ollm_protocol::content::Session;
+use ollm_protocol::content::{Role, Session};
 use ollm_protocol::method::{
     ModelList, SessionCreate, SessionCurrent, SessionResume, SessionSetCurrent, SessionUpdate,
 };
-use ollm_protocol::methods::chat::Think;
+use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
+    MessageInput, SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
     SessionResumeParams, SessionSetCurrentParams, SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
-use super::ChatArgs;
+use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::args::session::ListSessions as _;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
@@ -27,6 +27,26 @@ use crate::render::session_table;
 const OFFERED_SESSIONS: u32 = 10;
 /// The model suggested to a user who has none: small enough for any machine.
 const FIRST_MODEL: &str = "qwen3:0.6b";
+
+/// How much a model thinks, and the words for it.
+pub(super) const THINK_LEVELS: [(&str, Think); 6] = [
+    ("on", Think::Flag(true)),
+    ("off", Think::Flag(false)),
+    ("low", Think::Level(ThinkLevel::Low)),
+    ("medium", Think::Level(ThinkLevel::Medium)),
+    ("high", Think::Level(ThinkLevel::High)),
+    ("max", Think::Level(ThinkLevel::Max)),
+];
+
+/// Parses the word for how much a model thinks.
+pub(super) fn parse_think(word: &str) -> Option<Think> {
+    THINK_LEVELS.iter().find(|(known, _)| *known == word).map(|(_, think)| *think)
+}
+
+/// Returns the word for how much a model thinks.
+pub(super) fn think_word(think: Think) -> &'static str {
+    THINK_LEVELS.iter().find(|(_, known)| *known == think).map_or("on", |(word, _)| word)
+}
 
 /// The session of a chat.
 pub(super) struct ChatSession {
@@ -42,21 +62,10 @@ pub(super) struct ChatSession {
 }
 
 impl ChatSession {
-    /// Opens the session that the arguments name.
-    pub(super) fn open(
-        args: &ChatArgs,
-        ctx: &mut CommandContext<'_>,
-    ) -> Result<Self, CommandError> {
-        let session = if args.continue_ {
-            Some(current_session(ctx)?)
-        } else if let Some(text) = &args.resume {
-            let id = if text.is_empty() { choose_session(ctx)? } else { ctx.session(text)? };
-            Some(last_records(id, 1, ctx)?.session)
-        } else {
-            None
-        };
-        let mut chat = Self {
-            think: args.thinking(),
+    /// Returns the chat of a session, or a new draft.
+    pub(super) fn new(session: Option<Session>) -> Self {
+        Self {
+            think: None,
             has_messages: session.is_some(),
             project: match &session {
                 Some(session) => session.project_path.clone(),
@@ -66,25 +75,16 @@ impl ChatSession {
             session,
             model: None,
             system: None,
-        };
-        if let Some(system) = args.system.clone() {
-            chat.set_system(system, ctx)?;
         }
-        if let Some(model) = args.model.clone() {
-            chat.set_model(model, ctx)?;
-        }
-        Ok(chat)
     }
 
     /// Returns a new draft with the same settings.
     pub(super) fn new_draft(&self) -> Self {
         Self {
             think: self.think,
-            session: None,
-            has_messages: false,
-            project: project::canonical_path(None).ok(),
             model: self.model().map(str::to_owned),
             system: self.system.clone(),
+            ..Self::new(None)
         }
     }
 
@@ -150,7 +150,7 @@ impl ChatSession {
         Ok(())
     }
 
-    fn set_system(
+    pub(super) fn set_system(
         &mut self,
         system: String,
         ctx: &mut CommandContext<'_>,
@@ -166,8 +166,40 @@ impl ChatSession {
         Ok(())
     }
 
+    /// Lets the model answer a message, or the last message again. If no model is configured, chooses one first.
+    pub(super) fn ask(
+        &mut self,
+        message: Option<&str>,
+        turns: &mut TurnRunner,
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        match self.run_turn(message, turns, output, ctx) {
+            Err(error) if self.lacks_model(&error) => {
+                self.choose_model(ctx)?;
+                self.run_turn(message, turns, output, ctx)
+            }
+            end => end,
+        }
+    }
+
+    fn run_turn(
+        &mut self,
+        message: Option<&str>,
+        turns: &mut TurnRunner,
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        let params = ChatSendParams {
+            message: message.map(|text| MessageInput::text(Role::User, text)),
+            think: self.think,
+            ..ChatSendParams::new(self.id(ctx)?)
+        };
+        turns.run(params, &mut |ctx| self.message_accepted(ctx), output, ctx)
+    }
+
     /// Returns whether a turn was refused because no model is configured.
-    pub(super) fn lacks_model(&self, error: &CommandError) -> bool {
+    fn lacks_model(&self, error: &CommandError) -> bool {
         let CommandError::Client(ClientError::Rpc(failure)) = error else { return false };
         failure.kind == Some(ErrorKind::InvalidParams)
             && failure.message.starts_with("model")
@@ -177,10 +209,7 @@ impl ChatSession {
     /// Sets the server's only model, or the model that the user chooses.
     ///
     /// **Errors**: the server has no model, or several and no person can be asked.
-    pub(super) fn choose_model(
-        &mut self,
-        ctx: &mut CommandContext<'_>,
-    ) -> Result<(), CommandError> {
+    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
         let list = ctx.call::<ModelList>(&NoParams {})?.value;
         let host = sanitize::one_line(&list.host);
         // A server that does not report capabilities may have any.
@@ -222,7 +251,8 @@ pub(super) fn last_records(
     Ok(ctx.call::<SessionResume>(&params)?.value)
 }
 
-fn current_session(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError> {
+/// Returns the current session of this directory's project.
+pub(super) fn current(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError> {
     let params = SessionCurrentParams { project_path: project::canonical_path(None)? };
     let found = ctx.call::<SessionCurrent>(&params)?.value.session;
     found
@@ -230,7 +260,7 @@ fn current_session(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError
 }
 
 /// Lets the user choose from the latest sessions.
-fn choose_session(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+pub(super) fn choose(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
     if !ctx.terminal.can_ask() || ctx.json() {
         return Err(CommandError::usage(
             "there is no terminal on which to choose a session",

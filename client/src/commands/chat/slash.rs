@@ -7,7 +7,7 @@ use ollm_protocol::Seq;
 use ollm_protocol::methods::chat::Think;
 use strsim::levenshtein;
 
-use super::parse_think;
+use super::session::parse_think;
 
 /// The most edits between an unknown command and a suggestion.
 const MAX_EDITS: usize = 3;

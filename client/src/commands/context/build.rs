@@ -1,13 +1,13 @@
-//! `ollmctl context build`: builds a context and shows how the window is divided.
+//! `ollmctl context build`: builds a context and shows how the window is divided, as a bar with a legend.
+
+use std::time::Duration;
 
 use clap::Args;
-use ollm_protocol::content::{BuiltContext, CompactMode, ContextMessage, OmittedItem};
+use ollm_protocol::content::{BuiltContext, CompactMode, ContextMessage, CountKind, OmittedItem};
 use ollm_protocol::method::ContextBuild;
 use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::sanitize;
 
-use super::CONTEXT_TIMEOUT;
-use super::status::{WindowShare, bar, count_kind, legend};
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
@@ -16,6 +16,10 @@ use crate::render::table::{self, TableColumn};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 
+/// The longest wait for a context: a long log that is not open yet is read first.
+pub(super) const CONTEXT_TIMEOUT: Duration = Duration::from_secs(120);
+/// The widest bar: a terminal of 80 columns without the brackets of the bar.
+const MAX_BAR_COLUMNS: usize = 78;
 /// The most rows of omitted records.
 const SHOWN_OMITTED: usize = 12;
 
@@ -66,6 +70,65 @@ pub(super) fn run(args: BuildArgs, ctx: &mut CommandContext<'_>) -> Result<(), C
         }
         text
     })
+}
+
+/// A share of the window, and the symbol that stands for it in the bar.
+pub(super) struct WindowShare {
+    pub(super) name: &'static str,
+    pub(super) symbol: char,
+    pub(super) tokens: u64,
+}
+
+/// Returns the window as a bar. Each share that is not empty has at least one symbol.
+pub(super) fn bar(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
+    let window = window.max(1);
+    let width = options.width.saturating_sub(2).clamp(10, MAX_BAR_COLUMNS);
+    let columns = width as u64;
+    let mut bar = String::new();
+    let mut tokens = 0;
+    for share in shares {
+        tokens += share.tokens;
+        let drawn = bar.len() as u64;
+        let end = (tokens.min(window) * columns).div_ceil(window);
+        let symbols = end.saturating_sub(drawn).max(u64::from(share.tokens > 0));
+        bar.extend(std::iter::repeat_n(share.symbol, usize::try_from(symbols).unwrap_or(0)));
+    }
+    bar.truncate(width);
+    format!("[{bar}]")
+}
+
+/// Returns a table of the symbols in the bar, with their tokens.
+pub(super) fn legend(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
+    let row = |share: &WindowShare| {
+        vec![
+            share.symbol.to_string(),
+            share.name.to_owned(),
+            grouped(share.tokens),
+            percent(share.tokens, window),
+        ]
+    };
+    let total = vec![String::new(), "window".to_owned(), grouped(window), String::new()];
+    let rows: Vec<Vec<String>> = shares.iter().map(row).chain([total]).collect();
+    let columns = [
+        ("", TableColumn::Word),
+        ("PART", TableColumn::Word),
+        ("TOKENS", TableColumn::Number),
+        ("SHARE", TableColumn::Number),
+    ];
+    table::render(options.width, &columns, &rows)
+}
+
+pub(super) const fn count_kind(kind: CountKind) -> &'static str {
+    match kind {
+        CountKind::Exact => "counted exactly",
+        CountKind::Calibrated => "estimated and calibrated",
+        CountKind::Estimated => "estimated",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+fn percent(tokens: u64, window: u64) -> String {
+    format!("{:.1} %", tokens as f64 * 100.0 / window.max(1) as f64)
 }
 
 /// Returns the messages as they are sent to a model.
@@ -185,10 +248,8 @@ fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
-    use crate::testing::render_options;
+    use crate::testing::{plain, render_options};
 
     fn built() -> BuiltContext {
         serde_json::from_value(serde_json::json!({
@@ -211,7 +272,7 @@ mod tests {
     #[test]
     fn build_is_readable_without_colors() {
         assert_eq!(
-            strip_str(&render(&built(), &render_options(80))).to_string(),
+            plain(&render(&built(), &render_options(80))),
             "\
 1,500 tokens of 3,481 used, estimated by full-history
 
@@ -240,8 +301,25 @@ RECORDS    TOKENS  REASON
     }
 
     #[test]
+    fn bar_has_the_requested_width_for_any_tokens() {
+        let check = |parts: &[u64], window, expect: &str| {
+            let shares: Vec<WindowShare> = parts
+                .iter()
+                .zip("#=.~".chars())
+                .map(|(tokens, symbol)| WindowShare { name: "", symbol, tokens: *tokens })
+                .collect();
+            assert_eq!(bar(&shares, window, &render_options(12)), format!("[{expect}]"));
+        };
+        check(&[1, 1, 1, 1], 4, "###==...~~");
+        check(&[1, 0, 998, 1], 1000, "#.........");
+        check(&[0, 0, 10, 0], 10, "..........");
+        check(&[50, 50, 50, 50], 100, "#####=====");
+        check(&[0, 0, 0, 0], 0, "");
+    }
+
+    #[test]
     fn messages_are_sanitized() {
-        let text = strip_str(&render_messages(&built().messages)).to_string();
+        let text = plain(&render_messages(&built().messages));
         assert_eq!(text, "\nuser\nhi\n");
     }
 }

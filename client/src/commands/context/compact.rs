@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ollm_protocol::content::{
     Checkpoint, CompactStrategy, CompactionMethod, Reliability, Retention,
 };
@@ -15,8 +15,9 @@ use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Event, EventKind, Method as _, SessionId, sanitize};
 use serde_json::Value;
 
-use super::CONTEXT_TIMEOUT;
+use super::build::CONTEXT_TIMEOUT;
 use crate::args::session::OptionalSessionArg;
+use crate::args::wire_enum::wire_enum;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, decode};
@@ -27,6 +28,12 @@ use crate::render::{Style, warning_line};
 
 /// The longest wait for a compaction: a slow machine takes minutes for a summary, and a long conversation needs several.
 const COMPACT_TIMEOUT: Duration = Duration::from_secs(3600);
+
+const STRATEGY_HELP: [&str; 3] = [
+    "A model summarizes old turns",
+    "Old turns are left out",
+    "Old tool results are cut; if that is not enough, a model summarizes",
+];
 
 /// Shorten a context: cut old tool results, and let a model summarize old turns.
 #[derive(Debug, Args)]
@@ -45,32 +52,11 @@ pub(crate) struct CompactArgs {
     #[arg(long)]
     dry_run: bool,
     /// How to make room [default: as configured].
-    #[arg(long, value_enum)]
-    strategy: Option<StrategyArg>,
+    #[arg(long, value_parser = wire_enum::<CompactStrategy>(&STRATEGY_HELP))]
+    strategy: Option<CompactStrategy>,
     /// What the summary should keep above all.
     #[arg(long, value_name = "TEXT")]
     instructions: Option<String>,
-}
-
-/// How a compaction makes room.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StrategyArg {
-    /// A model summarizes old turns.
-    Summarize,
-    /// Old turns are left out.
-    Truncate,
-    /// Old tool results are cut; if that is not enough, a model summarizes.
-    Hybrid,
-}
-
-impl From<StrategyArg> for CompactStrategy {
-    fn from(strategy: StrategyArg) -> Self {
-        match strategy {
-            StrategyArg::Summarize => Self::Summarize,
-            StrategyArg::Truncate => Self::Truncate,
-            StrategyArg::Hybrid => Self::Hybrid,
-        }
-    }
 }
 
 /// List the summaries that stand for the beginning of a conversation.
@@ -91,7 +77,7 @@ pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> Result
     let session_id = session_or_current(args.session.given(), "context compact", ctx)?;
     let params = ContextCompactParams {
         dry_run: args.dry_run,
-        strategy: args.strategy.map(Into::into),
+        strategy: args.strategy,
         instructions: args.instructions,
         ..ContextCompactParams::new(session_id)
     };
@@ -282,6 +268,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::testing::plain;
 
     fn reliability() -> Value {
         json!({ "score": 30.0, "level": "critical", "icon": "x" })
@@ -306,7 +293,7 @@ mod tests {
         });
         let text = |value: &Value| {
             let result = serde_json::from_value(value.clone()).expect("a result");
-            anstream::adapter::strip_str(&render_outcome(&result)).to_string()
+            plain(&render_outcome(&result))
         };
         assert_eq!(
             text(&value),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use ollm_protocol::content::ContextScope;
 use ollm_protocol::method::{
     ContextAddEntry, ContextListEntries, ContextPin, ContextRemoveEntry, ContextUnpin,
@@ -15,6 +15,7 @@ use ollm_protocol::methods::context::{
 use ollm_protocol::{Seq, SessionId, sanitize};
 
 use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::wire_enum::wire_enum;
 use crate::args::{TextUse, completers, text_or_stdin};
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::CommandError;
@@ -28,6 +29,9 @@ const ENTRY_TEXT: TextUse = TextUse {
     command: "context entries add",
     example: "ollmctl context entries add style 'Answer briefly.' --global",
 };
+
+const SOURCE_HELP: [&str; 3] =
+    ["A program that runs beside the conversation", "A part of a client", "A person"];
 
 /// Show and set the texts with which every context begins.
 #[derive(Debug, Args)]
@@ -97,35 +101,14 @@ struct AddEntryArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i32>,
     /// The contributor of the entry.
-    #[arg(long, default_value = "user")]
-    source: SourceArg,
+    #[arg(long, default_value = "user", value_parser = wire_enum::<ContextSource>(&SOURCE_HELP))]
+    source: ContextSource,
 }
 
 #[derive(Debug, Args)]
 struct RemoveEntryArgs {
     /// The name of the entry.
     key: String,
-}
-
-/// The contributor of an entry.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum SourceArg {
-    /// A program that runs beside the conversation.
-    Hook,
-    /// A part of a client.
-    Extension,
-    /// A person.
-    User,
-}
-
-impl From<SourceArg> for ContextSource {
-    fn from(source: SourceArg) -> Self {
-        match source {
-            SourceArg::Hook => Self::Hook,
-            SourceArg::Extension => Self::Extension,
-            SourceArg::User => Self::User,
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -167,7 +150,7 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(),
                 key: add.key,
                 content: text_or_stdin(add.text.as_deref(), &ENTRY_TEXT)?,
                 priority: add.priority,
-                source: Some(add.source.into()),
+                source: Some(add.source),
             };
             let reply = ctx.call::<ContextAddEntry>(&params)?;
             ctx.print(&reply, |added, _| render_added(added))
@@ -263,7 +246,7 @@ fn budget_line(tokens: u64, limit: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::render_options;
+    use crate::testing::{plain, render_options};
 
     #[test]
     fn list_is_in_the_order_of_sending_with_its_budget() {
@@ -275,7 +258,7 @@ mod tests {
             "addition": "", "tokens": 12, "limit": 1392 });
         let text = render_list(&serde_json::from_value(value).unwrap(), &render_options(60));
         assert_eq!(
-            anstream::adapter::strip_str(&text).to_string(),
+            plain(&text),
             "\
 KEY    SCOPE    SOURCE  PRIORITY  TEXT
 tone   global   user           5  Be brief.

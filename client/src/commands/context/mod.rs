@@ -5,15 +5,10 @@ pub(super) mod compact;
 pub(super) mod entries;
 pub(super) mod status;
 
-use std::time::Duration;
-
 use clap::Subcommand;
 
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
-
-/// The longest wait for a context: a long log that is not open yet is read first.
-const CONTEXT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Show and change what a model is sent.
 #[derive(Debug, Subcommand)]

@@ -1,7 +1,7 @@
 //! `ollmctl context status` and `context inspect`: how full the window is, and everything that is in it.
 
 use clap::Args;
-use ollm_protocol::content::{CountKind, RecordKind, Reliability};
+use ollm_protocol::content::{RecordKind, Reliability};
 use ollm_protocol::method::{ContextInspect, ContextStatus};
 use ollm_protocol::methods::context::{
     ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
@@ -9,8 +9,7 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::{SessionId, sanitize};
 
-use super::CONTEXT_TIMEOUT;
-use super::build::render_messages;
+use super::build::{CONTEXT_TIMEOUT, WindowShare, bar, count_kind, legend, render_messages};
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
@@ -18,9 +17,6 @@ use crate::project::session_or_current;
 use crate::render::table::{self, TableColumn};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
-
-/// The widest bar: a terminal of 80 columns without the brackets of the bar.
-const MAX_BAR_COLUMNS: usize = 78;
 
 /// Show how full a session's context window is, part by part.
 #[derive(Debug, Args)]
@@ -79,65 +75,6 @@ pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> Result
 /// Returns the params that inspect the context that a model would be sent now.
 pub(in crate::commands) fn inspect_params(session_id: SessionId) -> ContextInspectParams {
     ContextInspectParams { session_id, build_id: None, model: None, tools: None }
-}
-
-/// A share of the window, and the symbol that stands for it in the bar.
-pub(super) struct WindowShare {
-    pub(super) name: &'static str,
-    pub(super) symbol: char,
-    pub(super) tokens: u64,
-}
-
-/// Returns the window as a bar. Each share that is not empty has at least one symbol.
-pub(super) fn bar(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
-    let window = window.max(1);
-    let width = options.width.saturating_sub(2).clamp(10, MAX_BAR_COLUMNS);
-    let columns = width as u64;
-    let mut bar = String::new();
-    let mut tokens = 0;
-    for share in shares {
-        tokens += share.tokens;
-        let drawn = bar.len() as u64;
-        let end = (tokens.min(window) * columns).div_ceil(window);
-        let symbols = end.saturating_sub(drawn).max(u64::from(share.tokens > 0));
-        bar.extend(std::iter::repeat_n(share.symbol, usize::try_from(symbols).unwrap_or(0)));
-    }
-    bar.truncate(width);
-    format!("[{bar}]")
-}
-
-/// Returns a table of the symbols in the bar, with their tokens.
-pub(super) fn legend(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
-    let row = |share: &WindowShare| {
-        vec![
-            share.symbol.to_string(),
-            share.name.to_owned(),
-            grouped(share.tokens),
-            percent(share.tokens, window),
-        ]
-    };
-    let total = vec![String::new(), "window".to_owned(), grouped(window), String::new()];
-    let rows: Vec<Vec<String>> = shares.iter().map(row).chain([total]).collect();
-    let columns = [
-        ("", TableColumn::Word),
-        ("PART", TableColumn::Word),
-        ("TOKENS", TableColumn::Number),
-        ("SHARE", TableColumn::Number),
-    ];
-    table::render(options.width, &columns, &rows)
-}
-
-pub(super) const fn count_kind(kind: CountKind) -> &'static str {
-    match kind {
-        CountKind::Exact => "counted exactly",
-        CountKind::Calibrated => "estimated and calibrated",
-        CountKind::Estimated => "estimated",
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
-fn percent(tokens: u64, window: u64) -> String {
-    format!("{:.1} %", tokens as f64 * 100.0 / window.max(1) as f64)
 }
 
 /// Returns how full a context is: a headline, the bar, its legend, and further properties.
@@ -281,10 +218,8 @@ fn item_row(item: &ContextItem) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
-    use crate::testing::render_options;
+    use crate::testing::{plain, render_options};
 
     #[test]
     fn status_fits_eighty_columns_without_colors() {
@@ -300,7 +235,7 @@ mod tests {
                 part("free", 1729), part("reserve", 1229)],
         }))
         .expect("a status");
-        let text = strip_str(&render_status(&status, &render_options(80))).to_string();
+        let text = plain(&render_status(&status, &render_options(80)));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert_eq!(lines[0], "Context: 5,234/6,963 (75 %) 2 compactions");
@@ -312,22 +247,5 @@ mod tests {
         assert!(!text.contains("tool definitions"), "{text}");
         assert!(text.contains("at 3,570 tokens of conversation, in 670 tokens"), "{text}");
         assert!(text.contains("checkpointed, since #412 (overflow)"), "{text}");
-    }
-
-    #[test]
-    fn bar_has_the_requested_width_for_any_tokens() {
-        let check = |parts: &[u64], window, expect: &str| {
-            let shares: Vec<WindowShare> = parts
-                .iter()
-                .zip("#=.~".chars())
-                .map(|(tokens, symbol)| WindowShare { name: "", symbol, tokens: *tokens })
-                .collect();
-            assert_eq!(bar(&shares, window, &render_options(12)), format!("[{expect}]"));
-        };
-        check(&[1, 1, 1, 1], 4, "###==...~~");
-        check(&[1, 0, 998, 1], 1000, "#.........");
-        check(&[0, 0, 10, 0], 10, "..........");
-        check(&[50, 50, 50, 50], 100, "#####=====");
-        check(&[0, 0, 0, 0], 0, "");
     }
 }

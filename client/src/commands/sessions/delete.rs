@@ -12,12 +12,12 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
-use super::{list, outcome_line};
+use super::list;
 use crate::args::completers;
 use crate::args::session::SESSION_HELP;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
-use crate::render::session_table;
+use crate::render::session_table::{self, outcome_line};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 

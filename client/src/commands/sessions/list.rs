@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::method::SessionList;
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
+use crate::args::wire_enum::wire_enum;
 use crate::command_context::{CommandContext, complete_list};
 use crate::command_error::CommandError;
 use crate::error::ClientError;
@@ -17,6 +18,9 @@ use crate::render::session_table;
 const PAGE_SESSIONS: u32 = 1000;
 /// The remark for a list that was cut at `--limit`.
 const CUT_REMARK: &str = "there are more sessions: raise --limit";
+
+const STATUS_HELP: [&str; 4] =
+    ["In use", "Not in use", "Hidden from lists", "With damaged records"];
 
 /// List sessions, the most recently active first.
 #[derive(Debug, Args)]
@@ -33,8 +37,8 @@ pub(crate) struct ListArgs {
     #[arg(long, conflicts_with = "status")]
     all: bool,
     /// Only sessions of this status [default: all but archived].
-    #[arg(long)]
-    status: Option<SessionStatusArg>,
+    #[arg(long, value_parser = wire_enum::<SessionStatus>(&STATUS_HELP))]
+    status: Option<SessionStatus>,
     /// The maximum number of sessions.
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
@@ -47,37 +51,13 @@ impl ListArgs {
     }
 }
 
-/// The status of a session.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum SessionStatusArg {
-    /// In use.
-    Active,
-    /// Not in use.
-    Closed,
-    /// Hidden from lists.
-    Archived,
-    /// With damaged records.
-    Corrupted,
-}
-
-impl From<SessionStatusArg> for SessionStatus {
-    fn from(status: SessionStatusArg) -> Self {
-        match status {
-            SessionStatusArg::Active => Self::Active,
-            SessionStatusArg::Closed => Self::Closed,
-            SessionStatusArg::Archived => Self::Archived,
-            SessionStatusArg::Corrupted => Self::Corrupted,
-        }
-    }
-}
-
 pub(in crate::commands) fn run(
     args: &ListArgs,
     ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
     let params = SessionListParams {
         project_path: project::filter_path(args.project.as_deref())?,
-        status: args.status.map(Into::into),
+        status: args.status,
         ..SessionListParams::default()
     };
     let mut result = list(&params, args.limit, ctx)?;

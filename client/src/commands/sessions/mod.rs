@@ -10,7 +10,6 @@ mod view;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use ollm_protocol::content::Session;
 use ollm_protocol::method::{
     SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionSetCurrent,
     SessionUnarchive, SessionUpdate,
@@ -27,7 +26,7 @@ use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::error::ClientError;
 use crate::project;
-use crate::render::session_table::{heading, title};
+use crate::render::session_table::{heading, outcome_line};
 use crate::render::transcript::Transcript;
 
 /// List, read, search, export, import and delete sessions.
@@ -178,9 +177,4 @@ fn current(args: &CurrentArgs, ctx: &mut CommandContext<'_>) -> Result<(), Comma
         let session = result.session.as_ref();
         session.map_or_else(String::new, |session| heading(session, options))
     })
-}
-
-/// Returns a line that reports what was done with a session.
-fn outcome_line(done: &str, session: &Session) -> String {
-    format!("{done} {}  {}\n", session.session_id, title(&session.title))
 }

@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use ollm_protocol::content::{SearchHit, SearchSort};
+use clap::Args;
+use ollm_protocol::content::{Role, SearchHit, SearchSort};
 use ollm_protocol::method::SessionSearch;
 use ollm_protocol::methods::session::{SessionSearchParams, SessionSearchResult};
 use ollm_protocol::sanitize;
 
-use crate::args::{RoleArg, completers};
+use crate::args::wire_enum::wire_enum;
+use crate::args::{completers, role_parser};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::project;
@@ -42,8 +43,8 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Only messages of this role.
-    #[arg(long)]
-    role: Option<RoleArg>,
+    #[arg(long, value_parser = role_parser())]
+    role: Option<Role>,
     /// Only from this time on: 3d, 12h, 2026-01-27, 2026-01-27T10:00:00Z.
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
@@ -51,29 +52,11 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
     /// The order of the hits.
-    #[arg(long, default_value = "newest")]
-    sort: SortArg,
+    #[arg(long, default_value = "newest", value_parser = wire_enum::<SearchSort>(&["Newest first", "Best match first"]))]
+    sort: SearchSort,
     /// The maximum number of hits.
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-}
-
-/// The order of hits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SortArg {
-    /// Newest first.
-    Newest,
-    /// Best match first.
-    Relevance,
-}
-
-impl From<SortArg> for SearchSort {
-    fn from(sort: SortArg) -> Self {
-        match sort {
-            SortArg::Newest => Self::Newest,
-            SortArg::Relevance => Self::Relevance,
-        }
-    }
 }
 
 pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
@@ -85,10 +68,10 @@ pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> Result<(),
         query: args.words.join(" "),
         session_id: None,
         project_path: project::filter_path(args.project.as_deref())?,
-        role: args.role.map(Into::into),
+        role: args.role,
         since: time(&args.since, DayBoundary::Start)?,
         until: time(&args.until, DayBoundary::End)?,
-        sort: args.sort.into(),
+        sort: args.sort,
         limit: None,
         cursor: None,
     };
@@ -167,10 +150,8 @@ fn snippet(hit: &SearchHit) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
-    use crate::testing::render_options;
+    use crate::testing::{plain, render_options};
 
     fn hit(snippet: &str, matches: &[(u32, u32)]) -> SearchHit {
         serde_json::from_value(serde_json::json!({
@@ -196,7 +177,7 @@ mod tests {
     fn long_title_is_cut_at_the_width() {
         let long = SearchHit { title: "word ".repeat(40), ..hit("x", &[]) };
         let result = SessionSearchResult { data: vec![long], next_cursor: None, behind: None };
-        let text = strip_str(&render(&result, &render_options(60))).to_string();
+        let text = plain(&render(&result, &render_options(60)));
         let first = text.lines().next().unwrap();
         assert_eq!((first.chars().count(), first.ends_with('…')), (60, true), "{first}");
     }
@@ -209,7 +190,7 @@ mod tests {
             behind: Some(2),
         };
         assert_eq!(
-            strip_str(&render(&result, &render_options(80))).to_string(),
+            plain(&render(&result, &render_options(80))),
             "\
 0192f0c1-9a3b  #3 user, 1 h ago  Lists
     reverse a list

@@ -1,12 +1,13 @@
 //! `ollmctl sessions view`: prints page after page, so that a long session begins to show at once.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use serde_json::Value;
 
 use crate::args::completers;
 use crate::args::session::SESSION_HELP;
+use crate::args::wire_enum::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::render::RenderOptions;
@@ -33,20 +34,15 @@ pub(crate) struct ViewArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
     /// The branches to show.
-    #[arg(long, default_value = "active")]
-    branch: BranchArg,
+    #[arg(
+        long,
+        default_value = "active",
+        value_parser = wire_enum::<BranchFilter>(&["Everything that was ever recorded", "The active branch"])
+    )]
+    branch: BranchFilter,
     /// Print long tool outputs and thinking in full, and token counts.
     #[arg(long)]
     full: bool,
-}
-
-/// The branches of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum BranchArg {
-    /// The active branch.
-    Active,
-    /// Everything that was ever recorded.
-    All,
 }
 
 pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
@@ -54,10 +50,7 @@ pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> Result<(), C
         session_id: ctx.session(&args.id)?,
         from: args.from,
         limit: None,
-        branch: match args.branch {
-            BranchArg::Active => BranchFilter::Active,
-            BranchArg::All => BranchFilter::All,
-        },
+        branch: args.branch,
     };
     let options = RenderOptions { full: args.full, ..ctx.render_options() };
     let mut transcript = Transcript::new(&chrono::Local, &options);

@@ -14,7 +14,8 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{SessionId, sanitize};
 use serde_json::{Value, json};
 
-use super::{Tour, failed_check};
+use super::home::TourHome;
+use super::report::TourReport;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
@@ -32,7 +33,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// An answer as it was streamed.
 #[derive(Default)]
-struct StreamedAnswer {
+struct TourAnswer {
     text: String,
     thinking: String,
     pieces: u64,
@@ -51,70 +52,75 @@ pub(super) fn configured_model_server(ctx: &CommandContext<'_>) -> Option<String
     Some(host.to_owned())
 }
 
-impl Tour<'_, '_> {
-    /// Lets the smallest model answer; without a model, explains what is needed.
-    pub(super) fn chat(&mut self) -> Result<(), CommandError> {
-        let mut client = self.home.connect()?;
-        client.set_timeout(LIST_TIMEOUT);
-        let list = match client.call::<ModelList>(&NoParams {}) {
-            Ok(list) => list,
-            Err(error) => {
-                let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
-                let (hint, reason) = (sanitize::one_line(&hint), message_of(error));
-                return self.skip_chat(&format!("{reason} (try: {hint})"));
-            }
-        };
-        let host = sanitize::one_line(&list.host);
-        let Some(model) = smallest(&list.data) else {
-            return self.skip_chat(&format!("{host} has no model (try: ollama pull qwen3:0.6b)"));
-        };
-        let name = sanitize::one_line(&model.model);
-        let created = client.call::<SessionCreate>(&SessionCreateParams::default())?;
-        let id = created.session.session_id;
-        let answer = match stream_answer(&self.home.connector(), &chat_params(id, model)) {
-            Ok(answer) => answer,
-            Err(ClientError::Timeout { .. }) => {
-                let seconds = ANSWER_TIMEOUT.as_secs();
-                let reason = format!("{name} at {host} did not answer within {seconds} s");
-                return self.skip_chat(&reason);
-            }
-            Err(error) => {
-                let reason = message_of(error);
-                return self.skip_chat(&format!("{name} at {host} did not answer: {reason}"));
-            }
-        };
-        if recorded_answer(&mut client, id)? != (answer.text.clone(), answer.thinking.clone()) {
-            return Err(failed_check("the recorded answer differs from the streamed one"));
+/// Lets the smallest model answer; without a model, explains what is needed.
+pub(super) fn chat(
+    home: &mut TourHome,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let mut client = home.connect()?;
+    client.set_timeout(LIST_TIMEOUT);
+    let list = match client.call::<ModelList>(&NoParams {}) {
+        Ok(list) => list,
+        Err(error) => {
+            let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
+            let (hint, reason) = (sanitize::one_line(&hint), message_of(error));
+            return skip(&format!("{reason} (try: {hint})"), report);
         }
-        self.finish_chat(&name, &answer)
+    };
+    let host = sanitize::one_line(&list.host);
+    let Some(model) = smallest(&list.data) else {
+        return skip(&format!("{host} has no model (try: ollama pull qwen3:0.6b)"), report);
+    };
+    let name = sanitize::one_line(&model.model);
+    let created = client.call::<SessionCreate>(&SessionCreateParams::default())?;
+    let id = created.session.session_id;
+    let answer = match stream_answer(&home.connector(), &chat_params(id, model)) {
+        Ok(answer) => answer,
+        Err(ClientError::Timeout { .. }) => {
+            let seconds = ANSWER_TIMEOUT.as_secs();
+            let reason = format!("{name} at {host} did not answer within {seconds} s");
+            return skip(&reason, report);
+        }
+        Err(error) => {
+            let reason = message_of(error);
+            return skip(&format!("{name} at {host} did not answer: {reason}"), report);
+        }
+    };
+    if recorded_answer(&mut client, id)? != (answer.text.clone(), answer.thinking.clone()) {
+        return Err(CommandError::tour("the recorded answer differs from the streamed one"));
     }
+    finish(&name, &answer, report)
+}
 
-    fn finish_chat(&mut self, name: &str, answer: &StreamedAnswer) -> Result<(), CommandError> {
-        let words: String = sanitize::one_line(&answer.text).chars().take(60).collect();
-        let words =
-            if words.is_empty() { "(only thinking)".to_owned() } else { format!("\"{words}\"") };
-        let StreamedAnswer { pieces, usage, .. } = answer;
-        let first_ms = answer.first_piece_after.as_millis();
-        let text = format!(
-            "{name}, asked for the capital of France: {words}\n{} pieces streamed, the first after {} ms, and recorded unchanged;\nthe context has {} of {} tokens",
-            grouped(*pieces),
-            grouped(u64::try_from(first_ms).unwrap_or(u64::MAX)),
-            grouped(usage.context_tokens),
-            grouped(usage.prompt_limit),
-        );
-        let numbers = json!({
-            "model": name, "pieces": pieces, "firstMs": first_ms,
-            "contextTokens": usage.context_tokens, "promptTokens": usage.prompt_tokens,
-        });
-        self.finish_step("chat", &text, numbers)
-    }
+fn finish(
+    name: &str,
+    answer: &TourAnswer,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let words: String = sanitize::one_line(&answer.text).chars().take(60).collect();
+    let words =
+        if words.is_empty() { "(only thinking)".to_owned() } else { format!("\"{words}\"") };
+    let TourAnswer { pieces, usage, .. } = answer;
+    let first_ms = answer.first_piece_after.as_millis();
+    let text = format!(
+        "{name}, asked for the capital of France: {words}\n{} pieces streamed, the first after {} ms, and recorded unchanged;\nthe context has {} of {} tokens",
+        grouped(*pieces),
+        grouped(u64::try_from(first_ms).unwrap_or(u64::MAX)),
+        grouped(usage.context_tokens),
+        grouped(usage.prompt_limit),
+    );
+    let numbers = json!({
+        "model": name, "pieces": pieces, "firstMs": first_ms,
+        "contextTokens": usage.context_tokens, "promptTokens": usage.prompt_tokens,
+    });
+    report.step("chat", &text, numbers)
+}
 
-    fn skip_chat(&mut self, reason: &str) -> Result<(), CommandError> {
-        let text = format!(
-            "skipped: {reason}\nwith Ollama and a model this step shows an answer; `ollama.host` or OLLAMA_HOST sets the address"
-        );
-        self.finish_step("chat", &text, json!({ "skipped": reason }))
-    }
+fn skip(reason: &str, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
+    let text = format!(
+        "skipped: {reason}\nwith Ollama and a model this step shows an answer; `ollama.host` or OLLAMA_HOST sets the address"
+    );
+    report.step("chat", &text, json!({ "skipped": reason }))
 }
 
 fn message_of(error: ClientError) -> String {
@@ -148,12 +154,12 @@ fn chat_params(id: SessionId, model: &ModelSummary) -> ChatSendParams {
 fn stream_answer(
     connector: &Connector,
     params: &ChatSendParams,
-) -> Result<StreamedAnswer, ClientError> {
+) -> Result<TourAnswer, ClientError> {
     let started = Instant::now();
     let mut client = BlockingClient::connect(connector)?;
     client.set_timeout(ANSWER_TIMEOUT);
     let mut events = client.send_chat(params)?;
-    let mut answer = StreamedAnswer::default();
+    let mut answer = TourAnswer::default();
     loop {
         match events.next_event_before(started + ANSWER_TIMEOUT)? {
             ChatEvent::Delta { text, thinking } => {

@@ -12,7 +12,8 @@ use ollm_protocol::methods::session::{
 };
 use serde_json::json;
 
-use super::{Tour, TourHome, failed_check};
+use super::home::TourHome;
+use super::report::TourReport;
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
 use crate::render::units::grouped;
@@ -24,46 +25,47 @@ const KILL_AFTER: usize = 400;
 /// The longest wait for that number of records.
 const RECORD_LIMIT: Duration = Duration::from_secs(60);
 
-impl Tour<'_, '_> {
-    /// Records, kills and restarts the daemon, and compares; returns a connection to the new daemon.
-    pub(super) fn crash_and_recover(&mut self) -> Result<BlockingClient, CommandError> {
-        let params = SessionCreateParams {
-            title: Some("Crash test".to_owned()),
-            ..SessionCreateParams::default()
-        };
-        let id = self.home.connect()?.call::<SessionCreate>(&params)?.session.session_id;
-        let (acknowledged, duration) = record_and_kill(&mut self.home, id)?;
-        let count = acknowledged.len() as u64;
-        let rate = count as f64 / duration.as_secs_f64();
-        let text = format!(
-            "{WRITERS} clients, one session: {} records acknowledged, each synced to disk\n({rate:.0} a second), then SIGKILL to the daemon while the clients record",
-            grouped(count)
-        );
-        self.finish_step("record", &text, json!({ "acknowledged": count, "perSecond": rate }))?;
+/// Records, kills and restarts the daemon, and compares; returns a connection to the new daemon.
+pub(super) fn crash_and_recover(
+    home: &mut TourHome,
+    report: &mut TourReport<'_, '_>,
+) -> Result<BlockingClient, CommandError> {
+    let params = SessionCreateParams {
+        title: Some("Crash test".to_owned()),
+        ..SessionCreateParams::default()
+    };
+    let id = home.connect()?.call::<SessionCreate>(&params)?.session.session_id;
+    let (acknowledged, duration) = record_and_kill(home, id)?;
+    let count = acknowledged.len() as u64;
+    let rate = count as f64 / duration.as_secs_f64();
+    let text = format!(
+        "{WRITERS} clients, one session: {} records acknowledged, each synced to disk\n({rate:.0} a second), then SIGKILL to the daemon while the clients record",
+        grouped(count)
+    );
+    report.step("record", &text, json!({ "acknowledged": count, "perSecond": rate }))?;
 
-        let restarted = Instant::now();
-        let mut client = self.home.connect()?;
-        let restart_ms = restarted.elapsed().as_secs_f64() * 1000.0;
-        let found = recorded_texts(&mut client, id)?;
-        let missing = acknowledged.iter().filter(|text| found.get(*text) != Some(&1)).count();
-        if missing > 0 {
-            let claim = format!("{missing} acknowledged records are missing or duplicated");
-            return Err(failed_check(&claim));
-        }
-        let unacknowledged = found.len() - acknowledged.len();
-        let text = format!(
-            "restarted in {restart_ms:.0} ms: all {} acknowledged records are there, each once;\n{unacknowledged} more were written but not acknowledged",
-            grouped(count)
-        );
-        let numbers = json!({
-            "restartMs": restart_ms,
-            "found": count,
-            "missing": missing,
-            "unacknowledged": unacknowledged,
-        });
-        self.finish_step("recover", &text, numbers)?;
-        Ok(client)
+    let restarted = Instant::now();
+    let mut client = home.connect()?;
+    let restart_ms = restarted.elapsed().as_secs_f64() * 1000.0;
+    let found = recorded_texts(&mut client, id)?;
+    let missing = acknowledged.iter().filter(|text| found.get(*text) != Some(&1)).count();
+    if missing > 0 {
+        let claim = format!("{missing} acknowledged records are missing or duplicated");
+        return Err(CommandError::tour(&claim));
     }
+    let unacknowledged = found.len() - acknowledged.len();
+    let text = format!(
+        "restarted in {restart_ms:.0} ms: all {} acknowledged records are there, each once;\n{unacknowledged} more were written but not acknowledged",
+        grouped(count)
+    );
+    let numbers = json!({
+        "restartMs": restart_ms,
+        "found": count,
+        "missing": missing,
+        "unacknowledged": unacknowledged,
+    });
+    report.step("recover", &text, numbers)?;
+    Ok(client)
 }
 
 /// Records with several clients and kills the daemon; returns the acknowledged texts, and the time until the kill.
@@ -85,7 +87,7 @@ fn record_and_kill(
             let left = RECORD_LIMIT.saturating_sub(started.elapsed());
             match acknowledged.recv_timeout(left) {
                 Ok(text) => texts.push(text),
-                Err(_) => return Err(failed_check("the clients make no progress")),
+                Err(_) => return Err(CommandError::tour("the clients make no progress")),
             }
         }
         let duration = started.elapsed();

@@ -13,7 +13,6 @@ use tempfile::TempDir;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::failed_check;
 use crate::address::{Address, Environment, is_home_locked, wait_until_unlocked};
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
@@ -123,7 +122,9 @@ impl TourHome {
 
     /// Kills the daemon, as a crash would.
     pub(super) fn kill_daemon(&mut self) -> Result<(), CommandError> {
-        let Some(pid) = self.daemon.take() else { return Err(failed_check("no daemon to kill")) };
+        let Some(pid) = self.daemon.take() else {
+            return Err(CommandError::tour("no daemon to kill"));
+        };
         kill_process(pid, Signal::KILL)
             .map_err(|error| file_error("kill the daemon of", self.path(), error.into()))
     }
@@ -133,10 +134,14 @@ impl TourHome {
         let mut client = BlockingClient::connect(&self.connector())?;
         client.call::<DaemonShutdown>(&NoParams {})?;
         if !wait_until_unlocked(self.path(), SHUTDOWN_LIMIT) {
-            return Err(failed_check("the daemon does not shut down"));
+            return Err(CommandError::tour("the daemon does not shut down"));
         }
         self.daemon.take();
-        self.remove()
+        self.remove()?;
+        if self.path().exists() {
+            return Err(CommandError::tour("the temporary home was not removed"));
+        }
+        Ok(())
     }
 
     /// Kills the daemon, if it runs, and removes the home, if it exists.
@@ -208,7 +213,7 @@ pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> Result<(), Comm
             return Ok(());
         }
         if Instant::now() >= deadline {
-            return Err(failed_check("the catalog does not catch up"));
+            return Err(CommandError::tour("the catalog does not catch up"));
         }
         std::thread::sleep(PAUSE);
     }

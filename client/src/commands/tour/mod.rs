@@ -6,6 +6,7 @@
 mod chat;
 mod crash;
 mod home;
+mod report;
 
 use std::time::Instant;
 
@@ -22,7 +23,7 @@ use ollm_protocol::methods::session::{
     SessionSearchParams, SessionUpdateParams,
 };
 use ollm_protocol::{SessionId, sanitize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
@@ -30,6 +31,7 @@ use crate::connection::BlockingClient;
 use crate::error::ClientError;
 use crate::render::units::grouped;
 use home::TourHome;
+use report::TourReport;
 
 /// A part of a real coding session; its source and license are beside the file.
 const REAL_SESSION: &str = include_str!("../../../../tests/fixtures/import/pi-mono-session.jsonl");
@@ -50,222 +52,205 @@ Examples:
   ollmctl tour --json")]
 pub(crate) struct TourArgs {}
 
-/// A running tour.
-struct Tour<'a, 'ctx> {
-    home: TourHome,
-    ctx: &'a mut CommandContext<'ctx>,
-    step_started: Instant,
-    /// The finished steps, for `--json`.
-    steps: Vec<Value>,
-}
-
 pub(super) fn run(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let started = Instant::now();
-    let home = TourHome::new(ctx.environment, chat::configured_model_server(ctx))?;
-    let mut tour = Tour { home, ctx, step_started: started, steps: Vec::new() };
-    if let Err(error) = tour.run_steps() {
+    let mut home = TourHome::new(ctx.environment, chat::configured_model_server(ctx))?;
+    let mut report = TourReport::new(ctx, started);
+    if let Err(error) = run_steps(&mut home, &mut report) {
         // A signal kills the daemon, and then any step may fail.
-        let error = if tour.home.is_interrupted() { CommandError::Interrupted } else { error };
-        tour.home.discard()?;
+        let error = if home.is_interrupted() { CommandError::Interrupted } else { error };
+        home.discard()?;
         return Err(error);
     }
-    let seconds = started.elapsed().as_secs_f64();
-    if tour.ctx.json() {
-        return tour.ctx.print_json(&json!({ "steps": tour.steps, "seconds": seconds }));
-    }
-    tour.ctx.print_text(&format!(
-        "\nEvery check passed, in {seconds:.1} s. Your own sessions were not touched.\nNext: ollmctl chat\n"
-    ))
+    report.finish()
 }
 
-impl Tour<'_, '_> {
-    fn run_steps(&mut self) -> Result<(), CommandError> {
-        let mut client = self.start()?;
-        let id = self.import(&mut client)?;
-        drop(client);
-        let mut client = self.crash_and_recover()?;
-        self.build(&mut client, id)?;
-        self.compact(&mut client, id)?;
-        self.search(&mut client, id)?;
-        self.export(&mut client, id)?;
-        drop(client);
-        self.chat()?;
-        self.clean_up()
-    }
+fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
+    let mut client = start(home, report)?;
+    let id = import(&mut client, report)?;
+    drop(client);
+    let mut client = crash::crash_and_recover(home, report)?;
+    build(&mut client, id, report)?;
+    compact(&mut client, id, report)?;
+    search(&mut client, id, report)?;
+    export(&mut client, id, report)?;
+    drop(client);
+    chat::chat(home, report)?;
+    home.shut_down_and_remove()?;
+    report.step("clean up", "daemon stopped, temporary home removed", json!({}))
+}
 
-    /// Prints a step with its duration, at once because somebody is watching.
-    fn finish_step(&mut self, name: &str, text: &str, numbers: Value) -> Result<(), CommandError> {
-        let duration = self.step_started.elapsed();
-        self.step_started = Instant::now();
-        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        self.steps.push(json!({ "step": name, "ms": ms, "numbers": numbers }));
-        if self.ctx.json() {
-            return Ok(());
+fn start(
+    home: &mut TourHome,
+    report: &mut TourReport<'_, '_>,
+) -> Result<BlockingClient, CommandError> {
+    let mut client = home.connect()?;
+    let status = client.call::<DaemonStatus>(&NoParams {})?;
+    let memory = status.memory_bytes.unwrap_or_default() as f64 / (1024.0 * 1024.0);
+    let path = sanitize::one_line(&status.home.to_string_lossy());
+    let text = format!("a private daemon in {path}: process {}, {memory:.1} MiB", status.pid);
+    let numbers = json!({ "pid": status.pid, "memoryBytes": status.memory_bytes });
+    report.step("start", &text, numbers)?;
+    Ok(client)
+}
+
+fn import(
+    client: &mut BlockingClient,
+    report: &mut TourReport<'_, '_>,
+) -> Result<SessionId, CommandError> {
+    let result = client.call::<SessionImport>(&SessionImportParams {
+        upload_id: None,
+        data: REAL_SESSION.to_owned(),
+        last: true,
+        project_path: None,
+        dry_run: false,
+    })?;
+    let (Some(session), Some(imported)) = (result.session, result.report) else {
+        return Err(CommandError::tour("the import returned no session"));
+    };
+    let text = format!(
+        "a real coding session ({}): {} messages, {} tool calls, {} tokens\n\"{}\"",
+        sanitize::one_line(&imported.format),
+        session.message_count,
+        session.tool_call_count,
+        grouped(session.token_count),
+        sanitize::one_line(&session.title),
+    );
+    let numbers = json!({
+        "messages": session.message_count,
+        "toolCalls": session.tool_call_count,
+        "tokens": session.token_count,
+        "losses": imported.losses.len(),
+    });
+    report.step("import", &text, numbers)?;
+    Ok(session.session_id)
+}
+
+fn build(
+    client: &mut BlockingClient,
+    id: SessionId,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let built = client.call::<ContextBuild>(&ContextBuildParams {
+        context_size: Some(WINDOW_TOKENS),
+        ..ContextBuildParams::new(id)
+    })?;
+    let conversation_tokens = first_page(client, id)?.session.token_count;
+    let (used, limit) = (built.tokens_used, built.token_budget);
+    if used > limit {
+        return Err(CommandError::tour("the context is larger than its limit"));
+    }
+    let text = format!(
+        "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries name what was left out, and why",
+        grouped(u64::from(WINDOW_TOKENS)),
+        built.included_message_count,
+        grouped(built.original_message_count),
+        grouped(used),
+        grouped(limit),
+        grouped(conversation_tokens),
+        built.omitted.len(),
+    );
+    let numbers = json!({
+        "window": WINDOW_TOKENS,
+        "tokensUsed": used,
+        "promptLimit": limit,
+        "conversationTokens": conversation_tokens,
+        "omitted": built.omitted.len(),
+    });
+    report.step("context", &text, numbers)
+}
+
+/// Compacts the conversation, without a model because that is fast.
+fn compact(
+    client: &mut BlockingClient,
+    id: SessionId,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    client.call::<SessionUpdate>(&SessionUpdateParams {
+        context_size: Some(WINDOW_TOKENS),
+        ..SessionUpdateParams::new(id)
+    })?;
+    let done = client.call::<ContextCompact>(&ContextCompactParams {
+        strategy: Some(CompactStrategy::Truncate),
+        ..ContextCompactParams::new(id)
+    })?;
+    let built = client.call::<ContextBuild>(&ContextBuildParams::new(id))?;
+    let messages = first_page(client, id)?.session.message_count;
+    if !done.compacted || done.tokens_after >= done.tokens_before {
+        return Err(CommandError::tour("the context is not shorter after a compaction"));
+    }
+    if built.tokens_used > built.token_budget || built.transient {
+        return Err(CommandError::tour("the context does not fit after a compaction"));
+    }
+    if messages < built.original_message_count {
+        return Err(CommandError::tour("messages are missing from the log after a compaction"));
+    }
+    let text = format!(
+        "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries name what is left out",
+        grouped(done.tokens_before),
+        grouped(done.tokens_after),
+        grouped(messages),
+        built.omitted.len(),
+    );
+    let numbers = json!({
+        "tokensBefore": done.tokens_before, "tokensAfter": done.tokens_after,
+        "messages": messages, "omitted": built.omitted.len(),
+    });
+    report.step("compact", &text, numbers)
+}
+
+fn search(
+    client: &mut BlockingClient,
+    id: SessionId,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let params = SessionSearchParams {
+        query: SEARCHED_WORD.to_owned(),
+        session_id: Some(id),
+        project_path: None,
+        role: None,
+        since: None,
+        until: None,
+        sort: SearchSort::Newest,
+        limit: Some(100),
+        cursor: None,
+    };
+    home::wait_until_indexed(client)?;
+    let started = Instant::now();
+    let found = client.call::<SessionSearch>(&params)?;
+    let ms = started.elapsed().as_secs_f64() * 1000.0;
+    let Some(hit) = found.data.first() else {
+        return Err(CommandError::tour("a word of the conversation is not found"));
+    };
+    let text = format!(
+        "\"{SEARCHED_WORD}\": {} hits in {ms:.1} ms; the newest is {} #{}\n\"{}\"",
+        found.data.len(),
+        hit.role.as_str(),
+        hit.seq,
+        sanitize::one_line(&hit.snippet).chars().take(60).collect::<String>(),
+    );
+    report.step("search", &text, json!({ "hits": found.data.len(), "ms": ms }))
+}
+
+fn export(
+    client: &mut BlockingClient,
+    id: SessionId,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let format = ExportFormat::Markdown;
+    let mut params = SessionExportParams { session_id: id, format, cursor: None };
+    let mut markdown = String::new();
+    loop {
+        let chunk = client.call::<SessionExport>(&params)?;
+        markdown.push_str(&chunk.data);
+        params.cursor = chunk.next_cursor;
+        if params.cursor.is_none() {
+            break;
         }
-        let (number, seconds) = (self.steps.len(), duration.as_secs_f64());
-        let text = text.replace('\n', &format!("\n{:22}", ""));
-        self.ctx.print_text(&format!("{number}. {name:<8} {seconds:>6.2} s  {text}\n"))?;
-        Ok(self.ctx.terminal.flush()?)
     }
-
-    fn start(&mut self) -> Result<BlockingClient, CommandError> {
-        let mut client = self.home.connect()?;
-        let status = client.call::<DaemonStatus>(&NoParams {})?;
-        let memory = status.memory_bytes.unwrap_or_default() as f64 / (1024.0 * 1024.0);
-        let home = sanitize::one_line(&status.home.to_string_lossy());
-        let text = format!("a private daemon in {home}: process {}, {memory:.1} MiB", status.pid);
-        let numbers = json!({ "pid": status.pid, "memoryBytes": status.memory_bytes });
-        self.finish_step("start", &text, numbers)?;
-        Ok(client)
-    }
-
-    fn import(&mut self, client: &mut BlockingClient) -> Result<SessionId, CommandError> {
-        let result = client.call::<SessionImport>(&SessionImportParams {
-            upload_id: None,
-            data: REAL_SESSION.to_owned(),
-            last: true,
-            project_path: None,
-            dry_run: false,
-        })?;
-        let (Some(session), Some(report)) = (result.session, result.report) else {
-            return Err(failed_check("the import returned no session"));
-        };
-        let text = format!(
-            "a real coding session ({}): {} messages, {} tool calls, {} tokens\n\"{}\"",
-            sanitize::one_line(&report.format),
-            session.message_count,
-            session.tool_call_count,
-            grouped(session.token_count),
-            sanitize::one_line(&session.title),
-        );
-        let numbers = json!({
-            "messages": session.message_count,
-            "toolCalls": session.tool_call_count,
-            "tokens": session.token_count,
-            "losses": report.losses.len(),
-        });
-        self.finish_step("import", &text, numbers)?;
-        Ok(session.session_id)
-    }
-
-    fn build(&mut self, client: &mut BlockingClient, id: SessionId) -> Result<(), CommandError> {
-        let built = client.call::<ContextBuild>(&ContextBuildParams {
-            context_size: Some(WINDOW_TOKENS),
-            ..ContextBuildParams::new(id)
-        })?;
-        let conversation_tokens = first_page(client, id)?.session.token_count;
-        let (used, limit) = (built.tokens_used, built.token_budget);
-        if used > limit {
-            return Err(failed_check("the context is larger than its limit"));
-        }
-        let text = format!(
-            "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries name what was left out, and why",
-            grouped(u64::from(WINDOW_TOKENS)),
-            built.included_message_count,
-            grouped(built.original_message_count),
-            grouped(used),
-            grouped(limit),
-            grouped(conversation_tokens),
-            built.omitted.len(),
-        );
-        let numbers = json!({
-            "window": WINDOW_TOKENS,
-            "tokensUsed": used,
-            "promptLimit": limit,
-            "conversationTokens": conversation_tokens,
-            "omitted": built.omitted.len(),
-        });
-        self.finish_step("context", &text, numbers)
-    }
-
-    /// Compacts the conversation, without a model because that is fast.
-    fn compact(&mut self, client: &mut BlockingClient, id: SessionId) -> Result<(), CommandError> {
-        client.call::<SessionUpdate>(&SessionUpdateParams {
-            context_size: Some(WINDOW_TOKENS),
-            ..SessionUpdateParams::new(id)
-        })?;
-        let done = client.call::<ContextCompact>(&ContextCompactParams {
-            strategy: Some(CompactStrategy::Truncate),
-            ..ContextCompactParams::new(id)
-        })?;
-        let built = client.call::<ContextBuild>(&ContextBuildParams::new(id))?;
-        let messages = first_page(client, id)?.session.message_count;
-        if !done.compacted || done.tokens_after >= done.tokens_before {
-            return Err(failed_check("the context is not shorter after a compaction"));
-        }
-        if built.tokens_used > built.token_budget || built.transient {
-            return Err(failed_check("the context does not fit after a compaction"));
-        }
-        if messages < built.original_message_count {
-            return Err(failed_check("messages are missing from the log after a compaction"));
-        }
-        let text = format!(
-            "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries name what is left out",
-            grouped(done.tokens_before),
-            grouped(done.tokens_after),
-            grouped(messages),
-            built.omitted.len(),
-        );
-        let numbers = json!({
-            "tokensBefore": done.tokens_before, "tokensAfter": done.tokens_after,
-            "messages": messages, "omitted": built.omitted.len(),
-        });
-        self.finish_step("compact", &text, numbers)
-    }
-
-    fn search(&mut self, client: &mut BlockingClient, id: SessionId) -> Result<(), CommandError> {
-        let params = SessionSearchParams {
-            query: SEARCHED_WORD.to_owned(),
-            session_id: Some(id),
-            project_path: None,
-            role: None,
-            since: None,
-            until: None,
-            sort: SearchSort::Newest,
-            limit: Some(100),
-            cursor: None,
-        };
-        home::wait_until_indexed(client)?;
-        let started = Instant::now();
-        let found = client.call::<SessionSearch>(&params)?;
-        let ms = started.elapsed().as_secs_f64() * 1000.0;
-        let Some(hit) = found.data.first() else {
-            return Err(failed_check("a word of the conversation is not found"));
-        };
-        let text = format!(
-            "\"{SEARCHED_WORD}\": {} hits in {ms:.1} ms; the newest is {} #{}\n\"{}\"",
-            found.data.len(),
-            hit.role.as_str(),
-            hit.seq,
-            sanitize::one_line(&hit.snippet).chars().take(60).collect::<String>(),
-        );
-        self.finish_step("search", &text, json!({ "hits": found.data.len(), "ms": ms }))
-    }
-
-    fn export(&mut self, client: &mut BlockingClient, id: SessionId) -> Result<(), CommandError> {
-        let format = ExportFormat::Markdown;
-        let mut params = SessionExportParams { session_id: id, format, cursor: None };
-        let mut markdown = String::new();
-        loop {
-            let chunk = client.call::<SessionExport>(&params)?;
-            markdown.push_str(&chunk.data);
-            params.cursor = chunk.next_cursor;
-            if params.cursor.is_none() {
-                break;
-            }
-        }
-        let (bytes, lines) = (markdown.len() as u64, markdown.lines().count() as u64);
-        let text = format!("as Markdown: {} KiB, {} lines", grouped(bytes / 1024), grouped(lines));
-        self.finish_step("export", &text, json!({ "bytes": bytes, "lines": lines }))
-    }
-
-    fn clean_up(&mut self) -> Result<(), CommandError> {
-        self.home.shut_down_and_remove()?;
-        if self.home.path().exists() {
-            return Err(failed_check("the temporary home was not removed"));
-        }
-        self.finish_step("clean up", "daemon stopped, temporary home removed", json!({}))
-    }
+    let (bytes, lines) = (markdown.len() as u64, markdown.lines().count() as u64);
+    let text = format!("as Markdown: {} KiB, {} lines", grouped(bytes / 1024), grouped(lines));
+    report.step("export", &text, json!({ "bytes": bytes, "lines": lines }))
 }
 
 /// Returns the first record of a session, and the session itself.
@@ -273,9 +258,4 @@ fn first_page(client: &mut BlockingClient, id: SessionId) -> Result<SessionGetRe
     let branch = BranchFilter::All;
     let params = SessionGetParams { session_id: id, from: None, limit: Some(1), branch };
     client.call::<SessionGet>(&params)
-}
-
-/// Returns the error for a claim that is false in this run.
-fn failed_check(claim: &str) -> CommandError {
-    CommandError::Tour { claim: claim.to_owned() }
 }
