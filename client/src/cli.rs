@@ -22,9 +22,10 @@ use crate::commands::sessions::SessionsCommand;
 use crate::commands::socket::SocketArgs;
 use crate::commands::tour::TourArgs;
 
-/// Durable sessions, search and fitting contexts for local language models.
+/// Durable, searchable conversations with local language models.
 ///
-/// Talks to ollmd, which keeps every conversation durably, and starts it if it does not run.
+/// Talks to ollmd, which keeps every conversation and fits it into the model's context window. Starts ollmd if it does
+/// not run.
 #[derive(Debug, Parser)]
 #[command(
     name = "ollmctl",

@@ -1,4 +1,4 @@
-//! What a command works with: the terminal, the connection to the daemon, and the output of results.
+//! The context of a command: the terminal, the connection to the daemon, and the output of results.
 
 use std::io;
 use std::time::{Duration, Instant};

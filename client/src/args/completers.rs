@@ -21,7 +21,7 @@ use crate::connection::{BlockingClient, Connector};
 
 /// The longest wait for the daemon: a person waits for the shell.
 const TIMEOUT: Duration = Duration::from_millis(90);
-/// The most values offered; people do not choose from longer lists.
+/// The maximum number of offered values; people do not choose from longer lists.
 const MAX_OFFERED: u32 = 20;
 /// Characters of a title.
 const MAX_TITLE_CHARS: usize = 60;

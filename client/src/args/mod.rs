@@ -78,7 +78,7 @@ pub(crate) struct TextUse {
     pub(crate) example: &'static str,
 }
 
-/// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is no terminal.
+/// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is not a terminal.
 pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> Result<String, CommandError> {
     match given {
         Some(text) if text != "-" => Ok(text.to_owned()),

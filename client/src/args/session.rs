@@ -17,7 +17,7 @@ pub(crate) const OPTIONAL_SESSION_HELP: &str = "An id, a unique prefix of one, o
 
 /// The shortest prefix that is looked up; shorter ones match by accident.
 const MIN_PREFIX_CHARS: usize = 4;
-/// The most sessions that the error of an ambiguous prefix lists.
+/// The maximum number of sessions listed for an ambiguous prefix.
 const MAX_LISTED: u32 = 10;
 
 /// A required session as the only argument.

@@ -14,9 +14,9 @@ use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::error::ClientError;
 
-/// The most method names that are suggested for an unknown one.
+/// The maximum number of suggestions for an unknown method.
 const MAX_SUGGESTIONS: usize = 4;
-/// The most edits between an unknown name and a suggestion.
+/// The maximum number of edits between an unknown method and a suggestion.
 const MAX_EDITS: usize = 4;
 /// Methods that are never suggested: a line that is pasted carelessly must not delete anything.
 const DESTRUCTIVE: [&str; 3] = [SessionDelete::NAME, SessionClear::NAME, SessionCleanup::NAME];

@@ -58,7 +58,7 @@ pub(super) fn run(
     Ok(ctx.terminal.print_raw(script)?)
 }
 
-/// Replies to a shell that asks for completions of `command`; returns false if this is no such request.
+/// Replies to a shell that asks for completions of `command`; returns false if the arguments are not such a request.
 ///
 /// **Errors**: the shell is unknown, or the reply cannot be written.
 pub(super) fn complete(

@@ -25,7 +25,7 @@ const STATUS_HELP: [&str; 3] =
 /// Goals of one page.
 const PAGE_GOALS: u32 = 100;
 
-/// Show and set what a session works towards.
+/// Show and set the goals of a session.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -72,6 +72,13 @@ Examples:
   ollmctl goal list
   ollmctl goal list --session last --json")]
     List,
+    #[command(flatten)]
+    Change(GoalChange),
+}
+
+/// The commands that change a goal.
+#[derive(Debug, Subcommand)]
+enum GoalChange {
     /// Change the text, the priority or the status of a goal.
     #[command(after_help = "\
 Examples:
@@ -214,33 +221,41 @@ impl From<StepStateArg> for CheckpointStatus {
 
 pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let session_id = session_or_current(args.session.as_deref(), "goal list", ctx)?;
-    let command = args.command.unwrap_or(GoalCommand::List);
-    if let GoalCommand::Create(create) = command {
-        let params = g::GoalCreateParams {
-            session_id,
-            description: create.text,
-            priority: create.priority,
-            checkpoints: create.steps,
-            key: None,
-        };
-        return change::<m::GoalCreate>(&params, ctx);
+    match args.command.unwrap_or(GoalCommand::List) {
+        GoalCommand::Create(create) => {
+            let params = g::GoalCreateParams {
+                session_id,
+                description: create.text,
+                priority: create.priority,
+                checkpoints: create.steps,
+                key: None,
+            };
+            change::<m::GoalCreate>(&params, ctx)
+        }
+        GoalCommand::List => match args.goal {
+            None => list(session_id, ctx),
+            Some(number) => {
+                let goals = goals(session_id, ctx)?;
+                let goal = numbered(&goals, number, "goal")?;
+                if ctx.json() { ctx.print_json(goal) } else { ctx.print_text(&render_goal(goal)) }
+            }
+        },
+        GoalCommand::Change(change) => {
+            let goals = goals(session_id, ctx)?;
+            let goal = match args.goal {
+                Some(number) => Some(numbered(&goals, number, "goal")?),
+                None => goals.iter().find(|goal| goal.status == GoalStatus::Active),
+            };
+            change_goal(goal, session_id, change, ctx)
+        }
     }
-    if let (GoalCommand::List, None) = (&command, args.goal) {
-        return list(session_id, ctx);
-    }
-    let all = goals(session_id, ctx)?;
-    let goal = match args.goal {
-        Some(number) => Some(numbered(&all, number, "goal")?),
-        None => all.iter().find(|goal| goal.status == GoalStatus::Active),
-    };
-    run_on(goal, session_id, command, ctx)
 }
 
-/// Runs a command on one goal. Without a goal the daemon refuses the call, because none is active.
-fn run_on(
+/// Changes a goal. Without a goal the daemon refuses the call, because none is active.
+fn change_goal(
     goal: Option<&Goal>,
     session_id: SessionId,
-    command: GoalCommand,
+    command: GoalChange,
     ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
     let (goal_id, key) = (goal.map(|goal| goal.id), None);
@@ -249,14 +264,7 @@ fn run_on(
         numbered(decisions, number, "decision").map(|decision| decision.id)
     };
     match command {
-        // Needs no goal and was handled before.
-        GoalCommand::Create(_) => Ok(()),
-        GoalCommand::List => match goal {
-            Some(goal) if ctx.json() => ctx.print_json(goal),
-            Some(goal) => ctx.print_text(&render_goal(goal)),
-            None => Ok(()),
-        },
-        GoalCommand::Update(args) => {
+        GoalChange::Update(args) => {
             let params = g::GoalUpdateParams {
                 session_id,
                 goal_id,
@@ -267,8 +275,8 @@ fn run_on(
             };
             change::<m::GoalUpdate>(&params, ctx)
         }
-        GoalCommand::Checkpoint(args) => add_or_update_step(goal, session_id, args, ctx),
-        GoalCommand::Decide(args) => {
+        GoalChange::Checkpoint(args) => add_or_update_step(goal, session_id, args, ctx),
+        GoalChange::Decide(args) => {
             let supersedes = args.instead_of.map(decision_id).transpose()?;
             let params = g::GoalAddDecisionParams {
                 session_id,
@@ -281,17 +289,17 @@ fn run_on(
             };
             change::<m::GoalAddDecision>(&params, ctx)
         }
-        GoalCommand::Lock(args) => {
+        GoalChange::Lock(args) => {
             let decision_id = decision_id(args.decision)?;
             let params = g::GoalLockDecisionParams { session_id, goal_id, decision_id, key };
             change::<m::GoalLockDecision>(&params, ctx)
         }
-        GoalCommand::Artifact(args) => {
+        GoalChange::Artifact(args) => {
             let (path, action, kind) = (args.path, args.action, args.kind);
             let params = g::GoalAddArtifactParams { session_id, goal_id, path, action, kind, key };
             change::<m::GoalAddArtifact>(&params, ctx)
         }
-        GoalCommand::Next(args) => {
+        GoalChange::Next(args) => {
             let next_steps = args.steps;
             let params = g::GoalSetNextStepsParams { session_id, goal_id, next_steps, key };
             change::<m::GoalSetNextSteps>(&params, ctx)

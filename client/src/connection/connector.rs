@@ -1,4 +1,4 @@
-//! How a connection is made: the address, whether the daemon may be started, the timeout, the accepted protocol.
+//! The settings of a connection: the address, whether the daemon may be started, the timeout and the accepted protocol.
 
 use std::time::Duration;
 

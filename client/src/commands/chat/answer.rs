@@ -7,9 +7,9 @@ use ollm_protocol::sanitize::Sanitizer;
 
 use crate::render::Style;
 
-/// The levels of Markdown headings.
+/// The deepest level of a Markdown heading.
 const MAX_HEADING_LEVEL: usize = 6;
-/// The most spaces before a fence or a heading; a line with more is code.
+/// The deepest indentation of a fence or a heading; a line with more is code.
 const MAX_INDENT: usize = 3;
 
 /// Renders an answer piece by piece.

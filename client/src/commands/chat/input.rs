@@ -86,7 +86,7 @@ impl LineEditor {
     fn add_to_history(&mut self, text: &str) {
         let added = !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false);
         if let Some(path) = self.history.as_ref().filter(|_| added) {
-            // A history that cannot be written does not keep anybody from chatting.
+            // A failure is ignored: a chat works without its history.
             drop(self.editor.append_history(path));
         }
     }

@@ -13,7 +13,7 @@ use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
 use super::session::{ChatSession, last_records, think_word};
-use super::slash::{COMMANDS, ChatInput};
+use super::slash::{COMMANDS, ChatInput, SessionInput};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
@@ -37,7 +37,7 @@ const LISTED_SESSIONS: u32 = 10;
 const RECORDS_PER_MESSAGE: u32 = 4;
 /// Records searched for the last message: pieces of the answer, counts and goal changes follow it.
 const RECORDS_AFTER_MESSAGE: u32 = 1000;
-/// The most records of one page.
+/// The maximum number of records of one page.
 const MAX_PAGE_RECORDS: u32 = 1000;
 
 /// The file in the home that keeps typed lines.
@@ -132,8 +132,8 @@ impl InteractiveChat<'_, '_> {
                     suggestion.as_deref().unwrap_or("/help"),
                 ));
             }
-            other => match self.session.session().map(|session| session.session_id) {
-                Some(id) => self.run_on_session(id, other)?,
+            ChatInput::OnSession(input) => match self.session.session() {
+                Some(session) => self.run_on_session(session.session_id, input)?,
                 None => self.remark("there are no messages yet"),
             },
         }
@@ -141,41 +141,39 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Runs a command that needs a session with messages.
-    fn run_on_session(&mut self, id: SessionId, input: ChatInput) -> Result<(), CommandError> {
+    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> Result<(), CommandError> {
         match input {
-            ChatInput::Retry => self.ask(None),
-            ChatInput::History(number) => {
+            SessionInput::Retry => self.ask(None),
+            SessionInput::History(number) => {
                 let text = self.last_messages(id, number)?;
                 self.ctx.print_text(&text)
             }
-            ChatInput::Context => {
+            SessionInput::Context => {
                 let params = ContextStatusParams { session_id: id, context_size: None };
                 let status = self.ctx.call::<ContextStatus>(&params)?.value;
                 let text = render_status(&status, &self.ctx.render_options());
                 self.ctx.print_text(&text)
             }
-            ChatInput::DebugContext => {
+            SessionInput::DebugContext => {
                 let inspected = self.ctx.call::<ContextInspect>(&inspect_params(id))?.value;
                 let messages = render_messages(&inspected.build.messages);
                 let items = render_items(&inspected, &self.ctx.render_options());
                 self.ctx.print_text(&format!("{messages}\n{items}"))
             }
-            ChatInput::Pin(seq) => self.pin(id, seq, true),
-            ChatInput::Unpin(seq) => self.pin(id, seq, false),
-            ChatInput::Compact { apply } => self.compact(id, apply),
-            ChatInput::Info => {
+            SessionInput::Pin(seq) => self.pin(id, seq, true),
+            SessionInput::Unpin(seq) => self.pin(id, seq, false),
+            SessionInput::Compact { apply } => self.compact(id, apply),
+            SessionInput::Info => {
                 let session = last_records(id, 1, self.ctx)?.session;
                 let text = heading(&session, &self.ctx.render_options());
                 self.ctx.print_text(&text)
             }
-            ChatInput::Export(output) => export::run(&ExportArgs::of(id, output), self.ctx),
-            ChatInput::Archive => {
+            SessionInput::Export(output) => export::run(&ExportArgs::of(id, output), self.ctx),
+            SessionInput::Archive => {
                 sessions::archive(id, self.ctx)?;
                 self.start_draft();
                 Ok(())
             }
-            // All others need no session.
-            _ => Ok(()),
         }
     }
 

@@ -9,7 +9,7 @@ use strsim::levenshtein;
 
 use super::session::parse_think;
 
-/// The most edits between an unknown command and a suggestion.
+/// The maximum number of edits between an unknown command and a suggestion.
 const MAX_EDITS: usize = 3;
 /// Messages that `/history` shows without a number.
 const HISTORY_MESSAGES: u32 = 10;
@@ -43,27 +43,32 @@ pub(super) enum ChatInput {
     Help,
     Model(Option<String>),
     Think(Option<Think>),
-    Retry,
-    History(u32),
-    Context,
     Goal(Option<String>),
-    Pin(Option<Seq>),
-    Unpin(Option<Seq>),
-    Compact {
-        apply: bool,
-    },
-    DebugContext,
     Sessions,
-    Info,
-    Export(Option<PathBuf>),
-    Archive,
     New,
     Exit,
+    /// A command that needs a session with messages.
+    OnSession(SessionInput),
     Unknown {
         text: String,
         /// A similar command without its arguments.
         suggestion: Option<String>,
     },
+}
+
+/// A command that needs a session with messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SessionInput {
+    Retry,
+    History(u32),
+    Context,
+    Pin(Option<Seq>),
+    Unpin(Option<Seq>),
+    Compact { apply: bool },
+    DebugContext,
+    Info,
+    Export(Option<PathBuf>),
+    Archive,
 }
 
 impl ChatInput {
@@ -79,6 +84,11 @@ impl ChatInput {
         if !text.starts_with('/') {
             return Self::Message(line.trim_end().to_owned());
         }
+        Self::parse_command(text).unwrap_or_else(|| Self::unknown(text))
+    }
+
+    /// Parses a command; `None` for an unknown one or wrong arguments.
+    fn parse_command(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
         // Returns the text after the first words, with its own white space.
         let rest = |n_words: usize| {
@@ -87,40 +97,36 @@ impl ChatInput {
                 .fold(text, |rest, word| rest.trim_start().strip_prefix(word).unwrap_or_default());
             Some(skipped.trim()).filter(|rest| !rest.is_empty()).map(str::to_owned)
         };
-        match words.as_slice() {
-            ["/help" | "/?"] => Self::Help,
-            ["/model"] | ["/model", _] => Self::Model(rest(1)),
-            ["/think"] => Self::Think(None),
-            ["/think", word] => match parse_think(word) {
-                Some(think) => Self::Think(Some(think)),
-                None => Self::unknown(text),
-            },
-            ["/retry"] => Self::Retry,
-            ["/history"] => Self::History(HISTORY_MESSAGES),
-            ["/history", number] => match number.parse() {
-                Ok(number @ 1..=1000) => Self::History(number),
-                _ => Self::unknown(text),
-            },
-            ["/context"] => Self::Context,
-            ["/goal", ..] => Self::Goal(rest(1)),
-            ["/pin"] => Self::Pin(None),
-            ["/unpin"] => Self::Unpin(None),
-            ["/pin" | "/unpin", number] => match number.trim_start_matches('#').parse() {
-                Ok(number) if words[0] == "/pin" => Self::Pin(Some(Seq(number))),
-                Ok(number) => Self::Unpin(Some(Seq(number))),
-                Err(_) => Self::unknown(text),
-            },
-            ["/compact"] => Self::Compact { apply: false },
-            ["/compact", "--apply"] => Self::Compact { apply: true },
-            ["/debug", "context"] => Self::DebugContext,
-            ["/sessions"] => Self::Sessions,
-            ["/session", "info"] => Self::Info,
-            ["/session", "export", ..] => Self::Export(rest(2).map(PathBuf::from)),
-            ["/session", "archive"] => Self::Archive,
-            ["/new"] => Self::New,
-            ["/exit" | "/quit"] => Self::Exit,
-            _ => Self::unknown(text),
-        }
+        let record = |number: &str| number.trim_start_matches('#').parse().ok().map(Seq);
+        let on_session = match words.as_slice() {
+            ["/help" | "/?"] => return Some(Self::Help),
+            ["/model"] | ["/model", _] => return Some(Self::Model(rest(1))),
+            ["/think"] => return Some(Self::Think(None)),
+            ["/think", word] => return Some(Self::Think(Some(parse_think(word)?))),
+            ["/goal", ..] => return Some(Self::Goal(rest(1))),
+            ["/sessions"] => return Some(Self::Sessions),
+            ["/new"] => return Some(Self::New),
+            ["/exit" | "/quit"] => return Some(Self::Exit),
+            ["/retry"] => SessionInput::Retry,
+            ["/history"] => SessionInput::History(HISTORY_MESSAGES),
+            ["/history", number] => {
+                let number = number.parse().ok();
+                SessionInput::History(number.filter(|number| (1..=1000).contains(number))?)
+            }
+            ["/context"] => SessionInput::Context,
+            ["/pin"] => SessionInput::Pin(None),
+            ["/pin", number] => SessionInput::Pin(Some(record(number)?)),
+            ["/unpin"] => SessionInput::Unpin(None),
+            ["/unpin", number] => SessionInput::Unpin(Some(record(number)?)),
+            ["/compact"] => SessionInput::Compact { apply: false },
+            ["/compact", "--apply"] => SessionInput::Compact { apply: true },
+            ["/debug", "context"] => SessionInput::DebugContext,
+            ["/session", "info"] => SessionInput::Info,
+            ["/session", "export", ..] => SessionInput::Export(rest(2).map(PathBuf::from)),
+            ["/session", "archive"] => SessionInput::Archive,
+            _ => return None,
+        };
+        Some(Self::OnSession(on_session))
     }
 
     fn unknown(text: &str) -> Self {
@@ -158,6 +164,7 @@ mod tests {
 
     #[test]
     fn line_is_a_message_or_a_command() {
+        let on_session = ChatInput::OnSession;
         let check =
             |line: &str, expect: ChatInput| assert_eq!(ChatInput::parse(line), expect, "{line:?}");
         check("  ", ChatInput::Empty);
@@ -169,17 +176,20 @@ mod tests {
         check("/model qwen3:8b", ChatInput::Model(Some("qwen3:8b".into())));
         check("/think", ChatInput::Think(None));
         check("/think off", ChatInput::Think(Some(Think::Flag(false))));
-        check("/history 3", ChatInput::History(3));
-        check("/session export a file.md", ChatInput::Export(Some("a file.md".into())));
-        check("/session  export", ChatInput::Export(None));
+        check("/history 3", on_session(SessionInput::History(3)));
+        check(
+            "/session export a file.md",
+            on_session(SessionInput::Export(Some("a file.md".into()))),
+        );
+        check("/session  export", on_session(SessionInput::Export(None)));
         check("/goal", ChatInput::Goal(None));
         check("/goal  Ship it, then rest", ChatInput::Goal(Some("Ship it, then rest".into())));
-        check("/pin", ChatInput::Pin(None));
-        check("/pin 12", ChatInput::Pin(Some(Seq(12))));
-        check("/unpin #12", ChatInput::Unpin(Some(Seq(12))));
-        check("/debug context", ChatInput::DebugContext);
-        check("/compact", ChatInput::Compact { apply: false });
-        check("/compact  --apply", ChatInput::Compact { apply: true });
+        check("/pin", on_session(SessionInput::Pin(None)));
+        check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
+        check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));
+        check("/debug context", on_session(SessionInput::DebugContext));
+        check("/compact", on_session(SessionInput::Compact { apply: false }));
+        check("/compact  --apply", on_session(SessionInput::Compact { apply: true }));
         check("/quit", ChatInput::Exit);
     }
 

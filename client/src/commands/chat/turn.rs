@@ -221,7 +221,7 @@ struct InterruptState {
     in_turn: AtomicBool,
 }
 
-/// Marks the time in which Ctrl-C is counted for a turn; also turns the terminal's echo off.
+/// A guard during which Ctrl-C is counted for a turn and the terminal's echo is off.
 struct InterruptGuard {
     state: Arc<InterruptState>,
     _echo: Option<EchoOff>,
@@ -286,13 +286,13 @@ impl Drop for InterruptGuard {
     }
 }
 
-/// A terminal that does not show what is typed, so that it is not mixed into an answer. The next line begins with it.
+/// A terminal with its echo off, so that typed text is not mixed into an answer. The next line begins with that text.
 struct EchoOff {
     saved: Termios,
 }
 
 impl EchoOff {
-    /// Turns the echo off until the value is dropped; `None` if stdin is no terminal.
+    /// Turns the echo off until the value is dropped; `None` if stdin is not a terminal.
     fn new() -> Option<Self> {
         let saved = tcgetattr(stdin()).ok()?;
         let mut modes = saved.clone();

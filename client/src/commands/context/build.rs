@@ -20,7 +20,7 @@ use crate::render::{RenderOptions, Style};
 pub(super) const CONTEXT_TIMEOUT: Duration = Duration::from_secs(120);
 /// The widest bar: a terminal of 80 columns without the brackets of the bar.
 const MAX_BAR_COLUMNS: usize = 78;
-/// The most rows of omitted records.
+/// The maximum number of rows of omitted records.
 const SHOWN_OMITTED: usize = 12;
 
 /// Build a context that fits a window, and show how the window is divided.

@@ -1,4 +1,4 @@
-//! `ollmctl context`: what a model is sent, one file for each group of subcommands.
+//! `ollmctl context`: the context that a model is sent. One file for each group of subcommands.
 
 pub(super) mod build;
 pub(super) mod compact;
@@ -10,7 +10,7 @@ use clap::Subcommand;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 
-/// Show and change what a model is sent.
+/// Show and change the context that a model is sent.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
     Status(status::StatusArgs),

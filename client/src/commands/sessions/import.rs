@@ -23,9 +23,9 @@ use crate::render::session_table::{short_id, title};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, table};
 
-/// The most bytes of a file in one chunk.
+/// The maximum number of bytes of a file in one chunk.
 const CHUNK_BYTES: usize = 4 << 20;
-/// The most bytes of a chunk as a JSON string: a frame has 16 MiB for it and a few other fields.
+/// The maximum number of bytes of a chunk as a JSON string: a frame has 16 MiB for it and a few other fields.
 const ENCODED_BYTES: usize = 12 << 20;
 /// The longest wait for a reply: the reply to the last chunk follows when everything is parsed, written and synced.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(600);

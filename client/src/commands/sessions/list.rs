@@ -14,7 +14,7 @@ use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table;
 
-/// The most sessions of one page.
+/// The maximum number of sessions of one page.
 const PAGE_SESSIONS: u32 = 1000;
 /// The remark for a list that was cut at `--limit`.
 const CUT_REMARK: &str = "there are more sessions: raise --limit";

@@ -17,7 +17,7 @@ use crate::render::session_table::{short_id, title};
 use crate::render::units::{DayBoundary, ago, counted, parse_time};
 use crate::render::{RenderOptions, Style, table};
 
-/// The most hits of one page.
+/// The maximum number of hits of one page.
 const PAGE_HITS: u32 = 200;
 
 /// Find text in everything that was recorded.

@@ -24,7 +24,7 @@ use crate::render::units::grouped;
 
 /// A question that every model answers with one word.
 const QUESTION: &str = "What is the capital of France? Answer with one word.";
-/// The longest answer in tokens; somebody is watching.
+/// The longest answer in tokens; short, because people watch the tour.
 const MAX_TOKENS: u32 = 24;
 /// The longest wait for the list of models.
 const LIST_TIMEOUT: Duration = Duration::from_secs(6);

@@ -20,7 +20,7 @@ impl<'a, 'ctx> TourReport<'a, 'ctx> {
         Self { ctx, started, step_started: started, steps: Vec::new() }
     }
 
-    /// Finishes a step and prints it with its duration, at once because somebody is watching.
+    /// Finishes a step and prints it with its duration, at once because people watch the tour.
     pub(super) fn step(
         &mut self,
         name: &str,

@@ -226,7 +226,7 @@ fn spawn(
     // The daemon leaves this terminal session by itself; it could not if it were made a group leader here.
     command.arg("--detach").arg("--ready-fd").arg(writer.as_raw_fd().to_string());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    // A daemon must not keep a file system busy that somebody wants to unmount.
+    // In another directory the daemon would keep its file system from being unmounted.
     command.current_dir("/");
     let path = PathBuf::from(command.get_program());
     rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// The most bytes read from a pipe, and of a log; a starting daemon writes one line.
+/// The maximum number of bytes read from a pipe, or of a log; a starting daemon writes one line.
 pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 /// The time between two looks whether a program that writes nothing has ended.
 const EXIT_CHECK_PAUSE: Duration = Duration::from_millis(50);
