@@ -1,40 +1,44 @@
-//! Where to look for the daemon of a home.
+//! The address of a daemon: its home and the sockets at which it may listen.
 //!
-//! The rule itself is `ollm_protocol::address`; this file adds what needs the file system: the canonical home
-//! and `daemon.json`. It connects to nothing. The environment is read here and nowhere else.
+//! The rule for socket paths is `ollm_protocol::address`; this file adds the file system: the canonical home,
+//! `daemon.json` and the daemon's lock. It connects to nothing. No other file of this crate reads the environment.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ollm_protocol::address::{DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
 
 use crate::error::ClientError;
 
-/// The variables that matter, as they were when the process started. An empty one counts as absent.
+/// The pause between two looks at the daemon's lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The environment variables of this process that matter; an empty variable counts as unset.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `OLLM_HOME`: the daemon's home directory.
     pub home: Option<PathBuf>,
-    /// `OLLM_SOCKET`: the one socket to use.
+    /// `OLLM_SOCKET`: the only socket to use.
     pub socket: Option<PathBuf>,
     /// `OLLM_CONFIG`: the configuration file.
     pub config: Option<PathBuf>,
-    /// `OLLM_DAEMON`: the program to start.
+    /// `OLLM_DAEMON`: the daemon's program.
     pub daemon: Option<PathBuf>,
-    /// `OLLM_NO_SPAWN`: never start a daemon; anything but empty and `0`.
+    /// `OLLM_NO_SPAWN`: never start a daemon; set to anything but `0`.
     pub no_spawn: bool,
-    /// `PATH`: where to look for the program.
+    /// `PATH`: the directories in which the daemon's program is searched.
     pub search_path: Option<OsString>,
     /// The user's home directory.
     pub user_home: Option<PathBuf>,
-    /// `XDG_CONFIG_HOME`: where units of the user's own service manager are installed.
+    /// `XDG_CONFIG_HOME`: the directory that contains the units of the user's service manager.
     pub config_home: Option<PathBuf>,
-    /// `XDG_RUNTIME_DIR`: where that manager listens.
+    /// `XDG_RUNTIME_DIR`: the directory of the service manager's socket.
     pub runtime_dir: Option<PathBuf>,
 }
 
-/// Every variable of this process, for a command that it runs.
+/// Returns every variable of this process, for a command that it runs.
 pub(crate) fn variables() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
 }
@@ -60,26 +64,27 @@ impl Environment {
     }
 }
 
-/// A home and, where someone insists, the one socket to use.
+/// The home of a daemon, and the socket to use if one was given.
 #[derive(Clone, Debug)]
 pub struct Address {
     home: PathBuf,
     socket: Option<PathBuf>,
 }
 
-/// Where to try, and what the daemon left behind about itself.
+/// The sockets to try, and the running daemon's description of itself.
 #[derive(Debug)]
-pub(crate) struct Sockets {
+pub(crate) struct SocketCandidates {
     /// In the order in which they are tried.
     pub(crate) paths: Vec<PathBuf>,
-    /// What `daemon.json` says, if it can be read.
+    /// The content of `daemon.json`, if it can be read.
     pub(crate) daemon: Option<DaemonFile>,
 }
 
 impl Address {
-    /// The address of a home: the argument, else `OLLM_HOME`, else `~/.ollm`; the socket likewise.
+    /// Returns the address of a home: the argument, else `OLLM_HOME`, else `~/.ollm`. The socket is the argument, else
+    /// `OLLM_SOCKET`, else found from the home.
     ///
-    /// **Errors**: [`ClientError::NoHome`] where neither is known, [`ClientError::SocketPathTooLong`].
+    /// **Errors**: [`ClientError::NoHome`] if no home is known, [`ClientError::SocketPathTooLong`].
     pub fn new(
         home: Option<PathBuf>,
         socket: Option<PathBuf>,
@@ -95,33 +100,33 @@ impl Address {
         {
             return Err(ClientError::SocketPathTooLong { path: path.clone() });
         }
-        // The daemon hashes the canonical path; a home that does not exist yet has none, and no daemon either.
+        // The daemon hashes the canonical path. A home that does not exist has neither that nor a daemon.
         let home = std::fs::canonicalize(&home).unwrap_or_else(|_| absolute(home));
         Ok(Self { home, socket })
     }
 
-    /// The daemon's home directory.
+    /// Returns the daemon's home directory.
     #[must_use]
     pub fn home(&self) -> &Path {
         &self.home
     }
 
-    /// The one socket to use, where someone insists.
+    /// Returns the socket to use, if one was given.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         self.socket.as_deref()
     }
 
-    /// The same address once the home exists: a link in its path may lead elsewhere than it seemed.
+    /// Resolves the home again, after it was created: its path may contain links.
     pub(crate) fn canonical(&self) -> Self {
         let home = std::fs::canonicalize(&self.home).unwrap_or_else(|_| self.home.clone());
         Self { home, socket: self.socket.clone() }
     }
 
-    /// Where to try now.
-    pub(crate) fn sockets(&self) -> Sockets {
+    /// Returns the sockets at which the daemon may listen now.
+    pub(crate) fn sockets(&self) -> SocketCandidates {
         if let Some(socket) = &self.socket {
-            return Sockets { paths: vec![socket.clone()], daemon: None };
+            return SocketCandidates { paths: vec![socket.clone()], daemon: None };
         }
         let daemon = self.daemon_file();
         let mut paths: Vec<PathBuf> = daemon.iter().map(|file| file.socket.clone()).collect();
@@ -130,21 +135,32 @@ impl Address {
                 paths.push(path);
             }
         }
-        Sockets { paths, daemon }
+        SocketCandidates { paths, daemon }
     }
 
-    /// What the running daemon wrote about itself. A file that cannot be read is as good as none: the
-    /// candidates are tried anyway.
+    /// Reads `daemon.json`; `None` if that fails, because the sockets can be tried without it.
     pub(crate) fn daemon_file(&self) -> Option<DaemonFile> {
         let bytes = std::fs::read(self.home.join("daemon.json")).ok()?;
         serde_json::from_slice(&bytes).ok()
     }
 }
 
-/// Whether a daemon holds this lock. A shared lock held for an instant is enough to know.
-pub(crate) fn is_locked(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else { return false };
+/// Returns whether a daemon holds the lock of a home, by trying to take a shared lock for an instant.
+pub(crate) fn is_home_locked(home: &Path) -> bool {
+    let Ok(file) = File::open(home.join("ollmd.lock")) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+/// Waits until no daemon holds the lock of a home; returns false at the limit.
+pub(crate) fn wait_until_unlocked(home: &Path, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    while is_home_locked(home) {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    true
 }
 
 fn absolute(path: PathBuf) -> PathBuf {
@@ -154,13 +170,14 @@ fn absolute(path: PathBuf) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::write_daemon_file;
 
     fn environment(home: &Path) -> Environment {
         Environment { user_home: Some(home.to_owned()), ..Environment::default() }
     }
 
     #[test]
-    fn arguments_win_over_variables_and_those_over_the_user_home() {
+    fn home_is_argument_then_variable_then_user_home() {
         let mut variables = environment(Path::new("/nowhere/ada"));
         let home = |argument: Option<&str>, variables: &Environment| {
             Address::new(argument.map(PathBuf::from), None, variables).unwrap().home
@@ -169,53 +186,41 @@ mod tests {
         variables.home = Some("/nowhere/other".into());
         assert_eq!(home(None, &variables), Path::new("/nowhere/other"));
         assert_eq!(home(Some("/nowhere/third"), &variables), Path::new("/nowhere/third"));
-        let nothing = Environment::default();
-        assert!(matches!(Address::new(None, None, &nothing), Err(ClientError::NoHome)));
+        let empty = Environment::default();
+        assert!(matches!(Address::new(None, None, &empty), Err(ClientError::NoHome)));
     }
 
     #[test]
-    fn what_the_daemon_wrote_is_tried_first_and_only_once() {
+    fn socket_of_daemon_file_is_tried_first_and_once() {
         let scratch = tempfile::tempdir().unwrap();
         let address =
             Address::new(Some(scratch.path().into()), None, &Environment::default()).unwrap();
-        let plain = address.sockets();
-        assert!(plain.daemon.is_none());
-        let socket = plain.paths.last().unwrap().clone();
-        let file = DaemonFile {
-            socket: socket.clone(),
-            pid: 1,
-            version: "0.1.0".into(),
-            protocol: 1,
-            started_at: ollm_protocol::Timestamp::from_unix_ms(0),
-        };
-        let json = serde_json::to_vec(&file).unwrap();
-        std::io::Write::write_all(
-            &mut std::fs::File::create(address.home().join("daemon.json")).unwrap(),
-            &json,
-        )
-        .unwrap();
+        let without_file = address.sockets();
+        assert!(without_file.daemon.is_none());
+        let socket = without_file.paths.last().unwrap().clone();
+        write_daemon_file(address.home(), &socket, 1, 1);
         let found = address.sockets();
-        assert_eq!(found.daemon, Some(file));
+        assert_eq!(found.daemon.unwrap().socket, socket);
         assert_eq!(found.paths.first(), Some(&socket));
-        assert_eq!(found.paths.len(), plain.paths.len());
+        assert_eq!(found.paths.len(), without_file.paths.len());
     }
 
     #[test]
-    fn a_lock_is_seen_without_being_taken() {
+    fn lock_is_seen_without_being_kept() {
         let scratch = tempfile::tempdir().unwrap();
-        let path = scratch.path().join("ollmd.lock");
-        assert!(!is_locked(&path));
-        let held = File::create(&path).unwrap();
-        assert!(!is_locked(&path));
-        held.lock().unwrap();
-        assert!(is_locked(&path));
-        held.unlock().unwrap();
-        assert!(!is_locked(&path));
-        held.try_lock().unwrap();
+        let home = scratch.path();
+        assert!(!is_home_locked(home));
+        let file = File::create(home.join("ollmd.lock")).unwrap();
+        assert!(!is_home_locked(home));
+        file.lock().unwrap();
+        assert!(is_home_locked(home) && !wait_until_unlocked(home, Duration::ZERO));
+        file.unlock().unwrap();
+        assert!(!is_home_locked(home) && wait_until_unlocked(home, Duration::ZERO));
+        file.try_lock().unwrap();
     }
 
     #[test]
-    fn an_explicit_socket_is_the_only_one_and_must_be_short() {
+    fn given_socket_is_the_only_candidate_and_must_be_short() {
         let variables = environment(Path::new("/nowhere"));
         let address = Address::new(None, Some("/nowhere/s.sock".into()), &variables).unwrap();
         assert_eq!(address.sockets().paths, [PathBuf::from("/nowhere/s.sock")]);

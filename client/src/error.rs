@@ -1,65 +1,63 @@
-//! What can go wrong between a client and the daemon.
+//! The errors between a client and the daemon.
 //!
-//! Every variant says what was attempted; [`ClientError::hint`] has the next command to type. Nothing is
-//! printed here.
+//! Each variant names what was attempted; [`ClientError::hint`] returns the command that may help. Prints nothing.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::{ErrorClass, ErrorKind, PROTOCOL_VERSION};
 use serde_json::{Map, Value};
 
 use crate::exit::Exit;
 
-/// A call that did not come to a result.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// There is no home directory to look in.
-    #[error(
-        "cannot tell where the daemon's home is: neither OLLM_HOME nor a home directory is set"
-    )]
+    /// No home directory is known.
+    #[error("cannot find the daemon's home: neither OLLM_HOME nor a home directory is set")]
     NoHome,
-    /// The system would refuse the path.
+    /// The socket path is longer than the system allows.
     #[error("the socket path {} is longer than a socket path may be", path.display())]
     SocketPathTooLong {
         /// The path.
         path: PathBuf,
     },
-    /// Nobody answered anywhere.
-    #[error("cannot connect to ollmd: {}", Tried(attempts))]
+    /// No socket accepted a connection.
+    #[error("cannot connect to ollmd: {}", AttemptList(attempts))]
     Unreachable {
-        /// Each socket that was tried, and what happened.
+        /// The failed attempts, one for each socket.
         attempts: Vec<Attempt>,
     },
-    /// Somebody insists on a socket, and the daemon that owns the home listens at another one.
+    /// The daemon that owns the home listens at another socket than the requested one.
     #[error(
-        "nobody listens at {}: the daemon of {} (process {pid}) listens at {}",
-        asked.display(), home.display(), socket.display()
+        "no process listens at {}: the daemon of {} (process {pid}) listens at {}",
+        requested.display(), home.display(), socket.display()
     )]
     ListensElsewhere {
         /// The home.
         home: PathBuf,
-        /// Its daemon's process.
+        /// The process id of the home's daemon.
         pid: u32,
-        /// Where that listens.
+        /// The socket at which that daemon listens.
         socket: PathBuf,
-        /// Where it was looked for.
-        asked: PathBuf,
+        /// The requested socket.
+        requested: PathBuf,
     },
-    /// A daemon owns the home, and nobody listens where it should.
-    #[error("an ollmd{} holds {} and cannot be reached", Process(*pid), home.display())]
+    /// A daemon owns the home but does not listen at any of its sockets.
+    #[error("an ollmd{} holds {} and cannot be reached", ProcessSuffix(*pid), home.display())]
     Held {
         /// The home.
         home: PathBuf,
-        /// The daemon's process, where it wrote that down.
+        /// The daemon's process id, if its `daemon.json` can be read.
         pid: Option<u32>,
     },
-    /// The daemon at this socket speaks another protocol.
+    /// The daemon speaks another protocol.
     #[error(
-        "ollmd {version} speaks protocol {protocol}, this client protocol {PROTOCOL_VERSION} only"
+        "ollmd {version} speaks protocol {protocol}, this client only protocol {PROTOCOL_VERSION}"
     )]
     ProtocolMismatch {
         /// The daemon's version.
@@ -67,45 +65,45 @@ pub enum ClientError {
         /// The daemon's protocol.
         protocol: u32,
     },
-    /// The program that would be started is nowhere.
-    #[error("cannot start ollmd: no such program beside this one or in PATH")]
+    /// The daemon's program was not found.
+    #[error("cannot start ollmd: there is no such program beside this one or in PATH")]
     DaemonNotFound,
-    /// The daemon was started and said why it cannot run.
+    /// The daemon was started and reported that it cannot run.
     #[error("ollmd did not start: {message}")]
     StartFailed {
-        /// The stable name of the cause, if the daemon gave one.
+        /// The stable name of the cause, if the daemon reported one.
         kind: Option<ErrorKind>,
         /// The cause.
         message: String,
-        /// What the daemon advises.
+        /// The daemon's advice.
         hint: Option<String>,
-        /// Where it wrote more.
+        /// The file with the daemon's stderr.
         log: PathBuf,
     },
-    /// The daemon was started and stayed silent.
+    /// The daemon was started and did not become ready.
     #[error("ollmd was started but was not ready after {} s", after.as_secs())]
     StartTimeout {
-        /// How long it was waited for.
+        /// The time that was waited.
         after: Duration,
-        /// Where it wrote more.
+        /// The file with the daemon's stderr.
         log: PathBuf,
     },
-    /// The daemon cannot be started for a reason on this side.
+    /// A file or process operation failed while the daemon was started.
     #[error("cannot start ollmd: {action} {} failed", path.display())]
     Start {
-        /// What was attempted.
+        /// The operation, for example `locking`.
         action: &'static str,
-        /// With which file.
+        /// The file or program.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// No answer came in time.
-    #[error("no answer to {method} within {} s", after.as_secs_f64())]
+    /// No reply arrived in time.
+    #[error("no reply to {method} within {} s", after.as_secs_f64())]
     Timeout {
         /// The method.
         method: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         after: Duration,
     },
     /// The daemon closed the connection.
@@ -114,46 +112,48 @@ pub enum ClientError {
         /// The method.
         method: String,
     },
-    /// The connection broke.
+    /// Reading from or writing to the connection failed.
     #[error("the connection to ollmd broke during {method}")]
     Broken {
         /// The method.
         method: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A request or a reply is larger than a frame may be.
-    #[error("the {what} of {method} is larger than {limit} bytes")]
-    FrameTooLarge {
+    /// The request is larger than a frame may be.
+    #[error("the request of {method} is larger than {MAX_FRAME_BYTES} bytes")]
+    RequestTooLarge {
         /// The method.
         method: String,
-        /// `request` or `reply`.
-        what: &'static str,
-        /// The largest frame in bytes.
-        limit: usize,
     },
-    /// What came back is not what the protocol says.
-    #[error("the reply to {method} cannot be understood")]
+    /// The reply is larger than a frame may be.
+    #[error("the reply of {method} is larger than {MAX_FRAME_BYTES} bytes")]
+    ReplyTooLarge {
+        /// The method.
+        method: String,
+    },
+    /// The reply does not have the form that the protocol prescribes.
+    #[error("cannot decode the reply to {method}")]
     BadReply {
         /// The method.
         method: String,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// The params cannot be written as JSON.
-    #[error("the params of {method} cannot be written as JSON")]
+    /// The params cannot be encoded as JSON.
+    #[error("cannot encode the params of {method} as JSON")]
     BadParams {
         /// The method.
         method: String,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
-    /// The async client's own machinery failed.
+    /// The async client failed.
     #[error("the connection to ollmd failed during {method}")]
     Transport {
         /// The method.
         method: String,
-        /// Why.
+        /// The cause.
         source: Box<jsonrpsee::core::client::Error>,
     },
     /// The daemon refused the call.
@@ -166,45 +166,45 @@ pub enum ClientError {
 pub struct RpcFailure {
     /// The JSON-RPC code.
     pub code: i32,
-    /// What the daemon says.
+    /// The message.
     pub message: String,
-    /// The stable name; `None` for one that this version does not know.
+    /// The stable name; `None` for a name that this version does not know.
     pub kind: Option<ErrorKind>,
-    /// The name as it was sent, also where it is unknown.
+    /// The name as it was sent, known or not.
     pub kind_name: Option<String>,
-    /// A command that helps.
+    /// A command that may help.
     pub hint: Option<String>,
-    /// The further fields of the kind.
+    /// The further fields of this kind.
     pub fields: Map<String, Value>,
 }
 
-/// One socket that was tried in vain.
+/// A failed attempt to connect to a socket.
 #[derive(Debug)]
 pub struct Attempt {
     /// The socket.
     pub path: PathBuf,
-    /// Why it was in vain.
+    /// The cause.
     pub cause: AttemptCause,
 }
 
-/// Why a socket was tried in vain.
+/// The cause of a failed attempt.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AttemptCause {
-    /// There is no such file.
+    /// The socket does not exist.
     Missing,
-    /// The file is there, but nobody listens.
+    /// The socket exists, but no process listens.
     Refused,
-    /// Somebody listens and does not accept.
+    /// A process listens, but did not accept in time.
     Slow(Duration),
-    /// The process behind it belongs to somebody else.
+    /// The listening process belongs to another user, or its owner is unknown.
     Untrusted(Option<u32>),
-    /// Anything else.
+    /// Another error.
     Failed(io::Error),
 }
 
 impl Attempt {
-    /// Whether starting a daemon can help.
+    /// Returns whether the cause shows that no daemon runs, so that starting one can help.
     pub(crate) fn means_not_running(&self) -> bool {
         matches!(self.cause, AttemptCause::Missing | AttemptCause::Refused)
     }
@@ -214,26 +214,26 @@ impl fmt::Display for AttemptCause {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => out.write_str("no such socket"),
-            Self::Refused => out.write_str("nobody listens there (left by a daemon that is gone)"),
+            Self::Refused => out.write_str("no process listens (left by a daemon that crashed)"),
             Self::Slow(after) => write!(out, "not accepted within {} ms", after.as_millis()),
             Self::Untrusted(Some(uid)) => write!(out, "it belongs to user {uid}, not to you"),
-            Self::Untrusted(None) => out.write_str("it is not known whom it belongs to"),
+            Self::Untrusted(None) => out.write_str("its owner is unknown"),
             Self::Failed(error) => write!(out, "{error}"),
         }
     }
 }
 
-struct Process(Option<u32>);
+struct ProcessSuffix(Option<u32>);
 
-impl fmt::Display for Process {
+impl fmt::Display for ProcessSuffix {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |pid| write!(out, " (process {pid})"))
     }
 }
 
-struct Tried<'a>(&'a [Attempt]);
+struct AttemptList<'a>(&'a [Attempt]);
 
-impl fmt::Display for Tried<'_> {
+impl fmt::Display for AttemptList<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, attempt) in self.0.iter().enumerate() {
             let separator = if at == 0 { "" } else { "; " };
@@ -244,7 +244,7 @@ impl fmt::Display for Tried<'_> {
 }
 
 impl RpcFailure {
-    /// Takes an error reply apart; `data` that is not an object is dropped.
+    /// Decodes an error reply; `data` that is not an object is dropped.
     pub(crate) fn new(code: i32, message: String, data: Option<Value>) -> Self {
         let mut fields = match data {
             Some(Value::Object(fields)) => fields,
@@ -262,13 +262,13 @@ impl RpcFailure {
 }
 
 impl ClientError {
-    /// The error that a turn ended with: the fields of `ChatEvent::Error`.
+    /// Returns the error for the fields of a `ChatEvent::Error`, with which a chat turn ends.
     #[must_use]
     pub fn of_turn(code: i32, message: String, data: Value) -> Self {
         Self::Rpc(Box::new(RpcFailure::new(code, message, Some(data))))
     }
 
-    /// The stable name of this error; the daemon's own where it is the daemon's.
+    /// Returns the stable name of this error; for an error of the daemon, the daemon's name for it.
     #[must_use]
     pub fn kind(&self) -> &str {
         match self {
@@ -286,13 +286,13 @@ impl ClientError {
             Self::DaemonNotFound | Self::Start { .. } | Self::StartTimeout { .. } => "startFailed",
             Self::Timeout { .. } => "timeout",
             Self::Closed { .. } | Self::Broken { .. } | Self::Transport { .. } => "disconnected",
-            Self::FrameTooLarge { .. } => "tooLarge",
+            Self::RequestTooLarge { .. } | Self::ReplyTooLarge { .. } => "tooLarge",
             Self::BadReply { .. } => "badReply",
             Self::BadParams { .. } => "invalidParams",
         }
     }
 
-    /// What to type next.
+    /// Returns the command to type next, if one may help.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
         let text = match self {
@@ -308,30 +308,34 @@ impl ClientError {
             Self::ListensElsewhere { socket, .. } => {
                 format!("ollmctl --socket {} ...", socket.display())
             }
-            Self::ProtocolMismatch { .. } => "ollmctl daemon restart".to_owned(),
             Self::DaemonNotFound => "export OLLM_DAEMON=/path/to/ollmd".to_owned(),
             Self::Start { path, .. } => format!("ls -ld {}", path.display()),
             Self::Timeout { .. } => "ollmctl --timeout 120 ...".to_owned(),
             Self::Closed { .. } | Self::Broken { .. } | Self::Transport { .. } => {
                 "ollmctl daemon status".to_owned()
             }
-            Self::BadReply { .. } => "ollmctl daemon restart".to_owned(),
-            Self::FrameTooLarge { .. } | Self::BadParams { .. } => return None,
+            Self::ProtocolMismatch { .. } | Self::BadReply { .. } => {
+                "ollmctl daemon restart".to_owned()
+            }
+            Self::RequestTooLarge { .. } | Self::ReplyTooLarge { .. } | Self::BadParams { .. } => {
+                return None;
+            }
         };
         Some(text)
     }
 
-    /// The exit code that `ollmctl` ends with.
+    /// Returns the exit code of `ollmctl` for this error.
     #[must_use]
     pub fn exit(&self) -> Exit {
         match self {
             Self::Rpc(failure) => {
                 failure.kind.map_or(Exit::Internal, |kind| Exit::of_class(kind.class()))
             }
-            Self::BadReply { .. } => Exit::Internal,
-            Self::NoHome | Self::SocketPathTooLong { .. } | Self::BadParams { .. } => Exit::Usage,
-            Self::FrameTooLarge { what, .. } if *what == "request" => Exit::Usage,
-            Self::FrameTooLarge { .. } => Exit::Internal,
+            Self::BadReply { .. } | Self::ReplyTooLarge { .. } => Exit::Internal,
+            Self::NoHome
+            | Self::SocketPathTooLong { .. }
+            | Self::BadParams { .. }
+            | Self::RequestTooLarge { .. } => Exit::Usage,
             Self::StartFailed { kind: Some(kind), .. } if kind.class() == ErrorClass::Config => {
                 Exit::Config
             }
@@ -342,15 +346,12 @@ impl ClientError {
 }
 
 fn unreachable_hint(attempts: &[Attempt]) -> String {
-    if attempts.iter().all(Attempt::means_not_running) {
-        return "ollmctl daemon start".to_owned();
-    }
-    let culprit = attempts.iter().find(|attempt| !attempt.means_not_running());
-    match culprit {
+    match attempts.iter().find(|attempt| !attempt.means_not_running()) {
+        None => "ollmctl daemon start".to_owned(),
         Some(Attempt { path, cause: AttemptCause::Failed(_) | AttemptCause::Untrusted(_) }) => {
             format!("ls -l {}", path.display())
         }
-        _ => "ollmctl daemon restart".to_owned(),
+        Some(_) => "ollmctl daemon restart".to_owned(),
     }
 }
 
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_error_names_every_path_its_cause_and_the_next_command() {
+    fn unreachable_names_every_socket_with_its_cause_and_the_next_command() {
         let error = ClientError::Unreachable {
             attempts: vec![
                 attempt("/a.sock", AttemptCause::Missing),
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "cannot connect to ollmd: /a.sock: no such socket; \
-             /b.sock: nobody listens there (left by a daemon that is gone)"
+             /b.sock: no process listens (left by a daemon that crashed)"
         );
         assert_eq!(error.hint().as_deref(), Some("ollmctl daemon start"));
         let denied = AttemptCause::Failed(io::Error::from(io::ErrorKind::PermissionDenied));
@@ -384,14 +385,14 @@ mod tests {
     }
 
     #[test]
-    fn an_error_reply_is_known_by_kind_then_by_code() {
+    fn error_reply_is_identified_by_kind_then_by_code() {
         let data = serde_json::json!({"kind": "busy", "hint": "wait", "holder": "x"});
         let failure = RpcFailure::new(-1, "m".into(), Some(data));
         assert_eq!(failure.kind, Some(ErrorKind::Busy));
         assert_eq!(failure.fields["holder"], "x");
         assert_eq!(ClientError::Rpc(Box::new(failure)).exit(), Exit::Busy);
-        let bare = RpcFailure::new(-32601, "m".into(), None);
-        assert_eq!(bare.kind, Some(ErrorKind::MethodNotFound));
+        let without_data = RpcFailure::new(-32601, "m".into(), None);
+        assert_eq!(without_data.kind, Some(ErrorKind::MethodNotFound));
         let future = RpcFailure::new(4242, "m".into(), Some(serde_json::json!({"kind": "new"})));
         let error = ClientError::Rpc(Box::new(future));
         assert_eq!((error.kind(), error.exit()), ("new", Exit::Internal));

@@ -1,40 +1,40 @@
-//! The exit codes of `ollmctl`: one a class of errors, so that a script can decide without reading texts.
+//! The exit codes of `ollmctl`: one for each class of errors, so that a script can decide without parsing messages.
 
 use std::process::ExitCode;
 
 use ollm_protocol::ErrorClass;
 
-/// How `ollmctl` ended.
+/// An exit code of `ollmctl`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// It did what was asked. Also when the reader of a pipe left before the end.
-    Done = 0,
+    /// The command succeeded, or the reader of its output closed the pipe.
+    Success = 0,
     /// The daemon or the machine failed.
     Internal = 1,
     /// The command line or the request is wrong.
     Usage = 2,
-    /// What was asked for does not exist.
-    Gone = 3,
-    /// Something is in the way; a retry can help.
+    /// The requested thing does not exist.
+    NotFound = 3,
+    /// The request conflicts with other work; a retry can help.
     Busy = 4,
     /// The configuration is wrong.
     Config = 5,
     /// The daemon cannot be reached.
     Unreachable = 6,
-    /// A signal ended it early, and it has tidied up: what a shell says of Ctrl-C.
+    /// A signal ended the command; shells use this code for Ctrl-C.
     Interrupted = 130,
 }
 
 impl Exit {
-    /// The code of a class of the daemon's errors.
+    /// Returns the exit code for a class of the daemon's errors.
     #[must_use]
     pub const fn of_class(class: ErrorClass) -> Self {
         match class {
             ErrorClass::User => Self::Usage,
             ErrorClass::Config => Self::Config,
             ErrorClass::Busy => Self::Busy,
-            ErrorClass::Gone => Self::Gone,
+            ErrorClass::Gone => Self::NotFound,
             ErrorClass::Internal => Self::Internal,
         }
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_the_code_of_its_class() {
+    fn error_kind_has_the_code_of_its_class() {
         let check =
             |kind: ErrorKind, code: u8| assert_eq!(Exit::of_class(kind.class()) as u8, code);
         check(ErrorKind::Internal, 1);

@@ -1,12 +1,11 @@
-//! Clients of ollmd: for Rust programs, and for people.
+//! The clients of ollmd: two for Rust programs, and the command line `ollmctl`.
 //!
-//! - [`Address`]: where the daemon of a home listens; [`Connector`]: gets a connection, starting the daemon
-//!   when it is not there.
-//! - [`AsyncClient`]: the typed client for programs; [`BlockingClient`]: one call at a time without a runtime.
-//! - [`ClientError`]: what can go wrong, with the next command to type.
-//! - [`run`]: the whole of `ollmctl`.
+//! - [`Address`]: the location of a home's daemon. [`Connector`]: connects to it, starting it if it does not run.
+//! - [`AsyncClient`]: the typed client for tokio programs. [`BlockingClient`]: one call at a time without a runtime.
+//! - [`ClientError`]: a failed call, with the command that may help.
+//! - [`run`]: all of `ollmctl`.
 //!
-//! Thin on purpose: no state, no session file, no model server. Everything is asked over the socket.
+//! The crate keeps no state and opens no session file and no connection to the model server: the daemon does all that.
 //!
 //! ```no_run
 //! use ollm_client::{Address, AsyncClient, Connector, Environment};
@@ -29,21 +28,21 @@
 //! ```
 
 mod address;
-mod autostart;
+mod args;
 mod cli;
+mod command_context;
+mod command_error;
 mod commands;
 mod connection;
 mod error;
 mod exit;
+mod project;
 mod render;
-mod resolve;
 #[cfg(test)]
 mod testing;
 
 pub use address::{Address, Environment};
 pub use commands::run;
-pub use connection::{
-    AsyncClient, BlockingClient, ChatEvents, ChatStream, Connector, EventStream, Events,
-};
+pub use connection::{AsyncClient, BlockingClient, BlockingEvents, Connector, EventStream};
 pub use error::{Attempt, AttemptCause, ClientError, RpcFailure};
 pub use exit::Exit;

@@ -29,7 +29,6 @@ mod fsutil;
 mod goal;
 mod loops;
 mod model;
-mod plain;
 mod projects;
 mod rpc;
 mod server;

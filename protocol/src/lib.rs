@@ -4,6 +4,7 @@
 //! - [`content`]: the types that both the wire and the stored files use, and those that several results share.
 //! - [`event`]: the kinds of events. [`error`]: the kinds of errors.
 //! - [`frame`]: bytes to frames and back, in both framings. [`address`]: the paths of the socket.
+//! - [`sanitize`]: text from models, tools and files made safe to show.
 //! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants.
 //!
 //! `PROTOCOL.md` beside this crate describes the wire in prose.
@@ -16,6 +17,7 @@ pub mod frame;
 pub mod ids;
 pub mod method;
 pub mod methods;
+pub mod sanitize;
 pub mod time;
 
 pub use error::{ErrorClass, ErrorData, ErrorKind};

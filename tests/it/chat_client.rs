@@ -103,7 +103,7 @@ fn it_goes_on_where_it_was_left() {
     assert_eq!(place.chat(&["--resume", &first[..30], "four"], "").ok(), "ok\n");
     assert_eq!(place.chat(&["--continue", "five"], "").ok(), "ok\n");
     assert_eq!(place.said().len(), 10, "what was resumed is the current one");
-    assert!(place.chat(&["-r", "", "which?"], "").fails(2).contains("nobody is here"));
+    assert!(place.chat(&["-r", "", "which?"], "").fails(2).contains("there is no terminal"));
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn ctrl_c_ends_the_answer_and_a_second_one_leaves() {
     person.types("\u{3}");
     // On a line of its own, so that it is gone again.
     person.sees("\n");
-    person.sees("canceled; what was answered is kept");
+    person.sees("canceled; the answer so far is kept");
     assert_eq!(place.said(), pairs(&[("user", "hello"), ("assistant", "half ")]));
     let view = place.sandbox.ctl(["sessions", "view", "last"]).ok();
     assert!(view.contains("(canceled)"), "{view}");
@@ -274,7 +274,7 @@ fn ctrl_c_ends_the_answer_and_a_second_one_leaves() {
     // A daemon that hangs keeps nobody.
     place.daemon.signal(Signal::STOP);
     person.types("\u{3}");
-    person.sees("Ctrl-C once more leaves");
+    person.sees("Ctrl-C again leaves");
     person.types("\u{3}");
     assert_eq!(person.left(), 130);
     place.daemon.signal(Signal::CONT);
@@ -293,7 +293,7 @@ fn ctrl_c_at_an_empty_line_asks_first() {
     person.sees("\n");
     person.sees("> ");
     person.types("\u{3}");
-    person.sees("once more leaves");
+    person.sees("Ctrl-C again leaves");
     person.sees("> ");
     person.types("\u{3}");
     assert_eq!(person.left(), 0);
@@ -309,14 +309,14 @@ fn an_error_does_not_end_the_chat() {
     person.sees("try: ollama pull absent");
     person.sees("/retry");
     person.types("/model tiny\r");
-    person.sees("tiny answers from now on");
+    person.sees("the model is tiny from now on");
     person.types("/retry\r");
     person.sees("ok");
     person.sees("Context: ");
     person.types("/session archive\r");
     person.sees("archived");
     person.types("/history\r");
-    person.sees("nothing was said yet");
+    person.sees("there are no messages yet");
     person.sees("> ");
     person.types("\u{4}");
     assert_eq!(person.left(), 0);
@@ -331,27 +331,27 @@ fn an_answer_that_stops_early_says_why_and_how_it_goes_on() {
     person.sees("> ");
     fake.answer(Answer { reason: "length", ..Answer::text("half an answer") });
     person.types("one\r");
-    person.sees("the answer is cut after ");
-    person.sees(" tokens: the window of 8,192 is full; 'go on' continues it");
+    person.sees("the answer was cut after ");
+    person.sees(" tokens: the window of 8,192 is full; send 'go on' to continue it");
     fake.answer(Answer::text("half an answer"));
     let said = "CUDA error: out of memory";
     fake.next("/api/chat", &[Fault::ErrorLine { after: 1, text: said.into() }]);
     person.types("two\r");
     person.sees("half \r\nerror: model tiny at ");
     person.sees("is not running: CUDA error: out of memory");
-    person.sees("your message and what came of the answer are kept: /retry asks anew");
+    person.sees("your message and the answer so far are kept: /retry asks again");
     fake.answer(Answer::text("half an answer"));
     fake.next("/api/chat", &[Fault::Break { after: 1 }]);
     person.types("/retry\r");
     person.sees("broke: ");
-    person.sees("what came of the answer is kept: /retry asks anew");
+    person.sees("the answer so far is kept: /retry asks again");
     fake.answer(Answer::text("half an answer"));
     fake.next("/api/chat", &[Fault::Stall { after: 1 }]);
     person.types("/retry\r");
     person.sees("half");
     place.daemon.kill9();
     person.sees("error: ollmd closed the connection");
-    person.sees("try: /retry, which starts ollmd where it does not run");
+    person.sees("try: /retry, which starts ollmd if it does not run");
     person.types("/exit\r");
     assert_eq!(person.left(), 0);
 }
@@ -407,7 +407,7 @@ fn a_compaction_says_its_step_and_ctrl_c_ends_it_and_not_the_chat() {
     person.types("/compact --apply\r");
     person.sees("summarizing #1 to #");
     person.types("\u{3}");
-    person.sees("canceled; the context is as it was");
+    person.sees("canceled; the context is unchanged");
     person.types("so what is it?\r");
     person.sees("ok");
     person.sees("Context: ");
@@ -451,7 +451,7 @@ fn the_tour_has_a_model_answer_where_there_is_one() {
     command.env("OLLM_DAEMON", program("ollmd")).env("OLLAMA_HOST", fake.host());
     command.env("TMPDIR", sandbox.project("t")).arg("tour");
     let said = crate::harness::run(command, "").ok();
-    assert!(said.contains("\"Paris\"") && said.contains("All of it held"), "{said}");
+    assert!(said.contains("\"Paris\"") && said.contains("Every check passed"), "{said}");
     let asked = fake.requests("/api/chat").pop().unwrap().body;
     assert!(asked["options"]["num_predict"].as_u64().unwrap() <= 32, "{asked}");
 }

@@ -88,7 +88,7 @@ fn a_real_session_is_imported_once_and_found() {
     );
     // Its project is on the machine that it came from.
     let resumed = sandbox.ctl(["sessions", "resume", "last"]);
-    assert!(resumed.stderr.contains("its project is not here: /"), "{resumed:?}");
+    assert!(resumed.stderr.contains("its project is not on this machine: /"), "{resumed:?}");
     assert!(!resumed.ok().is_empty());
     let viewed = sandbox.ctl(["sessions", "view", "last", "--limit", "5"]).ok();
     assert!(viewed.lines().count() > 3 && !viewed.contains('\u{1b}'), "{viewed}");

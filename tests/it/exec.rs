@@ -211,7 +211,7 @@ fn nothing_runs_where_the_environment_cannot_be_judged() {
     let kill = format!("kill -9 {}; echo done; exit 5", daemon.pid());
     let said = sandbox.ctl(["--no-spawn", "exec", "--session", &session, "--", "sh", "-c", &kill]);
     assert_eq!((said.code, said.stdout.as_str()), (Some(5), "done\n"));
-    assert!(said.stderr.contains("warning: the command ran and is not recorded"), "{said:?}");
+    assert!(said.stderr.contains("warning: the command ran but is not recorded"), "{said:?}");
 }
 
 #[test]

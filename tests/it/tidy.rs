@@ -16,7 +16,7 @@ const MAX_FUNCTION_LINES: usize = 80;
 
 /// The modules of the daemon by level; each may use those of lower levels, and none of its own.
 const LEVELS: &[&[&str]] = &[
-    &["clock", "error_chain", "flags", "fsutil", "plain"],
+    &["clock", "error_chain", "flags", "fsutil"],
     // Pure vocabulary and the tracked tasks that every owner is spawned with.
     &["shutdown"],
     &["tokens", "model", "goal"],

@@ -1,15 +1,68 @@
-//! `ollmctl call`: any method by name.
+//! `ollmctl call`: any method by its name.
 
+use std::ffi::OsStr;
 use std::io::Read as _;
 
-use ollm_protocol::{Class, ErrorKind, METHODS};
+use clap::Args;
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete};
+use ollm_protocol::{Class, ErrorKind, METHODS, Method as _};
 use serde_json::Value;
+use strsim::levenshtein;
 
-use super::{CommandError, Cx};
-use crate::cli::{CallArgs, closest};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
 use crate::error::ClientError;
 
-pub(super) fn run(args: &CallArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// The maximum number of suggestions for an unknown method.
+const MAX_SUGGESTIONS: usize = 4;
+/// The maximum number of edits between an unknown method and a suggestion.
+const MAX_EDITS: usize = 4;
+/// Methods that are never suggested: a line that is pasted carelessly must not delete anything.
+const DESTRUCTIVE: [&str; 3] = [SessionDelete::NAME, SessionClear::NAME, SessionCleanup::NAME];
+
+/// Call any method of the daemon and print its result as JSON.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+`rpc.discover` describes every method with its parameters.
+
+Examples:
+  ollmctl call daemon.status
+  ollmctl call session.list '{\"limit\": 3}'
+  echo '{\"limit\": 3}' | ollmctl call session.list -")]
+pub(crate) struct CallArgs {
+    /// The method, for example `session.list`.
+    #[arg(value_parser = MethodNameParser, hide_possible_values = true)]
+    method: String,
+    /// The parameters as a JSON object; `-` reads them from stdin.
+    #[arg(value_name = "JSON")]
+    params: Option<String>,
+}
+
+/// Accepts any method name, because a newer daemon may know more, and completes the known ones.
+#[derive(Clone, Copy, Debug)]
+struct MethodNameParser;
+
+impl TypedValueParser for MethodNameParser {
+    type Value = String;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(
+            METHODS.iter().map(|method| PossibleValue::new(method.name).help(method.summary)),
+        ))
+    }
+}
+
+pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let known = METHODS.iter().find(|method| method.name == args.method);
     if known.is_some_and(|method| method.class == Class::Stream) {
         return Err(CommandError::usage(
@@ -18,16 +71,16 @@ pub(super) fn run(args: &CallArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
         ));
     }
     let params = params(args.params.as_deref())?;
-    // A name that is not known here is sent all the same: the daemon may be newer.
-    match cx.client()?.call_raw(&args.method, &params) {
-        Ok(result) => cx.print_raw_json(&result),
+    // An unknown name is sent too: the daemon may be newer.
+    match ctx.client()?.call_raw(&args.method, &params) {
+        Ok(result) => ctx.print_raw_json(&result),
         Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::MethodNotFound) => {
-            let near = closest(&args.method);
+            let suggestions = suggestions(&args.method);
             let mut message = format!("ollmd has no method {:?}", args.method);
-            if near.len() > 1 {
-                message.push_str(&format!("; near it are {}", near.join(", ")));
+            if suggestions.len() > 1 {
+                message.push_str(&format!("; similar ones are {}", suggestions.join(", ")));
             }
-            let first = near.first().copied().unwrap_or("rpc.discover");
+            let first = suggestions.first().copied().unwrap_or("rpc.discover");
             Err(CommandError::usage(message, &format!("ollmctl call {first}")))
         }
         Err(error) => Err(error.into()),
@@ -36,17 +89,15 @@ pub(super) fn run(args: &CallArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> 
 
 fn params(given: Option<&str>) -> Result<Value, CommandError> {
     let mut piped = String::new();
-    let text =
-        match given {
-            None => return Ok(Value::Object(serde_json::Map::new())),
-            Some("-") => {
-                std::io::stdin().read_to_string(&mut piped).map_err(|source| {
-                    CommandError::File { action: "read", path: "-".into(), source }
-                })?;
-                piped.as_str()
-            }
-            Some(text) => text,
-        };
+    let text = match given {
+        None => return Ok(Value::Object(serde_json::Map::new())),
+        Some("-") => {
+            let read = std::io::stdin().read_to_string(&mut piped);
+            read.map_err(|source| CommandError::File { action: "read", path: "-".into(), source })?;
+            piped.as_str()
+        }
+        Some(text) => text,
+    };
     let value: Value =
         serde_json::from_str(text).map_err(|source| CommandError::BadJson { source })?;
     if !value.is_object() && !value.is_array() {
@@ -58,15 +109,67 @@ fn params(given: Option<&str>) -> Result<Value, CommandError> {
     Ok(value)
 }
 
+/// Returns the methods that the user may have meant, the most similar first: those with the same noun or verb, or with
+/// few edits.
+fn suggestions(wrong: &str) -> Vec<&'static str> {
+    let lower = wrong.to_lowercase();
+    let noun = lower.split('.').next().unwrap_or_default();
+    let mut similar: Vec<(usize, &'static str)> = METHODS
+        .iter()
+        .map(|method| (levenshtein(&lower, &method.name.to_lowercase()), method.name))
+        .filter(|(edits, name)| {
+            *edits <= MAX_EDITS
+                || name.split('.').next() == Some(noun)
+                || name.ends_with(&format!(".{lower}"))
+        })
+        .filter(|(_, name)| !DESTRUCTIVE.contains(name))
+        .collect();
+    similar.sort_unstable();
+    similar.into_iter().take(MAX_SUGGESTIONS).map(|(_, name)| name).collect()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::testing::{plain, run_against};
 
     #[test]
-    fn parameters_are_an_object() {
-        assert_eq!(params(None).unwrap(), serde_json::json!({}));
-        assert_eq!(params(Some("{\"a\": 1}")).unwrap(), serde_json::json!({"a": 1}));
+    fn params_must_be_an_object() {
+        assert_eq!(params(None).unwrap(), json!({}));
+        assert_eq!(params(Some("{\"a\": 1}")).unwrap(), json!({"a": 1}));
         assert!(matches!(params(Some("{")), Err(CommandError::BadJson { .. })));
         assert!(matches!(params(Some("3")), Err(CommandError::Usage { .. })));
+    }
+
+    #[test]
+    fn misspelled_method_gets_suggestions() {
+        let check = |wrong, expect| {
+            assert_eq!(suggestions(wrong).first().copied(), expect, "{wrong}");
+        };
+        check("session.lst", Some("session.list"));
+        check("sesion.list", Some("session.list"));
+        check("Session.List", Some("session.list"));
+        check("daemon.staus", Some("daemon.status"));
+        check("build", Some("context.build"));
+        check("utterly.different.thing", None);
+        assert!(suggestions("session.zzzzzzzzzz").len() <= MAX_SUGGESTIONS);
+        for wrong in ["session.delte", "session.claer", "session.cleanp", "delete", "clear"] {
+            let suggestions = suggestions(wrong);
+            assert!(!suggestions.iter().any(|name| DESTRUCTIVE.contains(name)), "{suggestions:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_method_is_sent_before_suggestions_are_made() {
+        let run = run_against(&["call", "session.lst"], |_, _| None);
+        assert_eq!(run.methods(), ["session.lst"]);
+        let text = plain(&run.error.unwrap().to_text());
+        assert!(text.ends_with("try: ollmctl call session.list"), "{text}");
+        let run = run_against(&["call", "future.method", "{\"a\":1}"], |_, _| {
+            Some(json!({"b": "\u{9b}"}))
+        });
+        assert_eq!(run.stdout, "{\"b\":\"\\u009b\"}\n");
     }
 }

@@ -1,20 +1,49 @@
-//! `ollmctl completions`: the script that has a shell ask this program, and the answers.
+//! `ollmctl completions`: the script that lets a shell ask this program for completions, and the replies.
 
 use std::ffi::OsString;
 
-use clap::CommandFactory as _;
+use clap::{Args, ValueEnum};
 use clap_complete::CompleteEnv;
 use clap_complete::env::Shells;
 
-use super::{CommandError, Cx};
-use crate::cli::{Cli, CompletionsArgs, ShellArg};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::render::terminal::OutputError;
 
-/// Set by the script when a shell asks.
-const ASKED: &str = "_OLLMCTL_COMPLETE";
-/// What is completed, and what answers: both from `PATH`.
-const NAME: &str = "ollmctl";
+/// The variable that the script sets when a shell asks for completions.
+const REQUEST_VARIABLE: &str = "_OLLMCTL_COMPLETE";
+/// The command that is completed, and the program that completes it, both found in `PATH`.
+const PROGRAM: &str = "ollmctl";
 
-pub(super) fn run(args: &CompletionsArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// Print the script that makes a shell complete commands, flags, sessions and models.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For ~/.bashrc, ~/.zshrc and fish's config.fish. Do not keep a copy: it may not fit the next version.
+
+Examples:
+  source <(ollmctl completions bash)
+  source <(ollmctl completions zsh)
+  ollmctl completions fish | source")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    shell: ShellArg,
+}
+
+/// A shell.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ShellArg {
+    /// GNU Bash.
+    Bash,
+    /// The Z shell.
+    Zsh,
+    /// The friendly interactive shell.
+    Fish,
+}
+
+pub(super) fn run(
+    args: &CompletionsArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
     let shell = match args.shell {
         ShellArg::Bash => "bash",
         ShellArg::Zsh => "zsh",
@@ -22,19 +51,23 @@ pub(super) fn run(args: &CompletionsArgs, cx: &mut Cx<'_>) -> Result<(), Command
     };
     let mut script = Vec::new();
     if let Some(shell) = Shells::builtins().completer(shell) {
-        let written = shell.write_registration(ASKED, NAME, NAME, NAME, &mut script);
-        written.map_err(CommandError::Output)?;
+        shell
+            .write_registration(REQUEST_VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)
+            .map_err(OutputError::from)?;
     }
-    cx.terminal.print_bytes(&script).map_err(CommandError::Output)
+    Ok(ctx.terminal.print_raw(script)?)
 }
 
-/// Answers a shell that asks; false where none does.
+/// Replies to a shell that asks for completions of `command`; returns false if the arguments are not such a request.
 ///
-/// **Errors**: a shell that is not known, and the answer that cannot be written.
-pub(super) fn answer(arguments: &[OsString]) -> Result<bool, clap::Error> {
-    let here = std::env::current_dir().ok();
-    CompleteEnv::with_factory(Cli::command)
-        .var(ASKED)
-        .completer(NAME)
-        .try_complete(arguments.iter().cloned(), here.as_deref())
+/// **Errors**: the shell is unknown, or the reply cannot be written.
+pub(super) fn complete(
+    command: fn() -> clap::Command,
+    arguments: &[OsString],
+) -> Result<bool, clap::Error> {
+    let current_dir = std::env::current_dir().ok();
+    CompleteEnv::with_factory(command)
+        .var(REQUEST_VARIABLE)
+        .completer(PROGRAM)
+        .try_complete(arguments.iter().cloned(), current_dir.as_deref())
 }

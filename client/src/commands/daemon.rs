@@ -1,71 +1,85 @@
-//! `ollmctl daemon`: start, stop, look at, or become the daemon.
+//! `ollmctl daemon`: starts, stops, shows or becomes the daemon.
 
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ollm_protocol::error::ErrorKind;
-use ollm_protocol::method::{DaemonShutdown, DaemonStatus, Method as _};
-use ollm_protocol::methods::daemon::NoParams;
+use clap::{Args, Subcommand};
+use ollm_protocol::method::{DaemonShutdown, DaemonStatus};
+use ollm_protocol::methods::daemon::{DaemonStatusResult, NoParams};
+use ollm_protocol::{ErrorKind, Method as _, sanitize};
 use serde_json::json;
 
-use super::error::exit_of_daemon;
-use super::{CommandError, Cx};
-use crate::address::is_locked;
-use crate::cli::{DaemonCommand, DaemonRunArgs};
-use crate::connection::{BlockingClient, decode, held_unreachable};
+use super::models;
+use crate::address::wait_until_unlocked;
+use crate::command_context::{CallReply, CommandContext};
+use crate::command_error::{CommandError, exit_of_daemon};
+use crate::connection::{BlockingClient, Connector, decode, held_unreachable};
 use crate::error::{Attempt, ClientError};
-use crate::render::{clean, daemon};
+use crate::render::units::{ago, bytes, counted, grouped};
+use crate::render::{RenderOptions, table, warning_line};
 
-/// How long a daemon may take to leave: its own limit is ten seconds.
-const LEAVE: Duration = Duration::from_secs(15);
-/// How long one that gave up its socket may take to be gone; mostly it is a matter of milliseconds.
-const LEAVING: Duration = Duration::from_secs(2);
-/// How often it is looked for meanwhile.
-const PAUSE: Duration = Duration::from_millis(20);
+/// The longest wait for a daemon to end; its own limit is ten seconds.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
+/// The longest wait for a daemon that has closed its socket to end; mostly it takes milliseconds.
+const EXIT_LIMIT: Duration = Duration::from_secs(2);
 
-pub(super) fn run(command: DaemonCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// Start, stop and inspect the daemon.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DaemonCommand {
+    /// Start the daemon, even if OLLM_NO_SPAWN is set; succeeds if it runs already.
+    #[command(after_help = "\
+If a unit of systemd or an agent of launchd is installed for the default home, the service manager starts the daemon.")]
+    Start,
+    /// Shut the daemon down after it has finished its work; waits until it has ended.
+    Stop,
+    /// Stop the daemon and start it again, for example after an update; checks its configuration first.
+    Restart,
+    /// Show the state of the daemon; does not start it.
+    Status,
+    /// Run the daemon in the foreground, with its log on the terminal.
+    #[command(after_help = "\
+Examples:
+  ollmctl daemon run
+  ollmctl daemon run -- --log-level debug")]
+    Run(DaemonRunArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DaemonRunArgs {
+    /// Further flags of ollmd.
+    #[arg(last = true, value_name = "FLAGS")]
+    flags: Vec<OsString>,
+}
+
+pub(super) fn run(
+    command: DaemonCommand,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
     match command {
         DaemonCommand::Start => {
-            cx.allow_spawn("start")?;
-            let already = !cx.client()?.started_daemon();
-            tell_start(cx, already)
+            ctx.allow_spawn("start")?;
+            let was_running = !ctx.client()?.started_daemon();
+            report_start(was_running, ctx)
         }
-        DaemonCommand::Stop => {
-            let stopped = stop(cx)?;
-            if cx.json() {
-                let (stopped, pid) = match stopped {
-                    Stopped::WasNotRunning => (false, None),
-                    Stopped::Left { pid } => (true, pid),
-                };
-                return cx.print_json(&json!({ "stopped": stopped, "pid": pid }));
-            }
-            cx.print_text(&match stopped {
-                Stopped::WasNotRunning => "ollmd is not running\n".to_owned(),
-                Stopped::Left { pid: Some(pid) } => format!("ollmd stopped (process {pid})\n"),
-                Stopped::Left { pid: None } => "ollmd stopped\n".to_owned(),
-            })
+        DaemonCommand::Stop => report_stop(stop(ctx.connector())?, ctx),
+        DaemonCommand::Restart => {
+            ctx.allow_spawn("restart")?;
+            check_config(ctx.connector())?;
+            stop(ctx.connector())?;
+            // A service manager may start the new daemon before this client does.
+            report_start(false, ctx)
         }
-        DaemonCommand::Restart => restart(cx),
-        DaemonCommand::Status => status(cx),
-        DaemonCommand::Run(args) => become_daemon(&args, cx),
+        DaemonCommand::Status => status(ctx),
+        DaemonCommand::Run(args) => become_daemon(&args, ctx),
     }
 }
 
-/// Stops the daemon only when another one can take its place.
-fn restart(cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    cx.allow_spawn("restart")?;
-    check_config(cx)?;
-    stop(cx)?;
-    // A service manager may be faster than this client; it is a new daemon all the same.
-    tell_start(cx, false)
-}
-
 /// Lets the daemon's program check its configuration.
-fn check_config(cx: &Cx<'_>) -> Result<(), CommandError> {
-    let connector = cx.connector();
-    let mut command = connector.program().command(connector.address())?;
+fn check_config(connector: &Connector) -> Result<(), CommandError> {
+    let mut command = connector.daemon_command()?;
     let path = PathBuf::from(command.get_program());
     let output = command
         .arg("--check-config")
@@ -75,28 +89,30 @@ fn check_config(cx: &Cx<'_>) -> Result<(), CommandError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = clean::text(String::from_utf8_lossy(&output.stderr).trim());
-    let said = said.trim_start_matches("error: ").to_owned();
-    let said = if said.is_empty() { format!("ollmd ended with {}", output.status) } else { said };
-    Err(CommandError::BadConfig { said, exit: exit_of_daemon(output.status) })
+    let stderr = sanitize::text(String::from_utf8_lossy(&output.stderr).trim());
+    let reason = match stderr.trim_start_matches("error: ") {
+        "" => format!("ollmd ended with {}", output.status),
+        stderr => stderr.to_owned(),
+    };
+    Err(CommandError::BadConfig { reason, exit: exit_of_daemon(output.status) })
 }
 
-fn tell_start(cx: &mut Cx<'_>, already: bool) -> Result<(), CommandError> {
-    let reply = cx.call::<DaemonStatus>(&NoParams {})?;
-    cx.print(&reply, |status, _| {
+fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let reply = ctx.call::<DaemonStatus>(&NoParams {})?;
+    ctx.print(&reply, |status, _| {
         format!(
             "ollmd {} {} (process {}) at {}\n",
-            clean::one_line(&status.version),
-            if already { "is running already" } else { "started" },
+            sanitize::one_line(&status.version),
+            if was_running { "is running already" } else { "started" },
             status.pid,
-            clean::one_line(&status.socket.to_string_lossy()),
+            sanitize::one_line(&status.socket.to_string_lossy()),
         )
     })
 }
 
-/// Shows how a running daemon is; asking must not change the answer, so nothing is started.
-fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let connector = cx.connector().clone().without_spawn();
+/// Shows the state of a running daemon.
+fn status(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let connector = ctx.connector().clone().without_spawn();
     let mut client = match BlockingClient::connect(&connector) {
         Ok(client) => client,
         Err(ClientError::Unreachable { attempts })
@@ -105,10 +121,10 @@ fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
             if let Some(error) = held_unreachable(connector.address()) {
                 return Err(error.into());
             }
-            if cx.json() {
-                cx.print_json(&json!({ "running": false }))?;
+            if ctx.json() {
+                ctx.print_json(&json!({ "running": false }))?;
             } else {
-                cx.print_text("ollmd is not running\n")?;
+                ctx.print_text("ollmd is not running\n")?;
             }
             return Err(CommandError::NotRunning);
         }
@@ -116,75 +132,198 @@ fn status(cx: &mut Cx<'_>) -> Result<(), CommandError> {
     };
     let raw = client.call_raw(DaemonStatus::NAME, &NoParams {})?;
     let value = decode(DaemonStatus::NAME, &raw)?;
-    cx.print(&super::Reply { raw, value }, |status, cx| daemon::status(status, &cx.view()))
+    ctx.print(&CallReply { raw, value }, render_status)
 }
 
-/// What became of a daemon that was to stop.
-enum Stopped {
-    /// There was none.
+/// The outcome of stopping the daemon.
+enum StopOutcome {
     WasNotRunning,
-    /// It left, and its home is free; the process where it said so.
-    Left { pid: Option<u32> },
+    /// The daemon ended; its process id, if it replied.
+    Stopped(Option<u32>),
 }
 
-/// Asks the daemon to leave and waits until its home is free.
-fn stop(cx: &Cx<'_>) -> Result<Stopped, CommandError> {
-    let connector = cx.connector().clone().without_spawn().with_any_protocol();
+/// Asks the daemon to shut down and waits until its home is unlocked.
+fn stop(connector: &Connector) -> Result<StopOutcome, CommandError> {
+    let connector = connector.clone().without_spawn().with_any_protocol();
+    let own_home = connector.address().home();
     let mut client = match BlockingClient::connect(&connector) {
         Ok(client) => client,
         Err(ClientError::Unreachable { attempts })
             if attempts.iter().all(Attempt::means_not_running) =>
         {
-            // One that is on its way out has given up its socket already.
-            let lock = connector.address().home().join("ollmd.lock");
-            wait_until_free(&lock, LEAVING);
+            // A daemon that is shutting down has closed its socket already.
+            wait_until_unlocked(own_home, EXIT_LIMIT);
             return match held_unreachable(connector.address()) {
                 Some(error) => Err(error.into()),
-                None => Ok(Stopped::WasNotRunning),
+                None => Ok(StopOutcome::WasNotRunning),
             };
         }
         Err(error) => return Err(error.into()),
     };
-    // With a socket of one's own choice it may be the daemon of another home.
+    // A socket given by the user may lead to the daemon of another home.
     let home = client.call::<DaemonStatus>(&NoParams {}).map(|status| status.home);
-    let home = home.unwrap_or_else(|_| connector.address().home().to_owned());
+    let home = home.unwrap_or_else(|_| own_home.to_owned());
     let pid = match client.call::<DaemonShutdown>(&NoParams {}) {
         Ok(result) => Some(result.pid),
-        // It is leaving already; waiting is all there is to do.
+        // The daemon is shutting down already.
         Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::Cancelled) => None,
         Err(ClientError::Closed { .. }) => None,
         Err(error) => return Err(error.into()),
     };
     drop(client);
-    // The lock is the last thing that it lets go. Its socket says nothing: that of a service manager stays, and
-    // to look whether somebody listens would start the daemon again.
-    let lock = home.join("ollmd.lock");
-    if wait_until_free(&lock, LEAVE) {
-        Ok(Stopped::Left { pid })
+    // A daemon releases the lock last. The socket shows nothing: a service manager keeps it, and connecting to it
+    // would start the daemon again.
+    if wait_until_unlocked(&home, SHUTDOWN_LIMIT) {
+        Ok(StopOutcome::Stopped(pid))
     } else {
-        Err(CommandError::StillRunning { seconds: LEAVE.as_secs() })
+        Err(CommandError::StillRunning { seconds: SHUTDOWN_LIMIT.as_secs() })
     }
 }
 
-/// Waits until no daemon holds a home; false when one still does.
-fn wait_until_free(lock: &Path, limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
-    while is_locked(lock) {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(PAUSE);
+fn report_stop(outcome: StopOutcome, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let (stopped, pid) = match outcome {
+        StopOutcome::WasNotRunning => (false, None),
+        StopOutcome::Stopped(pid) => (true, pid),
+    };
+    if ctx.json() {
+        return ctx.print_json(&json!({ "stopped": stopped, "pid": pid }));
     }
-    true
+    ctx.print_text(&match (stopped, pid) {
+        (false, _) => "ollmd is not running\n".to_owned(),
+        (true, Some(pid)) => format!("ollmd stopped (process {pid})\n"),
+        (true, None) => "ollmd stopped\n".to_owned(),
+    })
 }
 
-/// Replaces this process by the daemon.
-fn become_daemon(args: &DaemonRunArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    cx.terminal.flush().map_err(CommandError::Output)?;
-    let connector = cx.connector();
-    let mut command = connector.program().command(connector.address())?;
+/// Replaces this process with the daemon.
+fn become_daemon(args: &DaemonRunArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    ctx.terminal.flush()?;
+    let mut command = ctx.connector().daemon_command()?;
     command.args(&args.flags);
     let path = PathBuf::from(command.get_program());
     let source = command.exec();
     Err(ClientError::Start { action: "running", path, source }.into())
+}
+
+fn render_status(status: &DaemonStatusResult, options: &RenderOptions) -> String {
+    let store = &status.store;
+    let catalog = &status.catalog;
+    let behind = match catalog.behind {
+        0 => String::new(),
+        behind => format!(", {} not indexed yet", counted(behind, "session")),
+    };
+    let (sessions, open) = (grouped(store.sessions), grouped(store.open_sessions));
+    let (records, syncs) = (grouped(store.records_written), counted(store.syncs, "sync"));
+    let connections = counted(status.connections, "connection");
+    let subscriptions = counted(status.subscriptions, "subscription");
+    let version = sanitize::one_line(&status.version);
+    let state = sanitize::one_line(&catalog.state);
+    let mut rows = vec![
+        ("version", format!("{version} (protocol {})", status.protocol)),
+        ("process", format!("{}, started {}", status.pid, ago(status.started_at, options.now))),
+        ("home", sanitize::one_line(&status.home.to_string_lossy())),
+        ("socket", sanitize::one_line(&status.socket.to_string_lossy())),
+        ("sessions", format!("{sessions} on disk, {open} in memory")),
+        ("records", format!("{records} written in {syncs} since the start")),
+        ("catalog", format!("{state}, {}{behind}", bytes(catalog.size_bytes))),
+        ("models", models::server_state(&status.model_server)),
+        ("clients", format!("{connections}, {subscriptions}")),
+    ];
+    if let Some(memory) = status.memory_bytes {
+        rows.push(("memory", bytes(memory)));
+    }
+    if let Some(failed) = &store.last_failed_write {
+        // The error names the file.
+        let (ago, error) = (ago(failed.at, options.now), sanitize::one_line(&failed.error));
+        rows.push(("failed", format!("{ago}: {error}")));
+    }
+    let mut text = table::fields(&rows);
+    for setting in &status.restart_needed {
+        let setting = sanitize::one_line(setting);
+        text.push_str(&format!("changed, takes effect after a restart: {setting}\n"));
+    }
+    text.extend(status.warnings.iter().map(|warning| warning_line(warning)));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    use std::sync::mpsc;
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::address::Environment;
+    use crate::exit::Exit;
+    use crate::testing::{TestHome, plain, render_options, run_at};
+
+    #[test]
+    fn status_is_a_table_of_fields() {
+        let result: DaemonStatusResult = serde_json::from_value(json!({
+            "version": "0.1.0", "pid": 42, "startedAt": "2026-01-27T09:00:00Z",
+            "home": "/home/ada/.ollm", "socket": "/run/user/1000/ollm/ab.sock", "protocol": 1,
+            "connections": 1, "subscriptions": 0, "memoryBytes": 9437184,
+            "store": {"sessions": 1200, "openSessions": 3, "recordsWritten": 50, "syncs": 20,
+                "lastFailedWrite": {"at": "2026-01-27T09:58:00Z", "path": "/x", "error": "cannot append to the log /x: no space"}},
+            "catalog": {"state": "ready", "behind": 2, "sizeBytes": 2048},
+            "modelServer": {"host": "http://127.0.0.1:11434", "reachable": true, "version": "0.33.0"},
+            "warnings": ["disk \u{1b}[5mfull"]
+        }))
+        .unwrap();
+        assert_eq!(
+            plain(&render_status(&result, &render_options(80))),
+            "\
+version   0.1.0 (protocol 1)
+process   42, started 1 h ago
+home      /home/ada/.ollm
+socket    /run/user/1000/ollm/ab.sock
+sessions  1,200 on disk, 3 in memory
+records   50 written in 20 syncs since the start
+catalog   ready, 2.0 KiB, 2 sessions not indexed yet
+models    http://127.0.0.1:11434, version 0.33.0
+clients   1 connection, 0 subscriptions
+memory    9.0 MiB
+failed    2 min ago: cannot append to the log /x: no space
+warning: disk full
+"
+        );
+    }
+
+    #[test]
+    fn status_without_daemon_is_a_result_with_its_exit_code() {
+        let home = TestHome::new();
+        let status = |flags: &[&str]| {
+            let (stdout, error) = run_at(&home.socket(), flags, &Environment::default());
+            let error = error.unwrap();
+            assert_eq!((error.exit(), error.is_already_reported()), (Exit::Unreachable, true));
+            stdout
+        };
+        assert_eq!(status(&["daemon", "status"]), "ollmd is not running\n");
+        assert_eq!(status(&["daemon", "status", "--json"]), "{\"running\":false}\n");
+    }
+
+    #[test]
+    fn restart_with_bad_configuration_stops_nothing() {
+        let home = TestHome::new();
+        let (sender, calls) = mpsc::channel::<Value>();
+        let _server = home.serve(move |request, _| sender.send(request.clone()).unwrap());
+        let program = home.path().join("ollmd");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.create_new(true).write(true).mode(0o700).open(&program).unwrap();
+        file.write_all(b"#!/bin/sh\necho 'config.yaml:3: no such key' >&2\nexit 78\n").unwrap();
+        drop(file);
+        let environment =
+            Environment { daemon: Some(program), no_spawn: true, ..Environment::default() };
+        let fails = |line: &[&str]| run_at(&home.socket(), line, &environment).1.unwrap();
+        let error = fails(&["daemon", "restart"]);
+        assert_eq!(error.exit(), Exit::Config);
+        assert!(error.to_string().contains("no such key"), "{error}");
+        for command in ["restart", "start"] {
+            let error = fails(&["--no-spawn", "daemon", command]);
+            assert_eq!(error.exit(), Exit::Usage, "{error}");
+        }
+        assert_eq!(calls.try_iter().count(), 0);
+    }
 }

@@ -1,30 +1,142 @@
-//! `ollmctl events`: one line an event, handed on at once.
+//! `ollmctl events`: follows the daemon's events, one line each.
 
-use ollm_protocol::Event;
+use chrono::TimeZone;
+use clap::Args;
 use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::{Event, EventKind, sanitize};
+use serde_json::Value;
 
-use super::{CommandError, Cx};
-use crate::cli::EventsArgs;
-use crate::render::{event, json};
+use crate::args::completers;
+use crate::args::wire_enum::wire_enum;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::render::Style;
+use crate::render::session_table::short_id;
 
-pub(super) fn run(args: &EventsArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let session_id = args.session.as_deref().map(|session| cx.session(session)).transpose()?;
+/// Follow the daemon's events, one a line, until interrupted.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints short texts on a terminal, and JSON lines otherwise or with --json.
+
+Examples:
+  ollmctl events
+  ollmctl events --session last --kind message-recorded --json")]
+pub(crate) struct EventsArgs {
+    /// Only events of one session: an id, a unique prefix of one, or `last`.
+    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    session: Option<String>,
+    /// Only events of this kind; may be given several times.
+    #[arg(long = "kind", value_name = "KIND", value_parser = wire_enum::<EventKind>(&[]))]
+    kinds: Vec<EventKind>,
+}
+
+pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = args.session.as_deref().map(|session| ctx.session(session)).transpose()?;
     let params =
         EventSubscribeParams { session_id, kinds: args.kinds.clone(), ..Default::default() };
-    let for_people = cx.terminal.is_interactive() && !cx.json();
-    let mut events = cx.take_client()?.subscribe_events(&params)?;
+    let for_people = ctx.terminal.out_is_terminal() && !ctx.json();
+    let mut events = ctx.take_client()?.subscribe_events(&params)?;
     while let Some(raw) = events.next_raw()? {
-        let readable = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
-        match readable {
-            Some(read) => cx.print_text(&event::line(&read, &chrono::Local))?,
-            // An event of a newer daemon that this version cannot read is still a line of JSON.
-            None => cx
-                .terminal
-                .print_raw(&format!("{}\n", json::escaped(raw.get())))
-                .map_err(CommandError::Output)?,
+        let event = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
+        match event {
+            Some(event) => ctx.print_text(&render(&event, &chrono::Local))?,
+            // Also for an event that only a newer version can decode.
+            None => ctx.print_json_line(&raw)?,
         }
-        // Whoever reads this decides line by line, so no line may wait for the next.
-        cx.terminal.flush().map_err(CommandError::Output)?;
+        // A reader acts on each line, so no line may wait for the next.
+        ctx.terminal.flush()?;
     }
     Err(CommandError::StreamEnded)
+}
+
+/// Returns a line such as `10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user tokens=12`.
+fn render<Z: TimeZone>(event: &Event, zone: &Z) -> String
+where
+    Z::Offset: std::fmt::Display,
+{
+    let time = event.at.to_utc().with_timezone(zone).format("%H:%M:%S");
+    let session = event.session_id.map_or_else(String::new, |id| short_id(&id));
+    let kind = serde_json::to_value(event.kind).ok();
+    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
+    let kind = match event.kind {
+        EventKind::Lagged | EventKind::Resync => Style::Bad.paint(kind),
+        _ => Style::Strong.paint(kind),
+    };
+    let mut line = format!("{time}  {session:<13}  {kind}");
+    if let Some(seq) = event.seq {
+        line.push_str(&format!("  #{seq}"));
+    }
+    if let Value::Object(fields) = &event.data {
+        for (at, (name, value)) in fields.iter().enumerate() {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let (name, text) = (sanitize::one_line(name), sanitize::one_line(&text));
+            let gap = if at == 0 { "  " } else { " " };
+            line.push_str(&format!("{gap}{name}={text}"));
+        }
+    }
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+    use serde_json::json;
+
+    use super::*;
+    use crate::address::Environment;
+    use crate::args::wire_enum::variant_names;
+    use crate::cli::{Cli, CliCommand};
+    use crate::exit::Exit;
+    use crate::testing::{TestHome, plain, reply, run_at, send};
+
+    #[test]
+    fn event_is_one_sanitized_line() {
+        let event: Event = serde_json::from_value(json!({
+            "epoch": "e", "eventSeq": 7, "sessionId": "0192f0c1-9a3b-7000-8000-000000000001",
+            "seq": 3, "kind": "message-recorded", "at": "2026-01-27T10:00:00Z",
+            "data": {"role": "user", "title": "a\u{1b}[2J\nb"}
+        }))
+        .unwrap();
+        let text = plain(&render(&event, &chrono::Utc));
+        assert_eq!(text, "10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user title=a b\n");
+    }
+
+    #[test]
+    fn help_and_refusal_list_the_kinds() {
+        let mut command = Cli::command();
+        let help = command.find_subcommand_mut("events").unwrap().render_help().to_string();
+        let refused = Cli::try_parse_from(["ollmctl", "events", "--kind", "message"]).unwrap_err();
+        let refused = refused.to_string();
+        for name in variant_names::<EventKind>() {
+            assert!(help.contains(name) && refused.contains(name), "{name}: {help}{refused}");
+        }
+        let cli = Cli::try_parse_from(["ollmctl", "events", "--kind", "message-recorded"]).unwrap();
+        let CliCommand::Events(args) = cli.command else { panic!("{:?}", cli.command) };
+        assert_eq!(args.kinds, [EventKind::MessageRecorded]);
+    }
+
+    #[test]
+    fn end_of_stream_is_an_error() {
+        let ending = |sends_reason: bool| {
+            let home = TestHome::new();
+            let _server = home.serve(move |request, stream| {
+                reply(stream, request, &json!(7));
+                if sends_reason {
+                    let params = json!({"subscription": 7, "error": "leaving"});
+                    send(
+                        stream,
+                        &json!({"jsonrpc": "2.0", "method": "event.event", "params": params}),
+                    );
+                }
+                stream.shutdown(std::net::Shutdown::Both).unwrap();
+            });
+            let line = ["--no-spawn", "events"];
+            run_at(&home.socket(), &line, &Environment::default()).1.unwrap()
+        };
+        for error in [ending(true), ending(false)] {
+            assert_eq!(error.exit(), Exit::Unreachable);
+            assert!(error.to_text().contains("ollmd"), "{error}");
+        }
+    }
 }

@@ -1,119 +1,326 @@
-//! `ollmctl goal`: what a session works towards.
+//! `ollmctl goal`: the goals of a session, with their steps, decisions and files.
+//!
+//! The daemon identifies everything by ids; this command shows and takes numbers that count from 1.
 
-use ollm_protocol::content::{Goal, GoalStatus};
+use clap::{Args, Subcommand, ValueEnum};
+use ollm_protocol::content::{
+    ArtifactAction, CheckpointStatus, Goal, GoalDecision, GoalPriority, GoalStatus,
+};
 use ollm_protocol::method as m;
 use ollm_protocol::methods::goal as g;
-use ollm_protocol::{GoalId, Method, SessionId};
+use ollm_protocol::{GoalId, Method, SessionId, sanitize};
 
-use super::which::session_of;
-use super::{CommandError, Cx};
-use crate::cli::{CheckpointArgs, GoalArgs, GoalCommand};
-use crate::render::goal;
+use crate::args::completers;
+use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::args::wire_enum::wire_enum;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::project::session_or_current;
+use crate::render::Style;
+use crate::render::units::counted;
 
-/// Goals that are asked for at once.
-const PAGE: u32 = 100;
+const STATUS_HELP: [&str; 3] =
+    ["The session works on the goal", "The goal waits", "The goal is achieved"];
 
-pub(super) fn run(args: GoalArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let GoalArgs { session, goal, command } = args;
-    let session_id = session_of(session.as_deref(), "goal list", cx)?;
-    let command = command.unwrap_or(GoalCommand::List);
-    if let GoalCommand::Create(args) = command {
-        let params = g::GoalCreateParams {
-            session_id,
-            description: args.text,
-            priority: args.priority.into(),
-            checkpoints: args.steps,
-            key: None,
-        };
-        return change::<m::GoalCreate>(&params, cx);
-    }
-    if let (GoalCommand::List, None) = (&command, goal) {
-        return list(session_id, cx);
-    }
-    let all = goals(session_id, cx)?;
-    let of = match goal {
-        Some(number) => Some(numbered(&all, number, "goal")?),
-        None => all.iter().find(|goal| goal.status == GoalStatus::Active),
-    };
-    act(session_id, command, of, cx)
+/// Goals of one page.
+const PAGE_GOALS: u32 = 100;
+
+/// Show and set the goals of a session.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+The goal is sent with every context. A model reports progress with markers such as `[CHECKPOINT] Add login - \
+COMPLETED`; nothing that a model writes changes a locked decision.
+
+Examples:
+  ollmctl goal
+  ollmctl goal create 'Implement user authentication'
+  ollmctl goal checkpoint 'Add login'
+  ollmctl goal checkpoint 1 completed
+  ollmctl goal decide 'Use JWT' --locked"
+)]
+pub(crate) struct GoalArgs {
+    #[arg(
+        long,
+        global = true,
+        value_name = "SESSION",
+        help = OPTIONAL_SESSION_HELP,
+        add = completers::sessions()
+    )]
+    session: Option<String>,
+    /// Another goal than the active one, by its number in `goal list`.
+    #[arg(long, global = true, value_name = "N")]
+    goal: Option<usize>,
+    #[command(subcommand)]
+    command: Option<GoalCommand>,
 }
 
-/// What is done with one goal; the daemon says it where none is active.
-fn act(
+#[derive(Debug, Subcommand)]
+enum GoalCommand {
+    /// Create a goal and make it the active one; pauses the goal that was active.
+    #[command(after_help = "\
+Examples:
+  ollmctl goal create 'Implement user authentication'
+  ollmctl goal create 'Ship version 2' --priority high --step 'Write the notes' --step 'Tag it'")]
+    Create(CreateArgs),
+    /// Show the active goal, and the others on one line each; `goal` alone does the same.
+    #[command(after_help = "\
+Other commands take the numbers of steps, decisions and goals that are shown here.
+
+Examples:
+  ollmctl goal list
+  ollmctl goal list --session last --json")]
+    List,
+    #[command(flatten)]
+    Change(GoalChange),
+}
+
+/// The commands that change a goal.
+#[derive(Debug, Subcommand)]
+enum GoalChange {
+    /// Change the text, the priority or the status of a goal.
+    #[command(after_help = "\
+Examples:
+  ollmctl goal update --status completed
+  ollmctl goal update --goal 1 --status active
+  ollmctl goal update --text 'Implement login and logout' --priority low")]
+    Update(UpdateArgs),
+    /// Add a step, or set the state of one.
+    #[command(after_help = "\
+A number or the text of an existing step selects that step; another text adds a step.
+
+Examples:
+  ollmctl goal checkpoint 'Add login'
+  ollmctl goal checkpoint 2 in-progress
+  ollmctl goal checkpoint 'Add login' completed")]
+    Checkpoint(StepArgs),
+    /// Record a decision.
+    #[command(after_help = "\
+With --instead-of it replaces another decision, locked or not.
+
+Examples:
+  ollmctl goal decide 'Use JWT' --locked
+  ollmctl goal decide 'Use cookies' --kind architecture --instead-of 1")]
+    Decide(DecideArgs),
+    /// Lock a decision, so that nothing that a model writes changes it.
+    #[command(after_help = "\
+Examples:
+  ollmctl goal lock 1")]
+    Lock(LockArgs),
+    /// Note a file that was created, modified or deleted for the goal.
+    #[command(after_help = "\
+Examples:
+  ollmctl goal artifact created src/login.rs
+  ollmctl goal artifact modified README.md --type docs")]
+    Artifact(ArtifactArgs),
+    /// Set the next steps, in place of the previous ones.
+    #[command(after_help = "\
+Examples:
+  ollmctl goal next 'Write the tests' 'Update the README'
+  ollmctl goal next --none")]
+    Next(NextArgs),
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    /// The result to achieve.
+    text: String,
+    /// The importance of the goal.
+    #[arg(long, default_value = "medium", value_parser = wire_enum::<GoalPriority>(&[]))]
+    priority: GoalPriority,
+    /// A step of the goal; may be given several times.
+    #[arg(long = "step", value_name = "TEXT")]
+    steps: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct UpdateArgs {
+    /// The result to achieve.
+    #[arg(long)]
+    text: Option<String>,
+    /// The importance of the goal.
+    #[arg(long, value_parser = wire_enum::<GoalPriority>(&[]))]
+    priority: Option<GoalPriority>,
+    /// The status of the goal; activating a goal pauses the one that was active.
+    #[arg(long, value_parser = wire_enum::<GoalStatus>(&STATUS_HELP))]
+    status: Option<GoalStatus>,
+}
+
+#[derive(Debug, Args)]
+struct StepArgs {
+    /// The step: its number, its text, or the text of a new one.
+    step: String,
+    /// The state of the step [default for a new step: pending].
+    state: Option<StepStateArg>,
+}
+
+#[derive(Debug, Args)]
+struct DecideArgs {
+    /// The decision.
+    text: String,
+    /// The subject of the decision, in a word of your own.
+    #[arg(long)]
+    kind: Option<String>,
+    /// Lock the decision, so that nothing that a model writes changes it.
+    #[arg(long)]
+    locked: bool,
+    /// The number of the decision to replace.
+    #[arg(long, value_name = "N")]
+    instead_of: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+struct LockArgs {
+    /// The number of the decision.
+    #[arg(value_name = "N")]
+    decision: usize,
+}
+
+#[derive(Debug, Args)]
+struct ArtifactArgs {
+    /// The change of the file.
+    #[arg(value_parser = wire_enum::<ArtifactAction>(&[]))]
+    action: ArtifactAction,
+    /// The file.
+    path: String,
+    /// The type of the file, in a word of your own.
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct NextArgs {
+    /// The next steps, in order.
+    #[arg(required_unless_present = "none", value_name = "TEXT")]
+    steps: Vec<String>,
+    /// Remove the next steps.
+    #[arg(long, conflicts_with = "steps")]
+    none: bool,
+}
+
+/// The state of a step.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum StepStateArg {
+    Pending,
+    InProgress,
+    #[value(alias = "done")]
+    Completed,
+}
+
+impl From<StepStateArg> for CheckpointStatus {
+    fn from(state: StepStateArg) -> Self {
+        match state {
+            StepStateArg::Pending => Self::Pending,
+            StepStateArg::InProgress => Self::InProgress,
+            StepStateArg::Completed => Self::Completed,
+        }
+    }
+}
+
+pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = session_or_current(args.session.as_deref(), "goal list", ctx)?;
+    match args.command.unwrap_or(GoalCommand::List) {
+        GoalCommand::Create(create) => {
+            let params = g::GoalCreateParams {
+                session_id,
+                description: create.text,
+                priority: create.priority,
+                checkpoints: create.steps,
+                key: None,
+            };
+            change::<m::GoalCreate>(&params, ctx)
+        }
+        GoalCommand::List => match args.goal {
+            None => list(session_id, ctx),
+            Some(number) => {
+                let goals = goals(session_id, ctx)?;
+                let goal = numbered(&goals, number, "goal")?;
+                if ctx.json() { ctx.print_json(goal) } else { ctx.print_text(&render_goal(goal)) }
+            }
+        },
+        GoalCommand::Change(change) => {
+            let goals = goals(session_id, ctx)?;
+            let goal = match args.goal {
+                Some(number) => Some(numbered(&goals, number, "goal")?),
+                None => goals.iter().find(|goal| goal.status == GoalStatus::Active),
+            };
+            change_goal(goal, session_id, change, ctx)
+        }
+    }
+}
+
+/// Changes a goal. Without a goal the daemon refuses the call, because none is active.
+fn change_goal(
+    goal: Option<&Goal>,
     session_id: SessionId,
-    command: GoalCommand,
-    of: Option<&Goal>,
-    cx: &mut Cx<'_>,
+    command: GoalChange,
+    ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
-    let (goal_id, key) = (of.map(|goal| goal.id), None);
-    let decision = |number: usize| {
-        numbered(of.map_or(&[], |goal| &goal.decisions), number, "decision").map(|one| one.id)
+    let (goal_id, key) = (goal.map(|goal| goal.id), None);
+    let decision_id = |number: usize| {
+        let decisions = goal.map_or(&[][..], |goal| &goal.decisions);
+        numbered(decisions, number, "decision").map(|decision| decision.id)
     };
     match command {
-        GoalCommand::Create(_) => Ok(()),
-        GoalCommand::List => match of {
-            Some(goal) if cx.json() => cx.print_json(goal),
-            Some(goal) => cx.print_text(&goal::whole(goal)),
-            None => Ok(()),
-        },
-        GoalCommand::Update(args) => change::<m::GoalUpdate>(
-            &g::GoalUpdateParams {
+        GoalChange::Update(args) => {
+            let params = g::GoalUpdateParams {
                 session_id,
                 goal_id,
                 description: args.text,
-                priority: args.priority.map(Into::into),
-                status: args.status.map(Into::into),
+                priority: args.priority,
+                status: args.status,
                 key,
-            },
-            cx,
-        ),
-        GoalCommand::Checkpoint(args) => checkpoint(session_id, of, args, cx),
-        GoalCommand::Decide(args) => {
-            let supersedes = args.instead_of.map(decision).transpose()?;
-            let (description, kind, locked) = (args.text, args.kind, args.locked);
+            };
+            change::<m::GoalUpdate>(&params, ctx)
+        }
+        GoalChange::Checkpoint(args) => add_or_update_step(goal, session_id, args, ctx),
+        GoalChange::Decide(args) => {
+            let supersedes = args.instead_of.map(decision_id).transpose()?;
             let params = g::GoalAddDecisionParams {
                 session_id,
                 goal_id,
-                description,
-                kind,
-                locked,
+                description: args.text,
+                kind: args.kind,
+                locked: args.locked,
                 supersedes,
                 key,
             };
-            change::<m::GoalAddDecision>(&params, cx)
+            change::<m::GoalAddDecision>(&params, ctx)
         }
-        GoalCommand::Lock(args) => {
-            let decision_id = decision(args.decision)?;
+        GoalChange::Lock(args) => {
+            let decision_id = decision_id(args.decision)?;
             let params = g::GoalLockDecisionParams { session_id, goal_id, decision_id, key };
-            change::<m::GoalLockDecision>(&params, cx)
+            change::<m::GoalLockDecision>(&params, ctx)
         }
-        GoalCommand::Artifact(args) => {
-            let (path, action, kind) = (args.path, args.action.into(), args.kind);
+        GoalChange::Artifact(args) => {
+            let (path, action, kind) = (args.path, args.action, args.kind);
             let params = g::GoalAddArtifactParams { session_id, goal_id, path, action, kind, key };
-            change::<m::GoalAddArtifact>(&params, cx)
+            change::<m::GoalAddArtifact>(&params, ctx)
         }
-        GoalCommand::Next(args) => {
+        GoalChange::Next(args) => {
             let next_steps = args.steps;
             let params = g::GoalSetNextStepsParams { session_id, goal_id, next_steps, key };
-            change::<m::GoalSetNextSteps>(&params, cx)
+            change::<m::GoalSetNextSteps>(&params, ctx)
         }
     }
 }
 
-fn checkpoint(
+fn add_or_update_step(
+    goal: Option<&Goal>,
     session_id: SessionId,
-    of: Option<&Goal>,
-    args: CheckpointArgs,
-    cx: &mut Cx<'_>,
+    args: StepArgs,
+    ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
-    let (goal_id, key) = (of.map(|goal| goal.id), None);
-    let steps = of.map_or(&[][..], |goal| &goal.checkpoints);
-    let same = |words: &str| words.trim().to_lowercase() == args.step.trim().to_lowercase();
-    let known = match args.step.trim().parse() {
+    let (goal_id, key) = (goal.map(|goal| goal.id), None);
+    let steps = goal.map_or(&[][..], |goal| &goal.checkpoints);
+    let is_same = |text: &str| text.trim().to_lowercase() == args.step.trim().to_lowercase();
+    let existing = match args.step.trim().parse() {
         Ok(number) => Some(numbered(steps, number, "step")?),
-        Err(_) => steps.iter().find(|step| same(&step.description)),
+        Err(_) => steps.iter().find(|step| is_same(&step.description)),
     };
-    match (known, args.state) {
+    match (existing, args.state) {
         (Some(step), Some(state)) => {
             let params = g::GoalUpdateCheckpointParams {
                 session_id,
@@ -123,10 +330,10 @@ fn checkpoint(
                 status: Some(state.into()),
                 key,
             };
-            change::<m::GoalUpdateCheckpoint>(&params, cx)
+            change::<m::GoalUpdateCheckpoint>(&params, ctx)
         }
         (Some(_), None) => Err(CommandError::usage(
-            "the goal has this step; say how far it is",
+            "the goal has this step already; give its new state",
             "ollmctl goal checkpoint N completed",
         )),
         (None, state) => {
@@ -134,36 +341,38 @@ fn checkpoint(
             let description = args.step;
             let params =
                 g::GoalAddCheckpointParams { session_id, goal_id, description, status, key };
-            change::<m::GoalAddCheckpoint>(&params, cx)
+            change::<m::GoalAddCheckpoint>(&params, ctx)
         }
     }
 }
 
-/// Changes a goal and shows what became of it.
+/// Changes a goal and prints the new version of it.
 fn change<M: Method<Result = g::GoalResult>>(
     params: &M::Params,
-    cx: &mut Cx<'_>,
+    ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
-    let reply = cx.call::<M>(params)?;
-    cx.print(&reply, |changed, _| goal::whole(&changed.goal))
+    let reply = ctx.call::<M>(params)?;
+    ctx.print(&reply, |changed, _| render_goal(&changed.goal))
 }
 
-fn list(session_id: SessionId, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    if cx.json() {
-        let params = page_params(session_id, None);
-        let reply = cx.call::<m::GoalList>(&params)?;
-        return cx.print_raw_json(&reply.raw);
+fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    if ctx.json() {
+        let reply = ctx.call::<m::GoalList>(&page_params(session_id, None))?;
+        return ctx.print_raw_json(&reply.raw);
     }
-    let all = goals(session_id, cx)?;
-    cx.print_text(&goal::list(&all))
+    let all = goals(session_id, ctx)?;
+    ctx.print_text(&render_list(&all))
 }
 
-/// Every goal of a session, oldest first.
-pub(super) fn goals(session_id: SessionId, cx: &mut Cx<'_>) -> Result<Vec<Goal>, CommandError> {
+/// Returns every goal of a session, oldest first.
+pub(super) fn goals(
+    session_id: SessionId,
+    ctx: &mut CommandContext<'_>,
+) -> Result<Vec<Goal>, CommandError> {
     let mut all = Vec::new();
     let mut cursor = None;
     loop {
-        let page = cx.call::<m::GoalList>(&page_params(session_id, cursor))?.value;
+        let page = ctx.call::<m::GoalList>(&page_params(session_id, cursor))?.value;
         all.extend(page.data);
         cursor = page.next_cursor;
         if cursor.is_none() {
@@ -174,21 +383,92 @@ pub(super) fn goals(session_id: SessionId, cx: &mut Cx<'_>) -> Result<Vec<Goal>,
 }
 
 fn page_params(session_id: SessionId, cursor: Option<GoalId>) -> g::GoalListParams {
-    g::GoalListParams { session_id, status: None, limit: Some(PAGE), cursor }
+    g::GoalListParams { session_id, status: None, limit: Some(PAGE_GOALS), cursor }
 }
 
-/// One of a list by the number that is shown before it.
-fn numbered<'a, T>(all: &'a [T], number: usize, what: &str) -> Result<&'a T, CommandError> {
+fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> Result<&'a T, CommandError> {
     let found = number.checked_sub(1).and_then(|at| all.get(at));
-    found.ok_or_else(|| CommandError::Gone {
-        message: format!("there is no {what} {number}"),
+    found.ok_or_else(|| CommandError::NotFound {
+        message: format!("there is no {noun} {number}"),
         hint: Some("ollmctl goal list".to_owned()),
     })
+}
+
+/// Returns the active goal in full, then the others on one line each. The goals are in the order of their numbers.
+pub(super) fn render_list(goals: &[Goal]) -> String {
+    let is_active = |goal: &Goal| goal.status == GoalStatus::Active;
+    let mut text = match goals.iter().find(|goal| is_active(goal)) {
+        Some(goal) => render_goal(goal),
+        None => "no active goal\n".to_owned(),
+    };
+    let others = goals.iter().zip(1..).filter(|(goal, _)| !is_active(goal));
+    let others = others.map(|(goal, number): (_, usize)| {
+        let description = sanitize::one_line(&goal.description);
+        format!("{number:>4}  {:<9}  {description}", goal.status.as_str())
+    });
+    push_section(&mut text, "other goals", others);
+    text
+}
+
+/// Returns a goal on one line, for a chat.
+pub(super) fn summary(goal: &Goal) -> String {
+    let steps = &goal.checkpoints;
+    let done = steps.iter().filter(|step| step.status == CheckpointStatus::Completed).count();
+    let steps = match steps.len() as u64 {
+        0 => String::new(),
+        all => format!(" ({done} of {} done)", counted(all, "step")),
+    };
+    format!("goal: {}{steps}", sanitize::one_line(&goal.description))
+}
+
+/// Returns a goal with its steps, its decisions in force, its files and its plan.
+fn render_goal(goal: &Goal) -> String {
+    let state = format!("({}, {} priority)", goal.status.as_str(), goal.priority.as_str());
+    let mut text = format!(
+        "{}  {}\n",
+        Style::Strong.paint(&sanitize::one_line(&goal.description)),
+        Style::Faint.paint(&state)
+    );
+    let steps = goal.checkpoints.iter().zip(1..).map(|(step, number)| {
+        let state = match step.status {
+            CheckpointStatus::Pending => "",
+            CheckpointStatus::InProgress => "begun",
+            CheckpointStatus::Completed => "done",
+        };
+        format!("{number:>4}  {state:<5}  {}", sanitize::one_line(&step.description))
+    });
+    push_section(&mut text, "steps", steps);
+    let in_force = |(decision, _): &(&GoalDecision, usize)| decision.superseded_by.is_none();
+    let decisions = goal.decisions.iter().zip(1..).filter(in_force).map(|(decision, number)| {
+        let lock = if decision.locked { "lock" } else { "" };
+        let kind = decision.kind.as_deref().map(sanitize::one_line);
+        let kind = kind.map_or_else(String::new, |kind| format!(" ({kind})"));
+        format!("{number:>4}  {lock:<5}  {}{kind}", sanitize::one_line(&decision.description))
+    });
+    push_section(&mut text, "decisions", decisions);
+    let files = goal
+        .artifacts
+        .iter()
+        .map(|file| format!("  {:<8}  {}", file.action.as_str(), sanitize::one_line(&file.path)));
+    push_section(&mut text, "files", files);
+    let next = goal.next_steps.iter().map(|step| format!("  {}", sanitize::one_line(step)));
+    push_section(&mut text, "next", next);
+    text
+}
+
+/// Appends a title and lines; nothing if there are no lines.
+fn push_section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
+    let mut lines = lines.peekable();
+    if lines.peek().is_some() {
+        text.push_str(&format!("{}\n", Style::Faint.paint(title)));
+        lines.for_each(|line| text.push_str(&format!("{line}\n")));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::plain;
 
     #[test]
     fn numbers_count_from_one() {
@@ -197,5 +477,53 @@ mod tests {
             let error = numbered(&["a", "b"], number, "step").unwrap_err();
             assert!(error.to_text().contains(&format!("no step {number}")), "{}", error.to_text());
         }
+    }
+
+    fn goal(status: &str) -> Goal {
+        let id = "01890000-0000-7000-8000-000000000000";
+        let at = "2026-01-27T10:00:00Z";
+        serde_json::from_value(serde_json::json!({
+            "id": id, "description": "Ship \u{1b}[2Jit", "priority": "high", "status": status,
+            "source": "client", "createdAt": at,
+            "checkpoints": [
+                { "id": id, "description": "Write", "status": "completed", "createdAt": at },
+                { "id": id, "description": "Test", "status": "in-progress", "createdAt": at },
+                { "id": id, "description": "Tag", "status": "pending", "createdAt": at }
+            ],
+            "decisions": [
+                { "id": id, "description": "Old", "locked": true, "source": "client", "createdAt": at,
+                  "supersededBy": id },
+                { "id": id, "kind": "style", "description": "Tabs", "locked": true, "source": "client",
+                  "createdAt": at }
+            ],
+            "artifacts": [{ "path": "a.rs", "action": "created", "at": at }],
+            "nextSteps": ["Rest"]
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn list_shows_the_active_goal_and_the_numbers_of_everything() {
+        let text = render_list(&[goal("completed"), goal("active")]);
+        assert_eq!(
+            plain(&text),
+            "\
+Ship it  (active, high priority)
+steps
+   1  done   Write
+   2  begun  Test
+   3         Tag
+decisions
+   2  lock   Tabs (style)
+files
+  created   a.rs
+next
+  Rest
+other goals
+   1  completed  Ship it
+"
+        );
+        assert_eq!(render_list(&[]), "no active goal\n");
+        assert_eq!(summary(&goal("active")), "goal: Ship it (1 of 3 steps done)");
     }
 }

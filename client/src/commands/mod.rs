@@ -1,30 +1,23 @@
-//! The commands: arguments to params, one call, the result to `render`.
+//! The commands: each parses its arguments, calls the daemon and prints the result.
 //!
-//! One file a noun. Output goes through [`Cx::terminal`], calls through [`Cx::call`]; nothing here opens a
-//! socket or prints by itself.
+//! One file or folder for each command, with its flags and its output for people. Commands print through
+//! [`CommandContext::terminal`] and call through [`CommandContext::call`]; none opens a socket itself.
 
-mod call;
-mod chat;
-mod compaction;
-mod completions;
-mod config;
-mod context;
-mod cx;
-mod daemon;
-mod entries;
-mod error;
-mod events;
-mod exec;
-mod goal;
-mod inspect;
-mod loops;
-mod models;
-mod project;
-mod record;
-mod sessions;
-mod socket;
-mod tour;
-mod which;
+pub(crate) mod call;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod context;
+pub(crate) mod daemon;
+pub(crate) mod events;
+pub(crate) mod exec;
+pub(crate) mod goal;
+pub(crate) mod loops;
+pub(crate) mod models;
+pub(crate) mod record;
+pub(crate) mod sessions;
+pub(crate) mod socket;
+pub(crate) mod tour;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,106 +25,119 @@ use std::process::ExitCode;
 use anstream::ColorChoice;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser as _};
+use ollm_protocol::sanitize;
 
 use crate::address::Environment;
-use crate::cli::{Cli, ColorArg, Command};
+use crate::args::ColorArg;
+use crate::cli::{Cli, CliCommand};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
 use crate::exit::Exit;
-use crate::render::clean;
-use crate::render::style::Style;
+use crate::render::Style;
 use crate::render::terminal::Terminal;
 
-use cx::{Cx, Reply};
-use error::CommandError;
-
-/// Runs `ollmctl` and returns its exit code. Everything is printed, nothing is left to do.
+/// Runs `ollmctl`: prints everything, and returns the exit code.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    match completions::answer(&arguments) {
-        Ok(false) => {}
-        Ok(true) => return Exit::Done.into(),
-        Err(error) => return refuse(&error, &arguments).into(),
-    }
-    let cli = match Cli::try_parse_from(&arguments) {
-        Ok(cli) => cli,
-        Err(error) => return refuse(&error, &arguments).into(),
+    let cli = match completions::complete(Cli::command, &arguments) {
+        Ok(true) => return Exit::Success.into(),
+        Ok(false) => Cli::try_parse_from(&arguments),
+        Err(error) => Err(error),
     };
+    let cli = match cli {
+        Ok(cli) => cli,
+        Err(error) => return report_parse_error(&error, &arguments).into(),
+    };
+    let json = cli.global.json;
     let mut terminal = Terminal::of_process(match cli.global.color {
         ColorArg::Auto => ColorChoice::Auto,
         ColorArg::Always => ColorChoice::Always,
         ColorArg::Never => ColorChoice::Never,
     });
-    let json = cli.global.json;
-    let done = Cx::new(cli.global, environment, &mut terminal).and_then(|mut cx| {
-        dispatch(cli.command, &mut cx)?;
-        cx.terminal.flush().map_err(CommandError::Output)
-    });
-    match done {
-        Ok(()) => Exit::Done.into(),
-        Err(error) if error.is_closed_pipe() => Exit::Done.into(),
+    match run_parsed(cli, environment, &mut terminal) {
+        Ok(()) => Exit::Success.into(),
+        Err(error) if error.is_closed_pipe() => Exit::Success.into(),
         Err(error) => {
             drop(terminal.flush());
-            if !error.was_told() {
-                terminal.note(&if json { error.to_json() } else { error.to_text() });
+            if !error.is_already_reported() {
+                terminal.eprintln(&if json { error.to_json() } else { error.to_text() });
             }
             error.exit_code()
         }
     }
 }
 
-/// Prints help, or what is wrong with the command line; for a program as JSON.
-fn refuse(error: &clap::Error, arguments: &[OsString]) -> Exit {
-    if !error.use_stderr() {
-        // Where printing help fails nobody reads it.
-        drop(error.print());
-        return Exit::Done;
+fn run_parsed(
+    cli: Cli,
+    environment: &Environment,
+    terminal: &mut Terminal,
+) -> Result<(), CommandError> {
+    let mut ctx = CommandContext::new(cli.global, environment, terminal)?;
+    dispatch(cli.command, &mut ctx)?;
+    Ok(ctx.terminal.flush()?)
+}
+
+/// Runs a command line that parses.
+#[cfg(test)]
+pub(crate) fn run_command(
+    line: &[&str],
+    environment: &Environment,
+    terminal: &mut Terminal,
+) -> Result<(), CommandError> {
+    run_parsed(Cli::try_parse_from(line).unwrap(), environment, terminal)
+}
+
+fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    match command {
+        CliCommand::Chat(args) => chat::run(args, ctx),
+        CliCommand::Sessions(command) => sessions::run(command, ctx),
+        CliCommand::Record(args) => record::run(args, ctx),
+        CliCommand::Context(command) => context::run(command, ctx),
+        CliCommand::Goal(args) => goal::run(args, ctx),
+        CliCommand::Models(args) => models::run(args, ctx),
+        CliCommand::Exec(args) => exec::run(&args, ctx),
+        CliCommand::Loop(command) => loops::run(&command, ctx),
+        CliCommand::Call(args) => call::run(&args, ctx),
+        CliCommand::Events(args) => events::run(&args, ctx),
+        CliCommand::Daemon(command) => daemon::run(command, ctx),
+        CliCommand::Socket(_) => socket::run(ctx),
+        CliCommand::Config(command) => config::run(command, ctx),
+        CliCommand::Tour(_) => tour::run(ctx),
+        CliCommand::Completions(args) => completions::run(&args, ctx),
     }
+}
+
+/// Prints help, or an error of the command line; with `--json` as JSON.
+fn report_parse_error(error: &clap::Error, arguments: &[OsString]) -> Exit {
+    if !error.use_stderr() {
+        // A failure to print help could not be reported anywhere.
+        drop(error.print());
+        return Exit::Success;
+    }
+    let hint = sessions_hint(error);
     if arguments.iter().any(|argument| argument == "--json") {
         let text = error.to_string();
-        let said = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
-        let hint = of_sessions(error).unwrap_or_else(|| "ollmctl --help".to_owned());
-        let told = CommandError::usage(clean::one_line(said), &hint).to_json();
-        Terminal::of_process(ColorChoice::Never).note(&told);
+        let message = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        let hint = hint.unwrap_or_else(|| "ollmctl --help".to_owned());
+        let json = CommandError::usage(sanitize::one_line(message), &hint).to_json();
+        Terminal::of_process(ColorChoice::Never).eprintln(&json);
         return Exit::Usage;
     }
     drop(error.print());
-    if let Some(hint) = of_sessions(error) {
+    if let Some(hint) = hint {
         let text = format!("\n  {} {hint}", Style::Strong.paint("try:"));
-        Terminal::of_process(ColorChoice::Auto).note(&text);
+        Terminal::of_process(ColorChoice::Auto).eprintln(&text);
     }
     Exit::Usage
 }
 
-/// What was meant by a command that is one of `sessions`.
-fn of_sessions(error: &clap::Error) -> Option<String> {
+/// Returns a hint for an unknown command that is a subcommand of `sessions`.
+fn sessions_hint(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
-    let all = Cli::command();
-    let sessions = all.find_subcommand("sessions")?;
-    // Within `sessions` it would have been found.
+    let cli = Cli::command();
+    let sessions = cli.find_subcommand("sessions")?;
     sessions.find_subcommand(name).map(|command| format!("ollmctl sessions {command} --help"))
 }
-
-fn dispatch(command: Command, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    match command {
-        Command::Chat(args) => chat::run(args, cx),
-        Command::Sessions(command) => sessions::run(command, cx),
-        Command::Record(args) => record::run(args, cx),
-        Command::Context(command) => context::run(command, cx),
-        Command::Goal(args) => goal::run(args, cx),
-        Command::Models(args) => models::run(args, cx),
-        Command::Exec(args) => exec::run(&args, cx),
-        Command::Loop(command) => loops::run(&command, cx),
-        Command::Call(args) => call::run(&args, cx),
-        Command::Events(args) => events::run(&args, cx),
-        Command::Daemon(command) => daemon::run(command, cx),
-        Command::Socket => socket::run(cx),
-        Command::Config(command) => config::run(command, cx),
-        Command::Tour => tour::run(cx),
-        Command::Completions(args) => completions::run(&args, cx),
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -1,53 +1,338 @@
-//! `ollmctl models`.
+//! `ollmctl models`: the models of the model server.
 
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
+use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::method::{ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm};
 use ollm_protocol::methods::daemon::NoParams;
-use ollm_protocol::methods::model::{ModelCountTokensParams, ModelShowParams, ModelWarmParams};
+use ollm_protocol::methods::model::{
+    ModelCountTokensParams, ModelCountTokensResult, ModelListResult, ModelRunningResult,
+    ModelShowParams, ModelShowResult, ModelWarmParams, ModelWarmResult,
+};
+use ollm_protocol::sanitize;
 
-use super::record::{TextUse, text_or_stdin};
-use super::{CommandError, Cx};
-use crate::cli::{ModelsArgs, ModelsCommand};
-use crate::render::models;
+use crate::args::{TextUse, completers, text_or_stdin};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::render::table::{self, TableColumn};
+use crate::render::units::{bytes, counted, grouped};
+use crate::render::{RenderOptions, warning_line};
 
-/// A large model takes minutes from a slow disk; the daemon has limits of its own.
-const LOADING: Duration = Duration::from_secs(15 * 60);
-/// What `models count` reads.
-const COUNT: TextUse =
+/// The longest wait for a model to load: a large one takes minutes from a slow disk. The daemon has its own limits.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+/// The longest wait for other calls: the daemon sends up to three requests, each with its own limit.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+
+const COUNT_TEXT: TextUse =
     TextUse { verb: "count", command: "models count", example: "ollmctl models count 'hello'" };
-/// The daemon asks up to three times, each with a limit of its own.
-const ASKING: Duration = Duration::from_secs(120);
 
-pub(super) fn run(args: ModelsArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// List, show and load the models of the model server.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  ollmctl models
+  ollmctl models show qwen3:8b
+  ollmctl models warm qwen3:8b --size 16384"
+)]
+pub(crate) struct ModelsArgs {
+    #[command(subcommand)]
+    command: Option<ModelsCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+enum ModelsCommand {
+    /// List the models of the model server; `models` alone does the same.
+    List,
+    /// Show a model: its context window, its capabilities and the memory that it needs.
+    #[command(after_help = "\
+Examples:
+  ollmctl models show qwen3:8b
+  ollmctl models show --json")]
+    Show(ModelArg),
+    /// List the models in the model server's memory, with the context window that each really has.
+    Running,
+    /// Load a model, so that its next answer begins sooner; waits until it is loaded.
+    #[command(after_help = "\
+All requests to a model use one window. A model that is loaded with a larger window keeps it.
+
+Examples:
+  ollmctl models warm qwen3:8b
+  ollmctl models warm qwen3:8b --size 16384")]
+    Warm(WarmArgs),
+    /// Count the tokens of a text as a model does.
+    #[command(after_help = "\
+The count is exact if the model server reports the model's vocabulary, now or earlier.
+
+Examples:
+  ollmctl models count 'How many tokens is this?'
+  cat notes.md | ollmctl models count -m qwen3:8b -")]
+    Count(CountArgs),
+}
+
+#[derive(Debug, Args)]
+struct ModelArg {
+    /// The model [default: the configured one].
+    #[arg(value_name = "MODEL", add = completers::models())]
+    model: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct WarmArgs {
+    /// The model [default: the configured one].
+    #[arg(value_name = "MODEL", add = completers::models())]
+    model: Option<String>,
+    /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
+    #[arg(long, value_name = "TOKENS")]
+    size: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct CountArgs {
+    /// The text; `-`, or no text behind a pipe, reads stdin.
+    #[arg(value_name = "TEXT")]
+    text: Option<String>,
+    /// The model [default: the configured one].
+    #[arg(short, long, value_name = "MODEL", add = completers::models())]
+    model: Option<String>,
+}
+
+pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     match args.command.unwrap_or(ModelsCommand::List) {
         ModelsCommand::List => {
-            let reply = cx.call_patiently::<ModelList>(&NoParams {}, ASKING)?;
-            cx.print(&reply, |list, cx| models::list(list, &cx.view()))
+            let reply = ctx.call_slow::<ModelList>(&NoParams {}, REQUEST_TIMEOUT)?;
+            ctx.print(&reply, render_list)
         }
         ModelsCommand::Show(args) => {
             let params = ModelShowParams { model: args.model };
-            let reply = cx.call_patiently::<ModelShow>(&params, ASKING)?;
-            cx.print(&reply, |shown, _| models::show(shown))
+            let reply = ctx.call_slow::<ModelShow>(&params, REQUEST_TIMEOUT)?;
+            ctx.print(&reply, |shown, _| render_model(shown))
         }
         ModelsCommand::Running => {
-            let reply = cx.call_patiently::<ModelRunning>(&NoParams {}, ASKING)?;
-            cx.print(&reply, |running, cx| models::running(running, &cx.view()))
+            let reply = ctx.call_slow::<ModelRunning>(&NoParams {}, REQUEST_TIMEOUT)?;
+            ctx.print(&reply, render_running)
         }
         ModelsCommand::Warm(args) => {
             let params = ModelWarmParams { model: args.model, context_size: args.size };
-            let reply = cx.call_patiently::<ModelWarm>(&params, LOADING)?;
-            cx.print(&reply, |warmed, _| models::warmed(warmed))
+            let reply = ctx.call_slow::<ModelWarm>(&params, LOAD_TIMEOUT)?;
+            ctx.print(&reply, |warmed, _| render_warmed(warmed))
         }
         ModelsCommand::Count(args) => {
-            let text = text_or_stdin(args.text.as_deref(), &COUNT)?;
             let params = ModelCountTokensParams {
                 model: args.model,
-                text: Some(text),
+                text: Some(text_or_stdin(args.text.as_deref(), &COUNT_TEXT)?),
                 ..ModelCountTokensParams::default()
             };
-            let reply = cx.call_patiently::<ModelCountTokens>(&params, ASKING)?;
-            cx.print(&reply, |counted, _| models::counted(counted))
+            let reply = ctx.call_slow::<ModelCountTokens>(&params, REQUEST_TIMEOUT)?;
+            ctx.print(&reply, |counted, _| render_count(counted))
         }
+    }
+}
+
+fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
+    if result.data.is_empty() {
+        let host = sanitize::one_line(&result.host);
+        return format!("{host} has no models; try: ollama pull qwen3:4b\n");
+    }
+    let columns = [
+        ("MODEL", TableColumn::Word),
+        ("SIZE", TableColumn::Number),
+        ("PARAMETERS", TableColumn::Number),
+        ("WINDOW", TableColumn::Number),
+        ("CAPABILITIES", TableColumn::Prose),
+    ];
+    let rows: Vec<Vec<String>> = result
+        .data
+        .iter()
+        .map(|model| {
+            vec![
+                sanitize::one_line(&model.model),
+                bytes(model.size_bytes),
+                sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
+                window(model.trained_context),
+                sanitize::one_line(&model.capabilities.join(", ")),
+            ]
+        })
+        .collect();
+    table::render(options.width, &columns, &rows)
+}
+
+fn render_count(result: &ModelCountTokensResult) -> String {
+    let tokens = counted(result.tokens, "token");
+    match result.kind {
+        CountKind::Exact => format!("{tokens}\n"),
+        CountKind::Calibrated | CountKind::Estimated => {
+            format!("{tokens}, estimated (at most about {} more)\n", grouped(result.margin))
+        }
+    }
+}
+
+fn render_model(result: &ModelShowResult) -> String {
+    let model = &result.model;
+    let mut rows = vec![("model", sanitize::one_line(&model.model))];
+    let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
+    let line = |text: &Option<String>| text.as_deref().map(sanitize::one_line);
+    add("server", Some(sanitize::one_line(&result.host)));
+    add("remote host", line(&model.remote_host));
+    add("digest", line(&model.digest));
+    add("family", line(&model.family));
+    add("parameters", line(&model.parameter_size));
+    add("quantization", line(&model.quantization));
+    let tokens = |tokens: u32| format!("{} tokens", grouped(u64::from(tokens)));
+    add("trained for", model.trained_context.map(tokens));
+    add("requested", model.requested_context.map(tokens));
+    let cost = |each| format!("at most {} for 1,000 tokens", bytes(each * 1000));
+    add("memory", model.context_bytes_per_token.map(cost));
+    let capabilities = sanitize::one_line(&model.capabilities.join(", "));
+    add("capabilities", (!capabilities.is_empty()).then_some(capabilities));
+    add("system", line(&model.system));
+    let hidden = model.hidden_messages;
+    add("built in", (hidden > 0).then(|| counted(hidden, "message")));
+    table::fields(&rows)
+}
+
+fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> String {
+    if result.data.is_empty() {
+        return format!("{} has no model in memory\n", sanitize::one_line(&result.host));
+    }
+    let columns = [
+        ("MODEL", TableColumn::Word),
+        ("SIZE", TableColumn::Number),
+        ("IN VIDEO MEMORY", TableColumn::Number),
+        ("WINDOW", TableColumn::Number),
+    ];
+    let rows: Vec<Vec<String>> = result
+        .data
+        .iter()
+        .map(|model| {
+            vec![
+                sanitize::one_line(&model.model),
+                bytes(model.size_bytes),
+                bytes(model.size_vram_bytes),
+                window(model.effective_context),
+            ]
+        })
+        .collect();
+    let mut text = table::render(options.width, &columns, &rows);
+    for model in &result.data {
+        let lines = model.warnings.iter();
+        text.extend(lines.map(|warning| warning_line(&format!("{}: {warning}", model.model))));
+    }
+    text
+}
+
+fn render_warmed(result: &ModelWarmResult) -> String {
+    let effective = result.effective_context.unwrap_or(result.requested_context);
+    let mut text = format!(
+        "{} is loaded with a window of {} tokens",
+        sanitize::one_line(&result.model),
+        grouped(u64::from(effective))
+    );
+    if let Some(size) = result.size_bytes {
+        text.push_str(&format!(", {}", bytes(size)));
+    }
+    text.push('\n');
+    text.extend(result.warnings.iter().map(|warning| warning_line(warning)));
+    text
+}
+
+/// Returns the state of the model server on one line.
+pub(super) fn server_state(status: &ModelServerStatus) -> String {
+    let host = sanitize::one_line(&status.host);
+    match (status.reachable, &status.version, &status.error) {
+        (Some(true), Some(version), _) => {
+            format!("{host}, version {}", sanitize::one_line(version))
+        }
+        (Some(true), None, _) => host,
+        (Some(false), _, Some(error)) => sanitize::one_line(error),
+        (Some(false), _, None) => format!("{host} does not answer"),
+        (None, ..) => format!("{host}, not contacted yet"),
+    }
+}
+
+fn window(tokens: Option<u32>) -> String {
+    tokens.map(|tokens| grouped(u64::from(tokens))).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{plain, render_options};
+
+    #[test]
+    fn list_is_a_table() {
+        let result = serde_json::from_value(json!({ "host": "http://h:1", "data": [
+            { "model": "qwen3:8b\u{1b}[2J", "digest": "d", "sizeBytes": 5_368_709_120_u64,
+              "parameterSize": "8.2B", "trainedContext": 40960, "capabilities": ["tools", "thinking"] },
+            { "model": "old:latest", "digest": "e", "sizeBytes": 1024 },
+        ] }))
+        .unwrap();
+        assert_eq!(
+            plain(&render_list(&result, &render_options(80))),
+            "\
+MODEL          SIZE  PARAMETERS  WINDOW  CAPABILITIES
+qwen3:8b    5.0 GiB        8.2B  40,960  tools, thinking
+old:latest  1.0 KiB
+"
+        );
+        let none = ModelListResult { host: "http://h:1".to_owned(), data: vec![] };
+        assert_eq!(
+            render_list(&none, &render_options(80)),
+            "http://h:1 has no models; try: ollama pull qwen3:4b\n"
+        );
+    }
+
+    #[test]
+    fn model_is_a_table_of_fields() {
+        let result = serde_json::from_value(json!({ "host": "http://h:1", "model": {
+            "model": "qwen3:8b", "trainedContext": 40960, "contextBytesPerToken": 147_456,
+            "capabilities": ["tools"], "hiddenMessages": 2,
+        } }))
+        .unwrap();
+        assert_eq!(
+            render_model(&result),
+            "\
+model         qwen3:8b
+server        http://h:1
+trained for   40,960 tokens
+memory        at most 140.6 MiB for 1,000 tokens
+capabilities  tools
+built in      2 messages
+"
+        );
+    }
+
+    #[test]
+    fn loaded_model_has_its_window_and_warnings() {
+        let result = serde_json::from_value(json!({
+            "host": "http://h:1", "model": "m", "requestedContext": 8192, "effectiveContext": 4096,
+            "sizeBytes": 2048, "durationMs": 5, "warnings": ["it is slow"],
+        }))
+        .unwrap();
+        let expect = "m is loaded with a window of 4,096 tokens, 2.0 KiB\nwarning: it is slow\n";
+        assert_eq!(plain(&render_warmed(&result)), expect);
+        let result = serde_json::from_value(json!({ "host": "http://h:1", "data": [{
+            "model": "m", "digest": "d", "sizeBytes": 2048, "sizeVramBytes": 1024,
+            "effectiveContext": 4096, "warnings": ["it is slow"],
+        }] }))
+        .unwrap();
+        let text = plain(&render_running(&result, &render_options(80)));
+        assert!(text.ends_with("4,096\nwarning: m: it is slow\n"), "{text}");
+    }
+
+    #[test]
+    fn server_state_is_one_line() {
+        let check = |status: serde_json::Value, expect: &str| {
+            assert_eq!(server_state(&serde_json::from_value(status).unwrap()), expect);
+        };
+        let up = json!({ "host": "http://h:1", "reachable": true, "version": "0.33.0" });
+        check(up, "http://h:1, version 0.33.0");
+        let error = "cannot reach the model server at http://h:1: connection refused";
+        check(json!({ "host": "http://h:1", "reachable": false, "error": error }), error);
+        check(json!({ "host": "http://h:1" }), "http://h:1, not contacted yet");
     }
 }

@@ -1,194 +1,174 @@
-//! `ollmctl record`: one message into a session, which is begun if there is none.
+//! `ollmctl record`: records one message, in a new session if there is none.
 
-use std::io::{IsTerminal as _, Read as _};
+use std::path::PathBuf;
 
+use clap::Args;
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{CountKind, Role};
-use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionRecord, SessionSetCurrent};
-use ollm_protocol::methods::session::{
-    MessageInput, SessionCreateParams, SessionCurrentParams, SessionRecordParams,
-    SessionSetCurrentParams,
-};
+use ollm_protocol::method::SessionRecord;
+use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
 use serde_json::Value;
 
-use super::{CommandError, Cx, project};
-use crate::cli::RecordArgs;
-use crate::render::number::counted;
+use crate::args::{TextUse, completers, role_parser, text_or_stdin};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::project;
+use crate::render::units::counted;
 
-pub(super) fn run(args: RecordArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let text = text(args.text.as_deref())?;
-    let target = target(&args, cx)?;
-    let role = Role::from(args.role);
+const MESSAGE_TEXT: TextUse =
+    TextUse { verb: "record", command: "record", example: "ollmctl record 'hello'" };
+
+/// Record a message, by default in the project's current session.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the session's id and the number of the record. The message is on disk when the command returns.
+
+Examples:
+  ollmctl record 'How do I reverse a list?'
+  ollmctl record --role assistant --model qwen3:8b 'Use reversed().'
+  ollmctl record --new --project . 'Another matter.'
+  git diff | ollmctl record -")]
+pub(crate) struct RecordArgs {
+    /// The session: an id, a unique prefix of one, or `last` [default: the current session of the project, else a new
+    /// one].
+    #[arg(long, value_name = "SESSION", conflicts_with = "new", add = completers::sessions())]
+    session: Option<String>,
+    /// Create a new session and make it the project's current one.
+    #[arg(long)]
+    new: bool,
+    /// The author of the message.
+    #[arg(long, default_value = "user", value_parser = role_parser())]
+    role: Role,
+    /// The model that wrote the message; also the model of a new session.
+    #[arg(long)]
+    model: Option<String>,
+    /// The project's directory [default: the current directory].
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
+    /// A key of your choice; repeating the command with the same key records the message once.
+    #[arg(long)]
+    key: Option<String>,
+    /// The message; `-`, or no message behind a pipe, reads stdin.
+    text: Option<String>,
+}
+
+pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let text = message_text(args.text.as_deref())?;
+    let (session_id, new_in_project) = target_session(&args, ctx)?;
     let params = SessionRecordParams {
-        session_id: target.session_id,
+        session_id,
         message: MessageInput {
-            model: args.model.filter(|_| role == Role::Assistant),
-            ..MessageInput::text(role, text)
+            model: args.model.filter(|_| args.role == Role::Assistant),
+            ..MessageInput::text(args.role, text)
         },
         key: args.key,
     };
-    let reply = cx.call::<SessionRecord>(&params)?;
-    // Only now: a session that nothing was recorded in is not worth going on with.
-    if let Some(project_path) = target.make_current_of {
-        let session_id = Some(target.session_id);
-        cx.call::<SessionSetCurrent>(&SessionSetCurrentParams { project_path, session_id })?;
+    let reply = ctx.call::<SessionRecord>(&params)?;
+    // A session becomes the current one only after something was recorded in it.
+    if let Some(project_path) = new_in_project {
+        project::set_current_session(project_path, session_id, ctx)?;
     }
-    if cx.json() {
-        // The result alone does not say which session was chosen.
+    if ctx.json() {
+        // The daemon's result does not name the session that was chosen here.
         let mut result: Value = serde_json::from_str(reply.raw.get()).unwrap_or_default();
-        result["sessionId"] = target.session_id.to_string().into();
-        return cx.print_json(&result);
+        result["sessionId"] = session_id.to_string().into();
+        return ctx.print_json(&result);
     }
     let recorded = &reply.value;
     let kind = match recorded.count_kind {
         CountKind::Exact => "",
         CountKind::Calibrated | CountKind::Estimated => ", estimated",
     };
-    let again = if recorded.duplicate { ", recorded before" } else { "" };
+    let duplicate = if recorded.duplicate { ", recorded before" } else { "" };
     let tokens = counted(u64::from(recorded.tokens), "token");
-    cx.print_text(&format!("{} #{}  {tokens}{kind}{again}\n", target.session_id, recorded.seq))
+    ctx.print_text(&format!("{session_id} #{}  {tokens}{kind}{duplicate}\n", recorded.seq))
 }
 
-/// Where something is recorded.
-pub(super) struct Target {
-    /// The session.
-    pub(super) session_id: SessionId,
-    /// The project whose current session it becomes, once something is in it.
-    pub(super) make_current_of: Option<String>,
-}
-
-/// The session that was named, else the project's current one, else a new one.
-fn target(args: &RecordArgs, cx: &mut Cx<'_>) -> Result<Target, CommandError> {
+/// Returns the session to record in, and its project if it was created for it.
+fn target_session(
+    args: &RecordArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(SessionId, Option<String>), CommandError> {
     if let Some(session) = &args.session {
-        return Ok(Target { session_id: cx.session(session)?, make_current_of: None });
+        return Ok((ctx.session(session)?, None));
     }
     let project_path = match &args.project {
-        Some(given) => project::path(Some(given))?,
-        None => here("record")?,
+        Some(given) => project::canonical_path(Some(given))?,
+        None => project::of_current_directory("record")?,
     };
     if !args.new
-        && let Some(session_id) = current(&project_path, cx)?
+        && let Some(session_id) = project::current_session(&project_path, ctx)?
     {
-        return Ok(Target { session_id, make_current_of: None });
+        return Ok((session_id, None));
     }
-    begin(project_path, args.model.clone(), args.key.clone(), cx)
+    let (model, key) = (args.model.clone(), args.key.clone());
+    let session_id = project::create_session(project_path.clone(), model, key, ctx)?;
+    Ok((session_id, Some(project_path)))
 }
 
-/// The project of the current directory.
-pub(super) fn here(command: &str) -> Result<String, CommandError> {
-    project::path(None).map_err(|error| no_current_directory(command, &error))
-}
-
-/// The session that a project goes on with.
-pub(super) fn current(
-    project_path: &str,
-    cx: &mut Cx<'_>,
-) -> Result<Option<SessionId>, CommandError> {
-    let params = SessionCurrentParams { project_path: project_path.to_owned() };
-    let current = cx.call::<SessionCurrent>(&params)?.value.session;
-    Ok(current.map(|session| session.session_id))
-}
-
-/// Begins a session of a project.
-pub(super) fn begin(
-    project_path: String,
-    model: Option<String>,
-    key: Option<String>,
-    cx: &mut Cx<'_>,
-) -> Result<Target, CommandError> {
-    let params = SessionCreateParams {
-        project_path: Some(project_path.clone()),
-        model,
-        key,
-        ..SessionCreateParams::default()
-    };
-    let created = cx.call::<SessionCreate>(&params)?.value.session;
-    Ok(Target { session_id: created.session_id, make_current_of: Some(project_path) })
-}
-
-/// The current directory is gone, or its path is no text: another way to say where to record is needed.
-fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
-    let elsewhere = if command == "record" { "  # or --project DIR" } else { "" };
-    CommandError::usage(
-        format!("the current directory cannot be the project: {}", error.message()),
-        &format!("ollmctl {command} --session ID ...{elsewhere}"),
-    )
-}
-
-/// What a text is read for.
-pub(super) struct TextUse {
-    /// What is done with it.
-    pub verb: &'static str,
-    /// The command that does it.
-    pub command: &'static str,
-    /// How it is used.
-    pub example: &'static str,
-}
-
-const RECORD: TextUse =
-    TextUse { verb: "record", command: "record", example: "ollmctl record 'hello'" };
-
-fn text(given: Option<&str>) -> Result<String, CommandError> {
-    let text = text_or_stdin(given, &RECORD)?;
+fn message_text(given: Option<&str>) -> Result<String, CommandError> {
+    let text = text_or_stdin(given, &MESSAGE_TEXT)?;
     if text.trim().is_empty() {
-        return Err(CommandError::usage("the text to record is empty", RECORD.example));
+        return Err(CommandError::usage("the text to record is empty", MESSAGE_TEXT.example));
     }
     Ok(text)
 }
 
-/// The text that was given, or what comes through stdin.
-pub(super) fn text_or_stdin(given: Option<&str>, used: &TextUse) -> Result<String, CommandError> {
-    match given {
-        Some(text) if text != "-" => Ok(text.to_owned()),
-        None if std::io::stdin().is_terminal() => {
-            let problem = format!("there is no text to {}", used.verb);
-            Err(CommandError::usage(problem, used.example))
-        }
-        _ => piped(used.command),
-    }
-}
-
-/// All that comes through stdin, for a command.
-pub(super) fn piped(command: &'static str) -> Result<String, CommandError> {
-    let mut piped = Vec::new();
-    std::io::stdin().read_to_end(&mut piped).map_err(|source| CommandError::File {
-        action: "read",
-        path: "-".into(),
-        source,
-    })?;
-    from_stdin(piped, command)
-}
-
-fn from_stdin(piped: Vec<u8>, command: &'static str) -> Result<String, CommandError> {
-    String::from_utf8(piped).map_err(|error| CommandError::NotUtf8 {
-        path: "-".into(),
-        offset: error.utf8_error().valid_up_to() as u64,
-        command,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::testing::{SESSION_ID, run_against, session_json};
 
-    #[test]
-    fn what_is_piped_in_is_text() {
-        assert_eq!(from_stdin("naïve".into(), "record").unwrap(), "naïve");
-        let error = from_stdin(b"na\xefve".to_vec(), "record").unwrap_err();
-        assert!(matches!(error, CommandError::NotUtf8 { offset: 2, command: "record", .. }));
+    fn recorded() -> Value {
+        json!({
+            "seq": 3, "timestamp": "2026-01-27T10:00:00Z", "tokens": 2, "countKind": "estimated",
+            "usage": {"messageCount": 2, "tokenCount": 4}
+        })
     }
 
     #[test]
-    fn a_missing_current_directory_names_the_flags_that_help() {
-        let source = std::io::ErrorKind::NotFound.into();
-        let error = CommandError::File { action: "find the project", path: ".".into(), source };
-        let told = no_current_directory("record", &error).to_text();
-        assert!(told.contains("--session ID") && told.contains("--project DIR"), "{told}");
+    fn message_is_verbatim_and_not_empty() {
+        assert_eq!(message_text(Some(" two\n")).unwrap(), " two\n");
+        assert!(matches!(message_text(Some(" \n")), Err(CommandError::Usage { .. })));
     }
 
     #[test]
-    fn a_message_is_verbatim_and_never_empty() {
-        assert_eq!(text(Some(" two\n")).unwrap(), " two\n");
-        assert!(matches!(text(Some(" \n")), Err(CommandError::Usage { .. })));
+    fn without_current_session_a_new_one_is_created_and_made_current() {
+        let run = run_against(&["record", "--key", "k", "--model", "m", "hello"], |method, _| {
+            Some(match method {
+                "session.current" => json!({}),
+                "session.record" => recorded(),
+                _ => json!({ "session": session_json() }),
+            })
+        });
+        assert!(run.error.is_none());
+        assert_eq!(run.stdout, format!("{SESSION_ID} #3  2 tokens, estimated\n"));
+        assert_eq!(
+            run.methods(),
+            ["session.current", "session.create", "session.record", "session.setCurrent"]
+        );
+        let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+        assert_eq!(run.calls[1].1, json!({"projectPath": here, "model": "m", "key": "k"}));
+        let message = json!({"role": "user", "content": "hello"});
+        assert_eq!(
+            run.calls[2].1,
+            json!({"sessionId": SESSION_ID, "message": message, "key": "k"})
+        );
+        assert_eq!(run.calls[3].1, json!({"projectPath": here, "sessionId": SESSION_ID}));
+    }
+
+    #[test]
+    fn json_names_the_current_session_that_was_used() {
+        let run = run_against(&["--json", "record", "--role", "assistant", "hi"], |method, _| {
+            Some(match method {
+                "session.record" => recorded(),
+                _ => json!({ "session": session_json() }),
+            })
+        });
+        assert_eq!(run.methods(), ["session.current", "session.record"]);
+        let printed: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!((&printed["sessionId"], &printed["seq"]), (&json!(SESSION_ID), &json!(3)));
     }
 }

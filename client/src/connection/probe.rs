@@ -1,31 +1,95 @@
-//! One attempt at one socket, with a deadline and a look at who is on the other end.
+//! Attempts to connect to the sockets of an address, with a deadline and a check of the process at the other end.
+//!
+//! Starts nothing: `autostart` and `connector` build on this file.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use interprocess::ConnectWaitMode;
 use interprocess::local_socket::traits::StreamCommon as _;
 use interprocess::local_socket::{ConnectOptions, GenericFilePath, Stream, ToFsName as _};
+use ollm_protocol::address::DaemonFile;
 
-use crate::error::AttemptCause;
+use crate::address::{Address, is_home_locked};
+use crate::error::{Attempt, AttemptCause, ClientError};
 
-/// How long one socket may take to accept. A daemon accepts within a millisecond; one whose queue is full for
-/// this long would not answer either.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
-
-/// How often a full queue is tried again.
+/// The longest wait for one socket to accept. A daemon accepts within a millisecond; one whose queue stays full for
+/// this long would not reply either.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
+/// The pause before a full queue is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
-/// Connects to one socket.
-pub(crate) fn connect(path: &Path) -> Result<UnixStream, AttemptCause> {
+/// A connection to a daemon that belongs to this user or to root.
+#[derive(Debug)]
+pub(crate) struct OpenConnection {
+    /// In blocking mode.
+    pub(crate) stream: UnixStream,
+    pub(crate) socket: PathBuf,
+    /// The `daemon.json` of the daemon that listens at `socket`, if it wrote one.
+    pub(crate) daemon: Option<DaemonFile>,
+    /// Whether connecting started the daemon.
+    pub(crate) started: bool,
+    /// A remark about how the daemon was started, for a person.
+    pub(crate) notice: Option<String>,
+}
+
+/// Tries every socket of an address once.
+///
+/// **Errors**: the failed attempts, in order.
+pub(super) fn probe(address: &Address) -> Result<OpenConnection, Vec<Attempt>> {
+    let candidates = address.sockets();
+    let mut attempts = Vec::new();
+    for path in candidates.paths {
+        match connect(&path) {
+            Ok(stream) => {
+                // After a crash the file may describe another daemon than the one that accepted.
+                let daemon = candidates.daemon.filter(|file| file.socket == path);
+                return Ok(OpenConnection {
+                    stream,
+                    socket: path,
+                    daemon,
+                    started: false,
+                    notice: None,
+                });
+            }
+            Err(cause) => attempts.push(Attempt { path, cause }),
+        }
+    }
+    Err(attempts)
+}
+
+/// Returns the error for a requested socket if the home's daemon listens at another one. No daemon can be started at
+/// the requested socket then, because only one can own the home.
+pub(super) fn held_elsewhere(address: &Address) -> Option<ClientError> {
+    let requested = address.socket()?;
+    let daemon = address.daemon_file().filter(|daemon| daemon.socket != requested)?;
+    // A daemon that crashed leaves its file.
+    drop(connect(&daemon.socket).ok()?);
+    Some(ClientError::ListensElsewhere {
+        home: address.home().to_owned(),
+        pid: daemon.pid,
+        socket: daemon.socket,
+        requested: requested.to_owned(),
+    })
+}
+
+/// Returns the error for a home whose daemon runs but cannot be reached: its socket was removed, or it is shutting
+/// down.
+pub(crate) fn held_unreachable(address: &Address) -> Option<ClientError> {
+    let home = address.home().to_owned();
+    is_home_locked(&home)
+        .then(|| ClientError::Held { home, pid: address.daemon_file().map(|daemon| daemon.pid) })
+}
+
+fn connect(path: &Path) -> Result<UnixStream, AttemptCause> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     let stream = loop {
         match connect_once(path) {
             Ok(stream) => break stream,
-            // Linux answers so when the queue of the listener is full; it does not wait by itself.
+            // Linux returns this error at once when the listener's queue is full, instead of waiting.
             Err(error)
                 if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline =>
             {
@@ -34,8 +98,9 @@ pub(crate) fn connect(path: &Path) -> Result<UnixStream, AttemptCause> {
             Err(error) => return Err(cause(error)),
         }
     };
-    trust(&stream)?;
-    Ok(into_std(stream))
+    check_owner(&stream)?;
+    let Stream::UdSocket(socket) = stream;
+    Ok(UnixStream::from(OwnedFd::from(socket)))
 }
 
 fn connect_once(path: &Path) -> io::Result<Stream> {
@@ -43,8 +108,7 @@ fn connect_once(path: &Path) -> io::Result<Stream> {
         .name(path.to_fs_name::<GenericFilePath>()?)
         .wait_mode(ConnectWaitMode::Timeout(CONNECT_TIMEOUT))
         .connect_sync()?;
-    // A full queue looks to the library like a connection in progress, and the wait for it succeeds at once
-    // with a socket that leads nowhere.
+    // The library takes a full queue for a connection in progress, and returns a socket that is not connected.
     let Stream::UdSocket(socket) = &stream;
     match socket.inner().peer_addr() {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => {
@@ -54,14 +118,9 @@ fn connect_once(path: &Path) -> io::Result<Stream> {
     }
 }
 
-fn into_std(stream: Stream) -> UnixStream {
-    let Stream::UdSocket(socket) = stream;
-    UnixStream::from(OwnedFd::from(socket))
-}
-
-/// Refuses a listener that is neither ours nor root's: whoever could put a socket there first would be told
-/// everything.
-fn trust(stream: &Stream) -> Result<(), AttemptCause> {
+/// Refuses a listener that runs neither as this user nor as root: anybody who created the socket first would receive
+/// everything that this client sends.
+fn check_owner(stream: &Stream) -> Result<(), AttemptCause> {
     let euid = stream.peer_creds().ok().and_then(|peer| peer.euid());
     match euid {
         Some(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => Ok(()),
@@ -85,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_in_words_why_a_socket_does_not_answer() {
+    fn failed_attempt_has_its_cause() {
         let scratch = tempfile::tempdir().unwrap();
         let missing = scratch.path().join("missing.sock");
         assert!(matches!(connect(&missing), Err(AttemptCause::Missing)));
@@ -101,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_never_accepts_does_not_hold_the_client() {
+    fn listener_that_never_accepts_is_given_up() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("full.sock");
         let listener = UnixListener::bind(&path).unwrap();

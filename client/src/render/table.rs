@@ -1,26 +1,31 @@
-//! Tables without lines, cut to the width of the terminal. Pure.
+//! Tables without lines, cut to the width of the terminal. Pure; cells are already sanitized.
 
 use comfy_table::{
     Attribute, Cell, CellAlignment, ColumnConstraint, ContentArrangement, Row, Table, presets,
 };
 
-/// A character that no clean text has.
-const NEVER: char = '\0';
+/// A word delimiter that sanitized text does not contain, so that cells are cut at any character: text after a break
+/// between words would not be shown.
+const NO_DELIMITER: char = '\0';
 
-/// How a column behaves.
+/// The alignment and width of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Column {
-    /// Words: left, as wide as needed.
+pub(crate) enum TableColumn {
+    /// Left-aligned, as wide as needed.
     Word,
-    /// Numbers: right, as wide as needed.
+    /// Right-aligned, as wide as needed.
     Number,
-    /// Prose: left, cut where the table would become too wide.
+    /// Left-aligned, cut if the table would become too wide.
     Prose,
 }
 
-/// A table of one line a row. Cells are already clean; wide characters count as two columns.
-pub(crate) fn render(width: usize, columns: &[(&str, Column)], rows: &[Vec<String>]) -> String {
-    let mut table = lineless(width);
+/// Returns a table with one line for each row. Wide characters count as two columns.
+pub(crate) fn render(
+    width: usize,
+    columns: &[(&str, TableColumn)],
+    rows: &[Vec<String>],
+) -> String {
+    let mut table = borderless(width);
     table.enforce_styling().style_text_only();
     let names = columns.iter().map(|(name, _)| Cell::new(name).add_attribute(Attribute::Bold));
     let mut header: Row = names.collect::<Vec<_>>().into();
@@ -34,10 +39,10 @@ pub(crate) fn render(width: usize, columns: &[(&str, Column)], rows: &[Vec<Strin
     for (at, (_, kind)) in columns.iter().enumerate() {
         let Some(column) = table.column_mut(at) else { continue };
         column.set_padding((0, if at + 1 == columns.len() { 0 } else { 2 }));
-        if *kind != Column::Prose {
+        if *kind != TableColumn::Prose {
             column.set_constraint(ColumnConstraint::ContentWidth);
         }
-        if *kind == Column::Number {
+        if *kind == TableColumn::Number {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -46,9 +51,9 @@ pub(crate) fn render(width: usize, columns: &[(&str, Column)], rows: &[Vec<Strin
     out
 }
 
-/// A text that is no wider than so many columns, with an ellipsis where it was cut; it is already clean.
+/// Cuts a text to a number of columns, with an ellipsis at the cut.
 pub(crate) fn clip(text: &str, width: usize) -> String {
-    let mut table = lineless(width.max(1));
+    let mut table = borderless(width.max(1));
     let mut line = Row::from([text]);
     line.max_height(1);
     table.add_row(line);
@@ -58,18 +63,17 @@ pub(crate) fn clip(text: &str, width: usize) -> String {
     table.trim_fmt()
 }
 
-/// Without lines, and without a wish to break between words: what follows a break would not be shown.
-fn lineless(width: usize) -> Table {
+fn borderless(width: usize) -> Table {
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_width(u16::try_from(width).unwrap_or(u16::MAX))
-        .set_delimiter(NEVER);
+        .set_delimiter(NO_DELIMITER);
     table
 }
 
-/// Names and values in two columns, for one thing.
+/// Returns the fields of one thing as names and values in two columns.
 pub(crate) fn fields(rows: &[(&str, String)]) -> String {
     let widest = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:<widest$}  {value}\n")).collect()
@@ -77,21 +81,20 @@ pub(crate) fn fields(rows: &[(&str, String)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anstream::adapter::strip_str;
-
     use super::*;
+    use crate::testing::plain;
 
     #[test]
-    fn prose_is_cut_where_its_column_ends_and_not_at_a_word() {
+    fn prose_is_cut_at_the_end_of_its_column() {
         let cell = "alright, read the configuration and tell me".to_owned();
         let rows = [vec!["0192f0c1".to_owned(), cell]];
-        let columns = [("ID", Column::Word), ("TITLE", Column::Prose)];
-        let text = strip_str(&render(40, &columns, &rows)).to_string();
+        let columns = [("ID", TableColumn::Word), ("TITLE", TableColumn::Prose)];
+        let text = plain(&render(40, &columns, &rows));
         assert_eq!(text.lines().nth(1), Some("0192f0c1  alright, read the configurati…"));
     }
 
     #[test]
-    fn a_clipped_text_fills_its_columns() {
+    fn clipped_text_fills_its_columns() {
         let check = |text: &str, width, expect: &str| assert_eq!(clip(text, width), expect);
         check("short", 5, "short");
         check("too long a text", 8, "too lon…");

@@ -11,7 +11,7 @@ use ollm_protocol::content::{
 use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::plain::plain;
+use ollm_protocol::sanitize;
 
 /// Maximum number of goals of a session, and of checkpoints, decisions, artifacts and next steps of a goal: far more
 /// than a person keeps in view. With texts of [`MAX_TEXT_BYTES`] one goal fits into a frame.
@@ -413,7 +413,7 @@ fn normalized(description: &str) -> String {
 /// Returns a text on one line without control characters and escape sequences, cut to `max_bytes`.
 pub(crate) fn on_one_line(text: &str, max_bytes: usize) -> String {
     let mut line = String::new();
-    for word in plain(text).split_whitespace() {
+    for word in sanitize::text(text).split_whitespace() {
         if !line.is_empty() {
             line.push(' ');
         }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::digest::{Digest, Output, of_call, of_text};
 use crate::config::LoopDetectionConfig;
-use crate::plain::plain;
+use ollm_protocol::sanitize;
 
 /// Characters of a tool's name that are kept.
 const MAX_NAME_CHARS: usize = 64;
@@ -53,7 +53,11 @@ pub(crate) struct ObservedCall {
 impl ObservedCall {
     fn new(tool: &str, args: &Value) -> Self {
         let digest = of_call(tool, args);
-        Self { tool: plain(tool).chars().take(MAX_NAME_CHARS).collect(), digest, output: None }
+        Self {
+            tool: sanitize::text(tool).chars().take(MAX_NAME_CHARS).collect(),
+            digest,
+            output: None,
+        }
     }
 }
 

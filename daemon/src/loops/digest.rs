@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::{Number, Value};
 
-use crate::plain::plain;
+use ollm_protocol::sanitize;
 
 /// The first half of a blake3 hash.
 pub(crate) type Digest = u128;
@@ -63,7 +63,8 @@ impl Output {
             return Self { digest: of_text(text), is_substantial: true };
         }
         let has_sequences = text.contains('\u{1b}') || text.contains('\u{9b}');
-        let text = if has_sequences { Cow::Owned(plain(text)) } else { Cow::Borrowed(text) };
+        let text =
+            if has_sequences { Cow::Owned(sanitize::text(text)) } else { Cow::Borrowed(text) };
         let (min_words, min_distinct) =
             if is_failure { (1, 1) } else { (MIN_WORDS, MIN_DISTINCT_WORDS) };
         let normal = normalized(&text, has_distinct_words(&text, min_distinct));

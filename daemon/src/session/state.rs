@@ -17,7 +17,7 @@ use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint};
 use super::log::ScannedRecord;
 use super::log::recover::{ScanItem, ScanSink};
 use super::write::NewSession;
-use crate::plain::plain;
+use ollm_protocol::sanitize;
 
 /// A session without activity for this long counts as closed, in milliseconds.
 pub(crate) const IDLE_CLOSE_MS: i64 = 24 * 60 * 60 * 1000;
@@ -509,7 +509,7 @@ fn merge(into: &mut MetaPatch, patch: MetaPatch) {
 /// Returns the beginning of a text on one line without control sequences, or `None` if it has no visible text.
 fn excerpt(text: &str, max_chars: usize) -> Option<String> {
     let end = (0..=EXCERPT_BYTES.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
-    let text = plain(&text[..end.unwrap_or_default()]);
+    let text = sanitize::text(&text[..end.unwrap_or_default()]);
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if let Some((cut, _)) = line.char_indices().nth(max_chars) {
         line.truncate(cut);

@@ -204,14 +204,14 @@ fn the_command_tells_before_and_after() {
     chat.exchanges(14);
     let session = chat.session.clone();
     let plan = chat.sandbox.ctl(["context", "compact", &session, "--dry-run"]).ok();
-    assert!(plan.contains("would become") && plan.contains("nothing was changed"), "{plan}");
+    assert!(plan.contains("would have") && plan.contains("nothing was changed"), "{plan}");
     assert_eq!(chat.count("compaction"), 0);
     let done = chat.sandbox.ctl(["context", "compact", &session]).ok();
     assert!(
-        done.contains("the context is now") && done.contains("are summarized by tiny"),
+        done.contains("the context now has") && done.contains("are summarized by tiny"),
         "{done}"
     );
-    assert!(done.contains("still named: task 1 of 1"), "{done}");
+    assert!(done.contains("still mentioned: task 1 of 1"), "{done}");
     let listed = chat.sandbox.ctl(["context", "checkpoints", &session, "--summaries"]).ok();
     assert!(
         listed.starts_with("1 checkpoint with") && listed.contains("spans are byte offsets"),

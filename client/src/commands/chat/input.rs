@@ -1,4 +1,4 @@
-//! The line that is typed: edited, with what was typed before, over several lines where it ends with a backslash.
+//! The line editor of a chat: edits a line, offers earlier lines, and joins lines that end with a backslash.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -12,39 +12,35 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper};
 
-use super::super::CommandError;
-use super::slash::{COMMANDS, name};
-use crate::render::style::Style;
+use super::slash::{COMMANDS, command_name};
+use crate::command_error::CommandError;
+use crate::render::Style;
 
-/// Lines that are kept for the arrow keys.
-const KEPT_LINES: usize = 1000;
-/// What stands before the line.
+/// Lines kept for the arrow keys.
+const MAX_HISTORY_LINES: usize = 1000;
 const PROMPT: &str = "> ";
 
-/// What came of waiting for a line.
-pub(super) enum Line {
-    /// A line, or several.
-    Text(String),
+/// The outcome of waiting for a line.
+pub(super) enum EditorEvent {
+    /// A line, or several joined lines.
+    Line(String),
     /// Ctrl-C.
-    Interrupted {
-        /// Whether nothing was typed yet.
-        was_empty: bool,
-    },
-    /// Ctrl-D, or a terminal that is gone.
-    End,
+    Interrupted { line_was_empty: bool },
+    /// Ctrl-D, or a closed terminal.
+    EndOfInput,
 }
 
-/// Reads lines.
-pub(super) struct Input {
-    editor: Editor<Typing, FileHistory>,
+/// Reads lines from the terminal.
+pub(super) struct LineEditor {
+    editor: Editor<EditorHelper, FileHistory>,
     history: Option<PathBuf>,
 }
 
-impl Input {
-    /// With the file of what was typed before, where one is to be kept. One that cannot be read is begun anew.
+impl LineEditor {
+    /// Returns an editor that keeps lines in a history file, if one is given. Ignores a file that cannot be read.
     pub(super) fn new(history: Option<&Path>, has_color: bool) -> Result<Self, CommandError> {
         let config = Config::builder()
-            .max_history_size(KEPT_LINES)
+            .max_history_size(MAX_HISTORY_LINES)
             .map(|config| {
                 config
                     .history_ignore_space(true)
@@ -53,9 +49,9 @@ impl Input {
                     .color_mode(if has_color { ColorMode::Enabled } else { ColorMode::Disabled })
                     .build()
             })
-            .map_err(failed)?;
-        let mut editor = Editor::with_config(config).map_err(failed)?;
-        editor.set_helper(Some(Typing::default()));
+            .map_err(input_error)?;
+        let mut editor = Editor::with_config(config).map_err(input_error)?;
+        editor.set_helper(Some(EditorHelper::default()));
         editor.set_auto_add_history(false);
         if let Some(path) = history {
             drop(editor.load_history(path));
@@ -64,65 +60,63 @@ impl Input {
     }
 
     /// Waits for a line.
-    pub(super) fn read(&mut self) -> Result<Line, CommandError> {
-        if let Some(typing) = self.editor.helper() {
-            typing.begin();
+    pub(super) fn read(&mut self) -> Result<EditorEvent, CommandError> {
+        if let Some(helper) = self.editor.helper() {
+            helper.start_line();
         }
         let prompt = (PROMPT, Style::User.paint(PROMPT));
         match self.editor.readline(&prompt) {
             Ok(line) => {
-                let joins = self.editor.helper().map(Typing::joins).unwrap_or_default();
-                let text = joined(line, &joins);
-                self.keep(&text);
-                Ok(Line::Text(text))
+                let helper = self.editor.helper();
+                let continued = helper.map(|helper| helper.continued.borrow().clone());
+                let text = without_continuations(line, &continued.unwrap_or_default());
+                self.add_to_history(&text);
+                Ok(EditorEvent::Line(text))
             }
             Err(ReadlineError::Interrupted) => {
-                let was_empty = self.editor.helper().is_none_or(|typing| typing.is_empty.get());
-                Ok(Line::Interrupted { was_empty })
+                let helper = self.editor.helper();
+                let line_was_empty = helper.is_none_or(|helper| helper.is_empty.get());
+                Ok(EditorEvent::Interrupted { line_was_empty })
             }
-            Err(ReadlineError::Eof) => Ok(Line::End),
-            Err(error) => Err(failed(error)),
+            Err(ReadlineError::Eof) => Ok(EditorEvent::EndOfInput),
+            Err(error) => Err(input_error(error)),
         }
     }
 
-    fn keep(&mut self, text: &str) {
+    fn add_to_history(&mut self, text: &str) {
         let added = !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false);
         if let Some(path) = self.history.as_ref().filter(|_| added) {
-            // A disk that refuses a convenience is no reason not to talk.
+            // A failure is ignored: a chat works without its history.
             drop(self.editor.append_history(path));
         }
     }
 }
 
-fn failed(error: ReadlineError) -> CommandError {
+fn input_error(error: ReadlineError) -> CommandError {
     CommandError::Input(match error {
         ReadlineError::Io(error) => error,
         other => std::io::Error::other(other),
     })
 }
 
-/// What is known of a line while it is typed.
+/// The state of the line while it is typed.
 #[derive(Default)]
-struct Typing {
+struct EditorHelper {
     is_empty: Cell<bool>,
-    /// Beginnings of the line that ended with a backslash when Enter was pressed, without it.
-    joins: RefCell<Vec<String>>,
+    /// The text before each backslash with which a line was continued.
+    continued: RefCell<Vec<String>>,
 }
 
-impl Typing {
-    fn begin(&self) {
+impl EditorHelper {
+    fn start_line(&self) {
         self.is_empty.set(true);
-        self.joins.borrow_mut().clear();
-    }
-
-    fn joins(&self) -> Vec<String> {
-        self.joins.borrow().clone()
+        self.continued.borrow_mut().clear();
     }
 }
 
-/// Takes the backslashes out that only meant that the line goes on; those of a pasted text stay.
-fn joined(mut line: String, joins: &[String]) -> String {
-    for before in joins.iter().rev() {
+/// Removes the backslashes that continued a line; backslashes in a pasted text stay.
+fn without_continuations(mut line: String, continued: &[String]) -> String {
+    for before in continued.iter().rev() {
         if line.starts_with(&format!("{before}\\\n")) {
             line.remove(before.len());
         }
@@ -130,32 +124,32 @@ fn joined(mut line: String, joins: &[String]) -> String {
     line
 }
 
-impl Helper for Typing {}
-impl Highlighter for Typing {}
+impl Helper for EditorHelper {}
+impl Highlighter for EditorHelper {}
 
-impl Hinter for Typing {
+impl Hinter for EditorHelper {
     type Hint = String;
 
-    /// Hints at nothing; it is told of every change of the line.
+    /// Returns no hint; the editor calls this after each change of the line.
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
         self.is_empty.set(line.is_empty());
         None
     }
 }
 
-impl Validator for Typing {
+impl Validator for EditorHelper {
     fn validate(&self, typed: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let input = typed.input();
         let backslashes = input.chars().rev().take_while(|char| *char == '\\').count();
         if backslashes % 2 == 0 {
             return Ok(ValidationResult::Valid(None));
         }
-        self.joins.borrow_mut().push(input[..input.len() - 1].to_owned());
+        self.continued.borrow_mut().push(input[..input.len() - 1].to_owned());
         Ok(ValidationResult::Incomplete)
     }
 }
 
-impl Completer for Typing {
+impl Completer for EditorHelper {
     type Candidate = String;
 
     fn complete(
@@ -165,9 +159,9 @@ impl Completer for Typing {
         _: &Context<'_>,
     ) -> rustyline::Result<(usize, Vec<String>)> {
         let typed = &line[..at];
-        let names = COMMANDS.iter().map(|(usage, _)| name(usage));
-        let fits = |name: &&str| typed.starts_with('/') && name.starts_with(typed);
-        Ok((0, names.filter(fits).map(str::to_owned).collect()))
+        let names = COMMANDS.iter().map(|(usage, _)| command_name(usage));
+        let matches = |name: &&str| typed.starts_with('/') && name.starts_with(typed);
+        Ok((0, names.filter(matches).map(str::to_owned).collect()))
     }
 }
 
@@ -176,10 +170,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_backslash_before_enter_goes() {
-        let check = |line: &str, joins: &[&str], expect: &str| {
-            let joins: Vec<String> = joins.iter().map(|text| (*text).to_owned()).collect();
-            assert_eq!(joined(line.to_owned(), &joins), expect);
+    fn only_continuation_backslashes_are_removed() {
+        let check = |line: &str, continued: &[&str], expect: &str| {
+            let continued: Vec<String> = continued.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(without_continuations(line.to_owned(), &continued), expect);
         };
         check("one\\\ntwo", &["one"], "one\ntwo");
         check("a\\\nb\\\nc", &["a", "a\\\nb"], "a\nb\nc");

@@ -1,111 +1,314 @@
-//! A chat on a terminal, line by line, until somebody leaves.
+//! A chat on a terminal: reads lines and runs them as messages or commands until the user leaves.
 
-use ollm_protocol::SessionId;
-use ollm_protocol::content::RecordKind;
-use ollm_protocol::method::{ContextInspect, ContextStatus, ModelList};
+use std::ops::ControlFlow;
+
+use ollm_protocol::content::{GoalPriority, Record, RecordKind};
+use ollm_protocol::method::{ContextInspect, ContextStatus, GoalCreate, ModelList};
 use ollm_protocol::methods::chat::Think;
-use ollm_protocol::methods::context::{ContextInspectParams, ContextStatusParams};
+use ollm_protocol::methods::context::ContextStatusParams;
 use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::goal::GoalCreateParams;
+use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
 
-use super::super::{CommandError, Cx, compaction, sessions};
-use super::aims;
-use super::input::{Input, Line};
+use super::input::{EditorEvent, LineEditor};
 use super::screen::Screen;
-use super::slash::{COMMANDS, Typed};
-use super::talk::{self, Talk};
-use super::turns::{Outcome, Turns};
-use super::{Manner, ask, next};
-use crate::cli::{ChatArgs, ExportArgs, ListArgs, SessionArg, SessionsCommand, think_word};
+use super::session::{ChatSession, last_records, think_word};
+use super::slash::{COMMANDS, ChatInput, SessionInput};
+use super::turn::{TurnEnd, TurnRunner, canceled};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::commands::context::build::render_messages;
+use crate::commands::context::compact::compact_in_chat;
+use crate::commands::context::entries::{render_pins, set_pin};
+use crate::commands::context::status::{inspect_params, render_items, render_status};
+use crate::commands::sessions::export::{self, ExportArgs};
+use crate::commands::sessions::list::{self, ListArgs};
+use crate::commands::{goal, sessions};
 use crate::error::ClientError;
-use crate::render::style::Style;
-use crate::render::transcript::{self, Transcript};
-use crate::render::{clean, context, table, window};
+use crate::render::session_table::heading;
+use crate::render::transcript::Transcript;
+use crate::render::{Style, table};
 
-/// Messages that are shown of a session that is gone on with: enough to remember what it was about.
-const REMINDED: u32 = 4;
-/// Sessions that are listed.
-const LISTED: u32 = 10;
-/// Records that are read for one message that is shown: calls and counts lie between them.
-const RECORDS_A_MESSAGE: u32 = 4;
-/// The most records of a page.
-const MAX_PAGE: u32 = 1000;
+/// Messages shown of a session that is continued: enough to remember its subject.
+const SHOWN_MESSAGES: u32 = 4;
+/// Sessions listed by `/sessions`.
+const LISTED_SESSIONS: u32 = 10;
+/// Records read for each message to show: tool calls and counts lie between messages.
+const RECORDS_PER_MESSAGE: u32 = 4;
+/// Records searched for the last message: pieces of the answer, counts and goal changes follow it.
+const RECORDS_AFTER_MESSAGE: u32 = 1000;
+/// The maximum number of records of one page.
+const MAX_PAGE_RECORDS: u32 = 1000;
 
-/// What a command says of a session in which nothing was said.
-const NOTHING_SAID: &str = "nothing was said yet";
+/// The file in the home that keeps typed lines.
+const HISTORY_FILE: &str = "chat-history";
 
-/// The file in the home that keeps what was typed.
-const HISTORY: &str = "chat-history";
-
-/// A chat in the making.
-struct Chat<'a, 'cx> {
-    talk: Talk,
-    turns: Turns,
-    manner: Manner,
-    cx: &'a mut Cx<'cx>,
-}
-
-/// Whether it goes on.
-#[derive(PartialEq, Eq)]
-enum Next {
-    Line,
-    Leave,
+struct InteractiveChat<'a, 'ctx> {
+    session: ChatSession,
+    turns: TurnRunner,
+    ctx: &'a mut CommandContext<'ctx>,
 }
 
 pub(super) fn run(
-    args: &ChatArgs,
-    talk: Talk,
-    turns: Turns,
-    cx: &mut Cx<'_>,
+    session: ChatSession,
+    turns: TurnRunner,
+    keeps_history: bool,
+    ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
-    let home = cx.connector().address().home().to_owned();
-    let history = (!args.no_history).then(|| home.join(HISTORY));
-    let mut input = Input::new(history.as_deref(), cx.terminal.has_color())?;
-    let manner = Manner { think: args.thinking() };
-    let mut chat = Chat { talk, turns, manner, cx };
+    let home = ctx.connector().address().home().to_owned();
+    let history = keeps_history.then(|| home.join(HISTORY_FILE));
+    let mut editor = LineEditor::new(history.as_deref(), ctx.terminal.has_color())?;
+    let mut chat = InteractiveChat { session, turns, ctx };
     chat.greet()?;
-    let mut asked_to_leave = false;
+    let mut interrupted_before = false;
     loop {
-        chat.cx.terminal.flush().map_err(CommandError::Output)?;
-        let line = match input.read()? {
-            Line::Text(line) => line,
-            Line::End => return Ok(()),
-            Line::Interrupted { was_empty: true } if asked_to_leave => return Ok(()),
-            Line::Interrupted { was_empty } => {
-                asked_to_leave = was_empty;
-                if was_empty {
-                    chat.say("Ctrl-C once more leaves, and so does Ctrl-D");
+        chat.ctx.terminal.flush()?;
+        let line = match editor.read()? {
+            EditorEvent::Line(line) => line,
+            EditorEvent::EndOfInput => return Ok(()),
+            EditorEvent::Interrupted { line_was_empty: true } if interrupted_before => {
+                return Ok(());
+            }
+            EditorEvent::Interrupted { line_was_empty } => {
+                interrupted_before = line_was_empty;
+                if line_was_empty {
+                    chat.remark("Ctrl-C again leaves, and so does Ctrl-D");
                 }
                 continue;
             }
         };
-        asked_to_leave = false;
-        match chat.obey(Typed::read(&line)) {
-            Ok(Next::Line) => {}
-            Ok(Next::Leave) => return Ok(()),
+        interrupted_before = false;
+        match chat.run_input(ChatInput::parse(&line)) {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => return Ok(()),
             Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
                 return Err(error);
             }
-            Err(error) => chat.tell(&error),
+            Err(error) => chat.report(&error),
         }
     }
 }
 
-impl Chat<'_, '_> {
-    /// Says something faint that is no answer.
-    fn say(&mut self, text: &str) {
-        self.note(&Style::Faint.paint(text));
+impl InteractiveChat<'_, '_> {
+    fn greet(&mut self) -> Result<(), CommandError> {
+        match self.session.session() {
+            Some(session) => {
+                let id = session.session_id;
+                let heading = heading(session, &self.ctx.render_options());
+                self.ctx.print_text(&heading)?;
+                let messages = self.last_messages(id, SHOWN_MESSAGES)?;
+                self.ctx.print_text(&format!("{messages}\n"))?;
+                self.remark("/help lists the commands");
+            }
+            None => {
+                let model = self.session.model().map(sanitize::one_line);
+                let with = model.map_or_else(String::new, |model| format!(" with {model}"));
+                self.remark(&format!("a new session{with}; /help lists the commands"));
+            }
+        }
+        Ok(())
     }
 
-    /// Tells something after everything that was printed.
-    fn note(&mut self, text: &str) {
-        // Where it cannot be printed, the next line says so.
-        self.cx.terminal.flush().ok();
-        self.cx.terminal.note(text);
+    fn run_input(&mut self, input: ChatInput) -> Result<ControlFlow<()>, CommandError> {
+        match input {
+            ChatInput::Empty => {}
+            ChatInput::Message(text) => self.ask(Some(&text))?,
+            ChatInput::Help => self.help()?,
+            ChatInput::Model(None) => self.list_models()?,
+            ChatInput::Model(Some(name)) => {
+                self.session.set_model(name, self.ctx)?;
+                let model = self.session.model().map(sanitize::one_line).unwrap_or_default();
+                self.remark(&format!("the model is {model} from now on"));
+            }
+            ChatInput::Think(think) => self.think(think),
+            ChatInput::Sessions => list::run(&ListArgs::latest(LISTED_SESSIONS), self.ctx)?,
+            ChatInput::Goal(text) => self.goal(text)?,
+            ChatInput::New => self.start_draft(),
+            ChatInput::Exit => return Ok(ControlFlow::Break(())),
+            ChatInput::Unknown { text, suggestion } => {
+                let text = sanitize::one_line(&text);
+                return Err(CommandError::usage(
+                    format!("{text} is not a command; // begins a message with a slash"),
+                    suggestion.as_deref().unwrap_or("/help"),
+                ));
+            }
+            ChatInput::OnSession(input) => match self.session.session() {
+                Some(session) => self.run_on_session(session.session_id, input)?,
+                None => self.remark("there are no messages yet"),
+            },
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
-    /// Tells what went wrong; the chat goes on.
-    fn tell(&mut self, error: &CommandError) {
-        let text = match next::hint(error) {
+    /// Runs a command that needs a session with messages.
+    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> Result<(), CommandError> {
+        match input {
+            SessionInput::Retry => self.ask(None),
+            SessionInput::History(number) => {
+                let text = self.last_messages(id, number)?;
+                self.ctx.print_text(&text)
+            }
+            SessionInput::Context => {
+                let params = ContextStatusParams { session_id: id, context_size: None };
+                let status = self.ctx.call::<ContextStatus>(&params)?.value;
+                let text = render_status(&status, &self.ctx.render_options());
+                self.ctx.print_text(&text)
+            }
+            SessionInput::DebugContext => {
+                let inspected = self.ctx.call::<ContextInspect>(&inspect_params(id))?.value;
+                let messages = render_messages(&inspected.build.messages);
+                let items = render_items(&inspected, &self.ctx.render_options());
+                self.ctx.print_text(&format!("{messages}\n{items}"))
+            }
+            SessionInput::Pin(seq) => self.pin(id, seq, true),
+            SessionInput::Unpin(seq) => self.pin(id, seq, false),
+            SessionInput::Compact { apply } => self.compact(id, apply),
+            SessionInput::Info => {
+                let session = last_records(id, 1, self.ctx)?.session;
+                let text = heading(&session, &self.ctx.render_options());
+                self.ctx.print_text(&text)
+            }
+            SessionInput::Export(output) => export::run(&ExportArgs::of(id, output), self.ctx),
+            SessionInput::Archive => {
+                sessions::archive(id, self.ctx)?;
+                self.start_draft();
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets the model answer a message, or the last message again.
+    fn ask(&mut self, message: Option<&str>) -> Result<(), CommandError> {
+        let mut screen = Screen::default();
+        let end = self.session.ask(message, &mut self.turns, &mut screen, self.ctx);
+        if let Some(usage) = screen.usage_line() {
+            self.note(&format!("{usage}\n"));
+        }
+        match end {
+            Ok(TurnEnd::Answered) => {}
+            Ok(TurnEnd::Canceled) => {
+                self.remark("canceled; the answer so far is kept, /retry asks again");
+            }
+            Ok(TurnEnd::Abandoned) => return Err(canceled()),
+            Err(error) => {
+                self.report(&error);
+                if self.session.session().is_some()
+                    && let Some(remark) = kept_remark(&error, message.is_some())
+                {
+                    self.remark(remark);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows or sets how the model thinks.
+    fn think(&mut self, think: Option<Think>) {
+        self.session.think = think.or(self.session.think);
+        let since = if think.is_some() { " from now on" } else { "" };
+        match self.session.think.map(think_word) {
+            Some(word) => self.remark(&format!("thinking is {word}{since}")),
+            None => self.remark("the model decides whether it thinks"),
+        }
+    }
+
+    fn help(&mut self) -> Result<(), CommandError> {
+        let rows: Vec<(&str, String)> =
+            COMMANDS.iter().map(|(usage, help)| (*usage, (*help).to_owned())).collect();
+        let keys = "\nA backslash at the end of a line continues it on the next line.\n\
+                    // begins a message with a slash. Ctrl-C cancels an answer.\n";
+        self.ctx.print_text(&(table::fields(&rows) + keys))
+    }
+
+    /// Lists the models of the server, with a star before the session's.
+    fn list_models(&mut self) -> Result<(), CommandError> {
+        let own = self.session.model().map(str::to_owned);
+        match &own {
+            Some(model) => self.remark(&format!("the model is {}", sanitize::one_line(model))),
+            None => self.remark("the model is the configured one, or the only one"),
+        }
+        let list = self.ctx.call::<ModelList>(&NoParams {})?.value;
+        let mut text = String::new();
+        for model in &list.data {
+            let star = if own.as_ref() == Some(&model.model) { '*' } else { ' ' };
+            text.push_str(&format!("{star} {}\n", sanitize::one_line(&model.model)));
+        }
+        self.ctx.print_text(&text)
+    }
+
+    /// Shows the goals of the session, or creates one, also in a draft.
+    fn goal(&mut self, text: Option<String>) -> Result<(), CommandError> {
+        let Some(description) = text else {
+            let goals = match self.session.session().map(|session| session.session_id) {
+                Some(id) => goal::goals(id, self.ctx)?,
+                None => Vec::new(),
+            };
+            return self.ctx.print_text(&goal::render_list(&goals));
+        };
+        let params = GoalCreateParams {
+            session_id: self.session.id(self.ctx)?,
+            description,
+            priority: GoalPriority::default(),
+            checkpoints: Vec::new(),
+            key: None,
+        };
+        let created = self.ctx.call::<GoalCreate>(&params)?.value.goal;
+        self.session.message_accepted(self.ctx);
+        self.ctx.print_text(&format!("{}\n", goal::summary(&created)))
+    }
+
+    /// Pins or unpins a record; without a number the last message.
+    fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> Result<(), CommandError> {
+        let seq = match seq {
+            Some(seq) => Some(seq),
+            None => self.last_message(id)?,
+        };
+        let Some(seq) = seq else {
+            self.remark("there are no messages yet");
+            return Ok(());
+        };
+        let reply = set_pin(id, seq, pinned, self.ctx)?;
+        self.ctx.print_text(&render_pins(&reply.value))
+    }
+
+    fn compact(&mut self, id: SessionId, apply: bool) -> Result<(), CommandError> {
+        let done = self.turns.run_interruptible(self.ctx, |ctx, is_wanted| {
+            compact_in_chat(id, apply, is_wanted, ctx)
+        })?;
+        if !done {
+            self.remark("canceled; the context is unchanged");
+        }
+        Ok(())
+    }
+
+    fn start_draft(&mut self) {
+        self.session = self.session.new_draft();
+        self.remark("the next message starts a new session");
+    }
+
+    fn last_messages(&mut self, id: SessionId, number: u32) -> Result<String, CommandError> {
+        let limit = number.saturating_mul(RECORDS_PER_MESSAGE).min(MAX_PAGE_RECORDS);
+        let is_shown = |record: &Record| {
+            record.active && matches!(record.kind, RecordKind::Message | RecordKind::ToolCall)
+        };
+        let mut records = last_records(id, limit, self.ctx)?.records;
+        records.retain(is_shown);
+        let skipped = records.len().saturating_sub(number as usize);
+        let options = self.ctx.render_options();
+        let mut transcript = Transcript::new(&chrono::Local, &options);
+        Ok(records.into_iter().skip(skipped).map(|record| transcript.record(record)).collect())
+    }
+
+    /// Returns the number of the last message on the active branch.
+    fn last_message(&mut self, id: SessionId) -> Result<Option<Seq>, CommandError> {
+        let records = last_records(id, RECORDS_AFTER_MESSAGE, self.ctx)?.records;
+        let is_message = |record: &&Record| record.active && record.kind == RecordKind::Message;
+        Ok(records.iter().rev().find(is_message).map(|record| record.seq))
+    }
+
+    /// Reports an error; the chat continues.
+    fn report(&mut self, error: &CommandError) {
+        let text = match hint_in_chat(error) {
             Some(hint) => error.to_text_with(Some(hint)),
             None => error.to_text(),
         };
@@ -113,243 +316,95 @@ impl Chat<'_, '_> {
         if let CommandError::Client(error) = error
             && !matches!(error, ClientError::Rpc(_))
         {
-            self.cx.disconnect();
+            self.ctx.disconnect();
         }
     }
 
-    fn greet(&mut self) -> Result<(), CommandError> {
-        let model = self.talk.model().map(clean::one_line);
-        match self.talk.session().map(|session| session.session_id) {
-            Some(id) => {
-                let view = self.cx.view();
-                let head = self.talk.session().map(|session| transcript::head(session, &view));
-                self.cx.print_text(&head.unwrap_or_default())?;
-                let text = self.last_messages(id, REMINDED)?;
-                self.cx.print_text(&format!("{text}\n"))?;
-                self.say("/help lists what can be typed here");
-            }
-            None => {
-                let with = model.map_or_else(String::new, |model| format!(" with {model}"));
-                self.say(&format!("a new session{with}; /help lists what can be typed here"));
-            }
+    /// Writes a faint line to stderr.
+    fn remark(&mut self, text: &str) {
+        self.note(&Style::Faint.paint(text));
+    }
+
+    /// Writes a line to stderr, after everything that was printed.
+    fn note(&mut self, text: &str) {
+        // If this fails, the next line reports it.
+        self.ctx.terminal.flush().ok();
+        self.ctx.terminal.eprintln(text);
+    }
+}
+
+/// Returns what is kept of a failed turn and how to repeat it; `None` if nothing is, or if the error's hint says so.
+fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> {
+    let has_answer = match error {
+        CommandError::Client(ClientError::Rpc(failure)) => failure.fields.contains_key("seq"),
+        _ => false,
+    };
+    match (has_message, has_answer) {
+        _ if hint_in_chat(error).is_some_and(|hint| hint.contains("/retry")) => None,
+        (true, true) => Some("your message and the answer so far are kept: /retry asks again"),
+        (true, false) => Some("your message is kept: /retry asks for an answer"),
+        (false, true) => Some("the answer so far is kept: /retry asks again"),
+        (false, false) => None,
+    }
+}
+
+/// Returns a hint that does not leave the chat; `None` if the error's own hint fits.
+fn hint_in_chat(error: &CommandError) -> Option<String> {
+    let failure = match error {
+        CommandError::Client(ClientError::Rpc(failure)) => failure,
+        CommandError::Client(ClientError::Closed { .. } | ClientError::Broken { .. }) => {
+            return Some("/retry, which starts ollmd if it does not run".to_owned());
         }
-        Ok(())
-    }
-
-    fn obey(&mut self, typed: Typed) -> Result<Next, CommandError> {
-        match typed {
-            Typed::Nothing => {}
-            Typed::Message(text) => return self.ask(Some(&text)),
-            Typed::Retry => match self.talk.session() {
-                Some(_) => return self.ask(None),
-                None => self.say(NOTHING_SAID),
-            },
-            Typed::Help => self.help()?,
-            Typed::Model(None) => self.models()?,
-            Typed::Model(Some(name)) => {
-                self.talk.set_model(name, self.cx)?;
-                let model = self.talk.model().map(clean::one_line).unwrap_or_default();
-                self.say(&format!("{model} answers from now on"));
-            }
-            Typed::Think(how) => self.think(how),
-            Typed::Sessions => {
-                let args = ListArgs { project: None, all: false, status: None, limit: LISTED };
-                sessions::run(SessionsCommand::List(args), self.cx)?;
-            }
-            Typed::History(number) => match self.session_id() {
-                Some(id) => {
-                    let text = self.last_messages(id, number)?;
-                    self.cx.print_text(&text)?;
-                }
-                None => self.say(NOTHING_SAID),
-            },
-            Typed::Context => self.context()?,
-            Typed::DebugContext => self.debug_context()?,
-            Typed::Goal(text) => {
-                let told = aims::goal(&mut self.talk, text, self.cx)?;
-                self.cx.print_text(&told)?;
-            }
-            Typed::Pin(seq) => self.pin(seq, true)?,
-            Typed::Unpin(seq) => self.pin(seq, false)?,
-            Typed::Compact { apply } => match self.session_id() {
-                Some(id) => self.compact(id, apply)?,
-                None => self.say(NOTHING_SAID),
-            },
-            Typed::Info => self.info()?,
-            Typed::Export(output) => match self.session_id() {
-                Some(id) => {
-                    let args = ExportArgs { id: id.to_string(), format: None, output };
-                    sessions::run(SessionsCommand::Export(args), self.cx)?;
-                }
-                None => self.say(NOTHING_SAID),
-            },
-            Typed::Archive => self.archive()?,
-            Typed::New => self.begin_again(),
-            Typed::Exit => return Ok(Next::Leave),
-            Typed::Unknown { said, near } => {
-                let near = near.unwrap_or_else(|| "/help".to_owned());
-                let said = clean::one_line(&said);
-                return Err(CommandError::usage(
-                    format!("{said} is no command; // begins a message with a slash"),
-                    &near,
-                ));
-            }
+        _ => return None,
+    };
+    let reason = failure.fields.get("reason").and_then(|reason| reason.as_str());
+    match (failure.kind?, reason) {
+        (ErrorKind::ModelFailed, Some("onlyThinking")) => {
+            Some("/think off, and then /retry".to_owned())
         }
-        Ok(Next::Line)
-    }
-
-    fn session_id(&self) -> Option<SessionId> {
-        self.talk.session().map(|session| session.session_id)
-    }
-
-    fn ask(&mut self, message: Option<&str>) -> Result<Next, CommandError> {
-        let mut screen = Screen::default();
-        let Self { talk, turns, manner, cx } = self;
-        let outcome = ask(talk, message, *manner, (turns, &mut screen), cx);
-        if let Some(cost) = screen.cost() {
-            self.note(&format!("{cost}\n"));
+        (ErrorKind::LoopDetected, _) => {
+            let reset = failure.hint.as_deref().map(|reset| format!(", or {reset} in a shell"));
+            let reset = reset.unwrap_or_default();
+            Some(format!("send another message, which ends the loop{reset}"))
         }
-        match outcome {
-            Ok(Outcome::Done) => Ok(Next::Line),
-            Ok(Outcome::Canceled) => {
-                self.say("canceled; what was answered is kept, /retry asks anew");
-                Ok(Next::Line)
-            }
-            Ok(Outcome::Left) => {
-                Err(CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) })
-            }
-            Err(error) => {
-                self.tell(&error);
-                if self.talk.session().is_some()
-                    && let Some(kept) = next::kept(&error, message.is_some())
-                {
-                    self.say(kept);
-                }
-                Ok(Next::Line)
-            }
-        }
+        _ => None,
     }
+}
 
-    /// Says whether the model thinks, or has it do so from now on.
-    fn think(&mut self, how: Option<Think>) {
-        self.manner.think = how.or(self.manner.think);
-        let word = self.manner.think.map(think_word);
-        let known = word.map_or("the model thinks as it does by itself".to_owned(), |word| {
-            format!("thinking is {word}")
-        });
-        self.say(&format!("{known}{}", if how.is_some() { " from now on" } else { "" }));
-    }
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
 
-    fn help(&mut self) -> Result<(), CommandError> {
-        let rows: Vec<(&str, String)> =
-            COMMANDS.iter().map(|(usage, what)| (*usage, (*what).to_owned())).collect();
-        let keys = "\nA line that ends with \\ goes on; // begins a message with a slash; \
-                    Ctrl-C ends an answer.\n";
-        self.cx.print_text(&(table::fields(&rows) + keys))
-    }
+    use super::*;
 
-    /// The models of the server, the one that answers marked.
-    fn models(&mut self) -> Result<(), CommandError> {
-        let own = self.talk.model().map(str::to_owned);
-        match &own {
-            Some(model) => self.say(&format!("{} answers", clean::one_line(model))),
-            None => self.say("the configured model answers, or the only one there is"),
-        }
-        let list = self.cx.call::<ModelList>(&NoParams {})?.value;
-        let mut text = String::new();
-        for model in &list.data {
-            let mark = if own.as_ref() == Some(&model.model) { '*' } else { ' ' };
-            text.push_str(&format!("{mark} {}\n", clean::one_line(&model.model)));
-        }
-        self.cx.print_text(&text)
-    }
-
-    fn info(&mut self) -> Result<(), CommandError> {
-        let Some(id) = self.session_id() else {
-            self.say(NOTHING_SAID);
-            return Ok(());
+    #[test]
+    fn hint_names_a_command_of_the_chat() {
+        let check = |data: Value, expect: Option<&str>| {
+            let error = ClientError::of_turn(1, "m".to_owned(), data);
+            assert_eq!(hint_in_chat(&error.into()).as_deref(), expect);
         };
-        let session = talk::page(id, 1, self.cx)?.session;
-        let text = transcript::head(&session, &self.cx.view());
-        self.cx.print_text(&text)
+        let spent = json!({ "kind": "modelFailed", "reason": "onlyThinking", "hint": "ollmctl x" });
+        check(spent, Some("/think off, and then /retry"));
+        let looped = json!({ "kind": "loopDetected", "hint": "ollmctl loop reset x" });
+        check(
+            looped,
+            Some("send another message, which ends the loop, or ollmctl loop reset x in a shell"),
+        );
+        check(json!({ "kind": "modelFailed", "reason": "brokeOff" }), None);
     }
 
-    fn last_messages(&mut self, id: SessionId, number: u32) -> Result<String, CommandError> {
-        let limit = number.saturating_mul(RECORDS_A_MESSAGE).min(MAX_PAGE);
-        let page = talk::page(id, limit, self.cx)?;
-        let is_said = |kind| matches!(kind, RecordKind::Message | RecordKind::ToolCall);
-        let mut said: Vec<_> = page
-            .records
-            .into_iter()
-            .filter(|record| record.active && is_said(record.kind))
-            .collect();
-        let skipped = said.len().saturating_sub(number as usize);
-        said.drain(..skipped);
-        let view = self.cx.view();
-        let mut transcript = Transcript::new(&chrono::Local, &view);
-        Ok(said.into_iter().map(|record| transcript.record(record)).collect())
-    }
-
-    /// How full the window is.
-    fn context(&mut self) -> Result<(), CommandError> {
-        let Some(session_id) = self.session_id() else {
-            self.say(NOTHING_SAID);
-            return Ok(());
+    #[test]
+    fn kept_parts_are_reported_unless_the_hint_does() {
+        let check = |data: Value, has_message, expect: Option<&str>| {
+            let error = ClientError::of_turn(1, "m".to_owned(), data).into();
+            let remark = kept_remark(&error, has_message);
+            assert_eq!(remark.map(|text| text.split(':').next().unwrap()), expect);
         };
-        let params = ContextStatusParams { session_id, context_size: None };
-        let status = self.cx.call::<ContextStatus>(&params)?.value;
-        let text = window::status(&status, &self.cx.view());
-        self.cx.print_text(&text)
-    }
-
-    /// Everything that the model is sent, and everything that it is not.
-    fn debug_context(&mut self) -> Result<(), CommandError> {
-        let Some(session_id) = self.session_id() else {
-            self.say(NOTHING_SAID);
-            return Ok(());
-        };
-        let params = ContextInspectParams { session_id, build_id: None, model: None, tools: None };
-        let found = self.cx.call::<ContextInspect>(&params)?.value;
-        let messages = context::messages(&found.build.messages);
-        let text = messages + "\n" + &window::items(&found, &self.cx.view());
-        self.cx.print_text(&text)
-    }
-
-    /// Makes the context smaller, unless Ctrl-C ends it.
-    fn compact(&mut self, id: SessionId, apply: bool) -> Result<(), CommandError> {
-        let Self { turns, cx, .. } = self;
-        let done = turns.unless_interrupted(cx, |cx, is_wanted| {
-            compaction::in_chat(id, apply, is_wanted, cx)
-        })?;
-        if !done {
-            self.say("canceled; the context is as it was");
-        }
-        Ok(())
-    }
-
-    fn pin(&mut self, seq: Option<u64>, pinned: bool) -> Result<(), CommandError> {
-        match aims::pin(&self.talk, seq, pinned, self.cx)? {
-            Some(told) => self.cx.print_text(&told),
-            None => {
-                self.say(NOTHING_SAID);
-                Ok(())
-            }
-        }
-    }
-
-    fn archive(&mut self) -> Result<(), CommandError> {
-        let Some(id) = self.session_id() else {
-            self.say(NOTHING_SAID);
-            return Ok(());
-        };
-        let args = SessionArg { id: id.to_string() };
-        sessions::run(SessionsCommand::Archive(args), self.cx)?;
-        self.begin_again();
-        Ok(())
-    }
-
-    fn begin_again(&mut self) {
-        self.talk = self.talk.renewed();
-        self.say("the next message begins a new session");
+        let broken = json!({ "kind": "modelFailed", "reason": "brokeOff", "seq": 4 });
+        check(broken.clone(), true, Some("your message and the answer so far are kept"));
+        check(broken, false, Some("the answer so far is kept"));
+        check(json!({ "kind": "modelUnavailable" }), true, Some("your message is kept"));
+        check(json!({ "kind": "modelUnavailable" }), false, None);
+        check(json!({ "kind": "modelFailed", "reason": "onlyThinking", "seq": 4 }), true, None);
     }
 }

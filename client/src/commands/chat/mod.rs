@@ -1,88 +1,205 @@
-//! `ollmctl chat`: a talk with a model, of which the daemon keeps everything.
+//! `ollmctl chat`: a conversation with a model, all of which the daemon keeps.
 //!
-//! `talk` knows which session it is; `turns` runs one turn and hears Ctrl-C; `screen` shows it; `oneshot` and
-//! `interactive` are the two ways in. Nothing here is kept but what was typed, for the arrow keys (`input`).
+//! A question on the command line or behind a pipe gets one answer; otherwise the chat runs on the terminal
+//! (`interactive`). `session` is the session, `turn` runs one turn and counts Ctrl-C, `screen` shows the turn. This
+//! client keeps only the typed lines, for the arrow keys (`input`).
 
-mod aims;
-mod echo;
+mod answer;
 mod input;
 mod interactive;
-mod interrupts;
-mod next;
-mod oneshot;
 mod screen;
+mod session;
 mod slash;
-mod talk;
-mod turns;
+mod turn;
 
 use std::io::IsTerminal as _;
 
-use ollm_protocol::content::Role;
-use ollm_protocol::methods::chat::ChatSendParams;
-use ollm_protocol::methods::session::MessageInput;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::{Args, ValueHint};
+use ollm_protocol::methods::chat::Think;
+use serde_json::json;
 
-use super::{CommandError, Cx};
-use crate::cli::ChatArgs;
-use talk::Talk;
-use turns::{Outcome, Turns, Watch};
+use crate::args::{completers, read_stdin};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use screen::{JsonLines, Screen};
+use session::{ChatSession, THINK_LEVELS, parse_think};
+use turn::{TurnEnd, TurnRunner, canceled};
 
-pub(super) fn run(args: ChatArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let question = oneshot::question(args.question.as_deref())?;
-    if question.is_none() && (cx.json() || !cx.terminal.is_interactive()) {
+/// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
+const MIN_FENCE_CHARS: usize = 3;
+/// Talk with a local model; the conversation is kept as a session.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without a question, this is a chat on the terminal: /help lists its commands, Ctrl-C cancels an answer, Ctrl-D leaves. \
+With a question, the answer goes to stdout and everything else to stderr. A new session becomes the current one of \
+this directory's project, so that -c continues it.
+
+--json prints the events of the turn, one a line; the first names the session.
+
+Lines typed in a chat are kept for the arrow keys in `chat-history` in the daemon's home.
+
+Examples:
+  ollmctl chat
+  ollmctl chat 'How do I reverse a list in Python?'
+  ollmctl chat --continue 'And in Rust?'
+  git diff | ollmctl chat -m qwen3:8b 'Write a commit message for this change.'
+  ollmctl chat --resume last")]
+pub(crate) struct ChatArgs {
+    /// Continue the current session of this directory's project.
+    #[arg(short, long = "continue", conflicts_with_all = ["resume", "new"])]
+    continue_: bool,
+    /// Continue a session: an id, a unique prefix of one, or `last`; without a value, choose from the latest sessions.
+    #[arg(
+        short,
+        long,
+        value_name = "SESSION",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with = "new",
+        add = completers::sessions()
+    )]
+    resume: Option<String>,
+    /// Start a new session, which is the default.
+    #[arg(short, long)]
+    new: bool,
+    /// The model, which also becomes the session's [default: the session's, else the configured one].
+    #[arg(short, long, add = completers::models())]
+    model: Option<String>,
+    /// Instructions to the model for the whole session; an empty text removes them.
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Let the model think before it answers: on, off, or for models that support them low, medium, high or max.
+    #[arg(
+        long,
+        value_name = "LEVEL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "on",
+        value_parser = PossibleValuesParser::new(THINK_LEVELS.map(|(word, _)| word))
+            .map(|word| parse_think(&word).unwrap_or(Think::Flag(true))),
+        hide_possible_values = true
+    )]
+    think: Option<Think>,
+    /// Let the model answer without thinking.
+    #[arg(long, conflicts_with = "think")]
+    no_think: bool,
+    /// Do not keep the lines typed in this chat, and do not offer earlier ones.
+    #[arg(long)]
+    no_history: bool,
+    /// The question; text behind a pipe is appended. Without both, chat on the terminal.
+    #[arg(value_hint = ValueHint::Other)]
+    question: Option<String>,
+}
+
+impl ChatArgs {
+    const fn thinking(&self) -> Option<Think> {
+        if self.no_think { Some(Think::Flag(false)) } else { self.think }
+    }
+}
+
+pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let question = question(args.question.as_deref())?;
+    if question.is_none() && (ctx.json() || !ctx.terminal.out_is_terminal()) {
         return Err(CommandError::usage(
             "a chat needs a terminal; for one answer give the question",
             "ollmctl chat 'How do I reverse a list?'",
         ));
     }
-    let talk = Talk::begin(&args, cx)?;
-    let turns = Turns::new()?;
+    let session = open_session(&args, ctx)?;
+    let turns = TurnRunner::new()?;
     match question {
-        Some(question) => oneshot::run(&args, question, talk, turns, cx),
-        None => interactive::run(&args, talk, turns, cx),
+        Some(question) => answer_once(&question, session, turns, ctx),
+        None => interactive::run(session, turns, !args.no_history, ctx),
     }
 }
 
-/// How the model is to answer, whatever is said.
-#[derive(Clone, Copy, Debug)]
-struct Manner {
-    think: Option<ollm_protocol::methods::chat::Think>,
-}
-
-/// Has the model answer a message, or what is recorded already; where no model is named, the only one of the server
-/// is taken.
-fn ask(
-    talk: &mut Talk,
-    message: Option<&str>,
-    manner: Manner,
-    (turns, watch): (&mut Turns, &mut dyn Watch),
-    cx: &mut Cx<'_>,
-) -> Result<Outcome, CommandError> {
-    let first = turn(talk, message, manner, (&mut *turns, &mut *watch), cx);
-    match first {
-        Err(error) if talk.lacks_model(&error) => {
-            talk.pick_model(cx)?;
-            turn(talk, message, manner, (turns, watch), cx)
-        }
-        other => other,
-    }
-}
-
-fn turn(
-    talk: &mut Talk,
-    message: Option<&str>,
-    manner: Manner,
-    (turns, watch): (&mut Turns, &mut dyn Watch),
-    cx: &mut Cx<'_>,
-) -> Result<Outcome, CommandError> {
-    let params = ChatSendParams {
-        message: message.map(|text| MessageInput::text(Role::User, text)),
-        think: manner.think,
-        ..ChatSendParams::new(talk.id(cx)?)
+/// Opens the session that the arguments name.
+fn open_session(
+    args: &ChatArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<ChatSession, CommandError> {
+    let existing = if args.continue_ {
+        Some(session::current(ctx)?)
+    } else if let Some(text) = &args.resume {
+        let id = if text.is_empty() { session::choose(ctx)? } else { ctx.session(text)? };
+        Some(session::last_records(id, 1, ctx)?.session)
+    } else {
+        None
     };
-    turns.run(params, &mut |cx| talk.was_accepted(cx), watch, cx)
+    let mut chat = ChatSession::new(existing);
+    chat.think = args.thinking();
+    if let Some(system) = args.system.clone() {
+        chat.set_system(system, ctx)?;
+    }
+    if let Some(model) = args.model.clone() {
+        chat.set_model(model, ctx)?;
+    }
+    Ok(chat)
 }
 
-/// Whether somebody types, rather than a program writes.
-fn is_typed() -> bool {
-    std::io::stdin().is_terminal()
+/// Returns the question from the command line and from a pipe; `None` if there is neither.
+fn question(given: Option<&str>) -> Result<Option<String>, CommandError> {
+    let no_question =
+        || CommandError::usage("there is no question", "ollmctl chat 'How do I reverse a list?'");
+    let given = given.filter(|text| *text != "-");
+    if std::io::stdin().is_terminal() {
+        return match given {
+            Some(text) if text.trim().is_empty() => Err(no_question()),
+            other => Ok(other.map(str::to_owned)),
+        };
+    }
+    let question = with_piped(given.unwrap_or_default(), &read_stdin("chat")?);
+    if question.trim().is_empty() { Err(no_question()) } else { Ok(Some(question)) }
+}
+
+/// Appends piped text to a question, between fences that do not occur in it.
+fn with_piped(question: &str, piped: &str) -> String {
+    if piped.trim().is_empty() {
+        return question.to_owned();
+    }
+    if question.trim().is_empty() {
+        return piped.to_owned();
+    }
+    let runs = piped.split(|char| char != '`').map(str::len);
+    let fence = "`".repeat(runs.max().unwrap_or(0).saturating_add(1).max(MIN_FENCE_CHARS));
+    format!("{question}\n\nstdin:\n{fence}\n{}\n{fence}", piped.trim_end_matches('\n'))
+}
+
+fn answer_once(
+    question: &str,
+    mut session: ChatSession,
+    mut turns: TurnRunner,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
+    let end = if ctx.json() {
+        let first = json!({ "kind": "session", "sessionId": session.id(ctx)? });
+        ctx.terminal.print_raw(format!("{first}\n"))?;
+        session.ask(Some(question), &mut turns, &mut JsonLines, ctx)?
+    } else {
+        let mut screen = Screen::default();
+        let end = session.ask(Some(question), &mut turns, &mut screen, ctx)?;
+        if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
+            ctx.terminal.eprintln(&usage);
+        }
+        end
+    };
+    match end {
+        TurnEnd::Answered => Ok(()),
+        TurnEnd::Canceled | TurnEnd::Abandoned => Err(canceled()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn piped_text_is_fenced_after_the_question() {
+        let check = |question, piped, expect: &str| assert_eq!(with_piped(question, piped), expect);
+        check("why?", "", "why?");
+        check("", "text\n", "text\n");
+        check("why?", "a\nb\n", "why?\n\nstdin:\n```\na\nb\n```");
+        check("why?", "```\nx\n```\n", "why?\n\nstdin:\n````\n```\nx\n```\n````");
+    }
 }

@@ -1,100 +1,109 @@
-//! A turn on the screen: the answer on stdout as it comes, everything else on stderr where somebody watches that.
+//! A turn on the terminal: the answer on stdout as it arrives, everything else on stderr if that is a terminal. With
+//! `--json`, the events of the turn.
 
-use ollm_protocol::methods::chat::{ChatEvent, ChatUsage};
+use ollm_protocol::content::CountKind;
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatUsage};
+use ollm_protocol::sanitize::{self, Sanitizer};
 use serde_json::value::RawValue;
 
-use super::super::CommandError;
-use super::turns::Watch;
-use crate::render::answer::Answer;
-use crate::render::style::Style;
+use super::answer::AnswerRenderer;
+use super::turn::TurnOutput;
+use crate::command_error::CommandError;
+use crate::commands::context::status::reliability_suffix;
+use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
-use crate::render::waiting::{self, Waiting};
-use crate::render::{clean, json, usage};
+use crate::render::units::{counted, grouped};
+use crate::render::{Style, json};
 
-/// For people.
+/// Shows a turn to a person.
 #[derive(Default)]
 pub(super) struct Screen {
     model: String,
-    answer: Answer,
-    thinking: Thinking,
-    waiting: Option<Waiting>,
+    answer: AnswerRenderer,
+    thinking: ThinkingText,
+    spinner: Option<Spinner>,
     usage: Option<ChatUsage>,
     finish_reason: String,
 }
 
-/// What the model thinks, faint and apart from the answer.
+/// The model's thinking, faint and apart from the answer.
 #[derive(Default)]
-struct Thinking {
-    clean: clean::Pieces,
+struct ThinkingText {
+    sanitizer: Sanitizer,
     is_shown: bool,
     ends_line: bool,
 }
 
-impl Thinking {
-    fn show(&mut self, text: &str, terminal: &Terminal) {
-        // A model that does not think may say so by empty lines.
-        let text = if self.is_shown { text } else { text.trim_start() };
-        if !text.is_empty() && terminal.is_watched() {
-            terminal.note_piece(&Style::Faint.paint(text));
+impl ThinkingText {
+    fn show(&mut self, piece: &str, terminal: &Terminal) {
+        let text = self.sanitizer.push(piece);
+        // Some models that do not think send empty lines of thinking.
+        let text = if self.is_shown { text.as_str() } else { text.trim_start() };
+        if !text.is_empty() && terminal.err_is_terminal() {
+            terminal.eprint(&Style::Faint.paint(text));
             self.is_shown = true;
             self.ends_line = text.ends_with('\n');
         }
     }
 
+    /// Ends the thinking with an empty line.
     fn end(&mut self, terminal: &Terminal) {
-        let rest = self.clean.finish();
-        self.show(&rest, terminal);
         if std::mem::take(&mut self.is_shown) {
-            terminal.note_piece(if self.ends_line { "\n" } else { "\n\n" });
+            terminal.eprint(if self.ends_line { "\n" } else { "\n\n" });
         }
     }
 }
 
 impl Screen {
-    /// What it cost, on one line; nothing where the model was not asked.
-    pub(super) fn cost(&self) -> Option<String> {
+    /// Returns the usage of the turn, after a line that explains a cut answer; `None` if the model was not called.
+    pub(super) fn usage_line(&self) -> Option<String> {
         let usage = self.usage.as_ref()?;
-        let line = usage::line(usage, &self.model);
+        let line = usage_line(usage, &self.model);
         if self.finish_reason == "length" {
-            let cut = Style::Bad.paint(&usage::cut(usage));
-            return Some(format!("{cut}; 'go on' continues it\n{line}"));
+            return Some(format!("{}\n{line}", Style::Bad.paint(&cut_answer(usage))));
         }
         Some(line)
     }
 
-    fn wait(&mut self, what: String, terminal: &Terminal) {
-        if terminal.is_watched() {
-            self.waiting.get_or_insert_with(|| Waiting::new("")).set(what);
+    fn show_wait(&mut self, message: String, terminal: &Terminal) {
+        if terminal.err_is_terminal() {
+            match &mut self.spinner {
+                Some(spinner) => spinner.set(message),
+                None => self.spinner = Some(Spinner::new(message)),
+            }
         }
     }
 
-    fn delta(
+    fn show_delta(
         &mut self,
         text: Option<&str>,
         thinking: Option<&str>,
         terminal: &mut Terminal,
     ) -> Result<(), CommandError> {
-        self.waiting = None;
+        self.spinner = None;
         if let Some(thinking) = thinking {
-            let shown = self.thinking.clean.push(thinking);
-            self.thinking.show(&shown, terminal);
+            self.thinking.show(thinking, terminal);
         }
         if let Some(text) = text {
             let shown = self.answer.push(text);
             if !shown.is_empty() {
                 self.thinking.end(terminal);
-                terminal
-                    .print(&shown)
-                    .and_then(|()| terminal.flush())
-                    .map_err(CommandError::Output)?;
+                terminal.print(&shown)?;
+                terminal.flush()?;
             }
         }
         Ok(())
     }
+
+    fn finish_answer(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+        let rest = self.answer.finish();
+        terminal.print(&rest)?;
+        Ok(terminal.flush()?)
+    }
 }
 
-impl Watch for Screen {
-    fn event(
+impl TurnOutput for Screen {
+    fn on_event(
         &mut self,
         event: Option<&ChatEvent>,
         _: &RawValue,
@@ -104,10 +113,10 @@ impl Watch for Screen {
         match event {
             ChatEvent::Accepted { model, .. } => {
                 self.model.clone_from(model);
-                self.wait(format!("asking {}", clean::one_line(model)), terminal);
+                self.show_wait(format!("asking {}", sanitize::one_line(model)), terminal);
             }
             ChatEvent::Delta { text, thinking } => {
-                self.delta(text.as_deref(), thinking.as_deref(), terminal)?;
+                self.show_delta(text.as_deref(), thinking.as_deref(), terminal)?;
             }
             ChatEvent::Usage { usage } => self.usage = Some(usage.clone()),
             ChatEvent::Done { usage, finish_reason, .. } => {
@@ -116,61 +125,175 @@ impl Watch for Screen {
             }
             _ => {}
         }
-        if let Some(phase) = waiting::phase(event, &self.model) {
-            // What is thought in another try stands apart.
+        if let Some(phase) = phase_text(event, &self.model) {
+            // Separates the thinking of two attempts.
             self.thinking.end(terminal);
-            self.wait(phase, terminal);
+            self.show_wait(phase, terminal);
         }
         Ok(())
     }
 
-    fn tick(&mut self) {
-        if let Some(waiting) = &mut self.waiting {
-            waiting.tick();
+    fn on_tick(&mut self) {
+        if let Some(spinner) = &mut self.spinner {
+            spinner.tick();
         }
     }
 
-    fn canceling(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+    fn on_cancel(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
         self.thinking.end(terminal);
-        // Behind half a line it could not be read, nor be gone again.
-        if terminal.is_interactive() {
-            let rest = self.answer.finish();
-            let shown = terminal.print(&rest).and_then(|()| terminal.flush());
-            shown.map_err(CommandError::Output)?;
+        // The spinner needs a line of its own to be readable, and to be removed.
+        if terminal.out_is_terminal() {
+            self.finish_answer(terminal)?;
         }
-        self.wait("canceling; Ctrl-C once more leaves".to_owned(), terminal);
+        self.show_wait("canceling; Ctrl-C again leaves".to_owned(), terminal);
         Ok(())
     }
 
-    fn end(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
-        self.waiting = None;
+    fn on_end(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+        self.spinner = None;
         self.thinking.end(terminal);
-        let rest = self.answer.finish();
-        terminal.print(&rest).and_then(|()| terminal.flush()).map_err(CommandError::Output)
+        self.finish_answer(terminal)
     }
 }
 
-/// For programs: an event a line, at once.
-pub(super) struct Lines;
+/// Prints the events of a turn for a program, one a line.
+pub(super) struct JsonLines;
 
-impl Watch for Lines {
-    fn event(
+impl TurnOutput for JsonLines {
+    fn on_event(
         &mut self,
         _: Option<&ChatEvent>,
         raw: &RawValue,
         terminal: &mut Terminal,
     ) -> Result<(), CommandError> {
-        let line = format!("{}\n", json::escaped(raw.get()));
-        terminal.print_raw(&line).and_then(|()| terminal.flush()).map_err(CommandError::Output)
+        terminal.print_raw(format!("{}\n", json::escaped(raw.get())))?;
+        Ok(terminal.flush()?)
+    }
+}
+
+/// Returns a phase of a turn in words; `None` for other events.
+fn phase_text(event: &ChatEvent, model: &str) -> Option<String> {
+    let ChatEvent::Phase { name, tokens, expected_ms, ahead } = event else { return None };
+    let model = sanitize::one_line(model);
+    Some(match name {
+        ChatPhase::Queued => match ahead {
+            Some(ahead) => format!("{model} is busy: {} ahead", counted(*ahead, "request")),
+            None => format!("{model} is busy"),
+        },
+        ChatPhase::Compacting => "compacting the context".to_owned(),
+        ChatPhase::Loading => format!("loading {model}"),
+        ChatPhase::Reading => {
+            let tokens =
+                tokens.map_or_else(String::new, |tokens| format!(" {}", counted(tokens, "token")));
+            match expected_ms.map(|ms| ms.div_ceil(1000)).filter(|seconds| *seconds > 1) {
+                Some(seconds) => format!("reading{tokens}, about {} s", grouped(seconds)),
+                None => format!("reading{tokens}"),
+            }
+        }
+        ChatPhase::Answering => format!("{model} answers"),
+    })
+}
+
+/// Returns a line such as `Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s`.
+fn usage_line(usage: &ChatUsage, model: &str) -> String {
+    let percent = (usage.context_tokens * 100).checked_div(usage.prompt_limit).unwrap_or_default();
+    let (used, limit) = (grouped(usage.context_tokens), grouped(usage.prompt_limit));
+    let mut details = Vec::new();
+    if usage.count_kind.is_some_and(|kind| kind != CountKind::Exact) {
+        details.push("estimated".to_owned());
+    }
+    details.push(sanitize::one_line(model));
+    details.extend(speed(usage));
+    if let Some(effective) = usage.effective_context.filter(|size| *size < usage.requested_context)
+    {
+        details.push(format!(
+            "the server's window has only {} of {} tokens",
+            grouped(effective.into()),
+            grouped(usage.requested_context.into())
+        ));
+    }
+    let details = Style::Faint.paint(&format!(" · {}", details.join(" · ")));
+    let compactions = match usage.compression_count {
+        0 => String::new(),
+        count => {
+            let reliability = reliability_suffix(usage.reliability.as_ref());
+            format!(" {}{reliability}", counted(count, "compaction"))
+        }
+    };
+    format!("Context: {used}/{limit} ({percent} %){compactions}{details}")
+}
+
+/// Explains an answer that was cut because the window is full.
+fn cut_answer(usage: &ChatUsage) -> String {
+    let window = grouped(usage.effective_context.unwrap_or(usage.requested_context).into());
+    let after = usage
+        .answer_tokens
+        .map_or_else(String::new, |tokens| format!(" after {}", counted(tokens, "token")));
+    format!(
+        "the answer was cut{after}: the window of {window} is full; send 'go on' to continue it"
+    )
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+fn speed(usage: &ChatUsage) -> Option<String> {
+    let (tokens, ms) = (usage.answer_tokens?, usage.answering_ms.filter(|ms| *ms > 0)?);
+    Some(format!("{:.1} tokens/s", tokens as f64 * 1000.0 / ms as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::plain;
+
+    #[test]
+    fn phase_names_the_wait_and_its_length() {
+        let check = |name, tokens, expected_ms, ahead, expect: &str| {
+            let event = ChatEvent::Phase { name, tokens, expected_ms, ahead };
+            assert_eq!(phase_text(&event, "a\u{1b}[2J").as_deref(), Some(expect));
+        };
+        check(ChatPhase::Loading, None, None, None, "loading a");
+        check(ChatPhase::Queued, None, None, Some(2), "a is busy: 2 requests ahead");
+        check(
+            ChatPhase::Reading,
+            Some(5234),
+            Some(11_400),
+            None,
+            "reading 5,234 tokens, about 12 s",
+        );
+        check(ChatPhase::Reading, Some(1), Some(400), None, "reading 1 token");
+        let delta = ChatEvent::Delta { text: None, thinking: None };
+        assert_eq!(phase_text(&delta, "a"), None);
     }
 
-    fn tick(&mut self) {}
-
-    fn canceling(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
-        Ok(())
-    }
-
-    fn end(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
-        Ok(())
+    #[test]
+    fn usage_line_shows_how_full_the_context_is() {
+        let mut usage = ChatUsage {
+            context_tokens: 5234,
+            prompt_limit: 6963,
+            count_kind: Some(CountKind::Exact),
+            answer_tokens: Some(412),
+            answering_ms: Some(10_000),
+            requested_context: 8192,
+            effective_context: Some(8192),
+            ..ChatUsage::default()
+        };
+        let check = |usage: &ChatUsage, expect: &str| {
+            assert_eq!(plain(&usage_line(usage, "qwen3:8b")), expect);
+        };
+        check(&usage, "Context: 5,234/6,963 (75 %) · qwen3:8b · 41.2 tokens/s");
+        usage.compression_count = 2;
+        check(&usage, "Context: 5,234/6,963 (75 %) 2 compactions · qwen3:8b · 41.2 tokens/s");
+        usage.compression_count = 0;
+        usage.count_kind = Some(CountKind::Estimated);
+        usage.effective_context = Some(4096);
+        check(
+            &usage,
+            "Context: 5,234/6,963 (75 %) · estimated · qwen3:8b · 41.2 tokens/s · the server's window has only 4,096 of 8,192 tokens",
+        );
+        assert_eq!(
+            cut_answer(&usage),
+            "the answer was cut after 412 tokens: the window of 4,096 is full; send 'go on' to continue it"
+        );
+        check(&ChatUsage::default(), "Context: 0/0 (0 %) · qwen3:8b");
     }
 }

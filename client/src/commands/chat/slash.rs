@@ -1,97 +1,82 @@
-//! Lines that begin with a slash: what they mean, and which there are.
+//! The commands of a chat, which begin with a slash.
 
 use std::cmp::Reverse;
 use std::path::PathBuf;
 
+use ollm_protocol::Seq;
 use ollm_protocol::methods::chat::Think;
+use strsim::levenshtein;
 
-use crate::cli::{distance, think};
+use super::session::parse_think;
 
-/// Letters that may be wrong in a command that is offered instead.
-const MAX_WRONG: usize = 3;
-/// Messages of `/history` unless a number is given.
-const SHOWN: u32 = 10;
+/// The maximum number of edits between an unknown command and a suggestion.
+const MAX_EDITS: usize = 3;
+/// Messages that `/history` shows without a number.
+const HISTORY_MESSAGES: u32 = 10;
 
-/// Every command, with what it does.
+/// Every command with its arguments, and what it does.
 pub(super) const COMMANDS: &[(&str, &str)] = &[
-    ("/help", "what can be typed here"),
-    ("/model [NAME]", "which model answers; with a name, that one from now on"),
-    ("/think [HOW]", "how the model thinks; on, off, low, medium, high or max, from now on"),
-    ("/retry", "ask again for an answer to what was said last"),
-    ("/history [N]", "the last messages of this session"),
-    ("/goal [TEXT]", "what this session works towards; with a text, that from now on"),
-    ("/pin [N]", "keep the last message in every later context, or the one numbered N"),
-    ("/unpin [N]", "release it"),
-    ("/context", "how full the model's window is, part by part"),
-    ("/compact [--apply]", "what making the context smaller would do; with --apply, does it"),
-    ("/debug context", "everything that the model is sent now, and what it is not, and why"),
-    ("/sessions", "the recent sessions"),
-    ("/session info", "which session this is"),
-    ("/session export [FILE]", "this session as Markdown, JSON or HTML by the ending of the file"),
-    ("/session archive", "put this session away and begin a new one"),
-    ("/new", "begin a new session"),
-    ("/exit", "leave; so does Ctrl-D"),
+    ("/help", "list the commands"),
+    ("/model [NAME]", "show the models, or use another one from now on"),
+    ("/think [LEVEL]", "show or set how the model thinks: on, off, low, medium, high or max"),
+    ("/retry", "ask for an answer to the last message again"),
+    ("/history [N]", "show the last messages of this session"),
+    ("/goal [TEXT]", "show the goals of this session, or set a new one"),
+    ("/pin [N]", "keep the last message, or record N, in every later context"),
+    ("/unpin [N]", "unpin the last message, or record N"),
+    ("/context", "show how full the model's window is, part by part"),
+    ("/compact [--apply]", "show what a compaction would do; with --apply, do it"),
+    ("/debug context", "show everything that the model is sent now, and what is left out"),
+    ("/sessions", "list the latest sessions"),
+    ("/session info", "show the title, the id and the size of this session"),
+    ("/session export [FILE]", "write this session as Markdown, JSON or HTML, by FILE's extension"),
+    ("/session archive", "archive this session and start a new one"),
+    ("/new", "start a new session"),
+    ("/exit", "leave, like Ctrl-D"),
 ];
 
-/// A line that was typed.
+/// A typed line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Typed {
-    /// Nothing.
-    Nothing,
-    /// Something for the model.
+pub(super) enum ChatInput {
+    Empty,
     Message(String),
-    /// `/help`
     Help,
-    /// `/model [NAME]`
     Model(Option<String>),
-    /// `/think [HOW]`
     Think(Option<Think>),
-    /// `/retry`
-    Retry,
-    /// `/history [N]`
-    History(u32),
-    /// `/context`
-    Context,
-    /// `/goal [TEXT]`
     Goal(Option<String>),
-    /// `/pin [N]`
-    Pin(Option<u64>),
-    /// `/unpin [N]`
-    Unpin(Option<u64>),
-    /// `/compact [--apply]`
-    Compact {
-        /// Not only what it would do.
-        apply: bool,
-    },
-    /// `/debug context`
-    DebugContext,
-    /// `/sessions`
     Sessions,
-    /// `/session info`
-    Info,
-    /// `/session export [FILE]`
-    Export(Option<PathBuf>),
-    /// `/session archive`
-    Archive,
-    /// `/new`
     New,
-    /// `/exit`
     Exit,
-    /// A command that is none, and the one that may be meant.
+    /// A command that needs a session with messages.
+    OnSession(SessionInput),
     Unknown {
-        /// What was typed.
-        said: String,
-        /// A whole command, without its arguments.
-        near: Option<String>,
+        text: String,
+        /// A similar command without its arguments.
+        suggestion: Option<String>,
     },
 }
 
-impl Typed {
-    /// Reads a line. Two slashes begin a message that begins with one.
-    pub(super) fn read(line: &str) -> Self {
+/// A command that needs a session with messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SessionInput {
+    Retry,
+    History(u32),
+    Context,
+    Pin(Option<Seq>),
+    Unpin(Option<Seq>),
+    Compact { apply: bool },
+    DebugContext,
+    Info,
+    Export(Option<PathBuf>),
+    Archive,
+}
+
+impl ChatInput {
+    /// Parses a line. Two slashes begin a message with one slash.
+    pub(super) fn parse(line: &str) -> Self {
         let text = line.trim();
         if text.is_empty() {
-            return Self::Nothing;
+            return Self::Empty;
         }
         if text.starts_with("//") {
             return Self::Message(text[1..].to_owned());
@@ -99,74 +84,77 @@ impl Typed {
         if !text.starts_with('/') {
             return Self::Message(line.trim_end().to_owned());
         }
+        Self::parse_command(text).unwrap_or_else(|| Self::unknown(text))
+    }
+
+    /// Parses a command; `None` for an unknown one or wrong arguments.
+    fn parse_command(text: &str) -> Option<Self> {
         let words: Vec<&str> = text.split_whitespace().collect();
+        // Returns the text after the first words, with its own white space.
         let rest = |n_words: usize| {
             let skipped = words[..n_words]
                 .iter()
                 .fold(text, |rest, word| rest.trim_start().strip_prefix(word).unwrap_or_default());
             Some(skipped.trim()).filter(|rest| !rest.is_empty()).map(str::to_owned)
         };
-        match words.as_slice() {
-            ["/help" | "/?"] => Self::Help,
-            ["/model"] | ["/model", _] => Self::Model(rest(1)),
-            ["/think"] => Self::Think(None),
-            ["/think", how] => match think(how) {
-                Some(how) => Self::Think(Some(how)),
-                None => Self::unknown(text),
-            },
-            ["/retry"] => Self::Retry,
-            ["/history"] => Self::History(SHOWN),
-            ["/history", number] => match number.parse() {
-                Ok(number @ 1..=1000) => Self::History(number),
-                _ => Self::unknown(text),
-            },
-            ["/context"] => Self::Context,
-            ["/goal", ..] => Self::Goal(rest(1)),
-            ["/pin"] => Self::Pin(None),
-            ["/unpin"] => Self::Unpin(None),
-            ["/pin" | "/unpin", number] => match number.trim_start_matches('#').parse() {
-                Ok(number) if words[0] == "/pin" => Self::Pin(Some(number)),
-                Ok(number) => Self::Unpin(Some(number)),
-                Err(_) => Self::unknown(text),
-            },
-            ["/compact"] => Self::Compact { apply: false },
-            ["/compact", "--apply"] => Self::Compact { apply: true },
-            ["/debug", "context"] => Self::DebugContext,
-            ["/sessions"] => Self::Sessions,
-            ["/session", "info"] => Self::Info,
-            ["/session", "export", ..] => Self::Export(rest(2).map(PathBuf::from)),
-            ["/session", "archive"] => Self::Archive,
-            ["/new"] => Self::New,
-            ["/exit" | "/quit"] => Self::Exit,
-            _ => Self::unknown(text),
-        }
+        let record = |number: &str| number.trim_start_matches('#').parse().ok().map(Seq);
+        let on_session = match words.as_slice() {
+            ["/help" | "/?"] => return Some(Self::Help),
+            ["/model"] | ["/model", _] => return Some(Self::Model(rest(1))),
+            ["/think"] => return Some(Self::Think(None)),
+            ["/think", word] => return Some(Self::Think(Some(parse_think(word)?))),
+            ["/goal", ..] => return Some(Self::Goal(rest(1))),
+            ["/sessions"] => return Some(Self::Sessions),
+            ["/new"] => return Some(Self::New),
+            ["/exit" | "/quit"] => return Some(Self::Exit),
+            ["/retry"] => SessionInput::Retry,
+            ["/history"] => SessionInput::History(HISTORY_MESSAGES),
+            ["/history", number] => {
+                let number = number.parse().ok();
+                SessionInput::History(number.filter(|number| (1..=1000).contains(number))?)
+            }
+            ["/context"] => SessionInput::Context,
+            ["/pin"] => SessionInput::Pin(None),
+            ["/pin", number] => SessionInput::Pin(Some(record(number)?)),
+            ["/unpin"] => SessionInput::Unpin(None),
+            ["/unpin", number] => SessionInput::Unpin(Some(record(number)?)),
+            ["/compact"] => SessionInput::Compact { apply: false },
+            ["/compact", "--apply"] => SessionInput::Compact { apply: true },
+            ["/debug", "context"] => SessionInput::DebugContext,
+            ["/session", "info"] => SessionInput::Info,
+            ["/session", "export", ..] => SessionInput::Export(rest(2).map(PathBuf::from)),
+            ["/session", "archive"] => SessionInput::Archive,
+            _ => return None,
+        };
+        Some(Self::OnSession(on_session))
     }
 
     fn unknown(text: &str) -> Self {
         let lower = text.to_lowercase();
-        let near = COMMANDS
+        let typed: Vec<&str> = lower.split_whitespace().collect();
+        let suggestion = COMMANDS
             .iter()
             .enumerate()
             .map(|(at, (usage, _))| {
-                let name = name(usage);
-                let words = name.split_whitespace().count();
-                let typed: Vec<&str> = lower.split_whitespace().collect();
-                let said = typed[..words.min(typed.len())].join(" ");
-                let takes_more = name.len() < usage.len();
-                let more = if takes_more { 0 } else { typed.len().saturating_sub(words) };
-                let wrong = more * MAX_WRONG
-                    + if name.starts_with(&said) { 0 } else { distance(&said, name) };
-                // Of two that are as near the longer explains more of what was typed.
-                (wrong, Reverse(words), at, name)
+                let name = command_name(usage);
+                let n_words = name.split_whitespace().count();
+                let beginning = typed[..n_words.min(typed.len())].join(" ");
+                let takes_arguments = name.len() < usage.len();
+                let extra = if takes_arguments { 0 } else { typed.len().saturating_sub(n_words) };
+                let edits = extra * MAX_EDITS
+                    + if name.starts_with(&beginning) { 0 } else { levenshtein(&beginning, name) };
+                // Of two equally similar commands the longer one explains more of the text.
+                (edits, Reverse(n_words), at, name)
             })
-            .filter(|(wrong, ..)| *wrong <= MAX_WRONG)
+            .filter(|(edits, ..)| *edits <= MAX_EDITS)
             .min();
-        Self::Unknown { said: text.to_owned(), near: near.map(|(.., name)| name.to_owned()) }
+        let suggestion = suggestion.map(|(.., name)| name.to_owned());
+        Self::Unknown { text: text.to_owned(), suggestion }
     }
 }
 
-/// A command without its arguments.
-pub(super) fn name(usage: &str) -> &str {
+/// Returns a command without its arguments.
+pub(super) fn command_name(usage: &str) -> &str {
     usage.split(" [").next().unwrap_or(usage)
 }
 
@@ -175,36 +163,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_a_message_or_a_command() {
-        let check = |line: &str, expect: Typed| assert_eq!(Typed::read(line), expect, "{line:?}");
-        check("  ", Typed::Nothing);
-        check("hello ", Typed::Message("hello".into()));
-        check("  indented\nlines\n", Typed::Message("  indented\nlines".into()));
-        check("//etc is a path", Typed::Message("/etc is a path".into()));
-        check("/help", Typed::Help);
-        check("/model", Typed::Model(None));
-        check("/model qwen3:8b", Typed::Model(Some("qwen3:8b".into())));
-        check("/think", Typed::Think(None));
-        check("/think off", Typed::Think(Some(Think::Flag(false))));
-        check("/history 3", Typed::History(3));
-        check("/session export a file.md", Typed::Export(Some("a file.md".into())));
-        check("/session  export", Typed::Export(None));
-        check("/goal", Typed::Goal(None));
-        check("/goal  Ship it, then rest", Typed::Goal(Some("Ship it, then rest".into())));
-        check("/pin", Typed::Pin(None));
-        check("/pin 12", Typed::Pin(Some(12)));
-        check("/unpin #12", Typed::Unpin(Some(12)));
-        check("/debug context", Typed::DebugContext);
-        check("/compact", Typed::Compact { apply: false });
-        check("/compact  --apply", Typed::Compact { apply: true });
-        check("/quit", Typed::Exit);
+    fn line_is_a_message_or_a_command() {
+        let on_session = ChatInput::OnSession;
+        let check =
+            |line: &str, expect: ChatInput| assert_eq!(ChatInput::parse(line), expect, "{line:?}");
+        check("  ", ChatInput::Empty);
+        check("hello ", ChatInput::Message("hello".into()));
+        check("  indented\nlines\n", ChatInput::Message("  indented\nlines".into()));
+        check("//etc is a path", ChatInput::Message("/etc is a path".into()));
+        check("/help", ChatInput::Help);
+        check("/model", ChatInput::Model(None));
+        check("/model qwen3:8b", ChatInput::Model(Some("qwen3:8b".into())));
+        check("/think", ChatInput::Think(None));
+        check("/think off", ChatInput::Think(Some(Think::Flag(false))));
+        check("/history 3", on_session(SessionInput::History(3)));
+        check(
+            "/session export a file.md",
+            on_session(SessionInput::Export(Some("a file.md".into()))),
+        );
+        check("/session  export", on_session(SessionInput::Export(None)));
+        check("/goal", ChatInput::Goal(None));
+        check("/goal  Ship it, then rest", ChatInput::Goal(Some("Ship it, then rest".into())));
+        check("/pin", on_session(SessionInput::Pin(None)));
+        check("/pin 12", on_session(SessionInput::Pin(Some(Seq(12)))));
+        check("/unpin #12", on_session(SessionInput::Unpin(Some(Seq(12)))));
+        check("/debug context", on_session(SessionInput::DebugContext));
+        check("/compact", on_session(SessionInput::Compact { apply: false }));
+        check("/compact  --apply", on_session(SessionInput::Compact { apply: true }));
+        check("/quit", ChatInput::Exit);
     }
 
     #[test]
-    fn a_command_that_is_none_names_the_nearest() {
+    fn unknown_command_gets_a_suggestion() {
         let check = |line: &str, expect: Option<&str>| {
-            let Typed::Unknown { near, .. } = Typed::read(line) else { panic!("{line}") };
-            assert_eq!(near.as_deref(), expect, "{line}");
+            let ChatInput::Unknown { suggestion, .. } = ChatInput::parse(line) else {
+                panic!("{line}")
+            };
+            assert_eq!(suggestion.as_deref(), expect, "{line}");
         };
         check("/hlep", Some("/help"));
         check("/session inof", Some("/session info"));
@@ -217,9 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn every_command_in_the_help_is_one() {
+    fn every_listed_command_parses() {
         for (usage, _) in COMMANDS {
-            assert!(!matches!(Typed::read(name(usage)), Typed::Unknown { .. }), "{usage}");
+            let input = ChatInput::parse(command_name(usage));
+            assert!(!matches!(input, ChatInput::Unknown { .. }), "{usage}");
         }
     }
 }

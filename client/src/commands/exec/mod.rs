@@ -1,138 +1,199 @@
-//! `ollmctl exec`: a command with an environment without secrets, recorded as a tool call.
+//! `ollmctl exec`: runs a command without secrets in its environment, and records it as a tool call.
 //!
-//! Nothing runs before the daemon has judged the environment. Once it has, the command's own exit code is the
-//! outcome, whatever becomes of the record.
+//! **Invariants**: nothing runs before the daemon has judged the environment; from then on the exit code is the
+//! command's own, whether or not recording succeeds.
 
 mod capture;
-mod child;
-mod environment;
+mod process;
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ollm_protocol::content::{LoopPattern, ToolResult};
-use ollm_protocol::method::{EnvSanitize, SessionGet, SessionRecordToolCall, SessionSetCurrent};
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use ollm_protocol::content::{ToolResult, Variables};
+use ollm_protocol::method::{EnvSanitize, SessionGet, SessionRecordToolCall};
 use ollm_protocol::methods::env::{EnvSanitizeParams, EnvSanitizeResult};
 use ollm_protocol::methods::session::{
-    BranchFilter, SessionGetParams, SessionRecordResult, SessionRecordToolCallParams,
-    SessionSetCurrentParams, ToolCallInput,
+    BranchFilter, SessionGetParams, SessionRecordResult, SessionRecordToolCallParams, ToolCallInput,
 };
-use ollm_protocol::{SessionId, Timestamp};
+use ollm_protocol::{SessionId, Timestamp, sanitize};
 use serde_json::{Value, json};
 
-use super::record::{self, Target};
-use super::{CommandError, Cx};
 use crate::address;
-use crate::cli::ExecArgs;
+use crate::args::completers;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
 use crate::error::ClientError;
-use crate::render::{clean, loops};
+use crate::project;
 
-use child::{Ran, StdoutTo};
+use process::{FinishedProcess, StdoutTarget};
 
-/// The exit code of a command that ran out of time; that of `timeout`.
+/// The exit code of a command that was stopped at its time limit, as of `timeout`.
 const TIMED_OUT: i32 = 124;
-/// The exit codes of shells for a command that cannot be run, and for one that is not there.
+/// The exit code of a command that cannot be run, as of shells.
 const CANNOT_RUN: i32 = 126;
+/// The exit code of a command that does not exist, as of shells.
 const NOT_FOUND: i32 = 127;
 
-pub(super) fn run(args: &ExecArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let place = place(args, cx)?;
-    let own = address::variables();
-    let params = EnvSanitizeParams { variables: environment::asked(&own) };
-    let judged = cx.call::<EnvSanitize>(&params)?.value;
+/// Run a command without secrets in its environment, and record it with its output as a tool call.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The command runs in the current directory and reads stdin itself. Its output passes unchanged; a copy of limited \
+length, without escape sequences, is recorded: with --session in that session, else in the project's current one. \
+Nothing runs if the daemon cannot be asked which variables may pass (ollmctl call env.rules).
+
+--timeout also limits the time that the command may run. With --json its stdout goes to stderr, and stdout gets one \
+JSON value at the end.
+
+The exit code is that of the command, or 128 plus the number of the signal that ended it, 124 after a timeout, 127 \
+if the command does not exist, 126 if it cannot be run.
+
+Examples:
+  ollmctl exec -- cargo test
+  ollmctl exec --session last -- sh -c 'git log | head -3'
+  ollmctl exec --timeout 60 --json -- ./slow.sh")]
+pub(crate) struct ExecArgs {
+    /// The session to record in: an id, a unique prefix of one, or `last` [default: the current session of this
+    /// directory's project, else a new one].
+    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    session: Option<String>,
+    /// The name of the tool in the record.
+    #[arg(long, value_name = "NAME", default_value = "shell", value_parser = NonEmptyStringValueParser::new())]
+    tool_name: String,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A variable of this process. Neither name nor value needs to be UTF-8.
+type Variable = (OsString, OsString);
+
+pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let target = record_target(args, ctx)?;
+    let variables = address::variables();
+    let params = EnvSanitizeParams { variables: to_text(&variables) };
+    let judged = ctx.call::<EnvSanitize>(&params)?.value;
     for warning in &judged.warnings {
-        cx.terminal.note(&format!("warning: {}", clean::one_line(warning)));
+        ctx.terminal.eprintln(&format!("warning: {}", sanitize::one_line(warning)));
     }
-    // The command may run for hours; what is recorded after it gets a connection of its own.
-    cx.disconnect();
-    let outcome = Outcome::of(args, environment::passing(own, &judged), cx);
-    let recorded = record(args, place, &outcome, cx);
-    tell(&outcome, &judged, &recorded, cx)?;
-    match u8::try_from(outcome.code) {
+    // The command may run for hours; the recording call gets a new connection.
+    ctx.disconnect();
+    let tool_run = ToolRun::start(args, allowed(variables, &judged), ctx);
+    let recorded = record(args, target, &tool_run, ctx);
+    report(&tool_run, &judged, &recorded, ctx)?;
+    match u8::try_from(tool_run.code) {
         Ok(0) => Ok(()),
-        Ok(code) => Err(CommandError::Ended { code }),
-        Err(_) => Err(CommandError::Ended { code: u8::MAX }),
+        Ok(code) => Err(CommandError::CommandExit { code }),
+        Err(_) => Err(CommandError::CommandExit { code: u8::MAX }),
     }
 }
 
-/// Where the tool call is recorded: a session that is there, or one that begins with it.
-enum Place {
-    Session(SessionId),
-    New { project_path: String },
+/// Returns the variables as the daemon receives them. Names and values that are not UTF-8 are judged by the nearest
+/// text, whose replacement characters count as separators.
+fn to_text(variables: &[Variable]) -> Variables {
+    let mut texts = Variables::default();
+    for (name, value) in variables {
+        // Two names may become the same text; both values are judged then.
+        let text = texts.0.entry(name.to_string_lossy().into_owned()).or_default();
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&value.to_string_lossy());
+    }
+    texts
 }
 
-fn place(args: &ExecArgs, cx: &mut Cx<'_>) -> Result<Place, CommandError> {
+/// Returns the variables that may pass, byte for byte.
+fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable> {
+    let may_pass = |name: &OsStr| judged.variables.0.contains_key(&*name.to_string_lossy());
+    variables.into_iter().filter(|(name, _)| may_pass(name)).collect()
+}
+
+/// The session in which the tool call is recorded.
+enum RecordTarget {
+    Session(SessionId),
+    NewSession { project_path: String },
+}
+
+fn record_target(
+    args: &ExecArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<RecordTarget, CommandError> {
     if let Some(session) = &args.session {
-        let session_id = cx.session(session)?;
-        // A whole id was not looked up, and after the command it would be too late.
+        let session_id = ctx.session(session)?;
+        // A whole id has not been looked up, and after the command it would be too late.
         let branch = BranchFilter::All;
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
-        cx.call::<SessionGet>(&params)?;
-        return Ok(Place::Session(session_id));
+        ctx.call::<SessionGet>(&params)?;
+        return Ok(RecordTarget::Session(session_id));
     }
-    let project_path = record::here("exec")?;
-    Ok(match record::current(&project_path, cx)? {
-        Some(session_id) => Place::Session(session_id),
-        None => Place::New { project_path },
+    let project_path = project::of_current_directory("exec")?;
+    Ok(match project::current_session(&project_path, ctx)? {
+        Some(session_id) => RecordTarget::Session(session_id),
+        None => RecordTarget::NewSession { project_path },
     })
 }
 
-/// How the command ended.
-struct Outcome {
-    /// What identifies this run, also where it is recorded again after a broken connection.
+/// A command that has ended.
+struct ToolRun {
+    /// Identifies this run, also if it is recorded again after a broken connection.
     id: String,
     cwd: String,
-    begun: Timestamp,
+    started_at: Timestamp,
     code: i32,
-    ran: Option<Ran>,
-    /// Why it did not do what it was asked, beyond its exit code.
+    /// `None` if the command could not be started.
+    process: Option<FinishedProcess>,
+    /// Why the command failed, beyond its exit code.
     error: Option<String>,
 }
 
-impl Outcome {
-    fn of(args: &ExecArgs, variables: Vec<(OsString, OsString)>, cx: &Cx<'_>) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+impl ToolRun {
+    /// Runs a command to its end.
+    fn start(args: &ExecArgs, variables: Vec<Variable>, ctx: &CommandContext<'_>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let cwd = std::env::current_dir().unwrap_or_default().to_string_lossy().into_owned();
-        let mut outcome = Self {
-            id: format!("exec_{}_{}", std::process::id(), since.as_nanos()),
+        let mut tool_run = Self {
+            id: format!("exec_{}_{}", std::process::id(), now.as_nanos()),
             cwd,
-            begun: Timestamp::from_unix_ms(i64::try_from(since.as_millis()).unwrap_or_default()),
+            started_at: Timestamp::from_unix_ms(i64::try_from(now.as_millis()).unwrap_or_default()),
             code: 0,
-            ran: None,
+            process: None,
             error: None,
         };
-        let [program, arguments @ ..] = args.command.as_slice() else { return outcome };
+        let [program, arguments @ ..] = args.command.as_slice() else { return tool_run };
         let mut command = Command::new(program);
         command.args(arguments).env_clear().envs(variables);
-        let stdout_to = if cx.json() { StdoutTo::Stderr } else { StdoutTo::Stdout };
-        let limit = cx.given_timeout();
-        match child::run(&mut command, stdout_to, limit) {
-            Ok(ran) => {
-                outcome.code = if ran.timed_out { TIMED_OUT } else { ran.code() };
-                outcome.error = why(&ran, limit);
-                outcome.ran = Some(ran);
+        let target = if ctx.json() { StdoutTarget::Stderr } else { StdoutTarget::Stdout };
+        let limit = ctx.timeout();
+        match process::run(&mut command, target, limit) {
+            Ok(process) => {
+                tool_run.code = if process.timed_out { TIMED_OUT } else { process.code() };
+                tool_run.error = end_reason(&process, limit);
+                tool_run.process = Some(process);
             }
             Err(error) => {
-                let missing = error.kind() == io::ErrorKind::NotFound;
-                outcome.code = if missing { NOT_FOUND } else { CANNOT_RUN };
-                let program = clean::one_line(&program.to_string_lossy());
-                outcome.error = Some(format!("cannot run {program}: {error}"));
+                let is_missing = error.kind() == io::ErrorKind::NotFound;
+                tool_run.code = if is_missing { NOT_FOUND } else { CANNOT_RUN };
+                let program = sanitize::one_line(&program.to_string_lossy());
+                tool_run.error = Some(format!("cannot run {program}: {error}"));
             }
         }
-        outcome
+        tool_run
     }
 
     fn duration_ms(&self) -> u64 {
-        let took = self.ran.as_ref().map_or(Duration::ZERO, |ran| ran.took);
-        u64::try_from(took.as_millis()).unwrap_or(u64::MAX)
+        let duration = self.process.as_ref().map_or(Duration::ZERO, |process| process.duration);
+        u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What was printed, for a model: stdout, then stderr behind a line that says so.
+    /// Returns the output for a model: stdout, then stderr after a line `[stderr]`.
     fn output(&self) -> String {
-        let Some(ran) = &self.ran else { return String::new() };
-        let (mut output, errors) = (ran.stdout.text(), ran.stderr.text());
+        let Some(process) = &self.process else { return String::new() };
+        let (mut output, errors) = (process.stdout.text(), process.stderr.text());
         if !errors.is_empty() {
             if !output.is_empty() && !output.ends_with('\n') {
                 output.push('\n');
@@ -144,130 +205,132 @@ impl Outcome {
     }
 }
 
-/// Why a command that was started has no exit code of its own.
-fn why(ran: &Ran, limit: Option<Duration>) -> Option<String> {
+/// Returns why a process ended that has no exit code of its own.
+fn end_reason(process: &FinishedProcess, limit: Option<Duration>) -> Option<String> {
     use std::os::unix::process::ExitStatusExt as _;
-    if ran.timed_out {
+    if process.timed_out {
         let seconds = limit.unwrap_or_default().as_secs_f64();
         return Some(format!("stopped, because it took longer than {seconds} s"));
     }
-    ran.status.signal().map(|signal| format!("ended by signal {signal}"))
+    process.status.signal().map(|signal| format!("ended by signal {signal}"))
 }
 
-/// What became of the record.
-struct Recorded {
+/// The session and the daemon's reply of a recorded tool call.
+struct RecordedCall {
     session_id: SessionId,
     result: SessionRecordResult,
 }
 
 fn record(
     args: &ExecArgs,
-    place: Place,
-    outcome: &Outcome,
-    cx: &mut Cx<'_>,
-) -> Result<Recorded, CommandError> {
-    let (session_id, make_current_of) = match place {
-        Place::Session(session_id) => (session_id, None),
-        Place::New { project_path } => {
-            let key = Some(outcome.id.clone());
-            let Target { session_id, make_current_of } =
-                record::begin(project_path, None, key, cx)?;
-            (session_id, make_current_of)
+    target: RecordTarget,
+    tool_run: &ToolRun,
+    ctx: &mut CommandContext<'_>,
+) -> Result<RecordedCall, CommandError> {
+    let (session_id, new_in_project) = match target {
+        RecordTarget::Session(session_id) => (session_id, None),
+        RecordTarget::NewSession { project_path } => {
+            let key = Some(tool_run.id.clone());
+            let session_id = project::create_session(project_path.clone(), None, key, ctx)?;
+            (session_id, Some(project_path))
         }
     };
-    let words: Vec<String> =
-        args.command.iter().map(|word| quoted(&clean::text(&word.to_string_lossy()))).collect();
+    let words: Vec<String> = args
+        .command
+        .iter()
+        .map(|word| shell_quoted(&sanitize::text(&word.to_string_lossy())))
+        .collect();
     let params = SessionRecordToolCallParams {
         session_id,
         tool_call: ToolCallInput {
-            id: outcome.id.clone(),
+            id: tool_run.id.clone(),
             name: args.tool_name.clone(),
-            args: json!({ "command": words.join(" "), "cwd": clean::text(&outcome.cwd) }),
+            args: json!({ "command": words.join(" "), "cwd": sanitize::text(&tool_run.cwd) }),
             result: ToolResult {
-                llm_content: outcome.output(),
+                llm_content: tool_run.output(),
                 display_content: None,
-                success: Some(outcome.code == 0),
-                error: outcome.error.clone(),
-                exit_code: Some(outcome.code),
+                success: Some(tool_run.code == 0),
+                error: tool_run.error.clone(),
+                exit_code: Some(tool_run.code),
             },
-            timestamp: Some(outcome.begun),
-            duration_ms: Some(outcome.duration_ms()),
+            timestamp: Some(tool_run.started_at),
+            duration_ms: Some(tool_run.duration_ms()),
             message_seq: None,
         },
-        key: Some(outcome.id.clone()),
+        key: Some(tool_run.id.clone()),
     };
-    let result = match cx.call::<SessionRecordToolCall>(&params) {
-        // The connection broke: whether it was recorded nobody knows, and the key makes trying again right.
+    let result = match ctx.call::<SessionRecordToolCall>(&params) {
+        // The connection broke, perhaps after the daemon recorded the call; the key makes a repetition safe.
         Err(error) if !matches!(error, ClientError::Rpc(_)) => {
-            cx.disconnect();
-            cx.call::<SessionRecordToolCall>(&params)?.value
+            ctx.disconnect();
+            ctx.call::<SessionRecordToolCall>(&params)?.value
         }
         other => other?.value,
     };
-    if let Some(project_path) = make_current_of {
-        let session_id = Some(session_id);
-        cx.call::<SessionSetCurrent>(&SessionSetCurrentParams { project_path, session_id })?;
+    if let Some(project_path) = new_in_project {
+        project::set_current_session(project_path, session_id, ctx)?;
     }
-    Ok(Recorded { session_id, result })
+    Ok(RecordedCall { session_id, result })
 }
 
-/// Says beside the command's own output what a person must know, and everything to a program.
-fn tell(
-    outcome: &Outcome,
+/// Reports on stderr what a person must know beside the command's output, and with `--json` everything.
+fn report(
+    tool_run: &ToolRun,
     judged: &EnvSanitizeResult,
-    recorded: &Result<Recorded, CommandError>,
-    cx: &mut Cx<'_>,
+    recorded: &Result<RecordedCall, CommandError>,
+    ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
-    let removed = environment::removed(judged);
-    if let (None, Some(error)) = (&outcome.ran, &outcome.error) {
-        cx.terminal.note(&format!("ollmctl: {}", clean::one_line(error)));
+    if let (None, Some(error)) = (&tool_run.process, &tool_run.error) {
+        ctx.terminal.eprintln(&format!("ollmctl: {}", sanitize::one_line(error)));
     }
-    if outcome.code != 0 && !removed.is_empty() && cx.terminal.can_ask() {
-        let names = removed.iter().map(|name| clean::one_line(name)).collect::<Vec<_>>().join(", ");
-        cx.terminal.note(&format!("note: these variables were kept from it: {names}"));
+    let removed: BTreeSet<String> =
+        judged.removed.iter().map(|removed| sanitize::one_line(&removed.name)).collect();
+    if tool_run.code != 0 && !removed.is_empty() && ctx.terminal.can_ask() {
+        let names = removed.into_iter().collect::<Vec<_>>().join(", ");
+        ctx.terminal.eprintln(&format!("note: the command did not get these variables: {names}"));
     }
     match recorded {
-        Ok(Recorded { session_id, result: SessionRecordResult { r#loop: Some(found), .. } }) => {
-            cx.terminal.note(&told(found, *session_id));
+        Ok(RecordedCall { session_id, result }) => {
+            if let Some(found) = &result.r#loop {
+                let found = sanitize::one_line(&found.to_string());
+                let hint = format!("ollmctl loop reset {session_id}");
+                ctx.terminal.eprintln(&format!("note: {found}; to continue: {hint}"));
+            }
         }
-        Ok(_) => {}
         Err(error) => {
-            let told = error.to_text();
-            cx.terminal.note(&format!("warning: the command ran and is not recorded\n{told}"));
+            let error = error.to_text();
+            ctx.terminal
+                .eprintln(&format!("warning: the command ran but is not recorded\n{error}"));
         }
     }
-    if cx.json() {
-        cx.print_json(&as_json(outcome, judged, recorded))?;
+    if ctx.json() {
+        ctx.print_json(&to_json(tool_run, judged, recorded))?;
     }
     Ok(())
 }
 
-fn told(found: &LoopPattern, session_id: SessionId) -> String {
-    format!("note: {}; to go on: ollmctl loop reset {session_id}", loops::pattern(found))
-}
-
-fn as_json(
-    outcome: &Outcome,
+fn to_json(
+    tool_run: &ToolRun,
     judged: &EnvSanitizeResult,
-    recorded: &Result<Recorded, CommandError>,
+    recorded: &Result<RecordedCall, CommandError>,
 ) -> Value {
     let mut value = json!({
         "recorded": recorded.is_ok(),
-        "exitCode": outcome.code,
-        "durationMs": outcome.duration_ms(),
-        "output": outcome.output(),
+        "exitCode": tool_run.code,
+        "durationMs": tool_run.duration_ms(),
+        "output": tool_run.output(),
         "removed": judged.removed,
     });
-    if let Some(ran) = &outcome.ran {
-        value["stdoutBytes"] = ran.stdout.total().into();
-        value["stderrBytes"] = ran.stderr.total().into();
-        value["cut"] = (ran.stdout.is_cut() || ran.stderr.is_cut()).into();
+    if let Some(process) = &tool_run.process {
+        value["stdoutBytes"] = process.stdout.total().into();
+        value["stderrBytes"] = process.stderr.total().into();
+        value["cut"] = (process.stdout.is_cut() || process.stderr.is_cut()).into();
     }
-    if let Some(error) = &outcome.error {
+    if let Some(error) = &tool_run.error {
         value["error"] = error.as_str().into();
     }
     match recorded {
-        Ok(Recorded { session_id, result }) => {
+        Ok(RecordedCall { session_id, result }) => {
             value["sessionId"] = session_id.to_string().into();
             value["seq"] = result.seq.0.into();
             if let Some(found) = &result.r#loop {
@@ -279,9 +342,9 @@ fn as_json(
     value
 }
 
-/// A word as a shell would have to be given it.
-fn quoted(word: &str) -> String {
-    let is_plain = |sign: char| sign.is_ascii_alphanumeric() || "_-./=:,@%+".contains(sign);
+/// Returns a word as it would be typed in a shell.
+fn shell_quoted(word: &str) -> String {
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || "_-./=:,@%+".contains(char);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
     }
@@ -290,11 +353,13 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     #[test]
-    fn a_command_reads_as_it_would_be_typed() {
-        let check = |word: &str, expect: &str| assert_eq!(quoted(word), expect);
+    fn words_are_quoted_for_a_shell() {
+        let check = |word: &str, expect: &str| assert_eq!(shell_quoted(word), expect);
         check("ls", "ls");
         check("--color=auto", "--color=auto");
         check("", "''");
@@ -302,5 +367,22 @@ mod tests {
         check("it's", r"'it'\''s'");
         check("$HOME", "'$HOME'");
         check("a;b", "'a;b'");
+    }
+
+    #[test]
+    fn variables_that_are_not_utf8_are_judged_and_pass_unchanged() {
+        let raw = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        let variables = vec![
+            (raw(b"A"), raw(b"\xff\xfe")),
+            (raw(b"B\xffC"), raw(b"one")),
+            (raw(b"B\xfeC"), raw(b"two")),
+            (raw(b"D"), raw(b"removed")),
+        ];
+        let mut texts = to_text(&variables);
+        assert_eq!(texts.0["A"], "\u{fffd}\u{fffd}");
+        assert_eq!(texts.0["B\u{fffd}C"], "one\ntwo");
+        texts.0.remove("D");
+        let judged = EnvSanitizeResult { variables: texts, removed: vec![], warnings: vec![] };
+        assert_eq!(allowed(variables.clone(), &judged), variables[..3]);
     }
 }

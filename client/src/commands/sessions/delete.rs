@@ -1,103 +1,253 @@
-//! `ollmctl sessions delete`, `clear` and `cleanup`: what cannot be taken back is shown and asked for.
+//! `ollmctl sessions delete`, `clear` and `cleanup`: show what will be deleted and ask before they delete it.
 
 use std::time::Duration;
 
+use clap::Args;
 use ollm_protocol::content::Session;
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete, SessionGet};
 use ollm_protocol::methods::session::{
-    BranchFilter, SessionCleanupParams, SessionClearParams, SessionGetParams, SessionIdParams,
+    BranchFilter, SessionCleanupParams, SessionCleanupResult, SessionClearParams, SessionGetParams,
+    SessionIdParams,
 };
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
-use super::super::{CommandError, Cx};
 use super::list;
-use crate::cli::{CleanupArgs, ClearArgs, DeleteArgs};
-use crate::render::number::counted;
-use crate::render::sessions;
+use crate::args::completers;
+use crate::args::session::SESSION_HELP;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::render::session_table::{self, outcome_line};
+use crate::render::units::{counted, grouped};
+use crate::render::{RenderOptions, Style};
 
-/// Deleting many sessions takes a sync each, and a big one is first taken out of the catalog.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The longest wait for one call: each deletion syncs the disk, and a large session is first removed from the catalog.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
+/// Sessions that are shown before they are deleted.
+const SHOWN_SESSIONS: usize = 10;
 
-pub(super) fn delete(args: &DeleteArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// Delete sessions with all their files.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Asks first; without a terminal --yes is needed.
+
+Examples:
+  ollmctl sessions delete 0192f0c1
+  ollmctl sessions delete --yes 0192f0c1 0192f0d7")]
+pub(crate) struct DeleteArgs {
+    #[arg(
+        required = true,
+        value_name = "SESSION",
+        help = SESSION_HELP,
+        add = completers::sessions()
+    )]
+    ids: Vec<String>,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// Delete every session.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Asks first; without a terminal --yes is needed.
+
+Examples:
+  ollmctl sessions clear --all")]
+pub(crate) struct ClearArgs {
+    /// Confirms that every session is meant, also pinned and archived ones.
+    #[arg(long, required = true)]
+    all: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// Delete all but the most recently active sessions; keeps pinned and archived ones.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Asks first; without a terminal --yes is needed.
+
+Examples:
+  ollmctl sessions cleanup --keep 50 --dry-run
+  ollmctl sessions cleanup --keep 50 --yes")]
+pub(crate) struct CleanupArgs {
+    /// The number of sessions to keep.
+    #[arg(long, value_name = "N")]
+    keep: u32,
+    /// Only show what would be deleted.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let mut ids = Vec::new();
     for text in &args.ids {
-        let id = cx.session(text)?;
+        let id = ctx.session(text)?;
         if !ids.contains(&id) {
             ids.push(id);
         }
     }
-    // All are looked at before the first goes: a typing error must not leave half of it done.
-    let mut doomed = Vec::new();
-    for session_id in &ids {
-        let params = SessionGetParams {
-            session_id: *session_id,
-            from: None,
-            limit: Some(1),
-            branch: BranchFilter::All,
-        };
-        doomed.push(cx.call_patiently::<SessionGet>(&params, PATIENCE)?.value.session);
+    // All sessions are read before the first is deleted, so that a typing error deletes none.
+    let mut sessions = Vec::new();
+    for session_id in ids {
+        let branch = BranchFilter::All;
+        let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
+        sessions.push(ctx.call_slow::<SessionGet>(&params, DELETE_TIMEOUT)?.value.session);
     }
-    if !confirm(&doomed, args.yes, cx)? {
+    if !confirm(&sessions, args.yes, ctx)? {
         return Ok(());
     }
     let mut results: Vec<Value> = Vec::new();
-    for session in &doomed {
+    for session in &sessions {
         let params = SessionIdParams { session_id: session.session_id };
-        let reply = cx.call_patiently::<SessionDelete>(&params, PATIENCE)?;
-        if cx.json() {
+        let reply = ctx.call_slow::<SessionDelete>(&params, DELETE_TIMEOUT)?;
+        if ctx.json() {
             results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
         } else {
-            cx.print_text(&sessions::done("deleted", session))?;
+            ctx.print_text(&outcome_line("deleted", session))?;
         }
     }
-    match (cx.json(), results.as_slice()) {
+    match (ctx.json(), results.as_slice()) {
         (false, _) => Ok(()),
-        (true, [only]) => cx.print_json(only),
-        (true, _) => cx.print_json(&json!({ "data": results })),
+        (true, [only]) => ctx.print_json(only),
+        (true, _) => ctx.print_json(&json!({ "data": results })),
     }
 }
 
-pub(super) fn clear(args: &ClearArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     if !args.yes {
-        let doomed = list::every(cx)?;
-        if !doomed.is_empty() && !confirm(&doomed, false, cx)? {
+        let sessions = list::all_sessions(ctx)?;
+        if !sessions.is_empty() && !confirm(&sessions, false, ctx)? {
             return Ok(());
         }
     }
     let params = SessionClearParams { all: args.all };
-    let reply = cx.call_patiently::<SessionClear>(&params, PATIENCE)?;
-    cx.print(&reply, |result, cx| sessions::cleanup(result, &cx.view()))
+    let reply = ctx.call_slow::<SessionClear>(&params, DELETE_TIMEOUT)?;
+    ctx.print(&reply, render_outcome)
 }
 
-pub(super) fn cleanup(args: &CleanupArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+pub(super) fn cleanup(
+    args: &CleanupArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
-        let doomed = cx.call_patiently::<SessionCleanup>(&params(true), PATIENCE)?.value.deleted;
-        if !doomed.is_empty() && !confirm(&doomed, false, cx)? {
+        let plan = ctx.call_slow::<SessionCleanup>(&params(true), DELETE_TIMEOUT)?.value;
+        if !plan.deleted.is_empty() && !confirm(&plan.deleted, false, ctx)? {
             return Ok(());
         }
     }
-    let reply = cx.call_patiently::<SessionCleanup>(&params(args.dry_run), PATIENCE)?;
-    cx.print(&reply, |result, cx| sessions::cleanup(result, &cx.view()))
+    let reply = ctx.call_slow::<SessionCleanup>(&params(args.dry_run), DELETE_TIMEOUT)?;
+    ctx.print(&reply, render_outcome)
 }
 
-/// Shows what will go and asks; without a person only `--yes` will do.
-fn confirm(doomed: &[Session], yes: bool, cx: &mut Cx<'_>) -> Result<bool, CommandError> {
+/// Shows the sessions and asks whether to delete them.
+///
+/// **Errors**: `--yes` is missing, and no person can be asked.
+fn confirm(
+    sessions: &[Session],
+    yes: bool,
+    ctx: &mut CommandContext<'_>,
+) -> Result<bool, CommandError> {
     if yes {
         return Ok(true);
     }
-    let what = counted(doomed.len() as u64, "session");
-    if !cx.terminal.can_ask() {
+    let number = counted(sessions.len() as u64, "session");
+    if !ctx.terminal.can_ask() {
         return Err(CommandError::usage(
-            format!("this would delete {what}, and there is no terminal to ask on: add --yes"),
+            format!("this would delete {number}, and there is no terminal to ask on: add --yes"),
             "",
         ));
     }
-    cx.terminal.note(sessions::doomed(doomed, &cx.view()).trim_end());
-    let question = format!("delete {what}? This cannot be undone.");
-    let affirmed = cx.terminal.ask(&question).map_err(CommandError::Output)?;
-    if !affirmed {
-        cx.terminal.note("nothing was deleted");
+    ctx.terminal.eprintln(first_sessions(sessions, &ctx.render_options()).trim_end());
+    let confirmed = ctx.terminal.confirm(&format!("delete {number}? This cannot be undone."))?;
+    if !confirmed {
+        ctx.terminal.eprintln("nothing was deleted");
     }
-    Ok(affirmed)
+    Ok(confirmed)
+}
+
+/// Returns the first sessions of a list, and the number of the others.
+fn first_sessions(sessions: &[Session], options: &RenderOptions) -> String {
+    let shown = &sessions[..sessions.len().min(SHOWN_SESSIONS)];
+    let mut text = session_table::render(shown, options);
+    if let Some(more) = sessions.len().checked_sub(SHOWN_SESSIONS).filter(|more| *more > 0) {
+        text.push_str(&format!("and {} more\n", grouped(more as u64)));
+    }
+    text
+}
+
+fn render_outcome(result: &SessionCleanupResult, options: &RenderOptions) -> String {
+    let deleted = counted(result.deleted.len() as u64, "session");
+    let kept = grouped(result.kept);
+    let mut text = String::new();
+    if result.dry_run {
+        if !result.deleted.is_empty() {
+            text.push_str(&first_sessions(&result.deleted, options));
+        }
+        text.push_str(&format!("would delete {deleted}, keep {kept}\n"));
+    } else {
+        text.push_str(&format!("deleted {deleted}, kept {kept}\n"));
+    }
+    for failure in &result.failed {
+        let (label, message) = (Style::Bad.paint("kept"), sanitize::one_line(&failure.message));
+        text.push_str(&format!("{label} {}: {message}\n", failure.session_id));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+    use crate::testing::{SESSION_ID, render_options, run_against, session_json, session_named};
+
+    #[test]
+    fn without_terminal_and_yes_nothing_is_deleted() {
+        let answer = |method: &str, _: &Value| {
+            Some(match method {
+                "session.get" => json!({ "session": session_json(), "records": [] }),
+                "session.list" => json!({ "data": [session_json()] }),
+                "session.delete" => json!({ "sessionId": SESSION_ID }),
+                _ => {
+                    let dry_run = method == "session.cleanup";
+                    json!({ "deleted": [session_json()], "kept": 0, "dryRun": dry_run })
+                }
+            })
+        };
+        for line in [
+            &["sessions", "delete", SESSION_ID][..],
+            &["sessions", "clear", "--all"],
+            &["sessions", "cleanup", "--keep", "1"],
+        ] {
+            let run = run_against(line, answer);
+            let error = run.error.as_ref().unwrap();
+            assert_eq!(error.exit(), Exit::Usage);
+            assert!(error.to_string().contains("--yes"), "{error}");
+            let deletes = run.calls.iter().any(|(method, params)| {
+                ["session.delete", "session.clear"].contains(&method.as_str())
+                    || (method == "session.cleanup" && params["dryRun"] != true)
+            });
+            assert!(!deletes, "{:?}", run.calls);
+        }
+        let run = run_against(&["sessions", "delete", "--yes", SESSION_ID, SESSION_ID], answer);
+        assert_eq!(run.methods(), ["session.get", "session.delete"]);
+        assert_eq!(run.stdout, format!("deleted {SESSION_ID}  Lists\n"));
+    }
+
+    #[test]
+    fn dry_run_shows_the_first_sessions_and_the_number_of_all() {
+        let many: Vec<_> = (10..22)
+            .map(|at| session_named(&format!("0192f0{at}-9a3b-7000-8000-000000000001"), "t"))
+            .collect();
+        let plan = SessionCleanupResult { deleted: many, kept: 3, failed: vec![], dry_run: true };
+        let text = render_outcome(&plan, &render_options(80));
+        assert!(text.contains("and 2 more\nwould delete 12 sessions, keep 3\n"), "{text}");
+        let done = SessionCleanupResult { dry_run: false, deleted: vec![], ..plan };
+        assert_eq!(render_outcome(&done, &render_options(80)), "deleted 0 sessions, kept 3\n");
+    }
 }

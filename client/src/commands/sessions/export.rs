@@ -1,64 +1,125 @@
-//! `ollmctl sessions export`: chunk after chunk, to a file that appears complete or not at all.
-//!
-//! With `--json` stdout has JSON: what was written, or without a file the export itself, in a form that is JSON.
+//! `ollmctl sessions export`: writes chunk after chunk to stdout, or to a file that appears complete or not at all.
 
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use ollm_protocol::SessionId;
+use clap::{Args, ValueEnum};
 use ollm_protocol::content::ExportFormat;
 use ollm_protocol::method::SessionExport;
 use ollm_protocol::methods::session::SessionExportParams;
+use ollm_protocol::{SessionId, sanitize};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::super::{CommandError, Cx};
-use crate::cli::{ExportArgs, ExportForm};
-use crate::render::number::{bytes, counted};
-use crate::render::progress::Progress;
-use crate::render::{clean, json};
+use crate::args::completers;
+use crate::args::session::SESSION_HELP;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::render::json;
+use crate::render::progress::ProgressMeter;
+use crate::render::units::{bytes, counted};
 
-/// What was written.
-struct Written {
+/// Write a session to a file or to stdout.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A file appears complete or not at all. Its format follows its extension unless --format is given.
+With --json stdout is JSON: a report of what was written, or without a file the export itself as json or jsonl.
+
+Examples:
+  ollmctl sessions export last --output talk.md
+  ollmctl sessions export last --format jsonl > talk.jsonl")]
+pub(crate) struct ExportArgs {
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    id: String,
+    /// The format [default: by the extension of the file, else markdown].
+    #[arg(long)]
+    format: Option<FormatArg>,
+    /// The file [default: stdout].
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl ExportArgs {
+    /// Returns the arguments that export a session in the default format.
+    pub(in crate::commands) fn of(session_id: SessionId, output: Option<PathBuf>) -> Self {
+        Self { id: session_id.to_string(), format: None, output }
+    }
+
+    /// Returns the output file; `None` for stdout.
+    fn file(&self) -> Option<&Path> {
+        self.output.as_deref().filter(|path| *path != Path::new("-"))
+    }
+}
+
+/// The format of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatArg {
+    /// The session document.
+    Json,
+    /// Every record; an import restores the same session.
+    Jsonl,
+    /// For people.
+    #[value(alias = "md")]
+    Markdown,
+    /// For a browser.
+    Html,
+}
+
+impl From<FormatArg> for ExportFormat {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Json => Self::Json,
+            FormatArg::Jsonl => Self::Jsonl,
+            FormatArg::Markdown => Self::Markdown,
+            FormatArg::Html => Self::Html,
+        }
+    }
+}
+
+/// The size of an export.
+struct ExportedSize {
     bytes: u64,
     records: u64,
 }
 
-pub(super) fn run(args: &ExportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let format = form(args, cx.json())?;
-    let session_id = cx.session(&args.id)?;
-    let Some(path) = args.output.as_deref().filter(|path| *path != Path::new("-")) else {
-        return to_stdout(session_id, format, cx);
+pub(in crate::commands) fn run(
+    args: &ExportArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
+    let format = format(args, ctx.json())?;
+    let session_id = ctx.session(&args.id)?;
+    let Some(path) = args.file() else {
+        return to_stdout(session_id, format, ctx);
     };
     let failed = |source| CommandError::File { action: "write", path: path.to_owned(), source };
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
     };
-    // Beside the target, because only within one file system it can take the target's place at once.
-    let mut file = BufWriter::new(temporary(&directory)?);
-    let written = chunks(session_id, format.into(), cx, |_, data| {
+    // In the same directory, because a rename is atomic only within one file system.
+    let mut file = BufWriter::new(temporary_file(&directory)?);
+    let size = export(session_id, format.into(), ctx, |_, data| {
         file.write_all(data.as_bytes()).map_err(failed)
     })?;
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
-    if cx.json() {
+    if ctx.json() {
         let path = path.to_string_lossy();
-        return cx.print_json(&json!({
+        return ctx.print_json(&json!({
             "sessionId": session_id, "path": path, "format": ExportFormat::from(format),
-            "sizeBytes": written.bytes, "records": written.records,
+            "sizeBytes": size.bytes, "records": size.records,
         }));
     }
-    cx.print_text(&format!(
+    ctx.print_text(&format!(
         "exported {} to {} ({})\n",
-        counted(written.records, "record"),
-        clean::one_line(&path.to_string_lossy()),
-        bytes(written.bytes)
+        counted(size.records, "record"),
+        sanitize::one_line(&path.to_string_lossy()),
+        bytes(size.bytes)
     ))
 }
 
-fn temporary(directory: &Path) -> Result<NamedTempFile, CommandError> {
+fn temporary_file(directory: &Path) -> Result<NamedTempFile, CommandError> {
     NamedTempFile::new_in(directory).map_err(|source| {
         let path = directory.to_owned();
         if directory.exists() {
@@ -69,130 +130,157 @@ fn temporary(directory: &Path) -> Result<NamedTempFile, CommandError> {
     })
 }
 
-/// Writes to stdout: as it is for a pipe or a file, harmless for a terminal.
+/// Writes the export to stdout: unchanged to a pipe or a file, sanitized to a terminal.
 fn to_stdout(
     session_id: SessionId,
-    format: ExportForm,
-    cx: &mut Cx<'_>,
+    format: FormatArg,
+    ctx: &mut CommandContext<'_>,
 ) -> Result<(), CommandError> {
-    let for_people = cx.terminal.is_interactive();
-    chunks(session_id, format.into(), cx, |cx, data| {
-        let safe = match (for_people, format) {
+    let for_terminal = ctx.terminal.out_is_terminal();
+    export(session_id, format.into(), ctx, |ctx, data| {
+        let safe = match (for_terminal, format) {
             (false, _) => None,
-            (true, ExportForm::Json | ExportForm::Jsonl) => Some(json::escaped(data)),
-            (true, ExportForm::Markdown | ExportForm::Html) => Some(clean::text(data)),
+            (true, FormatArg::Json | FormatArg::Jsonl) => Some(json::escaped(data)),
+            (true, FormatArg::Markdown | FormatArg::Html) => Some(sanitize::text(data)),
         };
-        cx.terminal.print_raw(safe.as_deref().unwrap_or(data)).map_err(CommandError::Output)
+        Ok(ctx.terminal.print_raw(safe.as_deref().unwrap_or(data))?)
     })?;
     Ok(())
 }
 
-fn chunks(
+/// Requests the export and passes each chunk to `write`.
+fn export(
     session_id: SessionId,
     format: ExportFormat,
-    cx: &mut Cx<'_>,
-    mut write: impl FnMut(&mut Cx<'_>, &str) -> Result<(), CommandError>,
-) -> Result<Written, CommandError> {
-    let mut progress = Progress::records("exporting");
+    ctx: &mut CommandContext<'_>,
+    mut write: impl FnMut(&mut CommandContext<'_>, &str) -> Result<(), CommandError>,
+) -> Result<ExportedSize, CommandError> {
+    let mut progress = ProgressMeter::records("exporting");
     let mut params = SessionExportParams { session_id, format, cursor: None };
-    let mut written = Written { bytes: 0, records: 0 };
+    let mut size = ExportedSize { bytes: 0, records: 0 };
     loop {
-        let chunk = cx.call::<SessionExport>(&params)?.value;
-        write(cx, &chunk.data)?;
-        written.bytes += chunk.data.len() as u64;
-        written.records = chunk.done_records;
+        let chunk = ctx.call::<SessionExport>(&params)?.value;
+        write(ctx, &chunk.data)?;
+        size.bytes += chunk.data.len() as u64;
+        size.records = chunk.done_records;
         progress.set(chunk.done_records, chunk.total_records);
         match chunk.next_cursor {
-            None => return Ok(written),
+            None => return Ok(size),
             cursor => params.cursor = cursor,
         }
     }
 }
 
-/// The form that was asked for, in words or by the ending of the file.
-fn form(args: &ExportArgs, json: bool) -> Result<ExportForm, CommandError> {
-    let to_file = args.output.as_deref().is_some_and(|path| path != Path::new("-"));
-    if to_file || !json {
-        return args.format.map_or_else(|| by_ending(args.output.as_deref(), &args.id), Ok);
+/// Returns the requested format. On stdout with `--json` it must be JSON.
+fn format(args: &ExportArgs, json: bool) -> Result<FormatArg, CommandError> {
+    if args.file().is_some() || !json {
+        return args.format.map_or_else(|| format_of_file(args), Ok);
     }
     match args.format {
-        None => Ok(ExportForm::Json),
-        Some(form @ (ExportForm::Json | ExportForm::Jsonl)) => Ok(form),
-        Some(ExportForm::Markdown | ExportForm::Html) => Err(CommandError::usage(
-            "--json is about what stdout has, and this export there would not be JSON",
+        None => Ok(FormatArg::Json),
+        Some(format @ (FormatArg::Json | FormatArg::Jsonl)) => Ok(format),
+        Some(FormatArg::Markdown | FormatArg::Html) => Err(CommandError::usage(
+            "--json makes stdout JSON, and this format is not JSON",
             &format!("ollmctl sessions export {} --json --output FILE", args.id),
         )),
     }
 }
 
-/// The form that the ending of a file means.
-fn by_ending(path: Option<&Path>, session: &str) -> Result<ExportForm, CommandError> {
-    let Some(path) = path.filter(|path| *path != Path::new("-")) else {
-        return Ok(ExportForm::Markdown);
-    };
-    let ending = path.extension().map(|ending| ending.to_string_lossy().to_lowercase());
-    match ending.as_deref() {
-        Some("json") => Ok(ExportForm::Json),
-        Some("jsonl" | "ndjson") => Ok(ExportForm::Jsonl),
-        Some("md" | "markdown") => Ok(ExportForm::Markdown),
-        Some("html" | "htm") => Ok(ExportForm::Html),
-        _ => Err(CommandError::usage(
-            format!(
-                "the ending of {} means no form; .json, .jsonl, .md and .html do",
-                path.display()
-            ),
-            &format!("ollmctl sessions export {session} --format md --output {}", path.display()),
-        )),
+/// Returns the format for the extension of the output file.
+fn format_of_file(args: &ExportArgs) -> Result<FormatArg, CommandError> {
+    let Some(path) = args.file() else { return Ok(FormatArg::Markdown) };
+    let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
+    match extension.as_deref() {
+        Some("json") => Ok(FormatArg::Json),
+        Some("jsonl" | "ndjson") => Ok(FormatArg::Jsonl),
+        Some("md" | "markdown") => Ok(FormatArg::Markdown),
+        Some("html" | "htm") => Ok(FormatArg::Html),
+        _ => {
+            let (session, path) = (&args.id, path.display());
+            Err(CommandError::usage(
+                format!("{path} has no known extension (.json, .jsonl, .md or .html)"),
+                &format!("ollmctl sessions export {session} --format md --output {path}"),
+            ))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{SESSION_ID, run_against};
 
     #[test]
-    fn a_missing_directory_is_named() {
+    fn missing_directory_is_named() {
         let scratch = tempfile::tempdir().unwrap();
         let missing = scratch.path().join("no/such");
-        let error = temporary(&missing).unwrap_err();
+        let error = temporary_file(&missing).unwrap_err();
         assert!(
             matches!(&error, CommandError::NoDirectory { path } if *path == missing),
             "{error}"
         );
-        assert!(temporary(scratch.path()).is_ok());
+        assert!(temporary_file(scratch.path()).is_ok());
+    }
+
+    fn args(format: Option<FormatArg>, output: Option<&str>) -> ExportArgs {
+        ExportArgs { id: "last".to_owned(), format, output: output.map(PathBuf::from) }
     }
 
     #[test]
-    fn json_on_stdout_is_an_export_that_is_json() {
-        let check = |format, output: Option<&str>, expect: Option<ExportForm>| {
-            let output = output.map(PathBuf::from);
-            let args = ExportArgs { id: "last".to_owned(), format, output };
-            assert_eq!(form(&args, true).ok(), expect, "{args:?}");
+    fn with_json_flag_stdout_has_a_json_format() {
+        let check = |given, output: Option<&str>, expect: Option<FormatArg>| {
+            let args = args(given, output);
+            assert_eq!(format(&args, true).ok(), expect, "{args:?}");
         };
-        check(None, None, Some(ExportForm::Json));
-        check(None, Some("-"), Some(ExportForm::Json));
-        check(Some(ExportForm::Jsonl), None, Some(ExportForm::Jsonl));
-        check(Some(ExportForm::Markdown), None, None);
-        check(Some(ExportForm::Html), Some("-"), None);
-        check(Some(ExportForm::Html), Some("a.html"), Some(ExportForm::Html));
-        check(None, Some("a.md"), Some(ExportForm::Markdown));
+        check(None, None, Some(FormatArg::Json));
+        check(None, Some("-"), Some(FormatArg::Json));
+        check(Some(FormatArg::Jsonl), None, Some(FormatArg::Jsonl));
+        check(Some(FormatArg::Markdown), None, None);
+        check(Some(FormatArg::Html), Some("-"), None);
+        check(Some(FormatArg::Html), Some("a.html"), Some(FormatArg::Html));
+        check(None, Some("a.md"), Some(FormatArg::Markdown));
     }
 
     #[test]
-    fn the_ending_means_the_form() {
-        let check = |path: &str, expect: Option<ExportForm>| {
-            assert_eq!(by_ending(Some(Path::new(path)), "last").ok(), expect, "{path}");
+    fn format_follows_the_extension() {
+        let check = |output: Option<&str>, expect: Option<FormatArg>| {
+            assert_eq!(format_of_file(&args(None, output)).ok(), expect, "{output:?}");
         };
-        check("a.json", Some(ExportForm::Json));
-        check("a.b/c.JSONL", Some(ExportForm::Jsonl));
-        check("a.md", Some(ExportForm::Markdown));
-        check("a.htm", Some(ExportForm::Html));
-        check("-", Some(ExportForm::Markdown));
-        check("a.txt", None);
-        check("json", None);
-        let told = by_ending(Some(Path::new("a.txt")), "0192").unwrap_err().to_text();
-        assert!(told.contains(".json, .jsonl, .md and .html"), "{told}");
-        assert!(told.contains("export 0192 --format md --output a.txt"), "{told}");
-        assert_eq!(by_ending(None, "last").ok(), Some(ExportForm::Markdown));
+        check(Some("a.json"), Some(FormatArg::Json));
+        check(Some("a.b/c.JSONL"), Some(FormatArg::Jsonl));
+        check(Some("a.md"), Some(FormatArg::Markdown));
+        check(Some("a.htm"), Some(FormatArg::Html));
+        check(Some("-"), Some(FormatArg::Markdown));
+        check(Some("a.txt"), None);
+        check(Some("json"), None);
+        check(None, Some(FormatArg::Markdown));
+        let text = format_of_file(&args(None, Some("a.txt"))).unwrap_err().to_text();
+        assert!(text.contains(".json, .jsonl, .md or .html"), "{text}");
+        assert!(text.contains("export last --format md --output a.txt"), "{text}");
+    }
+
+    #[test]
+    fn file_is_replaced_only_by_a_complete_export() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("talk.md");
+        let file = path.to_str().unwrap().to_owned();
+        let export = |fails: bool| {
+            run_against(&["sessions", "export", SESSION_ID, "--output", &file], move |_, params| {
+                let chunk = |data: &str, next: Option<&str>| json!({"data": data, "nextCursor": next, "doneRecords": 1, "totalRecords": 1});
+                match params["cursor"].as_str() {
+                    None => Some(chunk("one ", Some("c"))),
+                    Some(_) if fails => None,
+                    Some(_) => Some(chunk("two", None)),
+                }
+            })
+        };
+        assert!(export(true).error.is_some());
+        assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
+        let done = export(false);
+        assert!(done.error.is_none());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
+        assert_eq!(done.calls[0].1, json!({"sessionId": SESSION_ID, "format": "markdown"}));
+        assert!(export(true).error.is_some());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one two");
     }
 }

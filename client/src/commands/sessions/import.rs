@@ -1,66 +1,96 @@
-//! `ollmctl sessions import`: a file of any size, chunk after chunk.
+//! `ollmctl sessions import`: sends files of any size, chunk after chunk, and reports what was lost.
 //!
-//! A chunk ends between characters and fits a frame even where JSON has to escape much of it.
+//! **Invariant**: a chunk ends between characters and fits a frame even if JSON has to escape much of it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::Args;
+use ollm_protocol::content::{ImportLoss, ImportReport, Session};
 use ollm_protocol::method::SessionImport;
 use ollm_protocol::methods::session::{SessionImportParams, SessionImportResult};
+use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
-use super::super::{CommandError, Cx, Reply, project};
-use crate::cli::ImportArgs;
-use crate::render::progress::Progress;
-use crate::render::{clean, import};
+use crate::command_context::{CallReply, CommandContext};
+use crate::command_error::CommandError;
+use crate::project;
+use crate::render::progress::ProgressMeter;
+use crate::render::session_table::{short_id, title};
+use crate::render::units::{counted, grouped};
+use crate::render::{RenderOptions, table};
 
-/// The most bytes of a file in one chunk.
+/// The maximum number of bytes of a file in one chunk.
 const CHUNK_BYTES: usize = 4 << 20;
-/// The most bytes of a chunk once it is a JSON string: a frame has 16 MiB for it and the few other fields.
+/// The maximum number of bytes of a chunk as a JSON string: a frame has 16 MiB for it and a few other fields.
 const ENCODED_BYTES: usize = 12 << 20;
-/// The last chunk answers when everything is parsed, written and synced.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// The longest wait for a reply: the reply to the last chunk follows when everything is parsed, written and synced.
+const IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Line numbers that are shown for losses of one kind.
+const SHOWN_LINES: usize = 3;
 
-pub(super) fn run(args: &ImportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let project = args.project.as_deref().map(|path| project::path(Some(path))).transpose()?;
+/// Import session files of ollmd and of other programs; `-` reads stdin.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The format is detected: exports of ollmd (json, jsonl), session documents, pi session files.
+Importing a file again changes nothing. The command reports what could not be carried over.
+
+Examples:
+  ollmctl sessions import talk.jsonl
+  ollmctl sessions import --dry-run old/a.jsonl old/b.jsonl
+  ollmctl sessions import --project . talk.json")]
+pub(crate) struct ImportArgs {
+    /// The files.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The project's directory [default: the one named in the file].
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
+    /// Only show what would be imported.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let project = args.project.as_deref().map(|path| project::canonical_path(Some(path)));
+    let project = project.transpose()?;
     let mut results: Vec<Value> = Vec::new();
     let mut failures: Vec<CommandError> = Vec::new();
     for path in &args.files {
-        let label = clean::one_line(&path.to_string_lossy());
-        match one(path, &label, project.as_deref(), args.dry_run, cx) {
-            Ok(reply) if cx.json() => {
+        let label = sanitize::one_line(&path.to_string_lossy());
+        match import_file(path, &label, project.as_deref(), args.dry_run, ctx) {
+            Ok(reply) if ctx.json() => {
                 results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
             }
             Ok(reply) => {
-                let result = reply.value;
-                let report = result.report.unwrap_or_default();
-                let session = result.session.as_ref();
-                cx.print_text(&import::report(&label, session, &report, args.dry_run, &cx.view()))?;
+                let text = render(&label, &reply.value, args.dry_run, &ctx.render_options());
+                ctx.print_text(&text)?;
             }
-            // One file that is no session must not keep the others out.
+            // A file that cannot be imported does not keep the others out.
             Err(error) if args.files.len() > 1 && !error.is_closed_pipe() => {
-                if cx.json() {
-                    let mut told = error.to_value();
-                    told["file"] = label.into();
-                    results.push(told);
+                if ctx.json() {
+                    let mut value = error.to_value();
+                    value["file"] = label.into();
+                    results.push(value);
                 } else {
-                    cx.terminal.note(&format!("{label}: {}", error.to_text()));
+                    ctx.terminal.eprintln(&format!("{label}: {}", error.to_text()));
                 }
                 failures.push(error);
             }
             Err(error) => return Err(error),
         }
     }
-    match (cx.json(), args.files.len(), results.as_slice()) {
-        (true, 1, [only]) => cx.print_json(only)?,
-        (true, ..) => cx.print_json(&json!({ "data": results }))?,
+    match (ctx.json(), args.files.len(), results.as_slice()) {
+        (true, 1, [only]) => ctx.print_json(only)?,
+        (true, ..) => ctx.print_json(&json!({ "data": results }))?,
         (false, ..) => {}
     }
     match failures.first() {
         None => Ok(()),
-        Some(first) => Err(CommandError::Some {
+        Some(first) => Err(CommandError::PartialFailure {
             failed: failures.len(),
             total: args.files.len(),
             exit: first.exit(),
@@ -68,13 +98,13 @@ pub(super) fn run(args: &ImportArgs, cx: &mut Cx<'_>) -> Result<(), CommandError
     }
 }
 
-fn one(
+fn import_file(
     path: &Path,
     label: &str,
     project: Option<&str>,
     dry_run: bool,
-    cx: &mut Cx<'_>,
-) -> Result<Reply<SessionImportResult>, CommandError> {
+    ctx: &mut CommandContext<'_>,
+) -> Result<CallReply<SessionImportResult>, CommandError> {
     let failed = |source| CommandError::File { action: "read", path: path.to_owned(), source };
     let (source, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin()), 0)
@@ -86,23 +116,22 @@ fn one(
         }
         (Box::new(file), meta.len())
     };
-    let mut progress = Progress::bytes(&format!("importing {label}"), size);
-    let mut chunks = Chunks::new(source, path);
+    let mut progress = ProgressMeter::bytes(&format!("importing {label}"), size);
+    let mut chunks = Utf8Chunks::new(source, path);
     let mut upload_id = None;
     let mut done = 0;
     let mut chunk = chunks.next()?.unwrap_or_default();
     loop {
         let following = chunks.next()?;
-        let last = following.is_none();
         done += chunk.len() as u64;
         let params = SessionImportParams {
             upload_id: upload_id.take(),
             data: chunk,
-            last,
+            last: following.is_none(),
             project_path: project.map(str::to_owned),
             dry_run,
         };
-        let reply = cx.call_patiently::<SessionImport>(&params, PATIENCE)?;
+        let reply = ctx.call_slow::<SessionImport>(&params, IMPORT_TIMEOUT)?;
         progress.set(done, size.max(done));
         let Some(following) = following else { return Ok(reply) };
         upload_id = reply.value.upload_id;
@@ -110,25 +139,26 @@ fn one(
     }
 }
 
-/// The text of a source in chunks.
-struct Chunks<R> {
+/// The text of a file in chunks.
+struct Utf8Chunks<R> {
     source: R,
     path: PathBuf,
-    /// Read and not handed out yet; begins at a character.
+    /// Bytes that were read and not returned; they begin with a whole character.
     pending: Vec<u8>,
-    /// How much of `pending` is known to be text.
+    /// The bytes of `pending` that are valid UTF-8.
     valid: usize,
+    /// The position of `pending` in the file.
     offset: u64,
     ended: bool,
 }
 
-impl<R: Read> Chunks<R> {
+impl<R: Read> Utf8Chunks<R> {
     fn new(source: R, path: &Path) -> Self {
         let path = path.to_owned();
         Self { source, path, pending: Vec::new(), valid: 0, offset: 0, ended: false }
     }
 
-    /// The next chunk; `None` after the last. An empty source has none.
+    /// Returns the next chunk; `None` after the last. An empty file has no chunk.
     fn next(&mut self) -> Result<Option<String>, CommandError> {
         self.fill()?;
         if self.pending.is_empty() {
@@ -136,39 +166,38 @@ impl<R: Read> Chunks<R> {
         }
         let text = match std::str::from_utf8(&self.pending[..self.valid]) {
             Ok(text) => text,
-            Err(_) => return Err(self.not_text(self.valid)),
+            Err(_) => return Err(self.not_utf8(self.valid)),
         };
         let end = chunk_end(text);
         let rest = self.pending.split_off(end);
         let chunk = std::mem::replace(&mut self.pending, rest);
         self.valid -= end;
         self.offset += end as u64;
-        // It was checked a few lines above.
+        // The bytes were validated a few lines above.
         String::from_utf8(chunk)
             .map(Some)
-            .map_err(|error| self.not_text(error.utf8_error().valid_up_to()))
+            .map_err(|error| self.not_utf8(error.utf8_error().valid_up_to()))
     }
 
-    /// Reads until a whole chunk is there, and finds out how much of it is text.
+    /// Reads until a whole chunk is pending, and validates it.
     fn fill(&mut self) -> Result<(), CommandError> {
         let missing = (CHUNK_BYTES + 4).saturating_sub(self.pending.len());
         if !self.ended && missing > 0 {
-            let read =
-                self.source.by_ref().take(missing as u64).read_to_end(&mut self.pending).map_err(
-                    |source| CommandError::File { action: "read", path: self.path.clone(), source },
-                )?;
-            self.ended = read < missing;
+            let read = self.source.by_ref().take(missing as u64).read_to_end(&mut self.pending);
+            let path = &self.path;
+            let failed = |source| CommandError::File { action: "read", path: path.clone(), source };
+            self.ended = read.map_err(failed)? < missing;
         }
         self.valid = match std::str::from_utf8(&self.pending) {
             Ok(text) => text.len(),
-            // A character that is cut by the end of what was read is completed by the next read.
+            // The next read completes a character that this one cut.
             Err(error) if error.error_len().is_none() && !self.ended => error.valid_up_to(),
-            Err(error) => return Err(self.not_text(error.valid_up_to())),
+            Err(error) => return Err(self.not_utf8(error.valid_up_to())),
         };
         Ok(())
     }
 
-    fn not_text(&self, at: usize) -> CommandError {
+    fn not_utf8(&self, at: usize) -> CommandError {
         CommandError::NotUtf8 {
             path: self.path.clone(),
             offset: self.offset + at as u64,
@@ -177,7 +206,7 @@ impl<R: Read> Chunks<R> {
     }
 }
 
-/// Where a chunk ends: between characters, within both limits.
+/// Returns the end of a chunk: between characters and within both limits.
 fn chunk_end(text: &str) -> usize {
     let mut encoded = 0;
     for (at, char) in text.char_indices() {
@@ -193,12 +222,84 @@ fn chunk_end(text: &str) -> usize {
     text.len()
 }
 
+/// Returns the session, the counts and the losses of one file.
+fn render(
+    file: &str,
+    result: &SessionImportResult,
+    dry_run: bool,
+    options: &RenderOptions,
+) -> String {
+    let default = ImportReport::default();
+    let report = result.report.as_ref().unwrap_or(&default);
+    let session = result.session.as_ref();
+    let outcome = match (report.already_imported, dry_run) {
+        (true, _) => "was imported before:",
+        (false, true) => "would be imported:",
+        (false, false) => "imported:",
+    };
+    let mut text = format!("{file} ({}) {outcome}\n", sanitize::one_line(&report.format));
+    if let Some(session) = session {
+        text.push_str(&session_line(session, options));
+    }
+    let is_expanded = report.imported_records > report.source_records;
+    text.push_str(&format!(
+        "  {} in the file, {} recorded{}\n",
+        counted(report.source_records, "record"),
+        grouped(report.imported_records),
+        if is_expanded { " (some become several)" } else { "" },
+    ));
+    if !report.losses.is_empty() {
+        text.push_str("  not carried over, or only in part:\n");
+        text.push_str(&render_losses(&report.losses));
+    }
+    if let Some(session) = session.filter(|_| !dry_run || report.already_imported) {
+        let id = short_id(&session.session_id);
+        text.push_str(&format!("  next: ollmctl sessions view {id}\n"));
+    }
+    text
+}
+
+fn session_line(session: &Session, options: &RenderOptions) -> String {
+    let id = session.session_id.to_string();
+    let room = options.width.saturating_sub(id.len() + 4);
+    format!("  {id}  {}\n", table::clip(&title(&session.title), room))
+}
+
+/// Returns the losses grouped by kind and reason, the most frequent first, with the first line numbers.
+fn render_losses(losses: &[ImportLoss]) -> String {
+    let mut groups: BTreeMap<(&str, &str), Vec<Option<u64>>> = BTreeMap::new();
+    for loss in losses {
+        groups.entry((&loss.what, &loss.reason)).or_default().push(loss.line);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, lines)| std::cmp::Reverse(lines.len()));
+    let mut text = String::new();
+    for ((kind, reason), lines) in groups {
+        let shown: Vec<String> =
+            lines.iter().flatten().take(SHOWN_LINES).map(ToString::to_string).collect();
+        let more = if lines.len() > SHOWN_LINES { ", ..." } else { "" };
+        let place = match shown.len() {
+            0 => String::new(),
+            1 if more.is_empty() => format!(" (line {})", shown[0]),
+            _ => format!(" (lines {}{more})", shown.join(", ")),
+        };
+        let times = match lines.len() as u64 {
+            1 => String::new(),
+            times => format!("{} x ", grouped(times)),
+        };
+        let (kind, reason) = (sanitize::one_line(kind), sanitize::one_line(reason));
+        text.push_str(&format!("    {times}{kind}: {reason}{place}\n"));
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{render_options, run_against, session_json, session_named};
 
     fn chunks(bytes: &[u8]) -> Result<Vec<String>, CommandError> {
-        let mut source = Chunks::new(bytes, Path::new("f.jsonl"));
+        let mut source = Utf8Chunks::new(bytes, Path::new("f.jsonl"));
         let mut all = Vec::new();
         while let Some(chunk) = source.next()? {
             all.push(chunk);
@@ -223,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_needs_much_escaping_still_fits_a_frame() {
+    fn chunk_with_many_escapes_fits_a_frame() {
         let text = "\u{1}".repeat(CHUNK_BYTES + 17);
         let all = chunks(text.as_bytes()).unwrap();
         assert!(all.concat() == text);
@@ -233,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_named_by_their_offset() {
+    fn invalid_utf8_is_reported_with_its_offset() {
         let check = |bytes: &[u8], expect: u64| match chunks(bytes) {
             Err(CommandError::NotUtf8 { offset, .. }) => assert_eq!(offset, expect),
             other => panic!("{:?}", other.map(|all| all.len())),
@@ -243,5 +344,90 @@ mod tests {
         let mut late = vec![b'x'; CHUNK_BYTES + 10];
         late.push(0xfe);
         check(&late, CHUNK_BYTES as u64 + 10);
+    }
+
+    #[test]
+    fn chunks_of_a_file_share_one_upload() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("big.jsonl");
+        let text = "日".repeat(3 << 20);
+        let mut file = File::create(&path).unwrap();
+        io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, params| {
+            if params["last"] == false {
+                return Some(json!({"uploadId": "u"}));
+            }
+            let report =
+                json!({"format": "x", "sourceRecords": 1, "importedRecords": 1, "losses": []});
+            Some(json!({"session": session_json(), "report": report}))
+        });
+        assert!(run.error.is_none());
+        assert!(run.stdout.contains("1 record in the file, 1 recorded"), "{}", run.stdout);
+        let ids: Vec<&Value> = run.calls.iter().map(|(_, params)| &params["uploadId"]).collect();
+        assert_eq!(ids, [&Value::Null, &json!("u"), &json!("u")]);
+        let sent: String =
+            run.calls.iter().map(|(_, params)| params["data"].as_str().unwrap()).collect();
+        assert!(sent == text);
+    }
+
+    fn loss(line: u64, what: &str) -> ImportLoss {
+        ImportLoss { line: Some(line), what: what.into(), reason: "has no counterpart".into() }
+    }
+
+    fn result(session: Option<Session>, report: ImportReport) -> SessionImportResult {
+        SessionImportResult { upload_id: None, session, report: Some(report) }
+    }
+
+    #[test]
+    fn report_explains_additional_records_and_cuts_titles() {
+        let id = "0192f0c1-9a3b-7000-8000-000000000001";
+        let session = session_named(id, "Untangle the parser of the configuration");
+        let report = ImportReport {
+            format: "pi v1".into(),
+            source_records: 3,
+            imported_records: 5,
+            already_imported: false,
+            losses: Vec::new(),
+        };
+        assert_eq!(
+            render("talk.jsonl", &result(Some(session), report), true, &render_options(60)),
+            format!(
+                "talk.jsonl (pi v1) would be imported:\n  {id}  Untangle the parser…\n  \
+                 3 records in the file, 5 recorded (some become several)\n"
+            )
+        );
+    }
+
+    #[test]
+    fn losses_are_grouped_most_frequent_first() {
+        let mut losses = vec![loss(9, "image")];
+        losses.extend((1..=5).map(|line| loss(line, "thinking_level_change")));
+        let session = session_named("0192f0c1-9a3b-7000-8000-000000000001", "Untangle");
+        let mut report = ImportReport {
+            format: "pi v1".into(),
+            source_records: 1003,
+            imported_records: 997,
+            already_imported: false,
+            losses,
+        };
+        let imported = result(Some(session), report.clone());
+        assert_eq!(
+            render("talk.jsonl", &imported, false, &render_options(80)),
+            "\
+talk.jsonl (pi v1) imported:
+  0192f0c1-9a3b-7000-8000-000000000001  Untangle
+  1,003 records in the file, 997 recorded
+  not carried over, or only in part:
+    5 x thinking_level_change: has no counterpart (lines 1, 2, 3, ...)
+    image: has no counterpart (line 9)
+  next: ollmctl sessions view 0192f0c1-9a3b
+"
+        );
+        report.already_imported = true;
+        report.losses.clear();
+        assert_eq!(
+            render("talk.jsonl", &result(None, report), false, &render_options(80)),
+            "talk.jsonl (pi v1) was imported before:\n  1,003 records in the file, 997 recorded\n"
+        );
     }
 }

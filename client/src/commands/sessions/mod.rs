@@ -1,111 +1,180 @@
-//! `ollmctl sessions`.
+//! `ollmctl sessions`: one file for each larger subcommand; the small ones are here.
 
 mod delete;
-mod export;
+pub(super) mod export;
 mod import;
-mod list;
+pub(super) mod list;
 mod search;
 mod view;
 
-use ollm_protocol::ErrorKind;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
 use ollm_protocol::method::{
-    Method, SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionSetCurrent,
+    SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionSetCurrent,
     SessionUnarchive, SessionUpdate,
 };
 use ollm_protocol::methods::session::{
     SessionCurrentParams, SessionIdParams, SessionResult, SessionResumeParams,
     SessionSetCurrentParams, SessionUpdateParams,
 };
+use ollm_protocol::{ErrorKind, Method, SessionId, sanitize};
 
-use super::{CommandError, Cx, project};
-use crate::cli::{CurrentArgs, RenameArgs, SessionArg, SessionsCommand};
+use crate::args::completers;
+use crate::args::session::{SESSION_HELP, SessionArg};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
 use crate::error::ClientError;
-use crate::render::transcript::{self, Transcript};
-use crate::render::{clean, sessions};
+use crate::project;
+use crate::render::session_table::{heading, outcome_line};
+use crate::render::transcript::Transcript;
 
-pub(super) fn run(command: SessionsCommand, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// List, read, search, export, import and delete sessions.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionsCommand {
+    List(list::ListArgs),
+    View(view::ViewArgs),
+    Search(search::SearchArgs),
+    Export(export::ExportArgs),
+    Import(import::ImportArgs),
+    Delete(delete::DeleteArgs),
+    Clear(delete::ClearArgs),
+    Cleanup(delete::CleanupArgs),
+    /// Archive a session; it is then listed only on request.
+    Archive(SessionArg),
+    /// Restore an archived session.
+    #[command(mut_arg("id", |id| id.help("An id, or a unique prefix of one")))]
+    Unarchive(SessionArg),
+    /// Set the title of a session; an empty title restores the automatic one.
+    #[command(after_help = "\
+Examples:
+  ollmctl sessions rename last 'The parser'")]
+    Rename(RenameArgs),
+    /// Make a session the current one of its project again, and show its last page.
+    Resume(SessionArg),
+    /// Close a session; recording a message opens it again.
+    Close(SessionArg),
+    /// Show the current session of a project.
+    #[command(after_help = "\
+Examples:
+  ollmctl sessions current
+  ollmctl sessions current --project ~/src/parser")]
+    Current(CurrentArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RenameArgs {
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    id: String,
+    /// The title.
+    title: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CurrentArgs {
+    /// The project's directory [default: the current directory].
+    #[arg(long, value_name = "DIR")]
+    project: Option<PathBuf>,
+}
+
+pub(super) fn run(
+    command: SessionsCommand,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
     match command {
-        SessionsCommand::List(args) => list::run(&args, cx),
-        SessionsCommand::View(args) => view::run(&args, cx),
-        SessionsCommand::Search(args) => search::run(&args, cx),
-        SessionsCommand::Export(args) => export::run(&args, cx),
-        SessionsCommand::Import(args) => import::run(&args, cx),
-        SessionsCommand::Delete(args) => delete::delete(&args, cx),
-        SessionsCommand::Clear(args) => delete::clear(&args, cx),
-        SessionsCommand::Cleanup(args) => delete::cleanup(&args, cx),
-        SessionsCommand::Archive(args) => change::<SessionArchive>(&args, "archived", cx),
-        SessionsCommand::Unarchive(args) => change::<SessionUnarchive>(&args, "brought back", cx),
-        SessionsCommand::Close(args) => change::<SessionClose>(&args, "closed", cx),
-        SessionsCommand::Rename(args) => rename(args, cx),
-        SessionsCommand::Resume(args) => resume(&args, cx),
-        SessionsCommand::Current(args) => current(&args, cx),
+        SessionsCommand::List(args) => list::run(&args, ctx),
+        SessionsCommand::View(args) => view::run(&args, ctx),
+        SessionsCommand::Search(args) => search::run(&args, ctx),
+        SessionsCommand::Export(args) => export::run(&args, ctx),
+        SessionsCommand::Import(args) => import::run(&args, ctx),
+        SessionsCommand::Delete(args) => delete::delete(&args, ctx),
+        SessionsCommand::Clear(args) => delete::clear(&args, ctx),
+        SessionsCommand::Cleanup(args) => delete::cleanup(&args, ctx),
+        SessionsCommand::Archive(args) => {
+            let session_id = ctx.session(&args.id)?;
+            archive(session_id, ctx)
+        }
+        SessionsCommand::Unarchive(args) => {
+            let session_id = ctx.session(&args.id)?;
+            change::<SessionUnarchive>(session_id, "unarchived", ctx)
+        }
+        SessionsCommand::Close(args) => {
+            let session_id = ctx.session(&args.id)?;
+            change::<SessionClose>(session_id, "closed", ctx)
+        }
+        SessionsCommand::Rename(args) => rename(args, ctx),
+        SessionsCommand::Resume(args) => resume(&args, ctx),
+        SessionsCommand::Current(args) => current(&args, ctx),
     }
 }
 
-fn change<M>(args: &SessionArg, what: &str, cx: &mut Cx<'_>) -> Result<(), CommandError>
+pub(super) fn archive(
+    session_id: SessionId,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
+    change::<SessionArchive>(session_id, "archived", ctx)
+}
+
+fn change<M>(
+    session_id: SessionId,
+    done: &str,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError>
 where
     M: Method<Params = SessionIdParams, Result = SessionResult>,
 {
-    let params = SessionIdParams { session_id: cx.session(&args.id)? };
-    let reply = cx.call::<M>(&params)?;
-    cx.print(&reply, |result, _| sessions::done(what, &result.session))
+    let reply = ctx.call::<M>(&SessionIdParams { session_id })?;
+    ctx.print(&reply, |result, _| outcome_line(done, &result.session))
 }
 
-fn rename(args: RenameArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+fn rename(args: RenameArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let params = SessionUpdateParams {
         title: Some(args.title),
-        ..SessionUpdateParams::new(cx.session(&args.id)?)
+        ..SessionUpdateParams::new(ctx.session(&args.id)?)
     };
-    let reply = cx.call::<SessionUpdate>(&params)?;
-    cx.print(&reply, |result, _| sessions::done("renamed", &result.session))
+    let reply = ctx.call::<SessionUpdate>(&params)?;
+    ctx.print(&reply, |result, _| outcome_line("renamed", &result.session))
 }
 
-fn resume(args: &SessionArg, cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let session_id = cx.session(&args.id)?;
-    let reply = cx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
-    // A session without a project, or of one that is not on this machine, is resumed all the same; there is
-    // nothing to set then.
+fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = ctx.session(&args.id)?;
+    let reply = ctx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
+    // A session without a project, or with a project of another machine, is resumed without becoming current.
     if let Some(project_path) = reply.value.session.project_path.clone() {
-        let shown = clean::one_line(&project_path);
+        let shown = sanitize::one_line(&project_path);
         let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
-        match cx.call::<SessionSetCurrent>(&params) {
+        match ctx.call::<SessionSetCurrent>(&params) {
             Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {
-                if !cx.json() {
-                    cx.terminal.note(&format!("its project is not here: {shown}"));
+                if !ctx.json() {
+                    ctx.terminal.eprintln(&format!("its project is not on this machine: {shown}"));
                 }
             }
             other => drop(other?),
         }
     }
-    cx.print(&reply, |page, cx| {
-        let view = cx.view();
-        let mut text = transcript::head(&page.session, &view);
-        let mut transcript = Transcript::new(&chrono::Local, &view);
-        for record in page.records.iter().filter(|record| record.active) {
-            text.push_str(&transcript.record(record.clone()));
-        }
+    ctx.print(&reply, |page, options| {
+        let mut text = heading(&page.session, options);
+        let mut transcript = Transcript::new(&chrono::Local, options);
+        let active = page.records.iter().filter(|record| record.active);
+        text.extend(active.map(|record| transcript.record(record.clone())));
         text
     })
 }
 
-fn current(args: &CurrentArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+fn current(args: &CurrentArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let project_path = match args.project.as_deref() {
-        None => project::path(None)?,
-        given => project::filter(given)?.unwrap_or_default(),
+        None => project::canonical_path(None)?,
+        given => project::filter_path(given)?.unwrap_or_default(),
     };
-    let reply =
-        cx.call::<SessionCurrent>(&SessionCurrentParams { project_path: project_path.clone() })?;
+    let params = SessionCurrentParams { project_path };
+    let reply = ctx.call::<SessionCurrent>(&params)?;
     if reply.value.session.is_none() {
-        let project = args.project.as_ref().map(|path| format!("--project {} ", path.display()));
-        return Err(CommandError::Gone {
-            message: format!("{project_path} has no current session"),
-            hint: Some(format!("ollmctl record {}'hello'", project.unwrap_or_default())),
-        });
+        let flag = args.project.as_ref().map(|path| format!("--project {} ", path.display()));
+        let hint = format!("ollmctl record {}'hello'", flag.unwrap_or_default());
+        return Err(project::no_current_session(&params.project_path, hint));
     }
-    cx.print(&reply, |result, cx| {
-        result
-            .session
-            .as_ref()
-            .map_or_else(String::new, |session| transcript::head(session, &cx.view()))
+    ctx.print(&reply, |result, options| {
+        let session = result.session.as_ref();
+        session.map_or_else(String::new, |session| heading(session, options))
     })
 }

@@ -1,69 +1,99 @@
-//! `ollmctl sessions view`: page after page, so that a long session begins to show at once.
+//! `ollmctl sessions view`: prints page after page, so that a long session begins to show at once.
 
+use clap::Args;
 use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use serde_json::Value;
 
-use super::super::{CommandError, Cx};
-use crate::cli::{BranchArg, ViewArgs};
-use crate::render::View;
-use crate::render::transcript::{self, Transcript};
+use crate::args::completers;
+use crate::args::session::SESSION_HELP;
+use crate::args::wire_enum::wire_enum;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::render::RenderOptions;
+use crate::render::session_table::heading;
+use crate::render::transcript::Transcript;
 
 /// Records of one page.
-const PAGE: u32 = 500;
+const PAGE_RECORDS: u32 = 500;
 
-pub(super) fn run(args: &ViewArgs, cx: &mut Cx<'_>) -> Result<(), CommandError> {
+/// Read a session as a transcript.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl sessions view last
+  ollmctl sessions view last --from -20
+  ollmctl sessions view 0192f0c1 --from 100 --limit 50 --branch all")]
+pub(crate) struct ViewArgs {
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    id: String,
+    /// The number of the first record; a negative number counts from the end.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    from: Option<i64>,
+    /// The maximum number of records [default: all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// The branches to show.
+    #[arg(
+        long,
+        default_value = "active",
+        value_parser = wire_enum::<BranchFilter>(&["Everything that was ever recorded", "The active branch"])
+    )]
+    branch: BranchFilter,
+    /// Print long tool outputs and thinking in full, and token counts.
+    #[arg(long)]
+    full: bool,
+}
+
+pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     let mut params = SessionGetParams {
-        session_id: cx.session(&args.id)?,
+        session_id: ctx.session(&args.id)?,
         from: args.from,
         limit: None,
-        branch: match args.branch {
-            BranchArg::Active => BranchFilter::Active,
-            BranchArg::All => BranchFilter::All,
-        },
+        branch: args.branch,
     };
-    let view = View { full: args.full, ..cx.view() };
-    let mut transcript = Transcript::new(&chrono::Local, &view);
+    let options = RenderOptions { full: args.full, ..ctx.render_options() };
+    let mut transcript = Transcript::new(&chrono::Local, &options);
     let mut missing = args.limit.unwrap_or(u32::MAX);
-    let mut merged: Option<Value> = None;
-    let mut first = true;
+    let mut joined: Option<Value> = None;
+    let mut is_first = true;
     loop {
-        params.limit = Some(missing.min(PAGE));
-        let reply = cx.call::<SessionGet>(&params)?;
+        params.limit = Some(missing.min(PAGE_RECORDS));
+        let reply = ctx.call::<SessionGet>(&params)?;
         let page = reply.value;
         missing = missing.saturating_sub(u32::try_from(page.records.len()).unwrap_or(u32::MAX));
-        let end = page.records.is_empty() || page.next_from.is_none() || missing == 0;
+        let is_last = page.records.is_empty() || page.next_from.is_none() || missing == 0;
         params.from = page.next_from;
-        if cx.json() && first && end {
-            return cx.print_raw_json(&reply.raw);
-        } else if cx.json() {
-            merge(&mut merged, serde_json::from_str(reply.raw.get()).unwrap_or_default());
+        if ctx.json() && is_first && is_last {
+            return ctx.print_raw_json(&reply.raw);
+        } else if ctx.json() {
+            join_page(&mut joined, serde_json::from_str(reply.raw.get()).unwrap_or_default());
         } else {
-            if first {
-                cx.print_text(&transcript::head(&page.session, &view))?;
+            if is_first {
+                ctx.print_text(&heading(&page.session, &options))?;
             }
             for record in page.records {
-                cx.print_text(&transcript.record(record))?;
+                ctx.print_text(&transcript.record(record))?;
             }
         }
-        first = false;
-        if end {
+        is_first = false;
+        if is_last {
             break;
         }
     }
-    merged.map_or(Ok(()), |merged| cx.print_json(&merged))
+    joined.map_or(Ok(()), |joined| ctx.print_json(&joined))
 }
 
-/// Appends the records of a page; everything else is as the last page has it.
-fn merge(merged: &mut Option<Value>, mut page: Value) {
-    if let Some(earlier) = merged
+/// Appends the records of a page; all other fields are those of the last page.
+fn join_page(joined: &mut Option<Value>, mut page: Value) {
+    if let Some(earlier) = joined
         && let Some(Value::Array(mut records)) = earlier.get_mut("records").map(Value::take)
         && let Some(Value::Array(more)) = page.get_mut("records")
     {
         records.append(more);
         page["records"] = Value::Array(records);
     }
-    *merged = Some(page);
+    *joined = Some(page);
 }
 
 #[cfg(test)]
@@ -74,9 +104,9 @@ mod tests {
 
     #[test]
     fn pages_become_one_object() {
-        let mut merged = None;
-        merge(&mut merged, json!({"session": 1, "records": [1, 2], "nextFrom": 2}));
-        merge(&mut merged, json!({"session": 2, "records": [3]}));
-        assert_eq!(merged, Some(json!({"session": 2, "records": [1, 2, 3]})));
+        let mut joined = None;
+        join_page(&mut joined, json!({"session": 1, "records": [1, 2], "nextFrom": 2}));
+        join_page(&mut joined, json!({"session": 2, "records": [3]}));
+        assert_eq!(joined, Some(json!({"session": 2, "records": [1, 2, 3]})));
     }
 }

@@ -1,10 +1,8 @@
-//! The tour's turn with a model: streamed, recorded, and compared, where a model server is reachable.
+//! The chat turn of the tour: streamed, recorded and compared, if a model server with a model is reachable.
 
 use std::process::Stdio;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{Part, Record, Role};
 use ollm_protocol::method::{ModelList, SessionCreate, SessionGet};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams, ChatUsage, Think};
@@ -13,197 +11,192 @@ use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::{
     BranchFilter, MessageInput, SessionCreateParams, SessionGetParams,
 };
+use ollm_protocol::{SessionId, sanitize};
 use serde_json::{Value, json};
 
-use super::super::{CommandError, Cx};
-use super::scratch::Scratch;
-use super::{Steps, broken};
+use super::home::TourHome;
+use super::report::TourReport;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
-use crate::render::clean;
-use crate::render::number::grouped;
+use crate::render::units::grouped;
 
-/// What is asked: every model knows it in a word.
+/// A question that every model answers with one word.
 const QUESTION: &str = "What is the capital of France? Answer with one word.";
-/// The longest answer in tokens; somebody is watching.
+/// The longest answer in tokens; short, because people watch the tour.
 const MAX_TOKENS: u32 = 24;
-/// How long the model server may take to say what it has.
-const LISTING: Duration = Duration::from_secs(6);
-/// How long the model may take to load and to answer; a slower one is left alone.
-const ANSWERING: Duration = Duration::from_secs(20);
-/// Events that wait to be counted.
-const WAITING_EVENTS: usize = 64;
+/// The longest wait for the list of models.
+const LIST_TIMEOUT: Duration = Duration::from_secs(6);
+/// The longest wait for the model to load and to answer; a slower one is skipped.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a turn told.
+/// An answer as it was streamed.
 #[derive(Default)]
-struct Told {
+struct TourAnswer {
     text: String,
     thinking: String,
     pieces: u64,
-    usage: Option<ChatUsage>,
-    first: Option<Duration>,
+    usage: ChatUsage,
+    first_piece_after: Duration,
 }
 
-/// The model server that this user has configured; `None` where that is left to the environment, or cannot be told.
+/// Returns the model server in the user's configuration; `None` if it is not configured, or unknown.
 ///
-/// The daemon reads its configuration, so its program is asked to show it; that starts no daemon.
-pub(super) fn configured_host(cx: &Cx<'_>) -> Option<String> {
-    let connector = cx.connector();
-    let mut command = connector.program().command(connector.address()).ok()?;
+/// The daemon's program reads the configuration and shows it, without starting a daemon.
+pub(super) fn configured_model_server(ctx: &CommandContext<'_>) -> Option<String> {
+    let mut command = ctx.connector().daemon_command().ok()?;
     let shown = command.args(["--show-config", "--json"]).stdin(Stdio::null()).output().ok()?;
     let config: Value = serde_json::from_slice(&shown.stdout).ok()?;
     let host = config["ollama"]["host"]["value"].as_str().filter(|host| !host.is_empty())?;
     Some(host.to_owned())
 }
 
-/// Has the smallest model answer; says what it would need where there is none.
-pub(super) fn run(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    let mut client = scratch.connect()?;
-    client.set_timeout(LISTING);
-    let listed = match client.call::<ModelList>(&NoParams {}) {
-        Ok(listed) => listed,
-        Err(error) => return skip(&without_server(error), steps),
-    };
-    let host = clean::one_line(&listed.host);
-    let Some(model) = smallest(&listed.data) else {
-        return skip(&format!("{host} has no model: ollama pull qwen3:0.6b"), steps);
-    };
-    let name = clean::one_line(&model.model);
-    let session_id =
-        client.call::<SessionCreate>(&SessionCreateParams::default())?.session.session_id;
-    let Some(told) = answer(scratch.connector(), params(session_id, model))? else {
-        let seconds = ANSWERING.as_secs();
-        return skip(&format!("{name} of {host} did not answer within {seconds} s"), steps);
-    };
-    let told = match told {
-        Ok(told) => told,
+/// Lets the smallest model answer; without a model, explains what is needed.
+pub(super) fn chat(
+    home: &mut TourHome,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let mut client = home.connect()?;
+    client.set_timeout(LIST_TIMEOUT);
+    let list = match client.call::<ModelList>(&NoParams {}) {
+        Ok(list) => list,
         Err(error) => {
-            let why = CommandError::from(error).message();
-            return skip(&format!("{name} of {host} did not answer: {why}"), steps);
+            let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
+            let (hint, reason) = (sanitize::one_line(&hint), message_of(error));
+            return skip(&format!("{reason} (try: {hint})"), report);
         }
     };
-    if recorded(&mut client, session_id)? != (told.text.clone(), told.thinking.clone()) {
-        return Err(broken("what was streamed is not what was recorded"));
+    let host = sanitize::one_line(&list.host);
+    let Some(model) = smallest(&list.data) else {
+        return skip(&format!("{host} has no model (try: ollama pull qwen3:0.6b)"), report);
+    };
+    let name = sanitize::one_line(&model.model);
+    let created = client.call::<SessionCreate>(&SessionCreateParams::default())?;
+    let id = created.session.session_id;
+    let answer = match stream_answer(&home.connector(), &chat_params(id, model)) {
+        Ok(answer) => answer,
+        Err(ClientError::Timeout { .. }) => {
+            let seconds = ANSWER_TIMEOUT.as_secs();
+            let reason = format!("{name} at {host} did not answer within {seconds} s");
+            return skip(&reason, report);
+        }
+        Err(error) => {
+            let reason = message_of(error);
+            return skip(&format!("{name} at {host} did not answer: {reason}"), report);
+        }
+    };
+    if recorded_answer(&mut client, id)? != (answer.text.clone(), answer.thinking.clone()) {
+        return Err(CommandError::tour("the recorded answer differs from the streamed one"));
     }
-    tell(&name, &told, steps)
+    finish(&name, &answer, report)
 }
 
-fn tell(name: &str, told: &Told, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    let said = clean::one_line(&told.text);
-    let said: String = said.chars().take(60).collect();
-    let said =
-        if said.is_empty() { "(only thought so far)".to_owned() } else { format!("\"{said}\"") };
-    let usage = told.usage.clone().unwrap_or_default();
-    let first_ms = told.first.unwrap_or_default().as_millis();
+fn finish(
+    name: &str,
+    answer: &TourAnswer,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    let words: String = sanitize::one_line(&answer.text).chars().take(60).collect();
+    let words =
+        if words.is_empty() { "(only thinking)".to_owned() } else { format!("\"{words}\"") };
+    let TourAnswer { pieces, usage, .. } = answer;
+    let first_ms = answer.first_piece_after.as_millis();
     let text = format!(
-        "{name} on being asked for the capital of France: {said}\n{} pieces streamed, the first after {} ms, and recorded as they were;\ncontext {} of {} tokens",
-        grouped(told.pieces),
+        "{name}, asked for the capital of France: {words}\n{} pieces streamed, the first after {} ms, and recorded unchanged;\nthe context has {} of {} tokens",
+        grouped(*pieces),
         grouped(u64::try_from(first_ms).unwrap_or(u64::MAX)),
         grouped(usage.context_tokens),
         grouped(usage.prompt_limit),
     );
     let numbers = json!({
-        "model": name, "pieces": told.pieces, "firstMs": first_ms,
+        "model": name, "pieces": pieces, "firstMs": first_ms,
         "contextTokens": usage.context_tokens, "promptTokens": usage.prompt_tokens,
     });
-    steps.tell("chat", &text, numbers)
+    report.step("chat", &text, numbers)
 }
 
-fn skip(why: &str, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
+fn skip(reason: &str, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
     let text = format!(
-        "left out: {why}\nwith Ollama and a model this step has it answer; `ollama.host` or OLLAMA_HOST says where it is"
+        "skipped: {reason}\nwith Ollama and a model this step shows an answer; `ollama.host` or OLLAMA_HOST sets the address"
     );
-    steps.tell("chat", &text, json!({ "skipped": why }))
+    report.step("chat", &text, json!({ "skipped": reason }))
 }
 
-/// What is missing for a turn: the daemon's own words, and what to type.
-fn without_server(error: ClientError) -> String {
-    let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
-    format!("{} (try: {})", CommandError::from(error).message(), clean::one_line(&hint))
+fn message_of(error: ClientError) -> String {
+    CommandError::from(error).message()
 }
 
-/// The smallest model that answers, and does so on this machine.
+/// Returns the smallest local model that can chat.
 fn smallest(models: &[ModelSummary]) -> Option<&ModelSummary> {
-    let answers = |model: &&ModelSummary| {
-        let can = &model.capabilities;
-        model.remote_host.is_none() && (can.is_empty() || can.iter().any(|can| can == "completion"))
+    let can_chat = |model: &&ModelSummary| {
+        let capabilities = &model.capabilities;
+        model.remote_host.is_none()
+            && (capabilities.is_empty() || capabilities.iter().any(|name| name == "completion"))
     };
-    models.iter().filter(answers).min_by_key(|model| model.size_bytes)
+    models.iter().filter(can_chat).min_by_key(|model| model.size_bytes)
 }
 
-fn params(session_id: SessionId, model: &ModelSummary) -> ChatSendParams {
-    let thinks = model.capabilities.iter().any(|can| can == "thinking");
+fn chat_params(id: SessionId, model: &ModelSummary) -> ChatSendParams {
+    let thinks = model.capabilities.iter().any(|capability| capability == "thinking");
     ChatSendParams {
         message: Some(MessageInput::text(Role::User, QUESTION)),
         model: Some(model.model.clone()),
         max_tokens: Some(MAX_TOKENS),
         think: thinks.then_some(Think::Flag(false)),
-        ..ChatSendParams::new(session_id)
+        ..ChatSendParams::new(id)
     }
 }
 
-/// Follows a turn to its end; `None` when that takes too long.
-fn answer(
-    connector: Connector,
-    params: ChatSendParams,
-) -> Result<Option<Result<Told, ClientError>>, CommandError> {
-    let (send, events) = sync_channel(WAITING_EVENTS);
-    let follow = move || {
-        let follow = || {
-            let mut turn = BlockingClient::connect(&connector)?.send_chat(&params)?;
-            while let Some(event) = turn.next_event()? {
-                // Nobody waits any more: the turn ends with its connection.
-                if send.send(Ok(event)).is_err() {
-                    break;
-                }
-            }
-            Ok(())
-        };
-        if let Err(error) = follow() {
-            drop(send.send(Err(error)));
-        }
-    };
-    let thread = std::thread::Builder::new().name("ollmctl-turn".to_owned());
-    drop(thread.spawn(follow).map_err(CommandError::Signals)?);
-    let began = Instant::now();
-    let mut told = Told::default();
+/// Follows a turn to its end.
+///
+/// **Errors**: [`ClientError::Timeout`] after [`ANSWER_TIMEOUT`], and the error with which the turn ended.
+fn stream_answer(
+    connector: &Connector,
+    params: &ChatSendParams,
+) -> Result<TourAnswer, ClientError> {
+    let started = Instant::now();
+    let mut client = BlockingClient::connect(connector)?;
+    client.set_timeout(ANSWER_TIMEOUT);
+    let mut events = client.send_chat(params)?;
+    let mut answer = TourAnswer::default();
     loop {
-        match events.recv_timeout(ANSWERING.saturating_sub(began.elapsed())) {
-            Ok(Ok(ChatEvent::Delta { text, thinking })) => {
-                told.first.get_or_insert_with(|| began.elapsed());
-                told.pieces += 1;
-                told.text.push_str(text.as_deref().unwrap_or_default());
-                told.thinking.push_str(thinking.as_deref().unwrap_or_default());
+        match events.next_event_before(started + ANSWER_TIMEOUT)? {
+            ChatEvent::Delta { text, thinking } => {
+                if answer.pieces == 0 {
+                    answer.first_piece_after = started.elapsed();
+                }
+                answer.pieces += 1;
+                answer.text.push_str(text.as_deref().unwrap_or_default());
+                answer.thinking.push_str(thinking.as_deref().unwrap_or_default());
             }
-            Ok(Ok(ChatEvent::Done { usage, .. })) => {
-                told.usage = usage;
-                return Ok(Some(Ok(told)));
+            ChatEvent::Done { usage, .. } => {
+                answer.usage = usage.unwrap_or_default();
+                return Ok(answer);
             }
-            Ok(Ok(ChatEvent::Error { code, message, data })) => {
-                return Ok(Some(Err(ClientError::of_turn(code, message, data))));
+            ChatEvent::Error { code, message, data } => {
+                return Err(ClientError::of_turn(code, message, data));
             }
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Ok(Some(Err(error))),
-            Err(RecvTimeoutError::Timeout) => return Ok(None),
-            Err(RecvTimeoutError::Disconnected) => return Err(broken("the turn just ended")),
+            _ => {}
         }
     }
 }
 
-/// The answer as the session has it: its text and its thinking.
-fn recorded(
+/// Returns text and thinking of the answer as recorded.
+fn recorded_answer(
     client: &mut BlockingClient,
-    session_id: SessionId,
+    id: SessionId,
 ) -> Result<(String, String), CommandError> {
-    let params =
-        SessionGetParams { session_id, from: None, limit: Some(100), branch: BranchFilter::Active };
+    let branch = BranchFilter::Active;
+    let params = SessionGetParams { session_id: id, from: None, limit: Some(100), branch };
     let page = client.call::<SessionGet>(&params)?;
-    let answer = |record: Record| record.message.filter(|said| said.role == Role::Assistant);
-    let said = page.records.into_iter().rev().find_map(answer);
-    let Some(said) = said else { return Ok(Default::default()) };
-    let thought = said.parts.iter().filter_map(|part| match part {
+    let answer = |record: Record| record.message.filter(|message| message.role == Role::Assistant);
+    let Some(message) = page.records.into_iter().rev().find_map(answer) else {
+        return Ok(Default::default());
+    };
+    let thinking = message.parts.iter().filter_map(|part| match part {
         Part::Thinking { text } => Some(text.as_str()),
         _ => None,
     });
-    Ok((said.plain_text(), thought.collect()))
+    Ok((message.plain_text(), thinking.collect()))
 }

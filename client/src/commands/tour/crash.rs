@@ -1,4 +1,4 @@
-//! The middle of the tour: writers record, the daemon is killed, and everything acknowledged must still be there.
+//! The crash of the tour: clients record, the daemon is killed, and every acknowledged record must still be there.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{self, Sender};
@@ -12,48 +12,50 @@ use ollm_protocol::methods::session::{
 };
 use serde_json::json;
 
-use super::super::CommandError;
-use super::scratch::Scratch;
-use super::{Steps, broken};
+use super::home::TourHome;
+use super::report::TourReport;
+use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
-use crate::render::number::grouped;
+use crate::render::units::grouped;
 
 /// Clients that record at the same time.
 const WRITERS: usize = 4;
 /// Acknowledged records after which the daemon is killed.
 const KILL_AFTER: usize = 400;
-/// How long the writers may take to get there.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest wait for that number of records.
+const RECORD_LIMIT: Duration = Duration::from_secs(60);
 
-/// Records, kills, restarts and compares; returns a connection to the new daemon.
-pub(super) fn run(
-    scratch: &mut Scratch,
-    steps: &mut Steps<'_, '_>,
+/// Records, kills and restarts the daemon, and compares; returns a connection to the new daemon.
+pub(super) fn crash_and_recover(
+    home: &mut TourHome,
+    report: &mut TourReport<'_, '_>,
 ) -> Result<BlockingClient, CommandError> {
     let params = SessionCreateParams {
         title: Some("Crash test".to_owned()),
         ..SessionCreateParams::default()
     };
-    let id = scratch.connect()?.call::<SessionCreate>(&params)?.session.session_id;
-    let (acknowledged, took) = record_until_killed(scratch, id)?;
-    let (count, rate) = (acknowledged.len() as u64, acknowledged.len() as f64 / took.as_secs_f64());
+    let id = home.connect()?.call::<SessionCreate>(&params)?.session.session_id;
+    let (acknowledged, duration) = record_and_kill(home, id)?;
+    let count = acknowledged.len() as u64;
+    let rate = count as f64 / duration.as_secs_f64();
     let text = format!(
-        "{WRITERS} clients, one session, {} records acknowledged, each synced to disk\n({rate:.0} a second) then SIGKILL to the daemon while they went on",
+        "{WRITERS} clients, one session: {} records acknowledged, each synced to disk\n({rate:.0} a second), then SIGKILL to the daemon while the clients record",
         grouped(count)
     );
-    steps.tell("record", &text, json!({ "acknowledged": count, "perSecond": rate }))?;
+    report.step("record", &text, json!({ "acknowledged": count, "perSecond": rate }))?;
 
     let restarted = Instant::now();
-    let mut client = scratch.connect()?;
+    let mut client = home.connect()?;
     let restart_ms = restarted.elapsed().as_secs_f64() * 1000.0;
-    let found = texts_of(&mut client, id)?;
+    let found = recorded_texts(&mut client, id)?;
     let missing = acknowledged.iter().filter(|text| found.get(*text) != Some(&1)).count();
     if missing > 0 {
-        return Err(broken(&format!("{missing} acknowledged records are missing or twice there")));
+        let claim = format!("{missing} acknowledged records are missing or duplicated");
+        return Err(CommandError::tour(&claim));
     }
     let unacknowledged = found.len() - acknowledged.len();
     let text = format!(
-        "back in {restart_ms:.0} ms: all {} acknowledged records are there, each once;\n{unacknowledged} more were written and not yet acknowledged",
+        "restarted in {restart_ms:.0} ms: all {} acknowledged records are there, each once;\n{unacknowledged} more were written but not acknowledged",
         grouped(count)
     );
     let numbers = json!({
@@ -62,59 +64,60 @@ pub(super) fn run(
         "missing": missing,
         "unacknowledged": unacknowledged,
     });
-    steps.tell("recover", &text, numbers)?;
+    report.step("recover", &text, numbers)?;
     Ok(client)
 }
 
-/// The texts that were acknowledged before the daemon died, and how long that took.
-fn record_until_killed(
-    scratch: &mut Scratch,
+/// Records with several clients and kills the daemon; returns the acknowledged texts, and the time until the kill.
+fn record_and_kill(
+    home: &mut TourHome,
     id: SessionId,
 ) -> Result<(Vec<String>, Duration), CommandError> {
-    let connector = scratch.connector();
-    let (acks, acknowledged) = mpsc::channel();
-    let began = Instant::now();
+    let connector = home.connector();
+    let (sender, acknowledged) = mpsc::channel();
+    let started = Instant::now();
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (connector, acks) = (connector.clone(), acks.clone());
-            scope.spawn(move || write(&connector, id, writer, &acks));
+            let (connector, sender) = (connector.clone(), sender.clone());
+            scope.spawn(move || record_until_killed(&connector, id, writer, &sender));
         }
-        drop(acks);
+        drop(sender);
         let mut texts = Vec::new();
         while texts.len() < KILL_AFTER {
-            let left = PATIENCE.saturating_sub(began.elapsed());
+            let left = RECORD_LIMIT.saturating_sub(started.elapsed());
             match acknowledged.recv_timeout(left) {
                 Ok(text) => texts.push(text),
-                Err(_) => return Err(broken("the writers do not get on")),
+                Err(_) => return Err(CommandError::tour("the clients make no progress")),
             }
         }
-        let took = began.elapsed();
-        scratch.kill()?;
-        // What was acknowledged up to the last moment counts too.
+        let duration = started.elapsed();
+        home.kill_daemon()?;
+        // Also the records that were acknowledged until the last moment.
         texts.extend(acknowledged);
-        Ok((texts, took))
+        Ok((texts, duration))
     })
 }
 
-/// Records until the daemon is gone, telling of each record when it is acknowledged.
-fn write(connector: &Connector, id: SessionId, writer: usize, acks: &Sender<String>) {
+/// Records until the daemon is killed; sends each text when it is acknowledged.
+fn record_until_killed(
+    connector: &Connector,
+    id: SessionId,
+    writer: usize,
+    acknowledged: &Sender<String>,
+) {
     let Ok(mut client) = BlockingClient::connect(connector) else { return };
-    for at in 0.. {
-        let text = text_of(writer, at);
+    for at in 0_u64.. {
+        let text = format!("tour: client {writer} writes sentence {at}");
         let message = MessageInput::text(Role::User, text.clone());
         let params = SessionRecordParams { session_id: id, message, key: None };
-        if client.call::<SessionRecord>(&params).is_err() || acks.send(text).is_err() {
+        if client.call::<SessionRecord>(&params).is_err() || acknowledged.send(text).is_err() {
             return;
         }
     }
 }
 
-fn text_of(writer: usize, at: u64) -> String {
-    format!("tour: client {writer} says sentence {at}")
-}
-
-/// How often each text of the tour is in the session.
-fn texts_of(
+/// Returns the texts of the tour in a session, with the number of times that each occurs.
+fn recorded_texts(
     client: &mut BlockingClient,
     id: SessionId,
 ) -> Result<HashMap<String, usize>, CommandError> {

@@ -1,121 +1,102 @@
-//! `ollmctl tour`: what the daemon does, shown on a real conversation in a scratch home.
+//! `ollmctl tour`: shows what the daemon does, with a real conversation in a temporary home.
 //!
-//! Owns the steps and their numbers. Every claim that it prints is checked in the same run: a step that does not
-//! hold ends the tour with an error and a failing exit code. However it ends, by a signal too, its daemon is
-//! stopped and its home removed.
+//! **Invariants**: every claim that the tour prints is checked in the same run, and a failed check ends it with an error;
+//! however it ends, also by a signal, its daemon is stopped and its home removed.
 
 mod chat;
-mod compact;
 mod crash;
-mod interrupt;
-mod scratch;
+mod home;
+mod report;
 
 use std::time::Instant;
 
-use ollm_protocol::SessionId;
-use ollm_protocol::content::{ExportFormat, SearchSort};
+use clap::Args;
+use ollm_protocol::content::{CompactStrategy, ExportFormat, SearchSort};
 use ollm_protocol::method::{
-    ContextBuild, DaemonStatus, SessionExport, SessionImport, SessionSearch,
+    ContextBuild, ContextCompact, DaemonStatus, SessionExport, SessionGet, SessionImport,
+    SessionSearch, SessionUpdate,
 };
-use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::methods::context::{ContextBuildParams, ContextCompactParams};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    SessionExportParams, SessionImportParams, SessionSearchParams,
+    BranchFilter, SessionExportParams, SessionGetParams, SessionGetResult, SessionImportParams,
+    SessionSearchParams, SessionUpdateParams,
 };
-use serde_json::{Value, json};
+use ollm_protocol::{SessionId, sanitize};
+use serde_json::json;
 
-use super::{CommandError, Cx};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
 use crate::connection::BlockingClient;
-use crate::render::clean;
-use crate::render::number::grouped;
-use interrupt::Interrupt;
-use scratch::Scratch;
+use crate::error::ClientError;
+use crate::render::units::grouped;
+use home::TourHome;
+use report::TourReport;
 
-/// A part of a real coding session; source and licence stand beside the file.
+/// A part of a real coding session; its source and license are beside the file.
 const REAL_SESSION: &str = include_str!("../../../../tests/fixtures/import/pi-mono-session.jsonl");
-/// The window for which a context is built, in tokens: a small local model.
-const WINDOW: u32 = 4096;
-/// A name that the conversation contains.
-const WORD: &str = "AgentSession";
+/// The context window in tokens: that of a small local model.
+const WINDOW_TOKENS: u32 = 4096;
+/// A name that occurs in the conversation.
+const SEARCHED_WORD: &str = "AgentSession";
 
-/// The steps so far, as they are printed.
-struct Steps<'a, 'cx> {
-    cx: &'a mut Cx<'cx>,
-    began: Instant,
-    told: Vec<Value>,
-}
+/// See in seconds what the daemon does, in a temporary home that is removed again.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Imports a real session, records more, kills the daemon while it writes and shows that no acknowledged record is \
+missing, builds and compacts a context, searches, exports, lets the smallest model of a reachable Ollama answer, and \
+cleans up, also after Ctrl-C. Your own sessions are not touched.
 
-impl Steps<'_, '_> {
-    /// Prints a step with the time it took and its numbers, at once: somebody is watching.
-    fn tell(&mut self, name: &str, text: &str, numbers: Value) -> Result<(), CommandError> {
-        let took = self.began.elapsed();
-        self.began = Instant::now();
-        let number = self.told.len() + 1;
-        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        self.told.push(json!({ "step": name, "ms": ms, "numbers": numbers }));
-        if self.cx.json() {
-            return Ok(());
-        }
-        let seconds = took.as_secs_f64();
-        let mut lines = text.lines();
-        let first = lines.next().unwrap_or_default();
-        let mut shown = format!("{number}. {name:<8} {seconds:>6.2} s  {first}\n");
-        for line in lines {
-            shown.push_str(&format!("{:22}{line}\n", ""));
-        }
-        self.cx.print_text(&shown)?;
-        self.cx.terminal.flush().map_err(CommandError::Output)
-    }
-}
+Examples:
+  ollmctl tour
+  ollmctl tour --json")]
+pub(crate) struct TourArgs {}
 
-pub(super) fn run(cx: &mut Cx<'_>) -> Result<(), CommandError> {
-    let began = Instant::now();
-    let mut scratch = Scratch::new(cx.environment, chat::configured_host(cx))?;
-    let interrupt = Interrupt::watch(scratch.daemon())?;
-    let mut steps = Steps { cx, began, told: Vec::new() };
-    if let Err(error) = take(&mut scratch, &mut steps) {
-        // A signal takes the daemon away, and whatever was going on fails; that is not what went wrong.
-        let error = if interrupt.came() { CommandError::Interrupted } else { error };
-        scratch.discard()?;
+pub(super) fn run(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let started = Instant::now();
+    let mut home = TourHome::new(ctx.environment, chat::configured_model_server(ctx))?;
+    let mut report = TourReport::new(ctx, started);
+    if let Err(error) = run_steps(&mut home, &mut report) {
+        // A signal kills the daemon, and then any step may fail.
+        let error = if home.is_interrupted() { CommandError::Interrupted } else { error };
+        home.discard()?;
         return Err(error);
     }
-    let total = began.elapsed().as_secs_f64();
-    let Steps { cx, told, .. } = steps;
-    if cx.json() {
-        return cx.print_json(&json!({ "steps": told, "seconds": total }));
-    }
-    cx.print_text(&format!(
-        "\nAll of it held, in {total:.1} s. Your own sessions were not touched.\nNext: ollmctl chat\n"
-    ))
+    report.finish()
 }
 
-fn take(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    let mut client = start(scratch, steps)?;
-    let id = import(&mut client, steps)?;
+fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
+    let mut client = start(home, report)?;
+    let id = import(&mut client, report)?;
     drop(client);
-    let mut client = crash::run(scratch, steps)?;
-    build(&mut client, id, steps)?;
-    compact::run(&mut client, id, steps)?;
-    search(&mut client, id, steps)?;
-    export(&mut client, id, steps)?;
+    let mut client = crash::crash_and_recover(home, report)?;
+    build(&mut client, id, report)?;
+    compact(&mut client, id, report)?;
+    search(&mut client, id, report)?;
+    export(&mut client, id, report)?;
     drop(client);
-    chat::run(scratch, steps)?;
-    clean_up(scratch, steps)
+    chat::chat(home, report)?;
+    home.shut_down_and_remove()?;
+    report.step("clean up", "daemon stopped, temporary home removed", json!({}))
 }
 
-fn start(scratch: &mut Scratch, steps: &mut Steps<'_, '_>) -> Result<BlockingClient, CommandError> {
-    let mut client = scratch.connect()?;
+fn start(
+    home: &mut TourHome,
+    report: &mut TourReport<'_, '_>,
+) -> Result<BlockingClient, CommandError> {
+    let mut client = home.connect()?;
     let status = client.call::<DaemonStatus>(&NoParams {})?;
     let memory = status.memory_bytes.unwrap_or_default() as f64 / (1024.0 * 1024.0);
-    let home = clean::one_line(&status.home.to_string_lossy());
-    let text = format!("a private daemon in {home}: process {}, {memory:.1} MiB", status.pid);
-    steps.tell("start", &text, json!({ "pid": status.pid, "memoryBytes": status.memory_bytes }))?;
+    let path = sanitize::one_line(&status.home.to_string_lossy());
+    let text = format!("a private daemon in {path}: process {}, {memory:.1} MiB", status.pid);
+    let numbers = json!({ "pid": status.pid, "memoryBytes": status.memory_bytes });
+    report.step("start", &text, numbers)?;
     Ok(client)
 }
 
 fn import(
     client: &mut BlockingClient,
-    steps: &mut Steps<'_, '_>,
+    report: &mut TourReport<'_, '_>,
 ) -> Result<SessionId, CommandError> {
     let result = client.call::<SessionImport>(&SessionImportParams {
         upload_id: None,
@@ -124,68 +105,107 @@ fn import(
         project_path: None,
         dry_run: false,
     })?;
-    let (Some(session), Some(report)) = (result.session, result.report) else {
-        return Err(broken("the import answered without a session"));
+    let (Some(session), Some(imported)) = (result.session, result.report) else {
+        return Err(CommandError::tour("the import returned no session"));
     };
     let text = format!(
         "a real coding session ({}): {} messages, {} tool calls, {} tokens\n\"{}\"",
-        clean::one_line(&report.format),
+        sanitize::one_line(&imported.format),
         session.message_count,
         session.tool_call_count,
         grouped(session.token_count),
-        clean::one_line(&session.title),
+        sanitize::one_line(&session.title),
     );
     let numbers = json!({
         "messages": session.message_count,
         "toolCalls": session.tool_call_count,
         "tokens": session.token_count,
-        "losses": report.losses.len(),
+        "losses": imported.losses.len(),
     });
-    steps.tell("import", &text, numbers)?;
+    report.step("import", &text, numbers)?;
     Ok(session.session_id)
 }
 
 fn build(
     client: &mut BlockingClient,
     id: SessionId,
-    steps: &mut Steps<'_, '_>,
+    report: &mut TourReport<'_, '_>,
 ) -> Result<(), CommandError> {
     let built = client.call::<ContextBuild>(&ContextBuildParams {
-        context_size: Some(WINDOW),
+        context_size: Some(WINDOW_TOKENS),
         ..ContextBuildParams::new(id)
     })?;
-    let whole = client.call::<ollm_protocol::method::SessionGet>(&scratch::first_page(id))?;
+    let conversation_tokens = first_page(client, id)?.session.token_count;
     let (used, limit) = (built.tokens_used, built.token_budget);
     if used > limit {
-        return Err(broken("the context is larger than its limit"));
+        return Err(CommandError::tour("the context is larger than its limit"));
     }
     let text = format!(
-        "for a window of {} tokens: {} of {} messages, {} of {} tokens\nfrom a conversation of {}; {} entries say what was left out, and why",
-        grouped(u64::from(WINDOW)),
+        "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries name what was left out, and why",
+        grouped(u64::from(WINDOW_TOKENS)),
         built.included_message_count,
         grouped(built.original_message_count),
         grouped(used),
         grouped(limit),
-        grouped(whole.session.token_count),
+        grouped(conversation_tokens),
         built.omitted.len(),
     );
     let numbers = json!({
-        "window": WINDOW,
+        "window": WINDOW_TOKENS,
         "tokensUsed": used,
         "promptLimit": limit,
-        "conversationTokens": whole.session.token_count,
+        "conversationTokens": conversation_tokens,
         "omitted": built.omitted.len(),
     });
-    steps.tell("context", &text, numbers)
+    report.step("context", &text, numbers)
+}
+
+/// Compacts the conversation, without a model because that is fast.
+fn compact(
+    client: &mut BlockingClient,
+    id: SessionId,
+    report: &mut TourReport<'_, '_>,
+) -> Result<(), CommandError> {
+    client.call::<SessionUpdate>(&SessionUpdateParams {
+        context_size: Some(WINDOW_TOKENS),
+        ..SessionUpdateParams::new(id)
+    })?;
+    let done = client.call::<ContextCompact>(&ContextCompactParams {
+        strategy: Some(CompactStrategy::Truncate),
+        ..ContextCompactParams::new(id)
+    })?;
+    let built = client.call::<ContextBuild>(&ContextBuildParams::new(id))?;
+    let messages = first_page(client, id)?.session.message_count;
+    if !done.compacted || done.tokens_after >= done.tokens_before {
+        return Err(CommandError::tour("the context is not shorter after a compaction"));
+    }
+    if built.tokens_used > built.token_budget || built.transient {
+        return Err(CommandError::tour("the context does not fit after a compaction"));
+    }
+    if messages < built.original_message_count {
+        return Err(CommandError::tour("messages are missing from the log after a compaction"));
+    }
+    let text = format!(
+        "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries name what is left out",
+        grouped(done.tokens_before),
+        grouped(done.tokens_after),
+        grouped(messages),
+        built.omitted.len(),
+    );
+    let numbers = json!({
+        "tokensBefore": done.tokens_before, "tokensAfter": done.tokens_after,
+        "messages": messages, "omitted": built.omitted.len(),
+    });
+    report.step("compact", &text, numbers)
 }
 
 fn search(
     client: &mut BlockingClient,
     id: SessionId,
-    steps: &mut Steps<'_, '_>,
+    report: &mut TourReport<'_, '_>,
 ) -> Result<(), CommandError> {
     let params = SessionSearchParams {
-        query: WORD.to_owned(),
+        query: SEARCHED_WORD.to_owned(),
         session_id: Some(id),
         project_path: None,
         role: None,
@@ -195,53 +215,47 @@ fn search(
         limit: Some(100),
         cursor: None,
     };
-    scratch::wait_until_indexed(client)?;
-    let asked = Instant::now();
+    home::wait_until_indexed(client)?;
+    let started = Instant::now();
     let found = client.call::<SessionSearch>(&params)?;
-    let took_ms = asked.elapsed().as_secs_f64() * 1000.0;
+    let ms = started.elapsed().as_secs_f64() * 1000.0;
     let Some(hit) = found.data.first() else {
-        return Err(broken("a word of the conversation is not found"));
+        return Err(CommandError::tour("a word of the conversation is not found"));
     };
     let text = format!(
-        "\"{WORD}\": {} hits in {took_ms:.1} ms; the newest is {} #{}\n\"{}\"",
+        "\"{SEARCHED_WORD}\": {} hits in {ms:.1} ms; the newest is {} #{}\n\"{}\"",
         found.data.len(),
         hit.role.as_str(),
         hit.seq,
-        clean::one_line(&hit.snippet).chars().take(60).collect::<String>(),
+        sanitize::one_line(&hit.snippet).chars().take(60).collect::<String>(),
     );
-    steps.tell("search", &text, json!({ "hits": found.data.len(), "ms": took_ms }))
+    report.step("search", &text, json!({ "hits": found.data.len(), "ms": ms }))
 }
 
 fn export(
     client: &mut BlockingClient,
     id: SessionId,
-    steps: &mut Steps<'_, '_>,
+    report: &mut TourReport<'_, '_>,
 ) -> Result<(), CommandError> {
+    let format = ExportFormat::Markdown;
+    let mut params = SessionExportParams { session_id: id, format, cursor: None };
     let mut markdown = String::new();
-    let mut cursor = None;
     loop {
-        let params = SessionExportParams { session_id: id, format: ExportFormat::Markdown, cursor };
         let chunk = client.call::<SessionExport>(&params)?;
         markdown.push_str(&chunk.data);
-        cursor = chunk.next_cursor;
-        if cursor.is_none() {
+        params.cursor = chunk.next_cursor;
+        if params.cursor.is_none() {
             break;
         }
     }
     let (bytes, lines) = (markdown.len() as u64, markdown.lines().count() as u64);
     let text = format!("as Markdown: {} KiB, {} lines", grouped(bytes / 1024), grouped(lines));
-    steps.tell("export", &text, json!({ "bytes": bytes, "lines": lines }))
+    report.step("export", &text, json!({ "bytes": bytes, "lines": lines }))
 }
 
-fn clean_up(scratch: &Scratch, steps: &mut Steps<'_, '_>) -> Result<(), CommandError> {
-    scratch.remove()?;
-    if scratch.home().exists() {
-        return Err(broken("the scratch home is still there"));
-    }
-    steps.tell("clean up", "daemon stopped, scratch home removed", json!({}))
-}
-
-/// A claim of the tour that does not hold.
-fn broken(what: &str) -> CommandError {
-    CommandError::Tour { claim: what.to_owned() }
+/// Returns the first record of a session, and the session itself.
+fn first_page(client: &mut BlockingClient, id: SessionId) -> Result<SessionGetResult, ClientError> {
+    let branch = BranchFilter::All;
+    let params = SessionGetParams { session_id: id, from: None, limit: Some(1), branch };
+    client.call::<SessionGet>(&params)
 }

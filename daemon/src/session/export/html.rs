@@ -10,8 +10,8 @@ use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 use serde_json::Value;
 
 use super::text::{empty_reason, head_fields, instant, main_argument, one_line};
-use crate::plain::plain;
 use crate::session::document::SessionOverview;
+use ollm_protocol::sanitize;
 
 /// Image types that browsers show and that cannot contain scripts.
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/gif", "image/webp"];
@@ -170,11 +170,12 @@ fn with_main_argument(label: &str, args: &Value) -> String {
 }
 
 fn text(text: &str, out: &mut String) {
-    let _ = writeln!(out, "<div class=\"text\" dir=\"auto\">{}</div>", escaped(&plain(text)));
+    let _ =
+        writeln!(out, "<div class=\"text\" dir=\"auto\">{}</div>", escaped(&sanitize::text(text)));
 }
 
 fn folded(summary: &str, text: &str, out: &mut String) {
-    let text = plain(text);
+    let text = sanitize::text(text);
     let lines = match text.lines().count() {
         1 => "1 line".to_owned(),
         lines => format!("{lines} lines"),

@@ -10,8 +10,8 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 
 use super::text::{empty_reason, head_fields, instant, one_line};
-use crate::plain::plain;
 use crate::session::document::SessionOverview;
+use ollm_protocol::sanitize;
 
 /// Maximum length of arguments in an assistant message, in characters; the tool call shows all of them.
 const MAX_CALL_CHARS: usize = 200;
@@ -154,7 +154,7 @@ fn code(text: &str, max_chars: usize) -> String {
 
 /// Writes a code block that its content cannot end.
 fn fenced(info: &str, text: &str, out: &mut String) {
-    fence_lines("", info, plain(text).split('\n'), out);
+    fence_lines("", info, sanitize::text(text).split('\n'), out);
     out.push('\n');
 }
 
@@ -179,7 +179,7 @@ fn longest_run(line: &str) -> usize {
 
 /// Writes a block quote that its content cannot end.
 fn quoted(text: &str, out: &mut String) {
-    let text = plain(text);
+    let text = sanitize::text(text);
     let mut lines = text.trim_end_matches('\n').split('\n');
     while let Some(line) = lines.next() {
         let Some(fence) = Fence::opened_by(line) else {

@@ -6,11 +6,11 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Role, Session};
 use serde_json::Value;
 
-use crate::plain::plain;
+use ollm_protocol::sanitize;
 
 /// Returns a text on one line without control sequences, cut after `max_chars` characters.
 pub(super) fn one_line(text: &str, max_chars: usize) -> String {
-    let text = plain(text);
+    let text = sanitize::text(text);
     let mut line = String::new();
     for (n, c) in text.chars().enumerate() {
         if n == max_chars {

@@ -1,0 +1,110 @@
+//! The values that a shell offers: for SESSION `last` and the matching ids with their titles, for MODEL the names of
+//! the model server's models.
+//!
+//! Asks the running daemon and never starts one. Offers fewer values rather than delay the shell.
+
+use std::ffi::OsStr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use clap::builder::StyledStr;
+use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::method::{ModelList, SessionList};
+use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::model::ModelSummary;
+use ollm_protocol::methods::session::SessionListParams;
+use ollm_protocol::sanitize;
+
+use crate::address::{Address, Environment};
+use crate::connection::{BlockingClient, Connector};
+
+/// The longest wait for the daemon: a person waits for the shell.
+const TIMEOUT: Duration = Duration::from_millis(90);
+/// The maximum number of offered values; people do not choose from longer lists.
+const MAX_OFFERED: u32 = 20;
+/// Characters of a title.
+const MAX_TITLE_CHARS: usize = 60;
+
+/// Returns the completer of sessions.
+pub(crate) fn sessions() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_session)
+}
+
+/// Returns the completer of models.
+pub(crate) fn models() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete_model)
+}
+
+fn complete_session(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = current.to_str().map(str::to_ascii_lowercase) else { return Vec::new() };
+    let mut offered = Vec::new();
+    if "last".starts_with(&typed) {
+        offered.push(candidate("last", "the most recently active session"));
+    }
+    if !typed.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
+        return offered;
+    }
+    offered.extend(in_time(move || list_sessions(&typed)).iter().map(|session| {
+        let title = sanitize::one_line(&session.title);
+        let title: String = title.chars().take(MAX_TITLE_CHARS).collect();
+        candidate(&session.session_id.to_string(), &title)
+    }));
+    offered
+}
+
+fn complete_model(current: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = current.to_str().map(str::to_owned) else { return Vec::new() };
+    let found = in_time(|| Some(connect()?.call::<ModelList>(&NoParams {}).ok()?.data));
+    let matches = |model: &&ModelSummary| {
+        // A name with control characters must not be put on a command line.
+        model.model.starts_with(&typed) && !model.model.chars().any(char::is_control)
+    };
+    let offered = found.iter().filter(matches).take(MAX_OFFERED as usize);
+    offered
+        .map(|model| {
+            let size = model.parameter_size.as_deref().unwrap_or_default();
+            candidate(&model.model, &sanitize::one_line(size))
+        })
+        .collect()
+}
+
+/// Returns what `query` finds within [`TIMEOUT`]; empty if it takes longer or fails.
+fn in_time<T: Send + 'static>(query: impl FnOnce() -> Option<Vec<T>> + Send + 'static) -> Vec<T> {
+    let (send, found) = mpsc::sync_channel(1);
+    let thread = std::thread::Builder::new().name("ollmctl-completer".to_owned());
+    // After the timeout the receiver is gone.
+    match thread.spawn(move || send.send(query()).ok()) {
+        Ok(_) => found.recv_timeout(TIMEOUT).ok().flatten().unwrap_or_default(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Connects to the running daemon.
+fn connect() -> Option<BlockingClient> {
+    let environment = Environment::read();
+    let address = Address::new(None, None, &environment).ok()?;
+    let connector = Connector::new(address, &environment).without_spawn().with_timeout(TIMEOUT);
+    BlockingClient::connect(&connector).ok()
+}
+
+fn candidate(value: &str, help: &str) -> CompletionCandidate {
+    CompletionCandidate::new(value).help(Some(StyledStr::from(help.to_owned())))
+}
+
+/// Lists the sessions whose id begins with a text; archived ones only if some of the id was typed.
+fn list_sessions(typed: &str) -> Option<Vec<Session>> {
+    let mut client = connect()?;
+    let mut found = Vec::new();
+    let archived = (!typed.is_empty()).then_some(Some(SessionStatus::Archived));
+    for status in std::iter::once(None).chain(archived) {
+        let params = SessionListParams {
+            status,
+            id_prefix: (!typed.is_empty()).then(|| typed.to_owned()),
+            limit: Some(MAX_OFFERED),
+            ..SessionListParams::default()
+        };
+        found.extend(client.call::<SessionList>(&params).ok()?.data);
+    }
+    Some(found)
+}

@@ -1,0 +1,122 @@
+//! Arguments that several commands share: the global flags, sessions, roles, and texts from the command line or stdin;
+//! enums of the protocol, and the completers of the shell.
+
+pub(crate) mod completers;
+pub(crate) mod session;
+pub(crate) mod wire_enum;
+
+use std::io::{IsTerminal as _, Read as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::TypedValueParser;
+use clap::{Args, ValueEnum};
+use ollm_protocol::content::Role;
+
+use crate::command_error::CommandError;
+use wire_enum::wire_enum;
+
+/// The flags of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// The daemon's home directory [default: $OLLM_HOME, else ~/.ollm].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+    /// The daemon's socket [default: $OLLM_SOCKET, else found from the home].
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Print the daemon's result as JSON on stdout, and errors as JSON on stderr.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Do not start the daemon if it does not run [also: OLLM_NO_SPAWN=1].
+    #[arg(long, global = true)]
+    pub(crate) no_spawn: bool,
+    /// The longest wait for a reply in seconds [default: 30, and more for slow operations].
+    #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) timeout: Option<Duration>,
+    /// When to use colors: always, never, or auto (on a terminal unless NO_COLOR is set).
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        hide_possible_values = true
+    )]
+    pub(crate) color: ColorArg,
+}
+
+/// When to use colors.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ColorArg {
+    Auto,
+    Always,
+    Never,
+}
+
+/// Returns the parser of a role.
+pub(crate) fn role_parser() -> impl TypedValueParser<Value = Role> {
+    wire_enum(&["Instructions to the model", "The user", "The model", "The output of a tool"])
+}
+
+/// The argument is not a number of seconds.
+#[derive(Debug, thiserror::Error)]
+#[error("must be a number of seconds above 0")]
+struct InvalidSeconds;
+
+/// Parses a number of seconds above 0.
+fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
+    let seconds = text.parse::<f64>().map_err(|_| InvalidSeconds)?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero()).ok_or(InvalidSeconds)
+}
+
+/// The use of a text argument, for errors.
+pub(crate) struct TextUse {
+    /// For example `record`: "there is no text to record".
+    pub(crate) verb: &'static str,
+    pub(crate) command: &'static str,
+    pub(crate) example: &'static str,
+}
+
+/// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is not a terminal.
+pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> Result<String, CommandError> {
+    match given {
+        Some(text) if text != "-" => Ok(text.to_owned()),
+        None if std::io::stdin().is_terminal() => {
+            let problem = format!("there is no text to {}", usage.verb);
+            Err(CommandError::usage(problem, usage.example))
+        }
+        _ => read_stdin(usage.command),
+    }
+}
+
+/// Reads all of stdin for a command.
+pub(crate) fn read_stdin(command: &'static str) -> Result<String, CommandError> {
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).map_err(|source| CommandError::File {
+        action: "read",
+        path: "-".into(),
+        source,
+    })?;
+    utf8_from_stdin(bytes, command)
+}
+
+fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> Result<String, CommandError> {
+    String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
+        path: "-".into(),
+        offset: error.utf8_error().valid_up_to() as u64,
+        command,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stdin_must_be_utf8() {
+        assert_eq!(utf8_from_stdin("naïve".into(), "record").unwrap(), "naïve");
+        let error = utf8_from_stdin(b"na\xefve".to_vec(), "record").unwrap_err();
+        assert!(matches!(error, CommandError::NotUtf8 { offset: 2, command: "record", .. }));
+    }
+}

@@ -1,0 +1,175 @@
+//! The command line: the list of commands.
+//!
+//! Each command has its flags, its help and its examples in its own file in `commands/`; the help texts are the
+//! reference manual. A test parses every line of an example that begins with `ollmctl`.
+
+use clap::{Parser, Subcommand};
+
+use crate::args::GlobalArgs;
+use crate::commands::call::CallArgs;
+use crate::commands::chat::ChatArgs;
+use crate::commands::completions::CompletionsArgs;
+use crate::commands::config::ConfigCommand;
+use crate::commands::context::ContextCommand;
+use crate::commands::daemon::DaemonCommand;
+use crate::commands::events::EventsArgs;
+use crate::commands::exec::ExecArgs;
+use crate::commands::goal::GoalArgs;
+use crate::commands::loops::LoopCommand;
+use crate::commands::models::ModelsArgs;
+use crate::commands::record::RecordArgs;
+use crate::commands::sessions::SessionsCommand;
+use crate::commands::socket::SocketArgs;
+use crate::commands::tour::TourArgs;
+
+/// Durable, searchable conversations with local language models.
+///
+/// Talks to ollmd, which keeps every conversation and fits it into the model's context window. Starts ollmd if it does
+/// not run.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ollmctl",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = "\
+SESSION is an id, a unique prefix of one with at least 4 characters, or `last`: the most recently active session of \
+all projects that is not archived. A command that can do without SESSION uses the current session of this \
+directory's project.
+
+Examples:
+  ollmctl chat
+  ollmctl chat -c 'And in Rust?'
+  ollmctl sessions list
+  ollmctl sessions view last
+  ollmctl sessions search 'reverse list' --since 7d
+  ollmctl context build last --size 4096
+
+Exit codes: 0 success, 1 internal error, 2 wrong usage, 3 not found, 4 busy, 5 wrong configuration, 6 no daemon, \
+130 interrupted. `exec` ends with the code of its command, or 124 after a timeout."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: CliCommand,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum CliCommand {
+    Chat(ChatArgs),
+    #[command(subcommand, alias = "session")]
+    Sessions(SessionsCommand),
+    Record(RecordArgs),
+    #[command(subcommand)]
+    Context(ContextCommand),
+    Goal(GoalArgs),
+    #[command(visible_alias = "model")]
+    Models(ModelsArgs),
+    Exec(ExecArgs),
+    #[command(subcommand)]
+    Loop(LoopCommand),
+    Call(CallArgs),
+    Events(EventsArgs),
+    #[command(subcommand)]
+    Daemon(DaemonCommand),
+    Socket(SocketArgs),
+    Tour(TourArgs),
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    Completions(CompletionsArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn visit_commands(command: &clap::Command, visit: &mut impl FnMut(&clap::Command)) {
+        visit(command);
+        for sub in command.get_subcommands() {
+            visit_commands(sub, visit);
+        }
+    }
+
+    /// Splits a line as a shell would, up to the first pipe or redirection.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        let mut quote = None;
+        for char in line.chars() {
+            match (quote, char) {
+                (Some(open), close) if open == close => quote = None,
+                (None, '\'' | '"') => quote = Some(char),
+                (None, '|' | '>') => break,
+                (None, ' ') => words.push(String::new()),
+                (_, other) => words.last_mut().unwrap().push(other),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn every_command_and_argument_has_help() {
+        Cli::command().debug_assert();
+        visit_commands(&Cli::command(), &mut |command| {
+            assert!(command.get_about().is_some(), "{} has no help", command.get_name());
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                assert!(
+                    arg.get_help().is_some() || matches!(arg.get_id().as_str(), "help" | "version"),
+                    "{} {} has no help",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+        });
+    }
+
+    #[test]
+    fn every_example_parses() {
+        let mut examples = 0;
+        visit_commands(&Cli::command(), &mut |command| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines() {
+                let own = line
+                    .trim()
+                    .rsplit_once("| ollmctl")
+                    .map_or_else(|| line.trim().to_owned(), |(_, own)| format!("ollmctl{own}"));
+                if own.starts_with("ollmctl ") {
+                    examples += 1;
+                    if let Err(error) = Cli::try_parse_from(words(&own)) {
+                        panic!("{own}\n{error}");
+                    }
+                }
+            }
+        });
+        assert!(examples > 20, "{examples} examples were found");
+    }
+
+    #[test]
+    fn contradictory_arguments_are_refused() {
+        let check = |line: &str| assert!(Cli::try_parse_from(words(line)).is_err(), "{line}");
+        check("ollmctl sessions clear");
+        check("ollmctl sessions cleanup");
+        check("ollmctl record --new --session last hello");
+        check("ollmctl --timeout 0 socket");
+        check("ollmctl --timeout never socket");
+        check("ollmctl sessions list --limit 0");
+    }
+
+    #[test]
+    fn arguments_that_are_not_utf8_do_not_panic() {
+        use std::ffi::OsString;
+        use std::os::unix::ffi::OsStringExt as _;
+
+        let odd = OsString::from_vec(b"/tmp/\xff".to_vec());
+        let arguments = |line: &str| -> Vec<OsString> {
+            line.split(' ').map(OsString::from).chain([odd.clone()]).collect()
+        };
+        assert!(Cli::try_parse_from(arguments("ollmctl sessions import")).is_ok());
+        assert!(Cli::try_parse_from(arguments("ollmctl sessions view")).is_err());
+        assert!(Cli::try_parse_from(arguments("ollmctl call")).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! The context of a command: the terminal, the connection to the daemon, and the output of results.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::method::SessionList;
+use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
+use ollm_protocol::{Method, SessionId, sanitize};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::address::{Address, Environment};
+use crate::args::GlobalArgs;
+use crate::args::session::{ListSessions, resolve};
+use crate::command_error::CommandError;
+use crate::connection::{BlockingClient, Connector, decode};
+use crate::error::ClientError;
+use crate::render::terminal::{OutputError, Terminal};
+use crate::render::{RenderOptions, Style, json, units};
+
+/// The longest wait for a complete list: a daemon compares its catalog with the logs within some 200 ms of its start.
+/// A rebuild takes longer and is not waited for.
+const CATALOG_LIMIT: Duration = Duration::from_millis(500);
+/// The pause between two requests of a list.
+const CATALOG_PAUSE: Duration = Duration::from_millis(20);
+
+const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// The terminal, the connection and the global flags of a command.
+pub(crate) struct CommandContext<'a> {
+    pub(crate) terminal: &'a mut Terminal,
+    pub(crate) environment: &'a Environment,
+    connector: Connector,
+    client: Option<BlockingClient>,
+    json: bool,
+    no_spawn: bool,
+    timeout: Option<Duration>,
+}
+
+/// The result of a call, decoded and as it was sent.
+pub(crate) struct CallReply<T> {
+    pub(crate) raw: Box<RawValue>,
+    pub(crate) value: T,
+}
+
+impl<'a> CommandContext<'a> {
+    pub(crate) fn new(
+        global: GlobalArgs,
+        environment: &'a Environment,
+        terminal: &'a mut Terminal,
+    ) -> Result<Self, CommandError> {
+        let address = Address::new(global.home, global.socket, environment)?;
+        let mut connector = Connector::new(address, environment);
+        if global.no_spawn {
+            connector = connector.without_spawn();
+        }
+        if let Some(timeout) = global.timeout {
+            connector = connector.with_timeout(timeout);
+        }
+        Ok(Self {
+            terminal,
+            environment,
+            connector,
+            client: None,
+            json: global.json,
+            no_spawn: global.no_spawn,
+            timeout: global.timeout,
+        })
+    }
+
+    /// Returns whether `--json` was given.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
+    pub(crate) fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// Returns the value of `--timeout`.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// Starts the daemon even if `OLLM_NO_SPAWN` is set, because the command asks for it.
+    ///
+    /// **Errors**: `--no-spawn` was given.
+    pub(crate) fn allow_spawn(&mut self, command: &str) -> Result<(), CommandError> {
+        if self.no_spawn {
+            return Err(CommandError::usage(
+                format!("`daemon {command}` starts the daemon, which --no-spawn forbids"),
+                &format!("ollmctl daemon {command}"),
+            ));
+        }
+        self.connector = self.connector.clone().with_spawn();
+        Ok(())
+    }
+
+    /// Returns the connection; connects if there is none.
+    pub(crate) fn client(&mut self) -> Result<&mut BlockingClient, ClientError> {
+        match &mut self.client {
+            Some(client) => Ok(client),
+            empty => {
+                let client = BlockingClient::connect(&self.connector)?;
+                if let Some(notice) = client.notice().filter(|_| !self.json) {
+                    let notice = sanitize::one_line(notice);
+                    self.terminal.eprintln(&format!("{} {notice}", Style::Strong.paint("note:")));
+                }
+                if self.terminal.can_ask()
+                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, OWN_VERSION))
+                {
+                    self.terminal.eprintln("an older ollmd is running: ollmctl daemon restart");
+                }
+                Ok(empty.insert(client))
+            }
+        }
+    }
+
+    /// Closes the connection; the next call connects again.
+    pub(crate) fn disconnect(&mut self) {
+        self.client = None;
+    }
+
+    /// Returns the connection and gives it up; the next call connects again.
+    pub(crate) fn take_client(&mut self) -> Result<BlockingClient, ClientError> {
+        self.client.take().map_or_else(|| BlockingClient::connect(&self.connector), Ok)
+    }
+
+    /// Calls a method.
+    pub(crate) fn call<M: Method>(
+        &mut self,
+        params: &M::Params,
+    ) -> Result<CallReply<M::Result>, ClientError> {
+        let raw = self.client()?.call_raw(M::NAME, params)?;
+        let value = decode(M::NAME, &raw)?;
+        Ok(CallReply { raw, value })
+    }
+
+    /// Calls a method that may take long, with a timeout for it unless `--timeout` was given.
+    pub(crate) fn call_slow<M: Method>(
+        &mut self,
+        params: &M::Params,
+        timeout: Duration,
+    ) -> Result<CallReply<M::Result>, ClientError> {
+        let usual = self.connector.timeout();
+        let timeout = self.timeout.unwrap_or(timeout);
+        self.client()?.set_timeout(timeout);
+        let reply = self.call::<M>(params);
+        self.client()?.set_timeout(usual);
+        reply
+    }
+
+    /// Returns the session that a text stands for.
+    pub(crate) fn session(&mut self, text: &str) -> Result<SessionId, CommandError> {
+        Ok(resolve(self.client()?, text)?)
+    }
+
+    /// Prints a result as JSON, or the text that `render` makes of it.
+    pub(crate) fn print<T>(
+        &mut self,
+        reply: &CallReply<T>,
+        render: impl FnOnce(&T, &RenderOptions) -> String,
+    ) -> Result<(), CommandError> {
+        if self.json {
+            return self.print_raw_json(&reply.raw);
+        }
+        let text = render(&reply.value, &self.render_options());
+        self.print_text(&text)
+    }
+
+    /// Prints text for people.
+    pub(crate) fn print_text(&mut self, text: &str) -> Result<(), CommandError> {
+        Ok(self.terminal.print(text)?)
+    }
+
+    /// Prints a value as JSON.
+    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> Result<(), CommandError> {
+        let mut text = json::value(value, self.terminal.out_is_terminal())
+            .map_err(|error| OutputError::from(io::Error::other(error)))?;
+        text.push('\n');
+        Ok(self.terminal.print_raw(text)?)
+    }
+
+    /// Prints a result as it was sent, or indented for a terminal.
+    pub(crate) fn print_raw_json(&mut self, raw: &RawValue) -> Result<(), CommandError> {
+        if self.terminal.out_is_terminal()
+            && let Ok(value) = serde_json::from_str::<serde_json::Value>(raw.get())
+        {
+            return self.print_json(&value);
+        }
+        self.print_json_line(raw)
+    }
+
+    /// Prints JSON as it was sent, on one line.
+    pub(crate) fn print_json_line(&mut self, raw: &RawValue) -> Result<(), CommandError> {
+        Ok(self.terminal.print_raw(format!("{}\n", json::escaped(raw.get())))?)
+    }
+
+    /// Returns the layout of text for this terminal.
+    pub(crate) fn render_options(&self) -> RenderOptions {
+        RenderOptions { width: self.terminal.width(), now: units::now(), full: false }
+    }
+}
+
+impl ListSessions for BlockingClient {
+    fn list(&mut self, params: &SessionListParams) -> Result<SessionListResult, ClientError> {
+        complete_list(|| self.call::<SessionList>(params))
+    }
+}
+
+/// Requests a list of sessions until it is complete or [`CATALOG_LIMIT`] is over: just after its start a daemon does
+/// not know yet whether its catalog is as new as the logs.
+pub(crate) fn complete_list(
+    mut request: impl FnMut() -> Result<SessionListResult, ClientError>,
+) -> Result<SessionListResult, ClientError> {
+    let deadline = Instant::now() + CATALOG_LIMIT;
+    loop {
+        let page = request()?;
+        if !page.behind || Instant::now() >= deadline {
+            return Ok(page);
+        }
+        std::thread::sleep(CATALOG_PAUSE);
+    }
+}
+
+/// Returns whether a version is lower than another; false if either cannot be parsed.
+fn is_older(version: &str, other: &str) -> bool {
+    let parts = |text: &str| -> Option<Vec<u64>> {
+        text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok()).collect()
+    };
+    matches!((parts(version), parts(other)), (Some(version), Some(other)) if version < other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn list_is_requested_until_complete_or_the_limit() {
+        let page = |behind| SessionListResult { data: Vec::new(), next_cursor: None, behind };
+        let mut pages = [true, true, false, true].into_iter();
+        let found = complete_list(|| Ok(page(pages.next().unwrap()))).unwrap();
+        assert!(!found.behind);
+        assert_eq!(pages.len(), 1);
+        assert!(complete_list(|| Ok(page(true))).unwrap().behind);
+    }
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        assert!(is_older("0.9.0", "0.10.0"));
+        assert!(is_older("1.2.3-beta", "1.3.0"));
+        assert!(!is_older("0.1.0", "0.1.0"));
+        assert!(!is_older("what", "0.1.0"));
+    }
+}

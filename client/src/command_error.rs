@@ -1,0 +1,369 @@
+//! The errors of commands, as text with a hint or as JSON.
+
+use std::error::Error as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ollm_protocol::content::Session;
+use ollm_protocol::{ErrorKind, sanitize};
+use serde_json::{Value, json};
+
+use crate::args::session::ResolveError;
+use crate::error::{Attempt, ClientError};
+use crate::exit::Exit;
+use crate::render::terminal::OutputError;
+use crate::render::units::InvalidTime;
+use crate::render::{Style, json};
+
+/// A failed command.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error(transparent)]
+    Time(#[from] InvalidTime),
+    /// The command line is wrong.
+    #[error("{message}")]
+    Usage { message: String, hint: Option<String> },
+    #[error("cannot {action} {}", file_name(path))]
+    File { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("{} is not UTF-8 at byte {offset}", file_name(path))]
+    NotUtf8 { path: PathBuf, offset: u64, command: &'static str },
+    #[error("the parameters are not JSON")]
+    BadJson { source: serde_json::Error },
+    #[error("the path {} is not UTF-8, which the protocol requires", path.display())]
+    PathNotUtf8 { path: PathBuf },
+    /// The requested thing does not exist.
+    #[error("{message}")]
+    NotFound { message: String, hint: Option<String> },
+    /// The daemon was asked to shut down and did not end in time.
+    #[error("ollmd was asked to shut down and still runs after {seconds} s")]
+    StillRunning { seconds: u64 },
+    /// The daemon ended the stream of events, which a script must not take for success.
+    #[error("ollmd ended the stream of events")]
+    StreamEnded,
+    #[error("ollmd is not running")]
+    NotRunning,
+    /// The daemon was not stopped, because it would not start again with its configuration.
+    #[error("ollmd was not restarted, because its configuration is wrong: {reason}")]
+    BadConfig { reason: String, exit: Exit },
+    /// The directory of an output file does not exist.
+    #[error("there is no directory {}", path.display())]
+    NoDirectory { path: PathBuf },
+    /// Some of several files failed; each failure was reported.
+    #[error("{failed} of {total} failed")]
+    PartialFailure { failed: usize, total: usize, exit: Exit },
+    /// The daemon's program, which was run in place of this one, failed.
+    #[error("ollmd ended with {status}")]
+    Program { status: std::process::ExitStatus },
+    /// The command of `exec` ended with a code other than 0, which becomes the exit code.
+    #[error("the command ended with {code}")]
+    CommandExit { code: u8 },
+    /// A check of the tour failed.
+    #[error("the tour failed: {claim}")]
+    Tour { claim: String },
+    #[error("cannot watch for signals")]
+    Signals(#[source] io::Error),
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// A signal ended the tour.
+    #[error("interrupted; the private daemon is stopped and its home removed")]
+    Interrupted,
+    /// A signal ended an answer or a chat.
+    #[error("canceled; the answer so far is kept")]
+    Canceled { hint: Option<String> },
+    #[error("cannot read the input")]
+    Input(#[source] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
+}
+
+impl CommandError {
+    /// Returns an error of the command line; an empty hint is none.
+    pub(crate) fn usage(message: impl Into<String>, hint: &str) -> Self {
+        let hint = (!hint.is_empty()).then(|| hint.to_owned());
+        Self::Usage { message: message.into(), hint }
+    }
+
+    /// Returns the error for a claim of the tour that is false in this run.
+    pub(crate) fn tour(claim: &str) -> Self {
+        Self::Tour { claim: claim.to_owned() }
+    }
+
+    /// Returns whether the reader of the output closed the pipe, which counts as success.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(OutputError(error)) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns whether the user has seen the error: as the command's output, or from another program.
+    pub(crate) fn is_already_reported(&self) -> bool {
+        matches!(self, Self::Program { .. } | Self::NotRunning | Self::CommandExit { .. })
+    }
+
+    /// Returns the exit code of this program.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::CommandExit { code } => ExitCode::from(*code),
+            other => other.exit().into(),
+        }
+    }
+
+    /// Returns the exit code by the class of the error.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.exit(),
+            Self::Resolve(ResolveError::NotFound { .. } | ResolveError::NoSessions)
+            | Self::NotFound { .. }
+            | Self::NoDirectory { .. } => Exit::NotFound,
+            Self::Resolve(_)
+            | Self::Time(_)
+            | Self::Usage { .. }
+            | Self::NotUtf8 { .. }
+            | Self::BadJson { .. }
+            | Self::PathNotUtf8 { .. } => Exit::Usage,
+            Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotFound,
+            // Text that was read from stdin is not UTF-8.
+            Self::File { source, .. } if source.kind() == io::ErrorKind::InvalidData => Exit::Usage,
+            Self::PartialFailure { exit, .. } | Self::BadConfig { exit, .. } => *exit,
+            Self::StreamEnded | Self::NotRunning => Exit::Unreachable,
+            Self::StillRunning { .. } => Exit::Busy,
+            Self::Interrupted | Self::Canceled { .. } => Exit::Interrupted,
+            Self::Program { status } => exit_of_daemon(*status),
+            Self::File { .. }
+            | Self::Input(_)
+            | Self::Output(_)
+            | Self::Signals(_)
+            | Self::Thread(_)
+            | Self::Tour { .. }
+            | Self::CommandExit { .. } => Exit::Internal,
+        }
+    }
+
+    fn kind(&self) -> &str {
+        match self {
+            Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.kind(),
+            Self::Resolve(ResolveError::NotFound { .. } | ResolveError::NoSessions)
+            | Self::NotFound { .. } => "sessionNotFound",
+            Self::Resolve(ResolveError::Ambiguous { .. }) => "ambiguousId",
+            Self::Resolve(ResolveError::Invalid { .. } | ResolveError::NotHex { .. }) => {
+                "invalidId"
+            }
+            Self::File { .. } | Self::NoDirectory { .. } => "file",
+            Self::StreamEnded => "disconnected",
+            Self::NotRunning => "unreachable",
+            Self::BadConfig { .. } => "config",
+            Self::NotUtf8 { .. } | Self::PathNotUtf8 { .. } => "notUtf8",
+            Self::StillRunning { .. } => "busy",
+            Self::PartialFailure { .. } => "partial",
+            Self::Program { .. } | Self::CommandExit { .. } => "program",
+            Self::Canceled { .. } => "cancelled",
+            Self::Input(_) => "input",
+            Self::Thread(_) => "thread",
+            Self::Output(_) => "output",
+            Self::Signals(_) => "signals",
+            Self::Tour { .. } => "tour",
+            Self::Interrupted => "interrupted",
+            Self::Time(_) | Self::Usage { .. } | Self::BadJson { .. } => "usage",
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.hint(),
+            Self::Resolve(ResolveError::NoSessions) => Some("ollmctl record 'hello'".to_owned()),
+            Self::Resolve(_) => Some("ollmctl sessions list --all".to_owned()),
+            Self::Usage { hint, .. } | Self::NotFound { hint, .. } | Self::Canceled { hint } => {
+                hint.clone()
+            }
+            Self::NotUtf8 { path, command, .. } => {
+                let file = if is_stdin(path) { "FILE".into() } else { path.to_string_lossy() };
+                Some(format!("iconv -f ISO-8859-1 -t UTF-8 {file} | ollmctl {command} -"))
+            }
+            Self::StillRunning { .. } | Self::StreamEnded => {
+                Some("ollmctl daemon status".to_owned())
+            }
+            Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
+            Self::BadJson { .. } => Some("ollmctl call session.list '{\"limit\": 3}'".to_owned()),
+            Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
+            Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),
+            _ => None,
+        }
+    }
+
+    /// Returns the message with its causes, each once.
+    pub(crate) fn message(&self) -> String {
+        let mut message = self.to_string();
+        let mut source = self.source();
+        while let Some(cause) = source {
+            let text = cause.to_string();
+            // A transparent variant repeats its source.
+            if !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            source = cause.source();
+        }
+        sanitize::text(&message)
+    }
+
+    /// Returns the error for people: the message, its details on a line each, and the next command.
+    pub(crate) fn to_text(&self) -> String {
+        self.to_text_with(self.hint())
+    }
+
+    /// Returns the same text with another hint.
+    pub(crate) fn to_text_with(&self, hint: Option<String>) -> String {
+        let attempts = self.attempts();
+        let message =
+            if attempts.is_empty() { self.message() } else { "cannot connect to ollmd".to_owned() };
+        let mut text = format!("{} {message}", Style::Bad.paint("error:"));
+        for Attempt { path, cause } in attempts {
+            let line = format!("{}: {cause}", path.display());
+            text.push_str(&format!("\n  {}", sanitize::one_line(&line)));
+        }
+        for session in self.candidates() {
+            let title = sanitize::one_line(&session.title);
+            text.push_str(&format!("\n  {}  {title}", session.session_id));
+        }
+        if let Some(hint) = hint {
+            let hint = sanitize::text(&hint);
+            text.push_str(&format!("\n  {} {hint}", Style::Strong.paint("try:")));
+        }
+        if self.kind() == ErrorKind::ModelUnavailable.as_str() {
+            text.push_str(
+                "\n  or:  OLLAMA_HOST=HOST:PORT, or ollama.host in the file of `ollmctl config path`",
+            );
+        }
+        text
+    }
+
+    /// Returns the error for programs: `{"error":{"kind","message","hint"}}` on one line.
+    pub(crate) fn to_json(&self) -> String {
+        json::escaped(&self.to_value().to_string())
+    }
+
+    /// Returns the same JSON as a value.
+    pub(crate) fn to_value(&self) -> Value {
+        let mut error = json!({ "kind": self.kind(), "message": self.message() });
+        if let Some(hint) = self.hint() {
+            error["hint"] = hint.into();
+        }
+        let candidates: Vec<_> = self
+            .candidates()
+            .iter()
+            .map(|session| json!({ "sessionId": session.session_id, "title": session.title }))
+            .collect();
+        if !candidates.is_empty() {
+            error["candidates"] = candidates.into();
+        }
+        if let Self::Client(ClientError::Rpc(failure)) = self {
+            error["code"] = failure.code.into();
+            for (name, value) in &failure.fields {
+                error[name] = value.clone();
+            }
+        }
+        json!({ "error": error })
+    }
+
+    fn attempts(&self) -> &[Attempt] {
+        match self {
+            Self::Client(ClientError::Unreachable { attempts })
+            | Self::Resolve(ResolveError::Client(ClientError::Unreachable { attempts })) => {
+                attempts
+            }
+            _ => &[],
+        }
+    }
+
+    fn candidates(&self) -> &[Session] {
+        match self {
+            Self::Resolve(ResolveError::Ambiguous { candidates, .. }) => candidates,
+            _ => &[],
+        }
+    }
+}
+
+/// Returns the exit code for the status of the daemon's program.
+pub(crate) fn exit_of_daemon(status: std::process::ExitStatus) -> Exit {
+    match status.code() {
+        Some(2) => Exit::Usage,
+        Some(5 | 78) => Exit::Config,
+        _ => Exit::Internal,
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn file_name(path: &Path) -> std::path::Display<'_> {
+    if is_stdin(path) { Path::new("stdin").display() } else { path.display() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{AttemptCause, RpcFailure};
+    use crate::testing::plain;
+
+    #[test]
+    fn text_has_message_cause_and_next_command() {
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        let error = CommandError::File { action: "read", path: "a\u{1b}[2J.json".into(), source };
+        assert_eq!(
+            plain(&error.to_text()),
+            "error: cannot read a.json: entity not found\n  try: ls -l a.json"
+        );
+        assert_eq!(error.exit(), Exit::NotFound);
+    }
+
+    #[test]
+    fn failed_attempts_have_a_line_each() {
+        let attempt = |path: &str| Attempt { path: path.into(), cause: AttemptCause::Missing };
+        let attempts = vec![attempt("/a.sock"), attempt("/b.sock")];
+        let error = CommandError::from(ClientError::Unreachable { attempts });
+        assert_eq!(
+            plain(&error.to_text()),
+            "\
+error: cannot connect to ollmd
+  /a.sock: no such socket
+  /b.sock: no such socket
+  try: ollmctl daemon start"
+        );
+    }
+
+    #[test]
+    fn json_has_all_fields_of_the_daemons_error() {
+        let data = json!({"kind": "conflict", "hint": "wait", "holder": "h"});
+        let failure = RpcFailure::new(1004, "taken".into(), Some(data));
+        let error = CommandError::from(ClientError::Rpc(Box::new(failure)));
+        let value: serde_json::Value = serde_json::from_str(&error.to_json()).unwrap();
+        assert_eq!(
+            value["error"],
+            json!({"kind": "conflict", "message": "taken", "hint": "wait", "code": 1004, "holder": "h"})
+        );
+        assert_eq!(error.exit(), Exit::Busy);
+    }
+
+    #[test]
+    fn invalid_utf8_has_its_offset_and_a_conversion() {
+        let error = |path: &str, command| {
+            plain(&CommandError::NotUtf8 { path: path.into(), offset: 7, command }.to_text())
+        };
+        assert_eq!(
+            error("-", "record"),
+            "error: stdin is not UTF-8 at byte 7\n  \
+             try: iconv -f ISO-8859-1 -t UTF-8 FILE | ollmctl record -"
+        );
+        assert!(error("a.jsonl", "sessions import").contains("UTF-8 a.jsonl | ollmctl sessions"));
+    }
+
+    #[test]
+    fn only_a_closed_pipe_counts_as_success() {
+        let output = |kind| CommandError::from(OutputError::from(io::Error::from(kind)));
+        assert!(output(io::ErrorKind::BrokenPipe).is_closed_pipe());
+        assert!(!output(io::ErrorKind::StorageFull).is_closed_pipe());
+    }
+}

@@ -1,0 +1,340 @@
+//! The session of a chat: a draft until the first message, a project's current session, or a chosen one; and the
+//! settings of the next turn.
+
+use std::io::BufRead as _;
+
+use ollm_protocol::content::{Role, Session};
+use ollm_protocol::method::{
+    ModelList, SessionCreate, SessionCurrent, SessionResume, SessionSetCurrent, SessionUpdate,
+};
+use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
+use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::session::{
+    MessageInput, SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
+    SessionResumeParams, SessionSetCurrentParams, SessionUpdateParams,
+};
+use ollm_protocol::{ErrorKind, SessionId, sanitize};
+
+use super::turn::{TurnEnd, TurnOutput, TurnRunner};
+use crate::args::session::ListSessions as _;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::error::ClientError;
+use crate::project;
+use crate::render::session_table;
+
+/// Sessions offered to choose from; `sessions list` shows more.
+const OFFERED_SESSIONS: u32 = 10;
+/// The model suggested to a user who has none: small enough for any machine.
+const FIRST_MODEL: &str = "qwen3:0.6b";
+
+/// How much a model thinks, and the words for it.
+pub(super) const THINK_LEVELS: [(&str, Think); 6] = [
+    ("on", Think::Flag(true)),
+    ("off", Think::Flag(false)),
+    ("low", Think::Level(ThinkLevel::Low)),
+    ("medium", Think::Level(ThinkLevel::Medium)),
+    ("high", Think::Level(ThinkLevel::High)),
+    ("max", Think::Level(ThinkLevel::Max)),
+];
+
+/// Parses the word for how much a model thinks.
+pub(super) fn parse_think(word: &str) -> Option<Think> {
+    THINK_LEVELS.iter().find(|(known, _)| *known == word).map(|(_, think)| *think)
+}
+
+/// Returns the word for how much a model thinks.
+pub(super) fn think_word(think: Think) -> &'static str {
+    THINK_LEVELS.iter().find(|(_, known)| *known == think).map_or("on", |(word, _)| word)
+}
+
+/// The session of a chat.
+pub(super) struct ChatSession {
+    /// How much the model thinks; `None` leaves it to the model.
+    pub(super) think: Option<Think>,
+    session: Option<Session>,
+    /// Whether the session has messages; a session without is a draft.
+    has_messages: bool,
+    /// The project whose current session this becomes with the next message.
+    project: Option<String>,
+    model: Option<String>,
+    system: Option<String>,
+}
+
+impl ChatSession {
+    /// Returns the chat of a session, or a new draft.
+    pub(super) fn new(session: Option<Session>) -> Self {
+        Self {
+            think: None,
+            has_messages: session.is_some(),
+            project: match &session {
+                Some(session) => session.project_path.clone(),
+                // A chat needs no project.
+                None => project::canonical_path(None).ok(),
+            },
+            session,
+            model: None,
+            system: None,
+        }
+    }
+
+    /// Returns a new draft with the same settings.
+    pub(super) fn new_draft(&self) -> Self {
+        Self {
+            think: self.think,
+            model: self.model().map(str::to_owned),
+            system: self.system.clone(),
+            ..Self::new(None)
+        }
+    }
+
+    /// Returns the session; `None` for a draft.
+    pub(super) fn session(&self) -> Option<&Session> {
+        self.session.as_ref().filter(|_| self.has_messages)
+    }
+
+    /// Returns the session's id; creates the session of a draft.
+    pub(super) fn id(&mut self, ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+        if let Some(session) = &self.session {
+            return Ok(session.session_id);
+        }
+        let params = SessionCreateParams {
+            project_path: self.project.clone(),
+            model: self.model.clone(),
+            system_prompt: self.system.clone().filter(|text| !text.is_empty()),
+            ..SessionCreateParams::default()
+        };
+        let session = ctx.call::<SessionCreate>(&params)?.value.session;
+        Ok(self.session.insert(session).session_id)
+    }
+
+    /// Makes the session, which has its first message now, the current one of its project.
+    pub(super) fn message_accepted(&mut self, ctx: &mut CommandContext<'_>) {
+        self.has_messages = true;
+        let (Some(session), Some(project_path)) = (&self.session, self.project.take()) else {
+            return;
+        };
+        let session_id = Some(session.session_id);
+        let params = SessionSetCurrentParams { project_path, session_id };
+        match ctx.call::<SessionSetCurrent>(&params) {
+            Ok(_) => {}
+            // The project is not on this machine.
+            Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {}
+            Err(error) => ctx.terminal.eprintln(&CommandError::from(error).to_text()),
+        }
+    }
+
+    /// Returns the model; `None` if the daemon's configuration decides.
+    pub(super) fn model(&self) -> Option<&str> {
+        let of_session = self.session.as_ref().and_then(|session| session.model.as_deref());
+        of_session.or(self.model.as_deref())
+    }
+
+    pub(super) fn set_model(
+        &mut self,
+        model: String,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<(), CommandError> {
+        self.session = match &self.session {
+            Some(session) if self.has_messages => {
+                let params = SessionUpdateParams {
+                    model: Some(model.clone()),
+                    ..SessionUpdateParams::new(session.session_id)
+                };
+                Some(ctx.call::<SessionUpdate>(&params)?.value.session)
+            }
+            // Discards an unused draft.
+            _ => None,
+        };
+        self.model = Some(model);
+        Ok(())
+    }
+
+    pub(super) fn set_system(
+        &mut self,
+        system: String,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<(), CommandError> {
+        if let Some(session) = &self.session {
+            let params = SessionUpdateParams {
+                system_prompt: Some(system.clone()),
+                ..SessionUpdateParams::new(session.session_id)
+            };
+            ctx.call::<SessionUpdate>(&params)?;
+        }
+        self.system = Some(system);
+        Ok(())
+    }
+
+    /// Lets the model answer a message, or the last message again. If no model is configured, chooses one first.
+    pub(super) fn ask(
+        &mut self,
+        message: Option<&str>,
+        turns: &mut TurnRunner,
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        match self.run_turn(message, turns, output, ctx) {
+            Err(error) if self.lacks_model(&error) => {
+                self.choose_model(ctx)?;
+                self.run_turn(message, turns, output, ctx)
+            }
+            end => end,
+        }
+    }
+
+    fn run_turn(
+        &mut self,
+        message: Option<&str>,
+        turns: &mut TurnRunner,
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        let params = ChatSendParams {
+            message: message.map(|text| MessageInput::text(Role::User, text)),
+            think: self.think,
+            ..ChatSendParams::new(self.id(ctx)?)
+        };
+        turns.run(params, &mut |ctx| self.message_accepted(ctx), output, ctx)
+    }
+
+    /// Returns whether a turn was refused because no model is configured.
+    fn lacks_model(&self, error: &CommandError) -> bool {
+        let CommandError::Client(ClientError::Rpc(failure)) = error else { return false };
+        failure.kind == Some(ErrorKind::InvalidParams)
+            && failure.message.starts_with("model")
+            && self.model().is_none()
+    }
+
+    /// Sets the server's only model, or the model that the user chooses.
+    ///
+    /// **Errors**: the server has no model, or several and no person can be asked.
+    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+        let list = ctx.call::<ModelList>(&NoParams {})?.value;
+        let host = sanitize::one_line(&list.host);
+        // A server that does not report capabilities may have any.
+        let can_chat =
+            |names: &[String]| names.is_empty() || names.iter().any(|name| name == "completion");
+        let models: Vec<String> = list
+            .data
+            .into_iter()
+            .filter(|model| can_chat(&model.capabilities))
+            .map(|model| model.model)
+            .collect();
+        match models.as_slice() {
+            [] => Err(CommandError::NotFound {
+                message: format!("{host} has no model that can chat"),
+                hint: Some(format!("ollama pull {FIRST_MODEL}")),
+            }),
+            [only] => {
+                if !ctx.json() {
+                    let model = sanitize::one_line(only);
+                    ctx.terminal.eprintln(&format!("using {model}, the only model of {host}"));
+                }
+                self.set_model(only.clone(), ctx)
+            }
+            several => {
+                let model = ask_for_model(&host, several, ctx)?;
+                self.set_model(model, ctx)
+            }
+        }
+    }
+}
+
+/// Resumes a session and returns its last records.
+pub(super) fn last_records(
+    session_id: SessionId,
+    limit: u32,
+    ctx: &mut CommandContext<'_>,
+) -> Result<SessionGetResult, CommandError> {
+    let params = SessionResumeParams { session_id, limit: Some(limit) };
+    Ok(ctx.call::<SessionResume>(&params)?.value)
+}
+
+/// Returns the current session of this directory's project.
+pub(super) fn current(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError> {
+    let params = SessionCurrentParams { project_path: project::canonical_path(None)? };
+    let found = ctx.call::<SessionCurrent>(&params)?.value.session;
+    found
+        .ok_or_else(|| project::no_current_session(&params.project_path, "ollmctl chat".to_owned()))
+}
+
+/// Lets the user choose from the latest sessions.
+pub(super) fn choose(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+    if !ctx.terminal.can_ask() || ctx.json() {
+        return Err(CommandError::usage(
+            "there is no terminal on which to choose a session",
+            "ollmctl chat --resume last 'And then?'",
+        ));
+    }
+    let params =
+        SessionListParams { limit: Some(OFFERED_SESSIONS), ..SessionListParams::default() };
+    let sessions = ctx.client()?.list(&params)?.data;
+    if sessions.is_empty() {
+        return Err(CommandError::NotFound {
+            message: "there are no sessions yet".to_owned(),
+            hint: Some("ollmctl chat".to_owned()),
+        });
+    }
+    let table = session_table::render_numbered(&sessions, &ctx.render_options());
+    ctx.print_text(&table)?;
+    ctx.terminal.flush()?;
+    loop {
+        let typed = read_choice(sessions.len(), ctx)?;
+        if let Some(session) = numbered(&typed, &sessions) {
+            return Ok(session.session_id);
+        }
+        match ctx.session(&typed) {
+            Ok(id) => return Ok(id),
+            Err(error) => ctx.terminal.eprintln(&error.to_text()),
+        }
+    }
+}
+
+/// Lets the user choose from the models of a server.
+///
+/// **Errors**: lists the models if no person can be asked.
+fn ask_for_model(
+    host: &str,
+    models: &[String],
+    ctx: &mut CommandContext<'_>,
+) -> Result<String, CommandError> {
+    let shown: Vec<String> = models.iter().map(|model| sanitize::one_line(model)).collect();
+    let message = format!("no model is configured, and {host} has several:");
+    if !ctx.terminal.can_ask() || ctx.json() {
+        return Err(CommandError::usage(
+            format!("{message}\n  {}", shown.join("\n  ")),
+            &format!("ollmctl chat --model {}  # or set ollama.model", shown[0]),
+        ));
+    }
+    ctx.terminal.eprintln(&message);
+    for (number, model) in (1..).zip(&shown) {
+        ctx.terminal.eprintln(&format!("{number:>3}  {model}"));
+    }
+    loop {
+        let typed = read_choice(models.len(), ctx)?;
+        let by_name = models.iter().find(|model| **model == typed);
+        if let Some(model) = numbered(&typed, models).or(by_name) {
+            return Ok(model.clone());
+        }
+    }
+}
+
+/// Asks for a number and returns what the user typed.
+///
+/// **Errors**: the user typed nothing.
+fn read_choice(count: usize, ctx: &mut CommandContext<'_>) -> Result<String, CommandError> {
+    ctx.terminal.eprint(&format!("Which one, 1 to {count}? "));
+    let mut typed = String::new();
+    let read = std::io::stdin().lock().read_line(&mut typed).map_err(CommandError::Input)?;
+    let typed = typed.trim();
+    if read == 0 || typed.is_empty() {
+        return Err(CommandError::usage("nothing was chosen", ""));
+    }
+    Ok(typed.to_owned())
+}
+
+/// Returns the item with a number that counts from 1.
+fn numbered<'a, T>(typed: &str, all: &'a [T]) -> Option<&'a T> {
+    all.get(typed.parse::<usize>().ok()?.checked_sub(1)?)
+}

@@ -1,0 +1,310 @@
+//! One chat turn after another: its events, the time, and Ctrl-C. While a line is typed, Ctrl-C is a key of the line
+//! editor.
+//!
+//! **Invariant**: the connection of a turn belongs to a thread of its own, so that the user can leave even if the daemon
+//! hangs.
+
+use std::io::stdin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use ollm_protocol::method::{ChatCancel, ChatSend};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::session::SessionIdParams;
+use ollm_protocol::{ErrorKind, Method as _};
+use rustix::process::{Signal, getpid, kill_process};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use serde_json::value::RawValue;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::connection::{BlockingClient, Connector};
+use crate::error::ClientError;
+use crate::render::terminal::Terminal;
+
+/// Events that wait to be shown; further ones wait in the daemon, so that a stopped terminal costs no memory here.
+const WAITING_EVENTS: usize = 256;
+/// The time between two checks for Ctrl-C, and two redraws of the time.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The signal during a turn that ends the process; the turn handles the first two.
+const LAST_DURING_TURN: u32 = 3;
+/// The signal between turns that ends the process; the first may have been meant for a turn that just ended.
+const LAST_BETWEEN_TURNS: u32 = 2;
+
+/// The end of a turn that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TurnEnd {
+    /// The model answered.
+    Answered,
+    /// Ctrl-C canceled the turn.
+    Canceled,
+    /// A second Ctrl-C came before the turn was canceled.
+    Abandoned,
+}
+
+/// Shows a turn.
+pub(super) trait TurnOutput {
+    /// Shows an event; `event` is `None` for a kind that this version does not know.
+    fn on_event(
+        &mut self,
+        event: Option<&ChatEvent>,
+        raw: &RawValue,
+        terminal: &mut Terminal,
+    ) -> Result<(), CommandError>;
+
+    /// Shows that time passes.
+    fn on_tick(&mut self) {}
+
+    /// Shows that the turn is being canceled.
+    fn on_cancel(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+        Ok(())
+    }
+
+    /// Finishes the output after the last event.
+    fn on_end(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+        Ok(())
+    }
+}
+
+/// Runs turns.
+pub(super) struct TurnRunner {
+    sender: SyncSender<TurnUpdate>,
+    updates: Receiver<TurnUpdate>,
+    /// The number of the current turn; updates of earlier turns are ignored.
+    turn: u64,
+    interrupts: InterruptCounter,
+}
+
+struct TurnUpdate {
+    turn: u64,
+    /// The next event, or the error that ended the turn.
+    event: Result<Box<RawValue>, ClientError>,
+}
+
+impl TurnRunner {
+    /// Starts to count Ctrl-C.
+    pub(super) fn new() -> Result<Self, CommandError> {
+        let (sender, updates) = sync_channel(WAITING_EVENTS);
+        Ok(Self { sender, updates, turn: 0, interrupts: InterruptCounter::start()? })
+    }
+
+    /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
+    pub(super) fn run(
+        &mut self,
+        params: ChatSendParams,
+        on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        self.turn += 1;
+        let guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        let end = self.follow(params, on_accepted, output, ctx);
+        drop(guard);
+        let shown = output.on_end(ctx.terminal);
+        let end = end?;
+        shown.map(|()| end)
+    }
+
+    /// Runs other work that Ctrl-C ends: `work` receives a function that returns whether it is still wanted.
+    pub(super) fn run_interruptible<T>(
+        &self,
+        ctx: &mut CommandContext<'_>,
+        work: impl FnOnce(&mut CommandContext<'_>, &dyn Fn() -> bool) -> T,
+    ) -> T {
+        let _guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        work(ctx, &|| self.interrupts.count() == 0)
+    }
+
+    fn follow(
+        &mut self,
+        params: ChatSendParams,
+        on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
+        output: &mut dyn TurnOutput,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<TurnEnd, CommandError> {
+        let session = SessionIdParams { session_id: params.session_id };
+        self.spawn_turn(ctx.connector().clone(), params)?;
+        let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
+        loop {
+            let interrupts = self.interrupts.count();
+            if interrupts > 1 {
+                return Ok(TurnEnd::Abandoned);
+            }
+            if interrupts == 1 && !is_unwanted {
+                is_unwanted = true;
+                output.on_cancel(ctx.terminal)?;
+            }
+            // The daemon can cancel a turn only after it has accepted it.
+            if is_unwanted && is_accepted && !is_canceled {
+                is_canceled = true;
+                spawn_cancel(ctx.connector().clone(), session.clone())?;
+            }
+            let update = match self.updates.recv_timeout(TICK) {
+                Ok(update) if update.turn == self.turn => update,
+                Ok(_) => continue,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    output.on_tick();
+                    continue;
+                }
+            };
+            let raw = update.event?;
+            let event = serde_json::from_str::<ChatEvent>(raw.get()).ok();
+            output.on_event(event.as_ref(), &raw, ctx.terminal)?;
+            match event {
+                Some(ChatEvent::Accepted { .. }) => {
+                    is_accepted = true;
+                    on_accepted(ctx);
+                }
+                Some(ChatEvent::Done { .. }) => return Ok(TurnEnd::Answered),
+                Some(ChatEvent::Error { code, message, data }) => {
+                    let error = ClientError::of_turn(code, message, data);
+                    if is_canceled && error.kind() == ErrorKind::Cancelled.as_str() {
+                        return Ok(TurnEnd::Canceled);
+                    }
+                    return Err(error.into());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Starts a turn in a thread that ends with the turn or with the process.
+    fn spawn_turn(&self, connector: Connector, params: ChatSendParams) -> Result<(), CommandError> {
+        let (turn, sender) = (self.turn, self.sender.clone());
+        let follow = move || {
+            let last = (|| {
+                let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
+                while let Some(raw) = events.next_raw()? {
+                    if sender.send(TurnUpdate { turn, event: Ok(raw) }).is_err() {
+                        break;
+                    }
+                }
+                Err(ClientError::Closed { method: ChatSend::NAME.to_owned() })
+            })();
+            // Fails only if the process is ending.
+            drop(sender.send(TurnUpdate { turn, event: last }));
+        };
+        let thread = std::thread::Builder::new().name("ollmctl-turn".to_owned());
+        drop(thread.spawn(follow).map_err(CommandError::Thread)?);
+        Ok(())
+    }
+}
+
+/// Returns the error of a chat that a signal ended.
+pub(super) fn canceled() -> CommandError {
+    CommandError::Canceled { hint: Some("ollmctl chat --continue".to_owned()) }
+}
+
+/// Asks the daemon to cancel a turn, in a thread so that nothing waits for the reply.
+fn spawn_cancel(connector: Connector, session: SessionIdParams) -> Result<(), CommandError> {
+    let cancel = move || {
+        // A failure is ignored: a daemon that cannot be reached has ended the turn, and a second Ctrl-C leaves anyway.
+        let client = BlockingClient::connect(&connector.without_spawn());
+        drop(client.and_then(|mut client| client.call::<ChatCancel>(&session)));
+    };
+    let thread = std::thread::Builder::new().name("ollmctl-cancel".to_owned());
+    drop(thread.spawn(cancel).map_err(CommandError::Thread)?);
+    Ok(())
+}
+
+/// Counts the Ctrl-C signals since a turn started or ended.
+struct InterruptCounter(Arc<InterruptState>);
+
+#[derive(Default)]
+struct InterruptState {
+    count: AtomicU32,
+    in_turn: AtomicBool,
+}
+
+/// A guard during which Ctrl-C is counted for a turn and the terminal's echo is off.
+struct InterruptGuard {
+    state: Arc<InterruptState>,
+    _echo: Option<EchoOff>,
+}
+
+impl InterruptCounter {
+    /// Counts signals in a thread until this process ends.
+    fn start() -> Result<Self, CommandError> {
+        let runtime = Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.map_err(CommandError::Signals)?;
+        let entered = runtime.enter();
+        // Registered before the thread starts, so that no signal in between is lost.
+        let mut signals = signal(SignalKind::interrupt()).map_err(CommandError::Signals)?;
+        drop(entered);
+        let state = Arc::<InterruptState>::default();
+        let counter = Arc::clone(&state);
+        let count = move || {
+            runtime.block_on(async {
+                while signals.recv().await.is_some() {
+                    counter.count_signal();
+                }
+            });
+        };
+        let thread = std::thread::Builder::new().name("ollmctl-signals".to_owned());
+        drop(thread.spawn(count).map_err(CommandError::Thread)?);
+        Ok(Self(state))
+    }
+
+    /// Starts a turn; it ends when the guard is dropped. Turns the echo off if `is_terminal`, because the reader of a
+    /// pipe may use the same terminal with settings of its own.
+    fn start_turn(&self, is_terminal: bool) -> InterruptGuard {
+        self.0.set_in_turn(true);
+        let echo = if is_terminal { EchoOff::new() } else { None };
+        InterruptGuard { state: Arc::clone(&self.0), _echo: echo }
+    }
+
+    /// Returns the number of signals since the turn started.
+    fn count(&self) -> u32 {
+        self.0.count.load(Ordering::SeqCst)
+    }
+}
+
+impl InterruptState {
+    fn set_in_turn(&self, in_turn: bool) {
+        self.in_turn.store(in_turn, Ordering::SeqCst);
+        self.count.store(0, Ordering::SeqCst);
+    }
+
+    fn count_signal(&self) {
+        let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
+        let in_turn = self.in_turn.load(Ordering::SeqCst);
+        if count >= if in_turn { LAST_DURING_TURN } else { LAST_BETWEEN_TURNS } {
+            // Something hangs. Ending at once is safe, because the daemon keeps the conversation.
+            kill_process(getpid(), Signal::TERM).ok();
+        }
+    }
+}
+
+impl Drop for InterruptGuard {
+    fn drop(&mut self) {
+        self.state.set_in_turn(false);
+    }
+}
+
+/// A terminal with its echo off, so that typed text is not mixed into an answer. The next line begins with that text.
+struct EchoOff {
+    saved: Termios,
+}
+
+impl EchoOff {
+    /// Turns the echo off until the value is dropped; `None` if stdin is not a terminal.
+    fn new() -> Option<Self> {
+        let saved = tcgetattr(stdin()).ok()?;
+        let mut modes = saved.clone();
+        modes.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(stdin(), OptionalActions::Now, &modes).ok()?;
+        Some(Self { saved })
+    }
+}
+
+impl Drop for EchoOff {
+    fn drop(&mut self) {
+        // Fails only if the terminal is closed.
+        tcsetattr(stdin(), OptionalActions::Now, &self.saved).ok();
+    }
+}

@@ -1,0 +1,351 @@
+//! `ollmctl context compact` and `context checkpoints`, and `/compact` in a chat.
+
+use std::time::Duration;
+
+use clap::Args;
+use ollm_protocol::content::{
+    Checkpoint, CompactStrategy, CompactionMethod, Reliability, Retention,
+};
+use ollm_protocol::method::{ContextCheckpoints, ContextCompact};
+use ollm_protocol::methods::context::{
+    ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
+};
+use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::methods::session::SessionIdParams;
+use ollm_protocol::{Event, EventKind, Method as _, SessionId, sanitize};
+use serde_json::Value;
+
+use super::build::CONTEXT_TIMEOUT;
+use crate::args::session::OptionalSessionArg;
+use crate::args::wire_enum::wire_enum;
+use crate::command_context::{CallReply, CommandContext};
+use crate::command_error::CommandError;
+use crate::connection::{BlockingClient, decode};
+use crate::project::session_or_current;
+use crate::render::progress::Spinner;
+use crate::render::units::{counted, grouped};
+use crate::render::{Style, warning_line};
+
+/// The longest wait for a compaction: a slow machine takes minutes for a summary, and a long conversation needs several.
+const COMPACT_TIMEOUT: Duration = Duration::from_secs(3600);
+
+const STRATEGY_HELP: [&str; 3] = [
+    "A model summarizes old turns",
+    "Old turns are left out",
+    "Old tool results are cut; if that is not enough, a model summarizes",
+];
+
+/// Shorten a context: cut old tool results, and let a model summarize old turns.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The log keeps everything; only what the model is sent becomes shorter.
+Ctrl-C cancels the compaction, and nothing is changed.
+
+Examples:
+  ollmctl context compact --dry-run
+  ollmctl context compact last --instructions 'keep the error codes'
+  ollmctl context compact last --strategy truncate")]
+pub(crate) struct CompactArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// Only show what would be done.
+    #[arg(long)]
+    dry_run: bool,
+    /// How to make room [default: as configured].
+    #[arg(long, value_parser = wire_enum::<CompactStrategy>(&STRATEGY_HELP))]
+    strategy: Option<CompactStrategy>,
+    /// What the summary should keep above all.
+    #[arg(long, value_name = "TEXT")]
+    instructions: Option<String>,
+}
+
+/// List the summaries that stand for the beginning of a conversation.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl context checkpoints
+  ollmctl context checkpoints last --summaries")]
+pub(crate) struct CheckpointsArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// Also print the summaries.
+    #[arg(long)]
+    summaries: bool,
+}
+
+pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = session_or_current(args.session.given(), "context compact", ctx)?;
+    let params = ContextCompactParams {
+        dry_run: args.dry_run,
+        strategy: args.strategy,
+        instructions: args.instructions,
+        ..ContextCompactParams::new(session_id)
+    };
+    run(&params, &|| true, ctx).map(drop)
+}
+
+/// Compacts the session of a chat, or shows what that would do; returns false if `is_wanted` ended it.
+pub(in crate::commands) fn compact_in_chat(
+    session_id: SessionId,
+    apply: bool,
+    is_wanted: &dyn Fn() -> bool,
+    ctx: &mut CommandContext<'_>,
+) -> Result<bool, CommandError> {
+    let params = ContextCompactParams { dry_run: !apply, ..ContextCompactParams::new(session_id) };
+    run(&params, is_wanted, ctx)
+}
+
+pub(super) fn checkpoints(
+    args: &CheckpointsArgs,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
+    let session_id = session_or_current(args.session.given(), "context checkpoints", ctx)?;
+    let params = SessionIdParams { session_id };
+    let reply = ctx.call_slow::<ContextCheckpoints>(&params, CONTEXT_TIMEOUT)?;
+    ctx.print(&reply, |found, _| render_checkpoints(found, args.summaries))
+}
+
+/// Requests a compaction, shows its steps and prints its outcome; returns false if `is_wanted` ended it.
+fn run(
+    params: &ContextCompactParams,
+    is_wanted: &dyn Fn() -> bool,
+    ctx: &mut CommandContext<'_>,
+) -> Result<bool, CommandError> {
+    // On a connection of its own, because closing the connection cancels the compaction.
+    let client = BlockingClient::connect(ctx.connector())?;
+    let events = EventSubscribeParams {
+        session_id: Some(params.session_id),
+        kinds: vec![EventKind::CompressionProgress],
+        ..EventSubscribeParams::default()
+    };
+    let timeout = ctx.timeout().unwrap_or(COMPACT_TIMEOUT);
+    let mut spinner = Spinner::new("compacting the context".to_owned());
+    let mut on_event = |event: Option<&Event>| {
+        match event.and_then(|event| step(&event.data)) {
+            Some(step) => spinner.set(step),
+            None => spinner.tick(),
+        }
+        is_wanted()
+    };
+    let raw = client.call_with_events::<ContextCompact>(params, &events, timeout, &mut on_event)?;
+    drop(spinner);
+    let Some(raw) = raw else { return Ok(false) };
+    let value = decode(ContextCompact::NAME, &raw)?;
+    ctx.print(&CallReply { raw, value }, |result, _| render_outcome(result))?;
+    Ok(true)
+}
+
+/// Returns the step of a compaction in words; `None` for a step that this version does not know.
+fn step(data: &Value) -> Option<String> {
+    let number = |name: &str| data[name].as_u64();
+    Some(match data["step"].as_str()? {
+        "planning" => "planning the compaction".to_owned(),
+        "summarizing" => {
+            let range = number("from").zip(number("to"));
+            let range = range.map_or_else(String::new, |(from, to)| format!(" #{from} to #{to}"));
+            let part = number("piece").zip(number("pieces")).filter(|(_, all)| *all > 1);
+            let part = part.map_or_else(String::new, |(at, all)| format!(", part {at} of {all}"));
+            format!("summarizing{range}{part}")
+        }
+        "merging" => "merging the two oldest summaries".to_owned(),
+        "writing" => "recording the compaction".to_owned(),
+        _ => return None,
+    })
+}
+
+fn render_outcome(result: &ContextCompactResult) -> String {
+    let is_plan = result.reason.as_deref() == Some("dryRun");
+    if !result.compacted && !is_plan {
+        let tokens = counted(result.tokens_before, "token");
+        let reason = match result.reason.as_deref() {
+            Some("nothing") => "everything in it is recent",
+            Some("unchanged") => "a compaction would not make it shorter",
+            Some("recent") => "it was compacted a moment ago",
+            _ => "a compaction is not needed",
+        };
+        return format!("the context stays as it is, with {tokens}: {reason}\n");
+    }
+    let ContextCompactResult { tokens_before, tokens_after, freed_tokens, .. } = result;
+    let verb = if is_plan { "would have" } else { "now has" };
+    let mut text = format!(
+        "the context {verb} {} tokens instead of {}, {} less\n",
+        grouped(*tokens_after),
+        grouped(*tokens_before),
+        grouped(*freed_tokens)
+    );
+    text.push_str(&format!("  {}\n", method(result)));
+    text.push_str(&format!(
+        "  {} stay as they are; the log keeps everything\n",
+        counted(result.kept_message_count, "message")
+    ));
+    if let Some(retention) = &result.retention {
+        text.push_str(&format!("  still mentioned: {}\n", retained(retention)));
+    }
+    text.push_str(&reliability_warning(&result.reliability));
+    if is_plan {
+        text.push_str(&Style::Faint.paint("nothing was changed\n"));
+    }
+    text
+}
+
+fn method(result: &ContextCompactResult) -> String {
+    let range = result.from.zip(result.to);
+    let range = range.map_or_else(String::new, |(from, to)| format!(" (#{from} to #{to})"));
+    let messages = counted(result.summarized_message_count, "message");
+    let model = result.model.as_deref().map(sanitize::one_line).unwrap_or_default();
+    match result.method {
+        Some(CompactionMethod::Pruned) => "old tool results are cut".to_owned(),
+        Some(CompactionMethod::Truncated) => "old turns are left out".to_owned(),
+        Some(CompactionMethod::Extracted) => {
+            format!("excerpts of {messages}{range} stand for them until a model summarizes them")
+        }
+        Some(CompactionMethod::Summarized) | None => {
+            format!("{messages}{range} are summarized by {model}")
+        }
+    }
+}
+
+fn retained(retention: &Retention) -> String {
+    let counts = [
+        ("task", retention.task),
+        ("pins", retention.pins),
+        ("locked decisions", retention.decisions),
+        ("files", retention.files),
+        ("names", retention.identifiers),
+    ];
+    let shown = counts.iter().filter(|(_, (_, all))| *all > 0);
+    let shown: Vec<String> =
+        shown.map(|(noun, (kept, all))| format!("{noun} {kept} of {all}")).collect();
+    shown.join(", ")
+}
+
+fn reliability_warning(reliability: &Reliability) -> String {
+    reliability.warning.as_deref().map_or_else(String::new, warning_line)
+}
+
+/// Returns each checkpoint on a line, and its summary if wanted.
+fn render_checkpoints(result: &ContextCheckpointsResult, summaries: bool) -> String {
+    let mut text = format!(
+        "{} with {}, after {}; a window of this size keeps {} ({})\n",
+        counted(result.checkpoints.len() as u64, "checkpoint"),
+        counted(result.tokens, "token"),
+        counted(result.compression_count, "compaction"),
+        result.limit,
+        sanitize::one_line(&result.tier_name)
+    );
+    for checkpoint in &result.checkpoints {
+        text.push_str(&checkpoint_line(checkpoint));
+        if summaries {
+            for line in sanitize::text(&checkpoint.summary).lines() {
+                text.push_str(&format!("    {line}\n"));
+            }
+        }
+    }
+    let Reliability { score, icon, .. } = &result.reliability;
+    text.push_str(&format!("reliability {} {score:.0} %\n", sanitize::one_line(icon)));
+    text.push_str(&reliability_warning(&result.reliability));
+    text
+}
+
+fn checkpoint_line(checkpoint: &Checkpoint) -> String {
+    let Checkpoint { from, to, level, current_tokens, original_tokens, .. } = checkpoint;
+    let age = match level {
+        0 => "merged",
+        1 => "ancient",
+        2 => "old",
+        _ => "recent",
+    };
+    let provisional = if checkpoint.provisional { ", until a model summarizes it" } else { "" };
+    format!(
+        "  #{from} to #{to}  {age}, {} tokens in place of {}{provisional}\n",
+        grouped(*current_tokens),
+        grouped(*original_tokens)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::plain;
+
+    fn reliability() -> Value {
+        json!({ "score": 30.0, "level": "critical", "icon": "x" })
+    }
+
+    fn checkpoint() -> Value {
+        json!({
+            "id": "0192f0c1-0000-7000-8000-000000000001", "level": 3, "from": 1, "to": 18,
+            "summary": "## Goal\n- a\u{1b}[2Jb", "createdAt": "2026-01-27T10:00:00Z",
+            "originalTokens": 5000, "currentTokens": 120, "compressionCount": 1, "provisional": true,
+        })
+    }
+
+    #[test]
+    fn outcome_has_tokens_before_and_after() {
+        let mut value = json!({
+            "compacted": true, "method": "summarized", "strategy": "hybrid", "from": 1, "to": 18,
+            "summarizedMessageCount": 18, "keptMessageCount": 4, "tokensBefore": 5570,
+            "tokensAfter": 1400, "freedTokens": 4170, "model": "m\u{7}", "checkpoints": [],
+            "retention": { "task": [1, 1], "pins": [0, 0], "decisions": [0, 0], "files": [1, 2], "identifiers": [3, 4] },
+            "reliability": reliability(),
+        });
+        let text = |value: &Value| {
+            let result = serde_json::from_value(value.clone()).expect("a result");
+            plain(&render_outcome(&result))
+        };
+        assert_eq!(
+            text(&value),
+            "\
+the context now has 1,400 tokens instead of 5,570, 4,170 less
+  18 messages (#1 to #18) are summarized by m
+  4 messages stay as they are; the log keeps everything
+  still mentioned: task 1 of 1, files 1 of 2, names 3 of 4
+"
+        );
+        value["compacted"] = json!(false);
+        value["reason"] = json!("dryRun");
+        let plan = text(&value);
+        assert!(
+            plan.contains("would have 1,400") && plan.contains("nothing was changed"),
+            "{plan}"
+        );
+        value["reason"] = json!("nothing");
+        assert_eq!(
+            text(&value),
+            "the context stays as it is, with 5,570 tokens: everything in it is recent\n"
+        );
+    }
+
+    #[test]
+    fn step_has_its_range_and_part() {
+        let check = |data: Value, expect: Option<&str>| {
+            assert_eq!(step(&data).as_deref(), expect, "{data}");
+        };
+        let mut data =
+            json!({ "step": "summarizing", "piece": 2, "pieces": 3, "from": 12, "to": 80 });
+        check(data.clone(), Some("summarizing #12 to #80, part 2 of 3"));
+        data["pieces"] = json!(1);
+        check(data, Some("summarizing #12 to #80"));
+        check(json!({ "step": "merging" }), Some("merging the two oldest summaries"));
+        check(json!({ "step": "pondering" }), None);
+        check(json!({}), None);
+    }
+
+    #[test]
+    fn checkpoints_are_sanitized() {
+        let value = json!({
+            "checkpoints": [checkpoint()], "tokens": 120, "compressionCount": 1, "tier": 2,
+            "tierName": "smart", "limit": 1, "reliability": reliability(),
+        });
+        let result = serde_json::from_value(value).expect("a result");
+        let text = render_checkpoints(&result, true);
+        assert!(
+            text.contains("#1 to #18  recent, 120 tokens in place of 5,000, until a model"),
+            "{text}"
+        );
+        assert!(text.contains("    ## Goal\n") && !text.contains('\u{1b}'), "{text}");
+        assert!(!render_checkpoints(&result, false).contains("Goal"));
+    }
+}

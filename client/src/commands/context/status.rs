@@ -1,0 +1,251 @@
+//! `ollmctl context status` and `context inspect`: how full the window is, and everything that is in it.
+
+use clap::Args;
+use ollm_protocol::content::{RecordKind, Reliability};
+use ollm_protocol::method::{ContextInspect, ContextStatus};
+use ollm_protocol::methods::context::{
+    ContextInspectParams, ContextInspectResult, ContextItem, ContextPart, ContextStatusParams,
+    ContextStatusResult,
+};
+use ollm_protocol::{SessionId, sanitize};
+
+use super::build::{CONTEXT_TIMEOUT, WindowShare, bar, count_kind, legend, render_messages};
+use crate::args::session::OptionalSessionArg;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+use crate::project::session_or_current;
+use crate::render::table::{self, TableColumn};
+use crate::render::units::{counted, grouped};
+use crate::render::{RenderOptions, Style};
+
+/// Show how full a session's context window is, part by part.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl context status
+  ollmctl context status last --size 4096
+  ollmctl context status --json")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// The context window in tokens, at least 2048 [default: the session's own].
+    #[arg(long, value_name = "TOKENS")]
+    size: Option<u32>,
+}
+
+/// Show everything that is in a context and everything that is left out, with the reasons.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl context inspect
+  ollmctl context inspect last --messages
+  ollmctl context inspect last --build 019ad1a2-7c51-7a90-8b41-6f1e5f0f2d11")]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// One of the session's latest builds, by the id that `context build` and chat turns report [default: the context
+    /// that a model would be sent now].
+    #[arg(long, value_name = "BUILD")]
+    build: Option<String>,
+    /// Also print the exact messages.
+    #[arg(long)]
+    messages: bool,
+}
+
+pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = session_or_current(args.session.given(), "context status", ctx)?;
+    let params = ContextStatusParams { session_id, context_size: args.size };
+    let reply = ctx.call_slow::<ContextStatus>(&params, CONTEXT_TIMEOUT)?;
+    ctx.print(&reply, render_status)
+}
+
+pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = session_or_current(args.session.given(), "context inspect", ctx)?;
+    let params = ContextInspectParams { build_id: args.build, ..inspect_params(session_id) };
+    let reply = ctx.call_slow::<ContextInspect>(&params, CONTEXT_TIMEOUT)?;
+    ctx.print(&reply, |inspected, options| {
+        let mut text = render_items(inspected, options);
+        if args.messages {
+            text.push_str(&render_messages(&inspected.build.messages));
+        }
+        text
+    })
+}
+
+/// Returns the params that inspect the context that a model would be sent now.
+pub(in crate::commands) fn inspect_params(session_id: SessionId) -> ContextInspectParams {
+    ContextInspectParams { session_id, build_id: None, model: None, tools: None }
+}
+
+/// Returns how full a context is: a headline, the bar, its legend, and further properties.
+pub(in crate::commands) fn render_status(
+    status: &ContextStatusResult,
+    options: &RenderOptions,
+) -> String {
+    let window = u64::from(status.num_ctx);
+    let shares: Vec<WindowShare> = status.parts.iter().filter_map(window_share).collect();
+    let mut text = format!("{}\n\n{}\n\n", headline(status), bar(&shares, window, options));
+    text.push_str(&legend(&shares, window, options));
+    text.push('\n');
+    text.push_str(&table::fields(&status_fields(status)));
+    text
+}
+
+fn headline(status: &ContextStatusResult) -> String {
+    let compactions = match status.compression_count {
+        0 => String::new(),
+        count => format!(" {}", counted(count, "compaction")),
+    };
+    format!(
+        "Context: {}/{} ({:.0} %){compactions}{}",
+        grouped(status.tokens_used),
+        grouped(status.prompt_limit),
+        status.used_percent,
+        reliability_suffix(status.reliability.as_ref())
+    )
+}
+
+/// Returns the icon and the score of a context's reliability after a space; empty if the reliability is unknown.
+pub(in crate::commands) fn reliability_suffix(reliability: Option<&Reliability>) -> String {
+    reliability.map_or_else(String::new, |reliability| {
+        format!(" {} {:.0} %", sanitize::one_line(&reliability.icon), reliability.score)
+    })
+}
+
+/// Returns the share of a part; `None` for a part that is empty or unknown to this version.
+fn window_share(part: &ContextPart) -> Option<WindowShare> {
+    let (name, symbol) = match part.name.as_str() {
+        "system" => ("system prompt", '#'),
+        "entries" => ("context entries", '@'),
+        "goals" => ("goals", '!'),
+        "tools" => ("tool definitions", '%'),
+        "checkpoints" => ("checkpoints", '+'),
+        "user" => ("user messages", 'u'),
+        "recent" => ("answers and results", '='),
+        "free" => ("free", '.'),
+        "reserve" => ("answer reserve", '~'),
+        _ => return None,
+    };
+    // The remaining room is shown even if it is empty.
+    let is_shown = part.tokens > 0 || matches!(part.name.as_str(), "free" | "reserve");
+    is_shown.then_some(WindowShare { name, symbol, tokens: part.tokens })
+}
+
+fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
+    let left = status.trigger_tokens.saturating_sub(status.conversation_tokens);
+    let trigger = grouped(status.trigger_tokens);
+    let compaction = if left == 0 {
+        format!("due: the conversation is longer than {trigger} tokens")
+    } else {
+        format!("at {trigger} tokens of conversation, in {}", counted(left, "token"))
+    };
+    let mut fields = vec![("compaction", compaction)];
+    let reliability = status.reliability.as_ref();
+    if let Some(percent) = reliability.and_then(|reliability| reliability.retained_percent) {
+        let items = "of task, pins, decisions, files and names survived the last compaction";
+        fields.push(("retained", format!("{percent} % {items}")));
+    }
+    if let Some(warning) = reliability.and_then(|reliability| reliability.warning.as_deref()) {
+        fields.push(("warning", Style::Bad.paint(&sanitize::one_line(warning))));
+    }
+    if status.checkpoint_count > 0 {
+        fields.push(("checkpoints", grouped(status.checkpoint_count)));
+    }
+    let strategy = sanitize::one_line(&status.strategy);
+    let strategy = match &status.epoch {
+        Some(epoch) => {
+            format!("{strategy}, since #{} ({})", epoch.seq, sanitize::one_line(&epoch.cause))
+        }
+        None => strategy,
+    };
+    fields.push(("strategy", strategy));
+    let model = status.model.as_deref().map(sanitize::one_line);
+    let model = model.map_or_else(String::new, |model| format!(" for {model}"));
+    fields.push(("counts", format!("{}{model}", count_kind(status.count_kind))));
+    fields
+}
+
+/// Returns everything in a context and everything left out, one line each.
+pub(in crate::commands) fn render_items(
+    inspected: &ContextInspectResult,
+    options: &RenderOptions,
+) -> String {
+    let rows: Vec<Vec<String>> = inspected.items.iter().map(item_row).collect();
+    let columns = [
+        ("MESSAGE", TableColumn::Number),
+        ("CONTENT", TableColumn::Word),
+        ("RECORDS", TableColumn::Word),
+        ("TOKENS", TableColumn::Number),
+        ("FORM", TableColumn::Prose),
+    ];
+    let mut text = table::render(options.width, &columns, &rows);
+    let total: u64 = inspected.message_tokens.iter().map(|tokens| u64::from(*tokens)).sum();
+    text.push_str(&format!(
+        "\n{} in {}, {}, by {}\n",
+        counted(total, "token"),
+        counted(inspected.message_tokens.len() as u64, "message"),
+        count_kind(inspected.build.count_kind),
+        sanitize::one_line(&inspected.build.strategy),
+    ));
+    if inspected.changed {
+        let warning = "the prompt, the settings or the way of counting changed since this build; \
+                       this is how it would be built now";
+        text.push_str(&format!("{}\n", Style::Bad.paint(warning)));
+    }
+    text
+}
+
+fn item_row(item: &ContextItem) -> Vec<String> {
+    let content = match (item.kind, item.role) {
+        (_, Some(role)) => role.as_str().to_owned(),
+        (Some(RecordKind::ToolCall), None) => "tool call".to_owned(),
+        (Some(RecordKind::Delta), None) => "update".to_owned(),
+        _ => sanitize::one_line(&item.what),
+    };
+    let records = match (item.seq, item.through_seq) {
+        (Some(from), Some(to)) => format!("#{from} to #{to}"),
+        (Some(seq), None) => format!("#{seq}"),
+        _ => String::new(),
+    };
+    let form = sanitize::one_line(&item.form);
+    let form = match item.reason.as_deref().map(sanitize::one_line) {
+        Some(reason) => format!("{form}: {reason}"),
+        None => form,
+    };
+    let message = item.message.map(|at| at.to_string()).unwrap_or_default();
+    vec![message, content, records, grouped(item.tokens), form]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{plain, render_options};
+
+    #[test]
+    fn status_fits_eighty_columns_without_colors() {
+        let part = |name: &str, tokens: u64| serde_json::json!({ "name": name, "tokens": tokens });
+        let status: ContextStatusResult = serde_json::from_value(serde_json::json!({
+            "model": "qwen3:8b", "numCtx": 8192, "promptLimit": 6963, "tokensUsed": 5234,
+            "availableTokens": 4463, "conversationTokens": 2900, "triggerTokens": 3570,
+            "usedPercent": 75.2, "countKind": "exact", "strategy": "checkpointed",
+            "epoch": { "seq": 412, "strategy": "checkpointed", "cause": "overflow", "headTokens": 2500 },
+            "compressionCount": 2, "checkpointCount": 1,
+            "parts": [part("system", 300), part("entries", 0), part("goals", 200), part("tools", 0),
+                part("checkpoints", 1834), part("user", 900), part("recent", 2000),
+                part("free", 1729), part("reserve", 1229)],
+        }))
+        .expect("a status");
+        let text = plain(&render_status(&status, &render_options(80)));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(lines[0], "Context: 5,234/6,963 (75 %) 2 compactions");
+        assert_eq!(
+            lines[2],
+            "[###!!++++++++++++++++++uuuuuuuu===================.................~~~~~~~~~~~]"
+        );
+        assert!(text.contains("+  checkpoints           1,834  22.4 %"), "{text}");
+        assert!(!text.contains("tool definitions"), "{text}");
+        assert!(text.contains("at 3,570 tokens of conversation, in 670 tokens"), "{text}");
+        assert!(text.contains("checkpointed, since #412 (overflow)"), "{text}");
+    }
+}

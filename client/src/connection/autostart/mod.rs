@@ -1,0 +1,473 @@
+//! Starts the daemon when no process listens, and waits until it is ready or reports why it is not.
+//!
+//! Several clients may do so at once: a lock in the home lets one of them start the daemon, and the daemon's own lock
+//! decides in the end, so a client that loses the race connects to the other's daemon. If a service manager has a unit
+//! of the daemon, it is asked first. Nothing here waits longer than [`TOTAL_LIMIT`].
+
+mod process;
+mod service;
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use ollm_protocol::{ErrorKind, sanitize};
+use serde::Deserialize;
+
+use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
+use crate::address::{Address, Environment};
+use crate::error::ClientError;
+use process::{MAX_LINE_BYTES, is_program, read_line, reap, wait_until};
+use service::{InstalledService, ServiceError, ServiceLocations};
+
+/// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
+const READY_LIMIT: Duration = Duration::from_secs(5);
+/// The longest wait for everything, another client's attempt included.
+const TOTAL_LIMIT: Duration = Duration::from_secs(10);
+/// The longest wait for the service manager; the rest of [`TOTAL_LIMIT`] is for starting the daemon without it.
+const SERVICE_LIMIT: Duration = Duration::from_secs(4);
+/// The pause between two looks at a lock that another client holds, or at a socket that is about to appear.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// The longest wait for the daemon that holds the home to answer, before another start is tried.
+const HOLDER_LIMIT: Duration = Duration::from_millis(100);
+/// The longest wait for a daemon that failed to end.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
+/// The exit code of a daemon whose home another daemon owns.
+const EXIT_LOCKED: i32 = 75;
+/// The daemon's program and its settings apart from the address.
+#[derive(Clone, Debug)]
+pub(super) struct DaemonProgram {
+    explicit: Option<PathBuf>,
+    search_path: Option<OsString>,
+    config: Option<PathBuf>,
+    /// Variables of this process that the daemon does not inherit.
+    removed_variables: Vec<OsString>,
+    /// The model server, if it is not the one of the daemon's settings.
+    model_server: Option<String>,
+    /// The locations of service definitions; `None` if no service manager is asked.
+    services: Option<ServiceLocations>,
+}
+
+impl DaemonProgram {
+    pub(super) fn new(environment: &Environment) -> Self {
+        // The daemon starts in another directory, in which a relative path would name another file.
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        Self {
+            explicit: environment.daemon.as_ref().map(absolute),
+            search_path: environment.search_path.clone(),
+            config: environment.config.as_ref().map(absolute),
+            removed_variables: Vec::new(),
+            model_server: None,
+            services: ServiceLocations::new(environment),
+        }
+    }
+
+    /// Ignores the user's settings, apart from the given model server: for a temporary home.
+    pub(super) fn with_default_settings(mut self, model_server: Option<String>) -> Self {
+        self.model_server = model_server;
+        let names = std::env::vars_os().map(|(name, _)| name);
+        self.removed_variables =
+            names.filter(|name| name.as_encoded_bytes().starts_with(b"OLLM_")).collect();
+        self.config = None;
+        self.services = None;
+        self
+    }
+
+    /// Returns the command that runs the daemon of an address.
+    pub(super) fn command(&self, address: &Address) -> Result<Command, ClientError> {
+        let mut command = Command::new(self.find()?);
+        command.arg("--home").arg(address.home());
+        if let Some(socket) = address.socket() {
+            command.arg("--socket").arg(socket);
+        }
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        for name in &self.removed_variables {
+            command.env_remove(name);
+        }
+        if let Some(host) = &self.model_server {
+            command.env("OLLAMA_HOST", host);
+        }
+        Ok(command)
+    }
+
+    /// Finds the program: `OLLM_DAEMON`, else beside this program, else in `PATH`.
+    fn find(&self) -> Result<PathBuf, ClientError> {
+        if let Some(explicit) = &self.explicit {
+            return Ok(explicit.clone());
+        }
+        let beside = std::env::current_exe().ok().map(|own| own.with_file_name("ollmd"));
+        let directories = self.search_path.iter().flat_map(std::env::split_paths);
+        let in_path = directories.map(|directory| directory.join("ollmd"));
+        let mut candidates = beside.into_iter().chain(in_path);
+        candidates.find(|path| is_program(path)).ok_or(ClientError::DaemonNotFound)
+    }
+}
+
+/// Starts the daemon of an address, unless another client is faster, and connects.
+pub(super) fn start(
+    address: &Address,
+    program: &DaemonProgram,
+) -> Result<OpenConnection, ClientError> {
+    let deadline = Instant::now() + TOTAL_LIMIT;
+    create_private_dir(address.home())?;
+    let address = address.canonical();
+    let log = address.home().join("logs/ollmd.stderr");
+    let lock_path = address.home().join("start.lock");
+    let lock_failed =
+        |source| ClientError::Start { action: "locking", path: lock_path.clone(), source };
+    let lock = open_private_file(&lock_path).map_err(lock_failed)?;
+    loop {
+        let locked = match lock.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(source)) => return Err(lock_failed(source)),
+        };
+        // The client that held the lock has probably started the daemon.
+        if let Ok(connection) = probe(&address) {
+            return Ok(connection);
+        }
+        if locked {
+            break;
+        }
+        if Instant::now() >= deadline {
+            return Err(ClientError::StartTimeout { after: TOTAL_LIMIT, log });
+        }
+        std::thread::sleep(RETRY_PAUSE);
+    }
+    let service = program.services.as_ref().and_then(|locations| locations.find(&address));
+    let notice = match service.map(|service| start_service(&address, &service)) {
+        Some(Ok(connection)) => return Ok(connection),
+        Some(Err(error)) => Some(format!("{error}; starting ollmd without it")),
+        None => None,
+    };
+    let connection = spawn_until_answered(&address, program, deadline, log)?;
+    Ok(OpenConnection { notice, ..connection })
+}
+
+/// Lets the service manager start the daemon, and connects.
+fn start_service(
+    address: &Address,
+    service: &InstalledService,
+) -> Result<OpenConnection, ServiceError> {
+    let deadline = Instant::now() + SERVICE_LIMIT;
+    service.start(SERVICE_LIMIT)?;
+    loop {
+        match probe(address) {
+            Ok(connection) => return Ok(OpenConnection { started: true, ..connection }),
+            Err(_) if Instant::now() >= deadline => {
+                return Err(ServiceError::Unreachable { command: service.to_string() });
+            }
+            Err(_) => std::thread::sleep(RETRY_PAUSE),
+        }
+    }
+}
+
+/// Starts the daemon and connects. Repeats that while another process holds the home and does not answer: a daemon
+/// that was just killed holds its lock until the system has cleaned it up.
+fn spawn_until_answered(
+    address: &Address,
+    program: &DaemonProgram,
+    deadline: Instant,
+    log: PathBuf,
+) -> Result<OpenConnection, ClientError> {
+    loop {
+        let started = match spawn(address, program, &log, deadline)? {
+            StartOutcome::Ready => true,
+            StartOutcome::LostRace => match held_elsewhere(address) {
+                Some(error) => return Err(error),
+                None => false,
+            },
+        };
+        let next_start = Instant::now() + HOLDER_LIMIT;
+        loop {
+            match probe(address) {
+                Ok(connection) => return Ok(OpenConnection { started, ..connection }),
+                Err(attempts) if started => return Err(ClientError::Unreachable { attempts }),
+                Err(_) if Instant::now() >= deadline => {
+                    let timeout = ClientError::StartTimeout { after: TOTAL_LIMIT, log };
+                    return Err(held_unreachable(address).unwrap_or(timeout));
+                }
+                Err(_) if Instant::now() >= next_start => break,
+                Err(_) => std::thread::sleep(RETRY_PAUSE),
+            }
+        }
+    }
+}
+
+enum StartOutcome {
+    Ready,
+    /// Another daemon owns the home.
+    LostRace,
+}
+
+/// Starts the daemon in the background and waits until it is ready.
+fn spawn(
+    address: &Address,
+    program: &DaemonProgram,
+    log: &Path,
+    deadline: Instant,
+) -> Result<StartOutcome, ClientError> {
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source| ClientError::Start { action, path, source }
+    };
+    create_private_dir(&address.home().join("logs"))?;
+    let mut stderr = open_private_file(log).map_err(failed("opening", log))?;
+    let log_start = stderr.seek(SeekFrom::End(0)).map_err(failed("opening", log))?;
+    let (mut reader, writer) = io::pipe().map_err(failed("creating a pipe for", address.home()))?;
+    let mut command = program.command(address)?;
+    // The daemon leaves this terminal session by itself; it could not if it were made a group leader here.
+    command.arg("--detach").arg("--ready-fd").arg(writer.as_raw_fd().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+    // In another directory the daemon would keep its file system from being unmounted.
+    command.current_dir("/");
+    let path = PathBuf::from(command.get_program());
+    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty())
+        .map_err(|error| failed("preparing", &path)(error.into()))?;
+    let mut child = command.spawn().map_err(failed("running", &path))?;
+    // The daemon should hold the only writing end, so that its death ends the pipe. A process that another thread
+    // spawned in the same instant may hold one too, so the daemon's end is also checked for.
+    drop(writer);
+    let wait = READY_LIMIT.min(deadline.saturating_duration_since(Instant::now()));
+    let mut has_failed = || matches!(child.try_wait(), Ok(Some(status)) if !status.success());
+    let line = read_line(&mut reader, Instant::now() + wait, &mut has_failed)
+        .map_err(failed("reading from", &path))?;
+    match line {
+        None => {
+            reap(child);
+            Err(ClientError::StartTimeout { after: wait, log: log.to_owned() })
+        }
+        Some(line) if line.trim_ascii() == b"ok" => {
+            reap(child);
+            Ok(StartOutcome::Ready)
+        }
+        Some(line) => start_failure(child, &line, log, log_start),
+    }
+}
+
+/// The line that a daemon writes to its pipe when it cannot start.
+#[derive(Deserialize)]
+struct StartFailureLine {
+    #[serde(default)]
+    kind: Option<String>,
+    message: String,
+    #[serde(default)]
+    hint: Option<String>,
+}
+
+/// Returns the outcome of a daemon that did not get ready, from its line and its exit status.
+fn start_failure(
+    mut child: Child,
+    line: &[u8],
+    log: &Path,
+    log_start: u64,
+) -> Result<StartOutcome, ClientError> {
+    let status = wait_until(&mut child, Instant::now() + EXIT_LIMIT).ok().flatten();
+    if status.and_then(|status| status.code()) == Some(EXIT_LOCKED) {
+        return Ok(StartOutcome::LostRace);
+    }
+    let (kind, message, hint) = match serde_json::from_slice::<StartFailureLine>(line) {
+        Ok(failure) => (failure.kind, failure.message, failure.hint),
+        Err(_) => (None, unexplained_exit(status, log, log_start), None),
+    };
+    let kind = kind.as_deref().and_then(ErrorKind::from_name);
+    if kind == Some(ErrorKind::Locked) {
+        return Ok(StartOutcome::LostRace);
+    }
+    Err(ClientError::StartFailed {
+        kind,
+        message: sanitize::one_line(&message),
+        hint: hint.map(|hint| sanitize::one_line(&hint)),
+        log: log.to_owned(),
+    })
+}
+
+/// Describes a daemon that ended without a line on its pipe, by its status and its last line of stderr.
+fn unexplained_exit(status: Option<ExitStatus>, log: &Path, log_start: u64) -> String {
+    let ended = status.map_or_else(
+        || "it closed its pipe".to_owned(),
+        |status| format!("it ended with {status}"),
+    );
+    let mut written = String::new();
+    let read = File::open(log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(log_start))?;
+        file.take(MAX_LINE_BYTES as u64).read_to_string(&mut written)
+    });
+    let last = written.lines().rfind(|line| !line.trim().is_empty());
+    match (read, last) {
+        (Ok(_), Some(line)) => format!("{ended}: {}", line.trim()),
+        _ => ended,
+    }
+}
+
+fn create_private_dir(path: &Path) -> Result<(), ClientError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| {
+        ClientError::Start { action: "creating the directory", path: path.to_owned(), source }
+    })
+}
+
+fn open_private_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
+
+    use parking_lot::{Mutex, MutexGuard};
+
+    use super::*;
+    use crate::connection::{BlockingClient, Connector};
+    use crate::testing::TestHome;
+
+    /// Lets one test at a time run a script: while another test forks, its child may still hold the script open for
+    /// writing, and then it cannot be run.
+    static SCRIPT_LOCK: Mutex<()> = Mutex::new(());
+
+    /// Returns an environment whose daemon is a shell script; `$fd` is the script's end of the pipe.
+    fn script(home: &TestHome, script: &str) -> (Environment, MutexGuard<'static, ()>) {
+        let lock = SCRIPT_LOCK.lock();
+        let path = home.path().join("fake-ollmd");
+        let mut file =
+            OpenOptions::new().create_new(true).write(true).mode(0o700).open(&path).unwrap();
+        let find_fd =
+            "while [ $# -gt 0 ]; do [ \"$1\" = --ready-fd ] && fd=/dev/fd/$2; shift; done";
+        writeln!(file, "#!/bin/sh\n{find_fd}\n{script}").unwrap();
+        drop(file);
+        (Environment { daemon: Some(path), ..Environment::default() }, lock)
+    }
+
+    fn connect_error(connector: &Connector) -> ClientError {
+        BlockingClient::connect(connector).unwrap_err()
+    }
+
+    /// Waits until the first look at the socket is over, which the log of the start shows.
+    fn wait_for_start(daemon_home: &Path) {
+        while !daemon_home.join("logs/ollmd.stderr").exists() {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn ready_daemon_is_connected() {
+        let home = TestHome::new();
+        // This test binds the socket, before the script reports ready.
+        let go = home.path().join("go");
+        let lines = format!("while [ ! -e {} ]; do sleep 0.01; done; echo ok >$fd", go.display());
+        let (environment, _lock) = script(&home, &lines);
+        let connector = home.connector_with(&environment);
+        let socket = home.socket();
+        let daemon_home = connector.address().home().to_owned();
+        let binder = std::thread::spawn(move || {
+            wait_for_start(&daemon_home);
+            let listener = UnixListener::bind(socket).unwrap();
+            drop(File::create(go).unwrap());
+            listener
+        });
+        let client = BlockingClient::connect(&connector).unwrap();
+        assert!(client.started_daemon());
+        drop(binder.join().unwrap());
+        let mode = |path: &str| {
+            let path = connector.address().home().join(path);
+            path.metadata().unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!(
+            (mode("."), mode("start.lock"), mode("logs/ollmd.stderr")),
+            (0o700, 0o600, 0o600)
+        );
+    }
+
+    #[test]
+    fn reason_of_daemon_is_passed_on() {
+        let home = TestHome::new();
+        let line = r#"{"kind":"config","message":"config.yaml:3: bad \u001b[2Jsize","hint":"ollmctl config check"}"#;
+        let (environment, _lock) = script(&home, &format!("echo '{line}' >$fd; exit 5"));
+        let connector = home.connector_with(&environment);
+        let error = connect_error(&connector);
+        assert_eq!(error.to_string(), "ollmd did not start: config.yaml:3: bad size");
+        assert_eq!(error.hint().as_deref(), Some("ollmctl config check"));
+        assert_eq!((error.kind(), error.exit()), ("config", crate::Exit::Config));
+    }
+
+    #[test]
+    fn daemon_without_reason_is_described_by_status_and_log() {
+        let home = TestHome::new();
+        let (environment, _lock) = script(&home, "echo 'cannot load library' >&2; exit 3");
+        let connector = home.connector_with(&environment);
+        let error = connect_error(&connector);
+        let text = error.to_string();
+        assert!(text.contains("exit status: 3: cannot load library"), "{text}");
+        assert!(error.hint().unwrap().contains("ollmd.stderr"));
+    }
+
+    #[test]
+    fn lost_race_connects_to_the_winner() {
+        let home = TestHome::new();
+        let (environment, _lock) = script(&home, "exit 75");
+        let connector = home.connector_with(&environment);
+        let (socket, daemon_home) = (home.socket(), connector.address().home().to_owned());
+        let winner = std::thread::spawn(move || {
+            wait_for_start(&daemon_home);
+            UnixListener::bind(socket).unwrap()
+        });
+        let client = BlockingClient::connect(&connector).unwrap();
+        assert!(!client.started_daemon());
+        drop(winner.join().unwrap());
+    }
+
+    #[test]
+    fn client_that_waits_for_the_lock_connects_to_the_started_daemon() {
+        let home = TestHome::new();
+        let ran = home.path().join("ran");
+        let (environment, _lock) = script(&home, &format!(": >{}; exit 1", ran.display()));
+        let connector = home.connector_with(&environment);
+        let daemon_home = connector.address().home().to_owned();
+        create_private_dir(&daemon_home).unwrap();
+        let lock = open_private_file(&daemon_home.join("start.lock")).unwrap();
+        lock.lock().unwrap();
+        let program = DaemonProgram::new(&environment);
+        let waiting = std::thread::spawn(move || start(connector.address(), &program));
+        let _listener = UnixListener::bind(home.socket()).unwrap();
+        assert!(!waiting.join().unwrap().unwrap().started);
+        assert!(!ran.exists());
+        drop(lock);
+    }
+
+    #[test]
+    fn nothing_is_started_without_permission_or_program() {
+        let home = TestHome::new();
+        let refused = connect_error(&home.connector());
+        assert!(matches!(refused, ClientError::Unreachable { .. }));
+        assert!(refused.to_string().contains(&home.socket().display().to_string()));
+        assert!(!home.path().join("home").exists());
+        let no_program = home.connector_with(&Environment::default());
+        assert!(matches!(connect_error(&no_program), ClientError::DaemonNotFound));
+        let missing =
+            Environment { daemon: Some("/nowhere/ollmd".into()), ..Environment::default() };
+        let error = connect_error(&home.connector_with(&missing));
+        assert!(
+            matches!(&error, ClientError::Start { path, .. } if path == Path::new("/nowhere/ollmd"))
+        );
+    }
+
+    #[test]
+    fn path_that_is_no_socket_does_not_start_the_daemon() {
+        let home = TestHome::new();
+        // A plain file refuses connections like a stale socket; a directory does not.
+        DirBuilder::new().create(home.socket()).unwrap();
+        let error = connect_error(&home.connector_with(&Environment::default()));
+        assert!(
+            matches!(error, ClientError::Unreachable { .. } | ClientError::DaemonNotFound),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,244 @@
+//! Asks the user's service manager to start the daemon, if a unit of it is installed for the default home.
+//!
+//! A daemon that a client started beside its unit would hold the home, and the unit would fail, so the manager comes
+//! first. Knows systemd and launchd by the files that the README says to copy. Every wait has a deadline, and after any
+//! failure the daemon is started without the manager.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::process::{is_program, read_line, wait_until};
+use crate::address::{Address, Environment};
+
+/// The systemd units, the preferred one first: starting the service also starts its socket, and reports failures.
+const SYSTEMD_UNITS: [&str; 2] = ["ollmd.service", "ollmd.socket"];
+const LAUNCHD_AGENT: &str = "org.ollm.ollmd";
+/// The longest wait for the output of a program that has ended.
+const OUTPUT_LIMIT: Duration = Duration::from_millis(100);
+
+/// The directories in which a service definition may be installed.
+#[derive(Clone, Debug)]
+pub(super) struct ServiceLocations {
+    user_home: PathBuf,
+    systemd_units: PathBuf,
+    runtime_dir: PathBuf,
+    search_path: Option<OsString>,
+}
+
+/// An installed service, as the command that starts it.
+#[derive(Debug)]
+pub(super) struct InstalledService {
+    program: PathBuf,
+    arguments: Vec<String>,
+    runtime_dir: PathBuf,
+}
+
+/// The service manager did not start the daemon.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServiceError {
+    #[error("cannot run {command}: {source}")]
+    Run { command: String, source: io::Error },
+    #[error("{command} failed ({status}){output}")]
+    Failed { command: String, status: ExitStatus, output: String },
+    #[error("{command} did not end within {} s", after.as_secs_f32())]
+    Timeout { command: String, after: Duration },
+    #[error("{command} succeeded, but ollmd does not answer")]
+    Unreachable { command: String },
+}
+
+impl ServiceLocations {
+    /// Returns the locations; `None` if the environment names a program or configuration that no unit knows.
+    pub(super) fn new(environment: &Environment) -> Option<Self> {
+        if environment.daemon.is_some() || environment.config.is_some() {
+            return None;
+        }
+        let user_home = environment.user_home.clone()?;
+        let config = environment.config_home.clone();
+        let uid = rustix::process::geteuid().as_raw();
+        Some(Self {
+            systemd_units: config.unwrap_or_else(|| user_home.join(".config")).join("systemd/user"),
+            // A login by cron or ssh may lack the variable although the manager runs.
+            runtime_dir: environment
+                .runtime_dir
+                .clone()
+                .unwrap_or_else(|| format!("/run/user/{uid}").into()),
+            search_path: environment.search_path.clone(),
+            user_home,
+        })
+    }
+
+    /// Returns the service of an address; `None` unless it is the default address, for which the units are made.
+    pub(super) fn find(&self, address: &Address) -> Option<InstalledService> {
+        let default = self.user_home.join(".ollm");
+        let default = std::fs::canonicalize(&default).unwrap_or(default);
+        if address.socket().is_some() || address.home() != default {
+            return None;
+        }
+        self.systemd().or_else(|| self.launchd())
+    }
+
+    fn systemd(&self) -> Option<InstalledService> {
+        let unit = SYSTEMD_UNITS.iter().find(|unit| self.systemd_units.join(unit).is_file())?;
+        let is_running = self.runtime_dir.join("systemd/private").exists();
+        is_running.then(|| self.service("systemctl", ["--user", "start", unit]))?
+    }
+
+    fn launchd(&self) -> Option<InstalledService> {
+        let agents = self.user_home.join("Library/LaunchAgents");
+        if !agents.join(format!("{LAUNCHD_AGENT}.plist")).is_file() {
+            return None;
+        }
+        let target = format!("gui/{}/{LAUNCHD_AGENT}", rustix::process::geteuid().as_raw());
+        self.service("launchctl", ["kickstart", &target])
+    }
+
+    fn service<const N: usize>(
+        &self,
+        name: &str,
+        arguments: [&str; N],
+    ) -> Option<InstalledService> {
+        let mut directories = self.search_path.iter().flat_map(std::env::split_paths);
+        let program = directories
+            .find_map(|directory| Some(directory.join(name)).filter(|path| is_program(path)))?;
+        let arguments = arguments.map(str::to_owned).to_vec();
+        Some(InstalledService { program, arguments, runtime_dir: self.runtime_dir.clone() })
+    }
+}
+
+impl InstalledService {
+    /// Lets the manager start the service, and waits until the manager reports that it is started.
+    pub(super) fn start(&self, limit: Duration) -> Result<(), ServiceError> {
+        let command = self.to_string();
+        let run = |source| ServiceError::Run { command: command.clone(), source };
+        let (mut reader, writer) = io::pipe().map_err(run)?;
+        let mut child = Command::new(&self.program)
+            .args(&self.arguments)
+            .env("XDG_RUNTIME_DIR", &self.runtime_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(writer)
+            .spawn()
+            .map_err(run)?;
+        let Some(status) = wait_until(&mut child, Instant::now() + limit).map_err(run)? else {
+            // It may have ended since the last look.
+            child.kill().ok();
+            child.wait().map_err(run)?;
+            return Err(ServiceError::Timeout { command, after: limit });
+        };
+        if status.success() {
+            return Ok(());
+        }
+        let output = read_line(&mut reader, Instant::now() + OUTPUT_LIMIT, &mut || false);
+        let output = output.ok().flatten().unwrap_or_default();
+        let output = String::from_utf8_lossy(&output);
+        let first = output.lines().next().map(str::trim).filter(|line| !line.is_empty());
+        let output = first.map_or_else(String::new, |line| format!(": {line}"));
+        Err(ServiceError::Failed { command, status, output })
+    }
+}
+
+impl std::fmt::Display for InstalledService {
+    /// Writes the command as a person would type it.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = self.program.file_name().map(Path::new).unwrap_or(&self.program);
+        write!(out, "{} {}", name.display(), self.arguments.join(" "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::OpenOptionsExt as _;
+
+    use super::*;
+
+    /// A user's home with service definitions, and programs in place of the managers.
+    struct UserHome(tempfile::TempDir);
+
+    impl UserHome {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn add_file(&self, name: &str) {
+            let path = self.0.path().join(name);
+            std::fs::DirBuilder::new().recursive(true).create(path.parent().unwrap()).unwrap();
+            let mut options = std::fs::OpenOptions::new();
+            drop(options.create(true).append(true).mode(0o700).open(path).unwrap());
+        }
+
+        /// Returns the command that starts the service of an address.
+        fn service(&self, home: Option<&str>, socket: Option<&str>) -> Option<String> {
+            let environment = Environment {
+                user_home: Some(self.0.path().to_owned()),
+                runtime_dir: Some(self.0.path().join("run")),
+                search_path: Some(self.0.path().join("bin").into()),
+                ..Environment::default()
+            };
+            let home = home.map(PathBuf::from);
+            let address = Address::new(home, socket.map(PathBuf::from), &environment).unwrap();
+            let service = ServiceLocations::new(&environment).unwrap().find(&address);
+            service.map(|service| service.to_string())
+        }
+    }
+
+    #[test]
+    fn systemd_unit_is_used_for_the_default_address() {
+        let user = UserHome::new();
+        user.add_file("bin/systemctl");
+        user.add_file("run/systemd/private");
+        assert_eq!(user.service(None, None), None, "no unit");
+        user.add_file(".config/systemd/user/ollmd.socket");
+        let socket = "systemctl --user start ollmd.socket";
+        assert_eq!(user.service(None, None).as_deref(), Some(socket));
+        user.add_file(".config/systemd/user/ollmd.service");
+        let service = "systemctl --user start ollmd.service";
+        assert_eq!(user.service(None, None).as_deref(), Some(service));
+        assert_eq!(user.service(Some("/nowhere/else"), None), None, "another home");
+        assert_eq!(user.service(None, Some("/nowhere/s.sock")), None, "another socket");
+        std::fs::remove_file(user.0.path().join("run/systemd/private")).unwrap();
+        assert_eq!(user.service(None, None), None, "no manager");
+    }
+
+    #[test]
+    fn launchd_agent_is_kickstarted() {
+        let user = UserHome::new();
+        user.add_file("Library/LaunchAgents/org.ollm.ollmd.plist");
+        assert_eq!(user.service(None, None), None, "no program");
+        user.add_file("bin/launchctl");
+        let uid = rustix::process::geteuid().as_raw();
+        let expected = format!("launchctl kickstart gui/{uid}/org.ollm.ollmd");
+        assert_eq!(user.service(None, None), Some(expected));
+    }
+
+    #[test]
+    fn explicit_program_or_configuration_rules_out_a_service() {
+        let home = Some(PathBuf::from("/nowhere"));
+        let default = Environment { user_home: home, ..Environment::default() };
+        assert!(ServiceLocations::new(&default).is_some());
+        let daemon = Environment { daemon: Some("/nowhere/ollmd".into()), ..default.clone() };
+        assert!(ServiceLocations::new(&daemon).is_none());
+        let config = Environment { config: Some("/nowhere/config.yaml".into()), ..default };
+        assert!(ServiceLocations::new(&config).is_none());
+    }
+
+    #[test]
+    fn failing_or_hanging_manager_is_an_error() {
+        let start = |script: &str, limit| {
+            let service = InstalledService {
+                program: "/bin/sh".into(),
+                arguments: vec!["-c".into(), script.into()],
+                runtime_dir: "/nowhere".into(),
+            };
+            service.start(limit).map_err(|error| error.to_string())
+        };
+        let long = Duration::from_secs(20);
+        assert_eq!(start("[ $XDG_RUNTIME_DIR = /nowhere ]", long), Ok(()));
+        let refused = start("echo 'Job failed.' >&2; exit 4", long).unwrap_err();
+        assert!(refused.ends_with("failed (exit status: 4): Job failed."), "{refused}");
+        let hanging = start("sleep 1000", Duration::from_millis(20)).unwrap_err();
+        assert!(hanging.ends_with("did not end within 0.02 s"), "{hanging}");
+    }
+}

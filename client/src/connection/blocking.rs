@@ -1,0 +1,517 @@
+//! The client without a runtime: one call at a time over a plain stream, for one-shot programs.
+//!
+//! Frames are lines. Every read and write has a deadline, except that a subscription waits for its next event as long
+//! as the connection lives.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ollm_protocol::frame::MAX_FRAME_BYTES;
+use ollm_protocol::{Class, METHODS, Method};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::connector::Connector;
+use crate::error::{ClientError, RpcFailure};
+
+/// Bytes of the first read: enough for most replies. Touching more memory for the first time costs a one-shot program
+/// more than a second read does.
+const FIRST_READ_BYTES: usize = 4 << 10;
+/// Bytes of one read when replies turn out to be long.
+const MAX_READ_BYTES: usize = 64 << 10;
+
+/// A connection that makes one call at a time.
+#[derive(Debug)]
+pub struct BlockingClient {
+    stream: UnixStream,
+    socket: PathBuf,
+    started: bool,
+    notice: Option<String>,
+    daemon_version: Option<String>,
+    lines: LineBuffer,
+    last_id: u64,
+    timeout: Duration,
+    /// Reconnects if the first call fails; `None` after that call.
+    reconnect: Option<Connector>,
+}
+
+/// A message that arrives while a call waits for its reply.
+pub(super) enum Incoming {
+    Reply(Box<RawValue>),
+    Event(Box<RawValue>),
+    /// A message that belongs neither to the call nor to a subscription.
+    Other,
+}
+
+#[derive(Serialize)]
+struct OutgoingRequest<'a, P: ?Sized> {
+    jsonrpc: &'static str,
+    id: u64,
+    method: &'a str,
+    params: &'a P,
+}
+
+/// Any message of the daemon: a reply has an `id`, a notification a `method`.
+#[derive(Deserialize)]
+struct IncomingMessage<'a> {
+    #[serde(default)]
+    id: Option<Value>,
+    #[serde(default)]
+    method: Option<IgnoredAny>,
+    #[serde(default, borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(default)]
+    error: Option<IncomingError>,
+}
+
+#[derive(Deserialize)]
+struct IncomingError {
+    code: i32,
+    message: String,
+    #[serde(default)]
+    data: Option<Value>,
+}
+
+/// The params of a subscription's notification: an event, or the reason why the subscription ended.
+#[derive(Deserialize)]
+struct EventParams<'a> {
+    #[serde(default, borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(default)]
+    error: Option<IgnoredAny>,
+}
+
+impl BlockingClient {
+    /// Connects; starts the daemon if it does not run and the connector allows it.
+    ///
+    /// **Errors**: [`ClientError::Unreachable`] and the errors of starting the daemon.
+    pub fn connect(connector: &Connector) -> Result<Self, ClientError> {
+        let connection = connector.open()?;
+        Ok(Self {
+            stream: connection.stream,
+            socket: connection.socket,
+            started: connection.started,
+            notice: connection.notice,
+            daemon_version: connection.daemon.map(|daemon| daemon.version),
+            lines: LineBuffer::default(),
+            last_id: 0,
+            timeout: connector.timeout(),
+            reconnect: Some(connector.clone()),
+        })
+    }
+
+    /// Returns the path of the connected socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Returns whether connecting started the daemon.
+    #[must_use]
+    pub fn started_daemon(&self) -> bool {
+        self.started
+    }
+
+    /// Returns a remark about how the daemon was started, for a person.
+    #[must_use]
+    pub fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
+    }
+
+    /// Returns the version in the daemon's `daemon.json`, if there is one; makes no call.
+    #[must_use]
+    pub fn daemon_version(&self) -> Option<&str> {
+        self.daemon_version.as_deref()
+    }
+
+    /// Sets the longest wait for each further reply.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Calls a method.
+    ///
+    /// **Errors**: [`ClientError::Rpc`] if the daemon refuses the call, [`ClientError::Timeout`] if it does not reply;
+    /// a late reply is skipped by the next call.
+    pub fn call<M: Method>(&mut self, params: &M::Params) -> Result<M::Result, ClientError> {
+        let raw = self.call_raw(M::NAME, params)?;
+        decode(M::NAME, &raw)
+    }
+
+    /// Calls a method by its name and returns the result as it was sent.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub fn call_raw<P: Serialize + ?Sized>(
+        &mut self,
+        method: &str,
+        params: &P,
+    ) -> Result<Box<RawValue>, ClientError> {
+        let reply = self.call_once(method, params);
+        let Some(connector) = self.reconnect.take() else { return reply };
+        // A daemon that was just killed may still accept a connection to which it never replies. A reading call can be
+        // repeated; a writing one may have been carried out.
+        let reads = METHODS.iter().any(|known| known.name == method && known.class == Class::Read);
+        if !(reads && matches!(reply, Err(ClientError::Closed { .. }))) {
+            return reply;
+        }
+        let (timeout, started) = (self.timeout, self.started);
+        *self = Self::connect(&connector)?;
+        self.timeout = timeout;
+        self.started |= started;
+        self.call_once(method, params)
+    }
+
+    fn call_once<P: Serialize + ?Sized>(
+        &mut self,
+        method: &str,
+        params: &P,
+    ) -> Result<Box<RawValue>, ClientError> {
+        let deadline = Instant::now() + self.timeout;
+        let sent = self.send(method, params, deadline);
+        // A daemon that refuses a connection sends the reason before it closes it, which says more than a broken pipe.
+        if let Err(ClientError::Closed { .. }) = &sent
+            && let Err(refusal @ ClientError::Rpc(_)) = self.reply(method, self.last_id, deadline)
+        {
+            return Err(refusal);
+        }
+        self.reply(method, sent?, deadline)
+    }
+
+    /// Sends a request and returns its id.
+    pub(super) fn send<P: Serialize + ?Sized>(
+        &mut self,
+        method: &str,
+        params: &P,
+        deadline: Instant,
+    ) -> Result<u64, ClientError> {
+        self.last_id += 1;
+        let request = OutgoingRequest { jsonrpc: "2.0", id: self.last_id, method, params };
+        let mut frame = serde_json::to_vec(&request)
+            .map_err(|source| ClientError::BadParams { method: method.to_owned(), source })?;
+        if frame.len() > MAX_FRAME_BYTES {
+            return Err(ClientError::RequestTooLarge { method: method.to_owned() });
+        }
+        frame.push(b'\n');
+        let mut unsent = frame.as_slice();
+        while !unsent.is_empty() {
+            let wait = self.remaining(method, deadline)?;
+            let written = self
+                .stream
+                .set_write_timeout(Some(wait))
+                .and_then(|()| (&self.stream).write(unsent))
+                .or_else(|error| match error.kind() {
+                    io::ErrorKind::Interrupted => Ok(0),
+                    _ => Err(self.io_error(method, error)),
+                })?;
+            unsent = &unsent[written..];
+        }
+        Ok(self.last_id)
+    }
+
+    /// Waits for the next event of the connection's only subscription and returns it as it was sent; `None` if the
+    /// daemon ended the subscription.
+    pub(super) fn next_event(
+        &mut self,
+        method: &str,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Box<RawValue>>, ClientError> {
+        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
+        loop {
+            let line = self.line(method, deadline)?;
+            let message: IncomingMessage<'_> = serde_json::from_slice(line).map_err(bad)?;
+            let (Some(_), Some(params)) = (message.method, message.params) else { continue };
+            let params: EventParams<'_> = serde_json::from_str(params.get()).map_err(bad)?;
+            if params.error.is_some() {
+                return Ok(None);
+            }
+            if let Some(event) = params.result {
+                return Ok(Some(event.to_owned()));
+            }
+        }
+    }
+
+    fn reply(
+        &mut self,
+        method: &str,
+        id: u64,
+        deadline: Instant,
+    ) -> Result<Box<RawValue>, ClientError> {
+        loop {
+            if let Incoming::Reply(reply) = self.next_message(method, id, deadline)? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// Waits for the next message while the call `id` waits for its reply.
+    pub(super) fn next_message(
+        &mut self,
+        method: &str,
+        id: u64,
+        deadline: Instant,
+    ) -> Result<Incoming, ClientError> {
+        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
+        let line = self.line(method, Some(deadline))?;
+        let message: IncomingMessage<'_> = serde_json::from_slice(line).map_err(bad)?;
+        // An error without an id concerns the connection, so it is the reply to the waiting call.
+        let is_reply = match &message.id {
+            Some(Value::Null) | None => message.error.is_some(),
+            Some(other) => *other == id,
+        };
+        if !is_reply {
+            let (Some(_), Some(params)) = (message.method, message.params) else {
+                return Ok(Incoming::Other);
+            };
+            // A notification of an unknown shape, from another version of the daemon, does not fail the call.
+            let event = serde_json::from_str::<EventParams<'_>>(params.get()).ok();
+            let event = event.and_then(|params| params.result);
+            return Ok(event.map_or(Incoming::Other, |event| Incoming::Event(event.to_owned())));
+        }
+        if let Some(error) = message.error {
+            let failure = RpcFailure::new(error.code, error.message, error.data);
+            return Err(ClientError::Rpc(Box::new(failure)));
+        }
+        Ok(Incoming::Reply(message.result.unwrap_or(RawValue::NULL).to_owned()))
+    }
+
+    /// Waits for the next line and returns it without its line break.
+    fn line(&mut self, method: &str, deadline: Option<Instant>) -> Result<&[u8], ClientError> {
+        let end = loop {
+            if let Some(end) = self.lines.find() {
+                break end;
+            }
+            if self.lines.pending() > MAX_FRAME_BYTES {
+                return Err(ClientError::ReplyTooLarge { method: method.to_owned() });
+            }
+            let wait = deadline.map(|deadline| self.remaining(method, deadline)).transpose()?;
+            let read = self
+                .stream
+                .set_read_timeout(wait)
+                .and_then(|()| self.lines.fill(&mut (&self.stream)));
+            match read {
+                Ok(0) => return Err(ClientError::Closed { method: method.to_owned() }),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.io_error(method, error)),
+            }
+        };
+        Ok(self.lines.take(end))
+    }
+
+    fn remaining(&self, method: &str, deadline: Instant) -> Result<Duration, ClientError> {
+        // A socket takes a timeout of zero for none.
+        Some(deadline.saturating_duration_since(Instant::now()))
+            .filter(|wait| !wait.is_zero())
+            .ok_or_else(|| self.timed_out(method))
+    }
+
+    fn timed_out(&self, method: &str) -> ClientError {
+        ClientError::Timeout { method: method.to_owned(), after: self.timeout }
+    }
+
+    fn io_error(&self, method: &str, error: io::Error) -> ClientError {
+        let method = method.to_owned();
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => self.timed_out(&method),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                ClientError::Closed { method }
+            }
+            _ => ClientError::Broken { method, source: error },
+        }
+    }
+}
+
+/// Decodes the result of a method.
+pub(crate) fn decode<T: serde::de::DeserializeOwned>(
+    method: &str,
+    raw: &RawValue,
+) -> Result<T, ClientError> {
+    serde_json::from_str(raw.get())
+        .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })
+}
+
+/// Bytes read from the stream, from which lines are taken; each byte is searched once.
+#[derive(Debug, Default)]
+struct LineBuffer {
+    bytes: Vec<u8>,
+    taken: usize,
+    searched: usize,
+}
+
+impl LineBuffer {
+    fn pending(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    /// Returns the position of the first line break.
+    fn find(&mut self) -> Option<usize> {
+        let found = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
+        let end = found.map(|at| self.searched + at);
+        self.searched = end.unwrap_or(self.bytes.len());
+        end
+    }
+
+    /// Takes the line that ends at `end`.
+    fn take(&mut self, end: usize) -> &[u8] {
+        let line = self.taken..end;
+        self.taken = end + 1;
+        self.searched = self.taken;
+        &self.bytes[line]
+    }
+
+    /// Reads more bytes and returns their number.
+    fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
+        self.bytes.drain(..self.taken);
+        self.searched -= self.taken;
+        self.taken = 0;
+        let filled = self.bytes.len();
+        let room = filled.clamp(FIRST_READ_BYTES, MAX_READ_BYTES);
+        self.bytes.resize(filled + room, 0);
+        let read = source.read(&mut self.bytes[filled..]);
+        self.bytes.truncate(filled + *read.as_ref().unwrap_or(&0));
+        read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::method::{DaemonReload, DaemonShutdown};
+    use ollm_protocol::methods::daemon::NoParams;
+    use ollm_protocol::methods::event::EventSubscribeParams;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{TestHome, reply, send};
+
+    fn connect(home: &TestHome) -> BlockingClient {
+        BlockingClient::connect(&home.connector()).unwrap()
+    }
+
+    #[test]
+    fn reply_is_found_among_other_messages() {
+        let home = TestHome::new();
+        let _server = home.serve(|request, stream| {
+            assert_eq!(request["jsonrpc"], "2.0");
+            assert_eq!(request["method"], "daemon.shutdown");
+            assert_eq!(request["params"], json!({}));
+            send(stream, &json!({"jsonrpc": "2.0", "method": "event.event", "params": {}}));
+            send(stream, &json!({"jsonrpc": "2.0", "id": 999, "result": {"pid": 1}}));
+            reply(stream, request, &json!({"pid": 42, "later": true}));
+        });
+        let mut client = connect(&home);
+        for _ in 0..3 {
+            assert_eq!(client.call::<DaemonShutdown>(&NoParams {}).unwrap().pid, 42);
+        }
+    }
+
+    #[test]
+    fn error_reply_has_its_kind_also_without_an_id() {
+        let home = TestHome::new();
+        let _server = home.serve(|request, stream| {
+            let id = if request["id"] == 1 { request["id"].clone() } else { Value::Null };
+            let error = json!({"code": -32009, "message": "too much", "data": {"kind": "busy"}});
+            send(stream, &json!({"jsonrpc": "2.0", "id": id, "error": error}));
+        });
+        let mut client = connect(&home);
+        for _ in 0..2 {
+            let error = client.call::<DaemonReload>(&NoParams {}).unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), ("busy", "too much"));
+        }
+    }
+
+    #[test]
+    fn missing_reply_times_out_and_is_skipped_when_it_arrives() {
+        let home = TestHome::new();
+        let mut held: Option<Value> = None;
+        let _server = home.serve(move |request, stream| match held.take() {
+            None => held = Some(request.clone()),
+            Some(late) => {
+                reply(stream, &late, &json!({"pid": 1}));
+                reply(stream, request, &json!({"pid": 2}));
+            }
+        });
+        let mut client = connect(&home);
+        client.set_timeout(Duration::from_millis(50));
+        let error = client.call::<DaemonShutdown>(&NoParams {}).unwrap_err();
+        assert!(
+            matches!(&error, ClientError::Timeout { method, .. } if method == "daemon.shutdown")
+        );
+        client.set_timeout(Duration::from_secs(30));
+        assert_eq!(client.call::<DaemonShutdown>(&NoParams {}).unwrap().pid, 2);
+    }
+
+    #[test]
+    fn closed_connection_and_invalid_reply_are_different_errors() {
+        let home = TestHome::new();
+        let _server = home.serve(|request, stream| {
+            if request["id"] == 1 {
+                stream.write_all(b"nonsense\n").unwrap();
+            } else {
+                stream.shutdown(std::net::Shutdown::Both).unwrap();
+            }
+        });
+        let mut client = connect(&home);
+        let error = client.call::<DaemonReload>(&NoParams {}).unwrap_err();
+        assert!(matches!(error, ClientError::BadReply { .. }), "{error}");
+        let error = client.call::<DaemonReload>(&NoParams {}).unwrap_err();
+        assert!(matches!(error, ClientError::Closed { .. }), "{error}");
+        assert_eq!(error.hint().as_deref(), Some("ollmctl daemon status"));
+    }
+
+    #[test]
+    fn frames_are_limited_in_both_directions() {
+        let home = TestHome::new();
+        let _server = home.serve(|_, stream| {
+            let chunk = vec![b'x'; 1 << 20];
+            // The client hangs up before everything is sent.
+            while stream.write_all(&chunk).is_ok() {}
+        });
+        let mut client = connect(&home);
+        let large = json!({ "text": "x".repeat(MAX_FRAME_BYTES) });
+        let error = client.call_raw("session.record", &large).unwrap_err();
+        assert!(matches!(error, ClientError::RequestTooLarge { .. }), "{error}");
+        let error = client.call_raw("session.get", &json!({})).unwrap_err();
+        assert!(matches!(error, ClientError::ReplyTooLarge { .. }), "{error}");
+    }
+
+    #[test]
+    fn large_reply_is_joined_from_small_reads() {
+        let home = TestHome::new();
+        let text = "日本".repeat(200_000);
+        let sent = text.clone();
+        let _server = home.serve(move |request, stream| {
+            reply(stream, request, &json!({ "text": sent }));
+        });
+        let raw = connect(&home).call_raw("session.get", &json!({})).unwrap();
+        let result: Value = serde_json::from_str(raw.get()).unwrap();
+        assert!(result["text"] == text.as_str());
+    }
+
+    #[test]
+    fn subscription_ends_with_the_stream() {
+        let home = TestHome::new();
+        let _server = home.serve(|request, stream| {
+            assert_eq!(request["method"], "event.subscribe");
+            reply(stream, request, &json!(7));
+            for at in 1..=2 {
+                let params = json!({"subscription": 7, "result": {"eventSeq": at}});
+                send(stream, &json!({"jsonrpc": "2.0", "method": "event.event", "params": params}));
+            }
+            let params = json!({"subscription": 7, "error": "leaving"});
+            send(stream, &json!({"jsonrpc": "2.0", "method": "event.event", "params": params}));
+            stream.shutdown(std::net::Shutdown::Both).unwrap();
+        });
+        let mut events = connect(&home).subscribe_events(&EventSubscribeParams::default()).unwrap();
+        for at in 1..=2 {
+            assert_eq!(events.next_raw().unwrap().unwrap().get(), format!("{{\"eventSeq\":{at}}}"));
+        }
+        assert!(events.next_raw().unwrap().is_none());
+        assert!(matches!(events.next_raw(), Err(ClientError::Closed { .. })));
+    }
+}

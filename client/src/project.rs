@@ -1,0 +1,143 @@
+//! The project of a directory: its path as the daemon knows it, and its current session.
+
+use std::path::{Path, PathBuf};
+
+use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionSetCurrent};
+use ollm_protocol::methods::session::{
+    SessionCreateParams, SessionCurrentParams, SessionSetCurrentParams,
+};
+use ollm_protocol::{SessionId, sanitize};
+
+use crate::command_context::CommandContext;
+use crate::command_error::CommandError;
+
+/// Returns the canonical path of a project; by default of the current directory.
+pub(crate) fn canonical_path(given: Option<&Path>) -> Result<String, CommandError> {
+    let path = given.unwrap_or(Path::new("."));
+    let canonical = std::fs::canonicalize(path).map_err(|source| CommandError::File {
+        action: "find the project",
+        path: path.to_owned(),
+        source,
+    })?;
+    to_text(canonical)
+}
+
+/// Returns the path by which sessions are filtered, canonical if the directory still exists.
+pub(crate) fn filter_path(given: Option<&Path>) -> Result<Option<String>, CommandError> {
+    given
+        .map(|path| {
+            let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+            to_text(found.unwrap_or_else(|_| path.to_owned()))
+        })
+        .transpose()
+}
+
+fn to_text(path: PathBuf) -> Result<String, CommandError> {
+    path.into_os_string()
+        .into_string()
+        .map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
+}
+
+/// Returns the project of the current directory.
+///
+/// **Errors**: names the flags with which `command` works without it.
+pub(crate) fn of_current_directory(command: &str) -> Result<String, CommandError> {
+    canonical_path(None).map_err(|error| no_current_directory(command, &error))
+}
+
+fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
+    let alternative = if command == "record" { "  # or --project DIR" } else { "" };
+    CommandError::usage(
+        format!("the current directory cannot be the project: {}", error.message()),
+        &format!("ollmctl {command} --session ID ...{alternative}"),
+    )
+}
+
+/// Returns the current session of a project.
+pub(crate) fn current_session(
+    project_path: &str,
+    ctx: &mut CommandContext<'_>,
+) -> Result<Option<SessionId>, CommandError> {
+    let params = SessionCurrentParams { project_path: project_path.to_owned() };
+    let current = ctx.call::<SessionCurrent>(&params)?.value.session;
+    Ok(current.map(|session| session.session_id))
+}
+
+/// Makes a session the current one of a project.
+pub(crate) fn set_current_session(
+    project_path: String,
+    session_id: SessionId,
+    ctx: &mut CommandContext<'_>,
+) -> Result<(), CommandError> {
+    let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
+    ctx.call::<SessionSetCurrent>(&params)?;
+    Ok(())
+}
+
+/// Creates a session of a project, without making it the current one.
+pub(crate) fn create_session(
+    project_path: String,
+    model: Option<String>,
+    key: Option<String>,
+    ctx: &mut CommandContext<'_>,
+) -> Result<SessionId, CommandError> {
+    let params = SessionCreateParams {
+        project_path: Some(project_path),
+        model,
+        key,
+        ..SessionCreateParams::default()
+    };
+    Ok(ctx.call::<SessionCreate>(&params)?.value.session.session_id)
+}
+
+/// Returns the given session, else the current one of this directory's project. Never the last session of another
+/// project, because the command may change it.
+///
+/// **Errors**: there is no current session; the hint is `command` with the last session.
+pub(crate) fn session_or_current(
+    given: Option<&str>,
+    command: &str,
+    ctx: &mut CommandContext<'_>,
+) -> Result<SessionId, CommandError> {
+    if let Some(text) = given {
+        return ctx.session(text);
+    }
+    let project_path = of_current_directory(command)?;
+    current_session(&project_path, ctx)?.ok_or_else(|| {
+        no_current_session(&project_path, format!("ollmctl {command} --session last"))
+    })
+}
+
+/// Returns the error for a project without a current session.
+pub(crate) fn no_current_session(project_path: &str, hint: String) -> CommandError {
+    CommandError::NotFound {
+        message: format!("{} has no current session", sanitize::one_line(project_path)),
+        hint: Some(hint),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    #[test]
+    fn path_must_be_utf8() {
+        let odd = Path::new(OsStr::from_bytes(b"/nowhere/\xff"));
+        assert!(matches!(filter_path(Some(odd)), Err(CommandError::PathNotUtf8 { .. })));
+        assert!(matches!(canonical_path(Some(odd)), Err(CommandError::File { .. })));
+        let path = filter_path(Some(Path::new("/nowhere/x"))).unwrap();
+        assert_eq!(path.as_deref(), Some("/nowhere/x"));
+        assert_eq!(filter_path(None).unwrap(), None);
+    }
+
+    #[test]
+    fn missing_current_directory_names_the_flags_that_help() {
+        let source = std::io::ErrorKind::NotFound.into();
+        let error = CommandError::File { action: "find the project", path: ".".into(), source };
+        let text = no_current_directory("record", &error).to_text();
+        assert!(text.contains("--session ID") && text.contains("--project DIR"), "{text}");
+    }
+}

@@ -1,0 +1,512 @@
+//! The records of a session as text to read.
+
+use std::fmt::Write as _;
+
+use chrono::TimeZone;
+use ollm_protocol::content::{
+    GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
+};
+use ollm_protocol::{Seq, sanitize};
+use serde_json::Value;
+
+use super::units::{grouped, minute};
+use super::{RenderOptions, Style};
+
+/// Lines of a tool's output, or of thinking, that are shown unless everything is wanted.
+const SHOWN_LINES: usize = 12;
+/// Characters of such a text.
+const SHOWN_CHARS: usize = 1200;
+/// Characters of a call's arguments.
+const SHOWN_ARG_CHARS: usize = 200;
+/// Longer arguments are shown after shorter ones.
+const LONG_ARG_CHARS: usize = 80;
+/// Arguments that identify what a call does, however long they are.
+const KEY_ARGS: [&str; 8] =
+    ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
+
+/// The name of the client data in which the daemon keeps an unfinished answer; the answer follows as a message.
+/// FORMAT.md, "Partial answers".
+const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
+
+/// The finish reasons of incomplete answers.
+const EARLY_FINISH_REASONS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
+
+/// Renders one record after another.
+pub(crate) struct Transcript<'a, Z> {
+    zone: &'a Z,
+    options: &'a RenderOptions,
+    /// The id of the tool call with which the previous record ended.
+    previous_call: Option<String>,
+}
+
+impl<'a, Z: TimeZone> Transcript<'a, Z>
+where
+    Z::Offset: std::fmt::Display,
+{
+    pub(crate) fn new(zone: &'a Z, options: &'a RenderOptions) -> Self {
+        Self { zone, options, previous_call: None }
+    }
+
+    /// Returns the text of the next record; empty for a record that readers do not need.
+    pub(crate) fn record(&mut self, record: Record) -> String {
+        let at = minute(record.at, self.zone);
+        let label = RecordLabel { seq: record.seq, active: record.active, at };
+        let body = record.into_body();
+        if matches!(body, Some(RecordBody::Usage(_))) && !self.options.full {
+            return String::new();
+        }
+        if matches!(&body, Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER) {
+            return String::new();
+        }
+        let previous_call = self.previous_call.take();
+        match body {
+            Some(RecordBody::Message(message)) => {
+                self.previous_call = last_call(&message);
+                render_message(&label, &message, self.zone, self.options)
+            }
+            Some(RecordBody::ToolCall(call)) => {
+                let is_repeated = previous_call.as_ref() == Some(&call.id);
+                render_tool_call(&label, &call, is_repeated, self.options)
+            }
+            Some(other) => render_other(&label, &other, self.options),
+            None => label.note("a record without its body"),
+        }
+    }
+}
+
+fn last_call(message: &Message) -> Option<String> {
+    match message.parts.last() {
+        Some(Part::ToolCall { id, .. }) => Some(id.clone()),
+        _ => None,
+    }
+}
+
+/// The number and time of a record.
+struct RecordLabel {
+    seq: Seq,
+    active: bool,
+    at: String,
+}
+
+impl RecordLabel {
+    fn heading(&self, style: Style, text: &str) -> String {
+        format!("\n{} {}\n", style.paint(text), Style::Faint.paint(&self.to_string()))
+    }
+
+    fn note(&self, text: &str) -> String {
+        format!("\n{}\n", Style::Faint.paint(&format!("- {text} {self}")))
+    }
+}
+
+impl std::fmt::Display for RecordLabel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let branch = if self.active { "" } else { " (inactive branch)" };
+        write!(out, "#{} {}{branch}", self.seq, self.at)
+    }
+}
+
+fn render_message<Z: TimeZone>(
+    label: &RecordLabel,
+    message: &Message,
+    zone: &Z,
+    options: &RenderOptions,
+) -> String
+where
+    Z::Offset: std::fmt::Display,
+{
+    let mut author = message.role.as_str().to_owned();
+    for detail in [&message.tool_name, &message.model].into_iter().flatten() {
+        let _infallible = write!(author, " {}", sanitize::one_line(detail));
+    }
+    // A message may be older than its record, which an import wrote.
+    let label = RecordLabel { at: minute(message.timestamp, zone), ..*label };
+    let mut text = label.heading(Style::of_role(message.role), &author);
+    for part in &message.parts {
+        text.push_str(&match part {
+            Part::Text { text } if message.role == Role::Tool => excerpt(text, options, label.seq),
+            Part::Text { text } => sanitized_lines(text),
+            Part::Thinking { text } => {
+                let thinking = excerpt(text, options, label.seq);
+                Style::Faint.paint(&format!("(thinking)\n{}", thinking.trim_end())) + "\n"
+            }
+            Part::ToolCall { name, args, .. } => call_line(name, args),
+            Part::Image { mime_type, data } => {
+                let bytes = data.len() as u64 / 4 * 3;
+                format!("[{}, {} bytes]\n", sanitize::one_line(mime_type), grouped(bytes))
+            }
+        });
+    }
+    if let Some(reason) = early_finish(message) {
+        text.push_str(&Style::Bad.paint(&format!("({})", sanitize::one_line(reason))));
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns why an answer is empty or incomplete.
+fn early_finish(message: &Message) -> Option<&str> {
+    let reason = message.finish_reason.as_deref();
+    let is_empty = message.parts.iter().all(|part| match part {
+        Part::Text { text } => text.trim().is_empty(),
+        Part::Thinking { .. } => true,
+        Part::ToolCall { .. } | Part::Image { .. } => false,
+    });
+    if message.role != Role::Assistant {
+        None
+    } else if is_empty {
+        Some(reason.unwrap_or("no answer"))
+    } else {
+        reason.filter(|reason| EARLY_FINISH_REASONS.contains(reason))
+    }
+}
+
+/// Renders a tool call with its output; the call itself is left out if the message above ends with it.
+fn render_tool_call(
+    label: &RecordLabel,
+    call: &ToolCall,
+    is_repeated: bool,
+    options: &RenderOptions,
+) -> String {
+    let result = &call.result;
+    let mut heading = format!("tool {}", sanitize::one_line(&call.name));
+    if result.success == Some(false) || result.error.is_some() {
+        heading.push_str(", failed");
+    }
+    if let Some(code) = result.exit_code {
+        let _infallible = write!(heading, ", exit code {code}");
+    }
+    if let Some(ms) = call.duration_ms {
+        let _infallible = write!(heading, ", {} ms", grouped(ms));
+    }
+    let mut text = label.heading(Style::Tool, &heading);
+    if !is_repeated {
+        text.push_str(&call_line(&call.name, &call.args));
+    }
+    if let Some(error) = &result.error {
+        text.push_str(&excerpt(error, options, label.seq));
+    }
+    let output = result.display_content.as_deref().unwrap_or(&result.llm_content);
+    text.push_str(&excerpt(output, options, label.seq));
+    text
+}
+
+/// Renders a record that is no part of the conversation: a summary as a paragraph, anything else on one line.
+fn render_other(label: &RecordLabel, body: &RecordBody, options: &RenderOptions) -> String {
+    match body {
+        RecordBody::Compaction(compaction) => {
+            let tokens = grouped(compaction.tokens_before);
+            label.heading(Style::Faint, &format!("compaction, {tokens} tokens before"))
+                + &excerpt(&compaction.summary, options, label.seq)
+        }
+        RecordBody::BranchSummary(branch) => {
+            label.heading(Style::Faint, "summary of an abandoned branch")
+                + &excerpt(&branch.summary, options, label.seq)
+        }
+        other => label.note(&in_one_line(other)),
+    }
+}
+
+fn call_line(name: &str, args: &Value) -> String {
+    let args = sanitize::one_line(&ordered_args(args));
+    let shown: String = args.chars().take(SHOWN_ARG_CHARS).collect();
+    let more = if shown.len() < args.len() { "..." } else { "" };
+    format!("-> {} {shown}{more}\n", sanitize::one_line(name))
+}
+
+/// Returns arguments as JSON, the most telling ones first: a path or a command comes before a text to write.
+fn ordered_args(args: &Value) -> String {
+    let Value::Object(fields) = args else { return args.to_string() };
+    let mut fields: Vec<(u8, String)> = fields
+        .iter()
+        .map(|(name, value)| {
+            let text = format!("{}:{value}", Value::from(name.as_str()));
+            let rank = match value {
+                Value::String(_) if KEY_ARGS.contains(&name.as_str()) => 0,
+                _ if text.chars().count() > LONG_ARG_CHARS => 3,
+                Value::String(_) => 1,
+                _ => 2,
+            };
+            (rank, text)
+        })
+        .collect();
+    fields.sort_by_key(|(rank, _)| *rank);
+    let texts: Vec<String> = fields.into_iter().map(|(_, text)| text).collect();
+    format!("{{{}}}", texts.join(","))
+}
+
+fn sanitized_lines(text: &str) -> String {
+    let mut text = sanitize::text(text);
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns the beginning of a text, and the flags that print the rest.
+fn excerpt(text: &str, options: &RenderOptions, seq: Seq) -> String {
+    let text = sanitized_lines(text);
+    if options.full {
+        return text;
+    }
+    let mut end = text.len();
+    if let Some((at, _)) = text.match_indices('\n').nth(SHOWN_LINES - 1) {
+        end = end.min(at + 1);
+    }
+    if let Some((at, _)) = text.char_indices().nth(SHOWN_CHARS) {
+        end = end.min(at);
+    }
+    let rest = &text[end..];
+    if rest.trim().is_empty() {
+        return text;
+    }
+    let shown = text[..end].trim_end_matches('\n');
+    let more = format!(
+        "[{} more characters: --from {seq} --limit 1 --full]",
+        grouped(rest.chars().count() as u64)
+    );
+    format!("{shown}\n{}\n", Style::Faint.paint(&more))
+}
+
+fn in_one_line(body: &RecordBody) -> String {
+    let clean = sanitize::one_line;
+    match body {
+        RecordBody::Session(_) => "session created".to_owned(),
+        RecordBody::ModeChange(change) => format!("mode {}", clean(&change.to)),
+        RecordBody::Meta(patch) => changed_settings(patch),
+        RecordBody::Epoch(epoch) => {
+            format!("context planned by {} ({})", clean(&epoch.strategy), clean(&epoch.cause))
+        }
+        RecordBody::Usage(usage) => format!(
+            "model counted {} tokens in, {} out",
+            grouped(usage.prompt_tokens),
+            grouped(usage.answer_tokens)
+        ),
+        RecordBody::Custom(custom) => format!("{} (client data)", clean(&custom.name)),
+        RecordBody::Leaf(leaf) => match leaf.to {
+            Some(to) => format!("went back to #{to} ({})", clean(&leaf.cause)),
+            None => format!("went back to the beginning ({})", clean(&leaf.cause)),
+        },
+        RecordBody::Close(_) => "closed".to_owned(),
+        RecordBody::Label(label) => {
+            format!("label {} on #{}", clean(label.name.as_deref().unwrap_or("-")), label.target)
+        }
+        RecordBody::Goal(change) => {
+            let actions: Vec<_> = change.steps.iter().map(GoalStep::action).collect();
+            format!("goals: {}", actions.join(", "))
+        }
+        RecordBody::ContextEntry(change) => {
+            let action = if change.content.is_some() { "set" } else { "removed" };
+            format!("context entry {} {action}", clean(&change.key))
+        }
+        RecordBody::Pin(pin) => {
+            let action = if pin.pinned { "pinned" } else { "unpinned" };
+            format!("{action} #{}", pin.target)
+        }
+        RecordBody::Snapshot(snapshot) => format!("snapshot ({})", clean(&snapshot.reason)),
+        other => clean(
+            serde_json::to_value(other.kind())
+                .ok()
+                .as_ref()
+                .and_then(|kind| kind.as_str())
+                .unwrap_or("record"),
+        ),
+    }
+}
+
+fn changed_settings(patch: &MetaPatch) -> String {
+    let texts = [
+        ("title", &patch.title),
+        ("model", &patch.model),
+        ("provider", &patch.provider),
+        ("project", &patch.project_path),
+        ("description", &patch.description),
+    ];
+    let mut changes: Vec<String> = texts
+        .into_iter()
+        .filter_map(|(name, value)| Some(format!("{name} {}", sanitize::one_line(value.as_ref()?))))
+        .collect();
+    // Only the name of the setting: the prompt may be pages long.
+    changes.extend(patch.system_prompt.as_ref().map(|_| "system prompt".to_owned()));
+    changes.extend(patch.context_size.map(|size| format!("context size {}", grouped(size.into()))));
+    changes.extend(patch.pinned.map(|on| if on { "pinned" } else { "unpinned" }.to_owned()));
+    changes.extend(patch.archived.map(|on| if on { "archived" } else { "unarchived" }.to_owned()));
+    changes
+        .extend(patch.metadata.keys().map(|name| format!("metadata {}", sanitize::one_line(name))));
+    if changes.is_empty() { "settings changed".to_owned() } else { changes.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{plain, render_options};
+
+    fn parse(json: Value) -> Record {
+        serde_json::from_value(json).unwrap()
+    }
+
+    /// Returns the text of a record without styles.
+    fn render(json: Value, full: bool) -> String {
+        let options = RenderOptions { full, ..render_options(80) };
+        plain(&Transcript::new(&Utc, &options).record(parse(json)))
+    }
+
+    fn record(kind: &str, body: &Value) -> Value {
+        json!({ "seq": 4, "at": "2026-01-27T10:00:00Z", "type": kind, kind: body })
+    }
+
+    #[test]
+    fn message_has_author_number_and_time_and_is_sanitized() {
+        let json = json!({
+            "seq": 2, "parent": 1, "at": "2026-01-27T10:00:00Z", "type": "message",
+            "message": {
+                "role": "assistant", "model": "qwen3:8b", "timestamp": "2026-01-26T09:30:00Z",
+                "parts": [
+                    {"type": "thinking", "text": "hm"},
+                    {"type": "text", "text": "Use \u{1b}[31mreversed()\u{1b}[0m."},
+                    {"type": "toolCall", "id": "c", "name": "run", "args": {"cmd": "ls\n"}},
+                    {"type": "image", "mimeType": "image/png", "data": "AAAA"}
+                ]
+            }
+        });
+        assert_eq!(
+            render(json, false),
+            "
+assistant qwen3:8b #2 2026-01-26 09:30
+(thinking)
+hm
+Use reversed().
+-> run {\"cmd\":\"ls\\n\"}
+[image/png, 3 bytes]
+"
+        );
+    }
+
+    #[test]
+    fn long_output_is_cut_and_names_the_flags_for_the_rest() {
+        let lines = |count: usize| "x\n".repeat(count);
+        let json = |output: &str| {
+            json!({
+                "seq": 7, "at": "2026-01-27T10:00:00Z", "type": "toolCall", "active": false,
+                "toolCall": {
+                    "id": "c", "name": "ls", "args": {}, "timestamp": "2026-01-27T10:00:00Z",
+                    "durationMs": 1200, "result": {"llmContent": output, "exitCode": 1}
+                }
+            })
+        };
+        let text = render(json(&lines(20)), false);
+        assert!(
+            text.starts_with(
+                "\ntool ls, exit code 1, 1,200 ms #7 2026-01-27 10:00 (inactive branch)\n-> ls {}\nx\n"
+            ),
+            "{text}"
+        );
+        assert!(text.ends_with("x\n[16 more characters: --from 7 --limit 1 --full]\n"), "{text}");
+        assert!(render(json(&lines(20)), true).ends_with(&lines(20)));
+        assert!(render(json(&lines(12)), false).ends_with(&lines(12)));
+        assert!(render(json(&"日".repeat(5000)), false).contains("3,801 more characters"));
+    }
+
+    #[test]
+    fn empty_or_incomplete_answer_has_its_finish_reason() {
+        let check = |parts: Value, reason: Option<&str>, expect: &str| {
+            let mut message = json!({
+                "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "parts": parts
+            });
+            if let Some(reason) = reason {
+                message["finishReason"] = reason.into();
+            }
+            let text = render(record("message", &message), false);
+            assert_eq!(text, format!("\nassistant #4 2026-01-27 10:00\n{expect}"));
+        };
+        let text = |text: &str| json!([{ "type": "text", "text": text }]);
+        check(json!([]), Some("aborted"), "(aborted)\n");
+        check(text(""), Some("error"), "(error)\n");
+        check(json!([]), None, "(no answer)\n");
+        check(text("hi"), Some("aborted"), "hi\n");
+        check(text("half"), Some("canceled"), "half\n(canceled)\n");
+        check(text("half"), Some("length"), "half\n(length)\n");
+        check(text("half"), Some("stop"), "half\n");
+    }
+
+    #[test]
+    fn partial_answer_is_hidden() {
+        let custom = |name| record("custom", &json!({"name": name, "data": {"text": "ha"}}));
+        assert_eq!(render(custom("ollm.partialAnswer"), true), "");
+        assert!(render(custom("theirs"), false).contains("theirs (client data)"));
+    }
+
+    #[test]
+    fn call_is_shown_once_before_its_output() {
+        let call = |id: &str| {
+            let part = json!([{"type": "toolCall", "id": id, "name": "ls", "args": {}}]);
+            let message =
+                json!({ "role": "assistant", "timestamp": "2026-01-27T10:00:00Z", "parts": part });
+            parse(record("message", &message))
+        };
+        let output = || {
+            parse(record(
+                "toolCall",
+                &json!({
+                    "id": "c", "name": "ls", "args": {}, "timestamp": "2026-01-27T10:00:00Z",
+                    "result": {"llmContent": "a"}
+                }),
+            ))
+        };
+        let usage = || parse(record("usage", &json!({"promptTokens": 12, "answerTokens": 3})));
+        let options = render_options(80);
+        let count = |id: &str| {
+            let mut transcript = Transcript::new(&Utc, &options);
+            let records = [call(id), usage(), output()];
+            let text: String =
+                records.into_iter().map(|record| transcript.record(record)).collect();
+            text.matches("-> ls").count()
+        };
+        assert_eq!(count("c"), 1);
+        assert_eq!(count("another"), 2);
+        assert_eq!(Transcript::new(&Utc, &options).record(usage()), "");
+        let full = RenderOptions { full: true, ..options };
+        assert!(Transcript::new(&Utc, &full).record(usage()).contains("counted 12 tokens in"));
+    }
+
+    #[test]
+    fn key_arguments_come_first() {
+        let long = "x".repeat(300);
+        let args = json!({"content": long, "count": 3, "path": "a.rs"});
+        let text = call_line("write", &args);
+        assert!(
+            text.starts_with("-> write {\"path\":\"a.rs\",\"count\":3,\"content\":\"xx"),
+            "{text}"
+        );
+        assert!(text.ends_with("x...\n"), "{text}");
+        let path = format!("/{}", "p".repeat(100));
+        let text = call_line("edit", &json!({"newText": "a", "oldText": long, "path": path}));
+        assert!(
+            text.starts_with(&format!("-> edit {{\"path\":\"{path}\",\"newText\":\"a\"")),
+            "{text}"
+        );
+        assert_eq!(call_line("ls", &json!({})), "-> ls {}\n");
+    }
+
+    #[test]
+    fn changed_settings_are_listed() {
+        let check = |patch: Value, expect: &str| {
+            let line = render(record("meta", &patch), false);
+            assert_eq!(line, format!("\n- {expect} #4 2026-01-27 10:00\n"));
+        };
+        check(json!({"model": "claude-sonnet-4-5"}), "model claude-sonnet-4-5");
+        check(
+            json!({"title": "A", "pinned": true, "contextSize": 8192}),
+            "title A, context size 8,192, pinned",
+        );
+        check(json!({}), "settings changed");
+    }
+
+    #[test]
+    fn state_record_takes_one_line() {
+        let leaf = record("leaf", &json!({"to": 2, "cause": "undo"}));
+        assert_eq!(render(leaf, false), "\n- went back to #2 (undo) #4 2026-01-27 10:00\n");
+    }
+}
