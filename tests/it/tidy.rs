@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ollm_protocol::{ErrorKind, EventKind, METHODS};
 use serde_json::Value;
 
-use crate::harness::{every_file, fixture};
+use crate::harness::{files_under, fixture_path};
 
 /// Lines of a file, tests apart. Longer files are hard to hold in the head; 400 is what to aim for.
 const MAX_FILE_LINES: usize = 700;
@@ -28,38 +28,13 @@ const LEVELS: &[&[&str]] = &[
     &["daemon", "measured"],
 ];
 
-/// The keys that the README explains are those that have an effect.
-#[test]
-fn the_readme_explains_the_keys_that_have_an_effect() {
-    let sandbox = crate::harness::Sandbox::new();
-    let shown = sandbox.ctl(["config", "show", "--json"]).json();
-    let shown = shown.as_object().unwrap().iter().flat_map(|(section, keys)| {
-        let keys = keys.as_object().unwrap().iter();
-        let used = keys.filter(|(_, shown)| shown.get("noEffectYet").is_none());
-        used.map(move |(key, _)| format!("{section}.{key}"))
-    });
-    let readme = read(&root().join("README.md"));
-    let (_, table) = readme.split_once("| key | default | what it does |").unwrap();
-    let (table, _) = table.split_once("\n\n").unwrap();
-    let explained = table.lines().filter_map(|line| line.strip_prefix("| `")).flat_map(|line| {
-        let names = line.split(" | ").next().unwrap().split('`');
-        let names: Vec<_> = names.filter(|name| name.contains('.')).collect();
-        let section = names[0].split('.').next().unwrap();
-        let full = |name: &str| {
-            if name.starts_with('.') { format!("{section}{name}") } else { name.to_owned() }
-        };
-        names.iter().map(|name| full(name)).collect::<Vec<_>>()
-    });
-    assert_eq!(explained.collect::<BTreeSet<_>>(), shown.collect::<BTreeSet<_>>());
-}
-
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 fn sources() -> Vec<PathBuf> {
     let crates = ["protocol", "daemon", "client", "tests"];
-    let all = crates.iter().flat_map(|name| every_file(&root().join(name)));
+    let all = crates.iter().flat_map(|name| files_under(&root().join(name)));
     all.filter(|path| path.extension().is_some_and(|ending| ending == "rs")).collect()
 }
 
@@ -101,7 +76,7 @@ fn no_source_file_is_forgotten() {
         // A benchmark program is the root of its own modules, whatever it is called.
         let mut places = places.to_vec();
         if inside.ends_with("benches") {
-            places = every_file(inside);
+            places = files_under(inside);
         }
         let declared =
             places.iter().filter(|place| place.exists() && **place != path).any(|place| {
@@ -170,7 +145,7 @@ fn modules_of_the_daemon_use_only_those_below() {
     let level = |module: &str| LEVELS.iter().position(|level| level.contains(&module));
     let source = root().join("daemon/src");
     let mut problems = Vec::new();
-    for path in every_file(&source) {
+    for path in files_under(&source) {
         let inside = path.strip_prefix(&source).unwrap();
         let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
         let module = first.trim_end_matches(".rs");
@@ -290,14 +265,14 @@ fn event_kinds() -> Vec<String> {
 
 #[test]
 fn every_method_has_a_fixture_and_a_test() {
-    let tests: String = every_file(&root().join("tests/it"))
+    let tests: String = files_under(&root().join("tests/it"))
         .iter()
         .filter(|path| !["tidy.rs", "fixtures.rs"].iter().any(|name| path.ends_with(name)))
         .map(|path| read(path))
         .collect();
     let mut problems = Vec::new();
     for method in METHODS {
-        if !fixture(&format!("wire/{}.json", method.name)).is_file() {
+        if !fixture_path(&format!("wire/{}.json", method.name)).is_file() {
             problems
                 .push(format!("{} has no tests/fixtures/wire/{}.json", method.name, method.name));
         }
@@ -307,7 +282,7 @@ fn every_method_has_a_fixture_and_a_test() {
     }
     let known: BTreeSet<String> =
         METHODS.iter().map(|method| format!("{}.json", method.name)).collect();
-    for path in every_file(&fixture("wire")) {
+    for path in files_under(&fixture_path("wire")) {
         let name = path.file_name().unwrap().to_str().unwrap();
         if !known.contains(name) {
             problems.push(format!("{} is the fixture of no method", path.display()));
