@@ -43,7 +43,7 @@ fn invalid_configuration_is_refused_with_file_line_and_key() {
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("config.yaml"), "{message}");
         assert!(message.contains(key), "{message}");
-        assert!(message.contains(line), "no line {line}: {message}");
+        assert!(message.contains(line), "line {line}: {message}");
     };
     check(&mut wire, "sessions:\n  maxSesions: 3\n", "maxSesions", "2");
     check(&mut wire, "sessions:\n  maxSessions: 3\n\nlog:\n  level: [1, 2]\n", "level", "5");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{DEADLINE, Random, Sandbox, Wire, until};
+use crate::harness::{DEADLINE, Random, Sandbox, Wire, rpc_request, until};
 
 const KILLS: u64 = 200;
 const WRITERS: usize = 8;
@@ -52,8 +52,9 @@ impl Writer {
         loop {
             let number = self.next;
             let message = json!({ "role": "user", "content": self.text(number) });
-            let params = json!({ "sessionId": self.session, "message": message, "key": format!("w{} n{number}", self.name) });
-            let call = json!({ "jsonrpc": "2.0", "id": number, "method": "session.record", "params": params });
+            let key = format!("w{} n{number}", self.name);
+            let params = json!({ "sessionId": self.session, "message": message, "key": key });
+            let call = rpc_request(number, "session.record", params);
             if stream.write_all(format!("{call}\n").as_bytes()).is_err() {
                 return;
             }
@@ -80,7 +81,7 @@ fn verify(wire: &mut Wire, writers: &[Writer]) -> usize {
     sessions.dedup();
     for session in sessions {
         for (at, record) in wire.records(session).iter().enumerate() {
-            assert_eq!(record["seq"], at, "a gap in {session}");
+            assert_eq!(record["seq"], at, "no gap in {session}");
             if ["session", "meta"].iter().any(|kind| record["type"] == *kind) {
                 continue;
             }
@@ -100,7 +101,7 @@ fn verify(wire: &mut Wire, writers: &[Writer]) -> usize {
         let found = found.remove(&writer.name).unwrap_or_default();
         let numbers: Vec<u64> = found.iter().map(|(number, ..)| *number).collect();
         let expected: Vec<u64> = (0..numbers.len() as u64).collect();
-        assert_eq!(numbers, expected, "writer {}: not each record once and in order", writer.name);
+        assert_eq!(numbers, expected, "writer {}: each record once and in order", writer.name);
         assert!(
             numbers.len() as u64 >= writer.next,
             "writer {}: {} acknowledged, {} found",
@@ -110,13 +111,13 @@ fn verify(wire: &mut Wire, writers: &[Writer]) -> usize {
         );
         assert!(
             numbers.len() as u64 <= writer.next + 1,
-            "writer {}: more records than requests",
+            "writer {}: no more records than requests",
             writer.name
         );
         for (number, seq) in &writer.acknowledged {
             assert_eq!(
                 found[*number as usize].1, *seq,
-                "writer {}: another seq than acknowledged",
+                "writer {}: the seq is the acknowledged one",
                 writer.name
             );
         }

@@ -9,20 +9,20 @@ use ollm_protocol::{METHODS, PROTOCOL_VERSION, SCHEMA_REVISION};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, Sandbox, files_under};
+use crate::harness::{Daemon, Sandbox, array, assert_fields, files_under, start};
 
 /// The time within which a daemon exits after a signal.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
 #[test]
 fn hello_returns_protocol_and_limits_or_refuses_the_version() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let hello = |min: u32, max: u32| json!({ "client": "it", "version": "1", "protocolMin": min, "protocolMax": max });
     let agreed = wire.ok("daemon.hello", hello(1, 99));
-    assert_eq!(agreed["protocol"], PROTOCOL_VERSION);
-    assert_eq!(agreed["schemaRevision"], SCHEMA_REVISION);
-    assert_eq!(agreed["pid"], daemon.pid());
+    assert_fields(
+        &agreed,
+        json!({ "protocol": PROTOCOL_VERSION, "schemaRevision": SCHEMA_REVISION, "pid": daemon.pid() }),
+    );
     assert_eq!(agreed["limits"]["frameBytes"], 16 << 20);
     for limit in ["batch", "subscriptions", "inFlight"] {
         assert!(agreed["limits"][limit].as_u64().unwrap() > 0, "{limit}");
@@ -34,20 +34,20 @@ fn hello_returns_protocol_and_limits_or_refuses_the_version() {
 
 #[test]
 fn status_matches_the_state_of_the_daemon() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "one");
     wire.record(&session, "assistant", "two");
     wire.subscribe(json!({}));
     let mut other = daemon.wire();
     let status = other.status();
-    assert_eq!(status["pid"], daemon.pid());
-    assert_eq!(status["home"], sandbox.home().canonicalize().unwrap().to_str().unwrap());
-    assert_eq!(status["socket"], daemon.socket().to_str().unwrap());
-    assert_eq!(status["protocol"], PROTOCOL_VERSION);
-    assert_eq!(status["connections"], 2);
-    assert_eq!(status["subscriptions"], 1);
+    assert_fields(
+        &status,
+        json!({
+            "pid": daemon.pid(), "home": sandbox.home().canonicalize().unwrap(), "socket": daemon.socket(),
+            "protocol": PROTOCOL_VERSION, "connections": 2, "subscriptions": 1,
+        }),
+    );
     assert_eq!(status["store"]["sessions"], 1);
     assert!(status["store"]["recordsWritten"].as_u64().unwrap() >= 2, "{status}");
     assert!(status["store"]["syncs"].as_u64().unwrap() >= 1, "{status}");
@@ -64,16 +64,16 @@ fn status_matches_the_state_of_the_daemon() {
 
 #[test]
 fn files_are_private_and_daemon_json_names_socket_and_process() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({ "title": "private" }));
     wire.record(&session, "user", &"x".repeat(200 << 10));
     wire.ok("session.save", json!({ "sessionId": session }));
     let announcement = std::fs::read_to_string(sandbox.home().join("daemon.json")).unwrap();
     let announcement: Value = serde_json::from_str(&announcement).unwrap();
-    assert_eq!(announcement["socket"], daemon.socket().to_str().unwrap());
-    assert_eq!(announcement["pid"], daemon.pid());
-    assert_eq!(announcement["protocol"], PROTOCOL_VERSION);
+    assert_fields(
+        &announcement,
+        json!({ "socket": daemon.socket().to_str().unwrap(), "pid": daemon.pid(), "protocol": PROTOCOL_VERSION }),
+    );
 
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&sandbox.home()), 0o700);
@@ -134,7 +134,7 @@ fn second_daemon_is_refused_and_the_first_still_serves() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(75), "{output:?}");
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains(&daemon.pid().to_string()), "no process id in {stderr}");
+    assert!(stderr.contains(&daemon.pid().to_string()), "{stderr}");
     assert!(stderr.contains(sandbox.home().file_name().unwrap().to_str().unwrap()), "{stderr}");
     assert!(!other.exists());
     daemon.assert_serves();
@@ -146,8 +146,7 @@ fn second_daemon_is_refused_and_the_first_still_serves() {
 
 #[test]
 fn files_of_a_killed_daemon_do_not_prevent_the_next_start() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "kept");
     daemon.kill();
@@ -181,8 +180,7 @@ fn shutdown_call_is_answered_and_ends_the_daemon() {
 
 #[test]
 fn signal_ends_the_daemon_in_time_with_open_connections() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut followers: Vec<_> = (0..20).map(|_| daemon.wire()).collect();
     for follower in &mut followers {
@@ -199,7 +197,7 @@ fn signal_ends_the_daemon_in_time_with_open_connections() {
             last = Some(frame);
         }
         let last = last.expect("an event and the end of the stream");
-        assert!(last["params"].get("error").is_some(), "the last item is not an error: {last}");
+        assert!(last["params"].get("error").is_some(), "the stream ends with an error: {last}");
     }
     assert!(idle.iter_mut().all(|wire| wire.frame().is_none()), "idle connections are closed");
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
@@ -221,11 +219,10 @@ fn second_signal_ends_the_daemon_at_once_without_loss() {
 
 #[test]
 fn discover_lists_every_method_with_its_schemas() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let document = wire.ok("rpc.discover", json!({}));
     assert!(document["openrpc"].as_str().unwrap().starts_with("1."), "{}", document["openrpc"]);
-    let methods = document["methods"].as_array().unwrap();
+    let methods = array(&document["methods"]);
     let listed: BTreeSet<&str> =
         methods.iter().map(|method| method["name"].as_str().unwrap()).collect();
     let mut expected: BTreeSet<&str> = METHODS.iter().map(|method| method.name).collect();
@@ -236,17 +233,13 @@ fn discover_lists_every_method_with_its_schemas() {
         let name = &method["name"];
         assert!(!method["summary"].as_str().unwrap_or_default().is_empty(), "{name}");
         assert!(!method["result"]["schema"].is_null(), "{name}");
-        for param in method["params"].as_array().unwrap() {
+        for param in array(&method["params"]) {
             assert!(param["name"].is_string() && !param["schema"].is_null(), "{name}: {param}");
         }
     }
     let record = methods.iter().find(|method| method["name"] == "session.record").unwrap();
-    let names: BTreeSet<&str> = record["params"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|param| param["name"].as_str().unwrap())
-        .collect();
+    let names: BTreeSet<&str> =
+        array(&record["params"]).iter().map(|param| param["name"].as_str().unwrap()).collect();
     assert_eq!(names, BTreeSet::from(["key", "message", "sessionId"]));
     assert_links_resolve(&document, &document);
 }
@@ -257,7 +250,7 @@ fn assert_links_resolve(value: &Value, document: &Value) {
         Value::Object(map) => {
             if let Some(Value::String(link)) = map.get("$ref") {
                 let pointer = link.strip_prefix('#').expect("links stay in the document");
-                assert!(document.pointer(pointer).is_some(), "unresolved {link}");
+                assert!(document.pointer(pointer).is_some(), "{link} resolves");
             }
             map.values().for_each(|value| assert_links_resolve(value, document));
         }

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, files_under, until};
+use crate::harness::{Sandbox, array, assert_fields, files_under, rpc_notification, start, until};
 
 #[test]
 fn secrets_are_removed_and_other_variables_pass_unchanged() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let variables = json!({
         "PATH": "/bin", "LC_ALL": "C", "EDITOR": "vi \n", "MONKEY": "see", "githubToken": "a", "AWS_REGION": "b",
         "ORIGIN": "https://ada:hunter2@example.com/x.git",
@@ -17,9 +16,7 @@ fn secrets_are_removed_and_other_variables_pass_unchanged() {
     let done = wire.ok("env.sanitize", json!({ "variables": variables }));
     let passing = json!({ "EDITOR": "vi \n", "LC_ALL": "C", "MONKEY": "see", "PATH": "/bin" });
     assert_eq!(done["variables"], passing);
-    let removed: Vec<(&str, &str)> = done["removed"]
-        .as_array()
-        .unwrap()
+    let removed: Vec<(&str, &str)> = array(&done["removed"])
         .iter()
         .map(|removed| (removed["name"].as_str().unwrap(), removed["rule"].as_str().unwrap()))
         .collect();
@@ -32,8 +29,7 @@ fn secrets_are_removed_and_other_variables_pass_unchanged() {
 
 #[test]
 fn configured_rules_apply_after_reload_and_invalid_ones_are_warned_of() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let params =
         json!({ "variables": { "ACME_HOST": "x", "A_TOKEN": "x", "PROXY": "http://a:b@c" } });
     let names =
@@ -46,8 +42,8 @@ fn configured_rules_apply_after_reload_and_invalid_ones_are_warned_of() {
     assert_eq!(names(&done), ["PROXY"]);
     assert!(done["warnings"][0].as_str().unwrap().contains("environment.deny"), "{done}");
     let rules = wire.ok("env.rules", json!({}));
-    assert_eq!((&rules["allow"], &rules["warnings"]), (&json!(["PROXY"]), &done["warnings"]));
-    assert_eq!(rules["deny"].as_array().unwrap().last(), Some(&json!("ACME_*")));
+    assert_fields(&rules, json!({ "allow": ["PROXY"], "warnings": done["warnings"] }));
+    assert_eq!(array(&rules["deny"]).last(), Some(&json!("ACME_*")));
     let status = wire.status();
     assert!(status["warnings"].to_string().contains("[broken"), "{status}");
     until("the log contains the warning", || {
@@ -85,7 +81,7 @@ fn no_value_appears_in_errors_logs_or_files() {
         assert!(!error.contains(SECRET) && !error.contains(&NUMBER.to_string()), "{error}");
     }
     // As a notification, in a batch, and incomplete.
-    let call = json!({ "jsonrpc": "2.0", "method": "env.sanitize", "params": { "variables": { "K": SECRET } } });
+    let call = rpc_notification("env.sanitize", json!({ "variables": { "K": SECRET } }));
     wire.send(&call.to_string());
     wire.send(&json!([call, call]).to_string());
     let whole = call.to_string();
@@ -95,7 +91,7 @@ fn no_value_appears_in_errors_logs_or_files() {
     wire.status();
     assert!(daemon.terminate().success());
     let stderr = std::fs::read_to_string(sandbox.path("daemon.stderr")).unwrap();
-    assert!(stderr.contains("env.sanitize"), "no trace logs: {stderr}");
+    assert!(stderr.contains("env.sanitize"), "the daemon logs at trace: {stderr}");
     for text in [SECRET, &NUMBER.to_string()] {
         assert!(!stderr.contains(text), "{stderr}");
         assert_eq!(sandbox.files_containing(text), Vec::<PathBuf>::new());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, text_message};
+use crate::harness::{Sandbox, Wire, rpc_request, start, text_message};
 
 /// Returns the cursor behind an event.
 fn cursor(event: &Value) -> Value {
@@ -11,8 +11,7 @@ fn cursor(event: &Value) -> Value {
 
 #[test]
 fn each_change_is_one_event_in_order() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let mut follower = daemon.wire();
     follower.subscribe(json!({}));
     let session = wire.create(json!({ "title": "First" }));
@@ -59,8 +58,7 @@ fn each_change_is_one_event_in_order() {
 
 #[test]
 fn filters_select_events_by_session_and_kind() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let one = wire.create(json!({}));
     let two = wire.create(json!({}));
     let mut by_session = daemon.wire();
@@ -81,8 +79,7 @@ fn filters_select_events_by_session_and_kind() {
 
 #[test]
 fn since_replays_missed_events_and_a_restart_requires_resync() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut follower = daemon.wire();
     follower.subscribe(json!({}));
@@ -123,15 +120,14 @@ fn since_replays_missed_events_and_a_restart_requires_resync() {
 
 #[test]
 fn slow_subscriber_gets_the_number_of_missed_events() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut slow = daemon.wire();
     slow.subscribe(json!({}));
     let before = daemon.memory_bytes();
     // More events than the ring and the buffers of the connection hold.
     let batch: Vec<Value> = (0..250)
-        .map(|n| json!({ "jsonrpc": "2.0", "id": n, "method": "session.record", "params": text_message(&session, "user", "tick") }))
+        .map(|n| rpc_request(n, "session.record", text_message(&session, "user", "tick")))
         .collect();
     let batch = Value::Array(batch).to_string();
     for _ in 0..80 {
@@ -158,13 +154,12 @@ fn slow_subscriber_gets_the_number_of_missed_events() {
             break;
         }
     }
-    assert!(missed > 0, "the ring holds more than 20,000 events");
+    assert!(missed > 0, "the ring holds fewer than 20,000 events");
 }
 
 #[test]
 fn subscription_ends_by_a_call_or_with_its_connection() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let mut follower = daemon.wire();
     let subscription = follower.subscribe(json!({}));
     assert_eq!(wire.status()["subscriptions"], 1);

@@ -70,7 +70,7 @@ fn vocabulary_counts_match_known_values() {
 #[test]
 fn prompt_count_is_that_of_the_engine() {
     let check = |version, first: u64, second: Option<u64>| {
-        let fake = FakeOllama::start(version);
+        let fake = FakeOllama::with_version(version);
         let request =
             json!({ "model": "tiny", "messages": [user("hello there")], "truncate": false });
         for expect in [Some(first), second] {
@@ -97,20 +97,20 @@ fn long_prompt_is_refused_or_truncated_as_by_the_engine() {
         assert_eq!(status, 200, "{lines:?}");
         lines[0]["prompt_eval_count"].as_u64().unwrap()
     };
-    let new = FakeOllama::start("0.33.0");
+    let new = FakeOllama::new();
     assert_eq!(counted(&new, &sized(255, 256, false)), 255);
     let (status, lines) = chat(&new, &sized(256, 256, false));
     let inner: Value = serde_json::from_str(lines[0]["error"].as_str().unwrap()).unwrap();
     assert_eq!((status, &inner["error"]["n_prompt_tokens"]), (400, &json!(256)));
     assert_eq!(inner["error"]["n_ctx"], 256);
     assert_eq!(counted(&new, &sized(400, 256, true)), 130, "truncated to about half of the window");
-    let old = FakeOllama::start("0.24.0");
+    let old = FakeOllama::with_version("0.24.0");
     assert_eq!(counted(&old, &sized(256, 256, false)), 256);
     let (status, lines) = chat(&old, &sized(257, 256, false));
     let expect = json!("the input length exceeds the context length");
     assert_eq!((status, &lines[0]["error"]), (400, &expect));
     assert_eq!(counted(&old, &sized(400, 256, true)), 256, "truncated to the window");
-    let oldest = FakeOllama::start("0.3.14");
+    let oldest = FakeOllama::with_version("0.3.14");
     assert_eq!(counted(&oldest, &sized(400, 256, false)), 130, "this version ignores `truncate`");
     // Whole messages are dropped first.
     let mut many = sized(200, 256, true);
@@ -122,7 +122,7 @@ fn long_prompt_is_refused_or_truncated_as_by_the_engine() {
 
 #[test]
 fn errors_loading_and_rendering_match_the_real_server() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let refused = |request: Value| {
         let (status, lines) = chat(&fake, &request);
         (status, lines[0]["error"].as_str().unwrap_or_default().to_owned())
@@ -158,7 +158,7 @@ fn errors_loading_and_rendering_match_the_real_server() {
 
 #[test]
 fn answers_contain_thinking_and_tool_calls_and_end_at_the_token_limit() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let request = json!({ "model": "thinker", "messages": [user("a")], "truncate": false });
     fake.script(Answer::text("done").thinking("hm hm").tool_call("f", json!({ "b": 1, "a": 2 })));
     let (_, lines) = chat(&fake, &request);
@@ -181,7 +181,7 @@ fn answers_contain_thinking_and_tool_calls_and_end_at_the_token_limit() {
 
 #[test]
 fn each_fault_affects_one_request() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let request = json!({ "model": "tiny", "messages": [user("a")] });
     let bytes = |fault: Fault| {
         fake.inject("/api/chat", &[fault]);

@@ -9,7 +9,7 @@ use std::path::Path;
 use ollm_protocol::METHODS;
 use serde_json::{Value, json};
 
-use crate::harness::{FakeOllama, Sandbox, Wire, files_under, fixture_path};
+use crate::harness::{FakeOllama, Sandbox, Wire, array, files_under, fixture_path};
 
 /// The fields whose values differ between two runs.
 const VARYING_FIELDS: &[&str] = &[
@@ -125,11 +125,8 @@ fn mask_text(text: &str) -> String {
 /// Reduces the document of `rpc.discover`, which `daemon.rs` checks, to the names of the methods.
 fn shorten(method: &str, response: &mut Value) {
     if method == "rpc.discover" {
-        let names = response["result"]["methods"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|method| method["name"].clone());
+        let names =
+            array(&response["result"]["methods"]).iter().map(|method| method["name"].clone());
         response["result"] = json!({ "methods": names.collect::<Vec<_>>(), "openrpc": response["result"]["openrpc"] });
     }
 }
@@ -140,7 +137,7 @@ fn check_method(method: &str, path: &Path) {
     let frozen: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(frozen["request"]["method"], method, "{}", path.display());
     let sandbox = Sandbox::new();
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     sandbox.write_config(&fake.config("tiny"));
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     let project = sandbox.project_dir("project");
@@ -244,7 +241,7 @@ fn replay_of_version_1_log_matches_its_fixture() {
     assert_eq!(
         std::fs::read(sandbox.log_path(FROZEN_SESSION)).unwrap(),
         std::fs::read(&log).unwrap(),
-        "reading changed the log"
+        "reading does not change the log"
     );
     if !expected.exists() && must_write() {
         std::fs::write(&expected, format!("{found:#}\n")).unwrap();

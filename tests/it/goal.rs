@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, FakeOllama, Fault, ModelSession, Sandbox, UNKNOWN_SESSION, Wire, text_message,
+    Answer, FakeOllama, Fault, ModelSession, Sandbox, UNKNOWN_SESSION, Wire, array, assert_fields,
+    start, text_message,
 };
 
 /// Calls a method for the goals of a session.
@@ -17,7 +18,7 @@ fn goal(wire: &mut Wire, session: &str, method: &str, mut params: Value) -> Valu
 #[track_caller]
 fn active_goal(wire: &mut Wire, session: &str) -> Option<Value> {
     let listed = goal(wire, session, "goal.list", json!({ "status": "active" }));
-    let data = listed["data"].as_array().unwrap();
+    let data = array(&listed["data"]);
     assert!(data.len() <= 1, "{listed}");
     data.first().cloned()
 }
@@ -28,8 +29,7 @@ fn records_of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
 
 #[test]
 fn goal_changes_are_recorded_and_survive_a_kill() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let params = json!({ "sessionId": session, "description": "x" });
     wire.refused("goal.addCheckpoint", params, "goalNotFound");
@@ -38,7 +38,7 @@ fn goal_changes_are_recorded_and_survive_a_kill() {
     let params =
         json!({ "description": "Implement auth", "priority": "high", "checkpoints": checkpoints });
     let first = goal(&mut wire, &session, "goal.create", params)["goal"].clone();
-    assert_eq!((&first["status"], &first["source"]), (&json!("active"), &json!("client")));
+    assert_fields(&first, json!({ "status": "active", "source": "client" }));
     assert_eq!(first["checkpoints"][0]["description"], "Design the flow", "joined to one line");
     let event = wire.events_until("goal-updated").pop().unwrap();
     assert_eq!(
@@ -93,13 +93,12 @@ fn goal_changes_are_recorded_and_survive_a_kill() {
 
 #[test]
 fn invalid_params_and_retried_keys_change_nothing() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let params = json!({ "sessionId": session, "description": "Ship it", "key": "k" });
     let first = wire.ok("goal.create", params.clone());
     let retried = wire.ok("goal.create", params);
-    assert_eq!((&retried["goal"], &retried["duplicate"]), (&first["goal"], &json!(true)));
+    assert_fields(&retried, json!({ "goal": first["goal"], "duplicate": true }));
     assert_eq!(retried["seq"], first["seq"]);
     let other = json!({ "sessionId": session, "description": "Another", "key": "k" });
     wire.refused("goal.create", other, "conflict");
@@ -140,8 +139,7 @@ fn invalid_params_and_retried_keys_change_nothing() {
 
 #[test]
 fn concurrent_clients_add_an_equal_checkpoint_once() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let _goal = goal(&mut wire, &session, "goal.create", json!({ "description": "Ship it" }));
     let added: usize = std::thread::scope(|scope| {
@@ -166,8 +164,7 @@ fn concurrent_clients_add_an_equal_checkpoint_once() {
 
 #[test]
 fn markers_are_recorded_with_their_message_and_change_the_goal() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "[GOAL] a user says");
     wire.record(&session, "assistant", "[CHECKPOINT] for no goal - COMPLETED");
@@ -188,10 +185,7 @@ fn markers_are_recorded_with_their_message_and_change_the_goal() {
         [wire.frame(), wire.frame()].map(|frame| frame.unwrap()["result"]["seq"].clone());
     seqs.sort_by_key(Value::as_u64);
     let found = active_goal(&mut wire, &session).unwrap();
-    assert_eq!(
-        (&found["description"], &found["source"]),
-        (&json!("Implement auth"), &json!("marker"))
-    );
+    assert_fields(&found, json!({ "description": "Implement auth", "source": "marker" }));
     assert_eq!(found["checkpoints"][0]["status"], "completed");
     assert_eq!(found["nextSteps"], json!(["Write tests"]));
     let records = wire.records(&session);
@@ -219,7 +213,7 @@ fn markers_are_recorded_with_their_message_and_change_the_goal() {
     assert_eq!(reopened, "in-progress", "the old marker is applied again");
     assert_eq!(applied["goal"]["decisions"], before["decisions"]);
     let applied = goal(&mut wire, &session, "goal.applyMarkers", json!({ "text": "no markers" }));
-    assert_eq!((&applied["markers"], &applied["applied"]), (&json!([]), &json!(0)));
+    assert_fields(&applied, json!({ "markers": [], "applied": 0 }));
     let before = active_goal(&mut wire, &session);
     assert!(daemon.terminate().success());
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
@@ -233,13 +227,13 @@ fn markers_are_recorded_with_their_message_and_change_the_goal() {
 
 #[test]
 fn markers_of_a_broken_answer_are_replaced_with_it() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     fake.script(Answer::text("[GOAL] Go\nastray\n[CHECKPOINT] half a line"));
     fake.inject("/api/chat", &[Fault::Break { after: 3 }]);
     chat.failed_turn("Please.", "modelFailed");
     let found = active_goal(&mut chat.wire, &chat.id).unwrap();
-    assert_eq!((&found["description"], &found["checkpoints"]), (&json!("Go"), &json!([])));
+    assert_fields(&found, json!({ "description": "Go", "checkpoints": [] }));
     chat.send(json!({}));
     chat.events_until("done");
     assert_eq!(active_goal(&mut chat.wire, &chat.id), None, "the second answer sets no goal");
@@ -247,7 +241,7 @@ fn markers_of_a_broken_answer_are_replaced_with_it() {
 
 #[test]
 fn markers_of_an_answer_change_the_goal() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     fake.script(Answer::text("[GOAL] Reverse a list\n[CHECKPOINT] Read the code - COMPLETED"));
     let done = chat.turn("Please.").pop().unwrap();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, UNKNOWN_SESSION, Wire};
+use crate::harness::{Sandbox, UNKNOWN_SESSION, Wire, array, assert_fields, start};
 
 /// Records a tool call and returns the result.
 #[track_caller]
@@ -13,8 +13,7 @@ fn record_call(wire: &mut Wire, session: &str, tool: &str, args: &Value) -> Valu
 
 #[test]
 fn loop_is_one_event_survives_a_kill_and_is_reset() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "Read the file.");
     let params = json!({ "sessionId": session });
@@ -39,8 +38,8 @@ fn loop_is_one_event_survives_a_kill_and_is_reset() {
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     let status = wire.ok("loop.status", params.clone());
     assert_eq!(status["detected"], found);
-    assert_eq!((&status["turnsSinceUser"], &status["repeatThreshold"]), (&json!(1), &json!(3)));
-    let recent = status["recent"].as_array().unwrap();
+    assert_fields(&status, json!({ "turnsSinceUser": 1, "repeatThreshold": 3 }));
+    let recent = array(&status["recent"]);
     assert_eq!(recent.len(), 4, "{status}");
     assert!(
         recent.iter().all(|call| call["call"] == recent[0]["call"] && call["tool"] == "read_file")
@@ -73,7 +72,7 @@ fn changed_configuration_applies_to_the_next_call() {
     sandbox.write_config("loopDetection: { enabled: true, repeatThreshold: 6, maxTurns: 7 }\n");
     wire.ok("daemon.reload", json!({}));
     let status = wire.ok("loop.status", json!({ "sessionId": session }));
-    assert_eq!((&status["enabled"], &status["maxTurns"]), (&json!(true), &json!(7)));
+    assert_fields(&status, json!({ "enabled": true, "maxTurns": 7 }));
     let result = record_call(&mut wire, &session, "ls", &json!({}));
     assert_eq!(result["loop"]["count"], 6, "{result}");
     let unknown = json!({ "sessionId": UNKNOWN_SESSION });
@@ -83,8 +82,7 @@ fn changed_configuration_applies_to_the_next_call() {
 
 #[test]
 fn loop_commands_print_and_reset_the_loop() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     for tool in ["edit", "test", "edit", "test"] {
         record_call(&mut wire, &session, tool, &json!({}));

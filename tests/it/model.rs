@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, FakeOllama, Fault, Sandbox, Wire, until};
+use crate::harness::{
+    Daemon, FakeOllama, Fault, Sandbox, Wire, array, assert_fields, start, until,
+};
 
 /// Starts a daemon that uses the fake model server.
-fn start(fake: &FakeOllama) -> (Sandbox, Daemon, Wire) {
+fn start_with(fake: &FakeOllama) -> (Sandbox, Daemon, Wire) {
     let sandbox = Sandbox::new();
     sandbox.write_config(&fake.config("tiny"));
     let (daemon, wire) = sandbox.daemon_and_wire();
@@ -16,36 +18,36 @@ fn start(fake: &FakeOllama) -> (Sandbox, Daemon, Wire) {
 
 #[test]
 fn list_and_show_return_what_the_server_reports() {
-    let fake = FakeOllama::start("0.33.0");
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     let list = wire.ok("model.list", json!({}));
     assert_eq!(list["host"], fake.url());
-    let names: Vec<_> = list["data"].as_array().unwrap().iter().map(|m| &m["model"]).collect();
+    let names: Vec<_> = array(&list["data"]).iter().map(|m| &m["model"]).collect();
     assert_eq!(names, [&json!("tiny:latest"), &json!("thinker:latest"), &json!("plain:latest")]);
     assert_eq!(list["data"][0]["trainedContext"], 8192);
     assert_eq!(list["data"][0]["capabilities"], json!(["completion", "tools"]));
     let shown = wire.ok("model.show", json!({}))["model"].clone();
-    assert_eq!(shown["model"], "tiny");
-    assert_eq!(shown["digest"], list["data"][0]["digest"]);
-    assert_eq!(shown["trainedContext"], 8192);
-    assert_eq!(shown["contextBytesPerToken"], 2 * 2 * (16 + 16) * 2);
+    assert_fields(
+        &shown,
+        json!({
+            "model": "tiny", "digest": list["data"][0]["digest"], "trainedContext": 8192,
+            "contextBytesPerToken": 2 * 2 * (16 + 16) * 2,
+        }),
+    );
     assert!(shown["template"].as_str().unwrap().contains("<|im_start|>"));
     assert_eq!(shown.get("requestedContext"), None);
     let hidden = wire.ok("model.show", json!({ "model": "plain" }))["model"].clone();
-    assert_eq!((&hidden["system"], &hidden["hiddenMessages"]), (&json!("Be brief."), &json!(2)));
+    assert_fields(&hidden, json!({ "system": "Be brief.", "hiddenMessages": 2 }));
 }
 
 #[test]
 fn warm_loads_one_window_that_only_grows() {
-    let fake = FakeOllama::start("0.33.0");
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     let running = wire.ok("model.running", json!({}));
     assert_eq!(running["data"], json!([]));
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
-    assert_eq!(
-        (&warm["requestedContext"], &warm["effectiveContext"]),
-        (&json!(4096), &json!(4096))
-    );
+    assert_fields(&warm, json!({ "requestedContext": 4096, "effectiveContext": 4096 }));
     assert_eq!(warm["trainedContext"], 8192);
     wire.ok("model.warm", json!({ "model": "tiny:latest", "contextSize": 2048 }));
     let larger = wire.ok("model.warm", json!({ "contextSize": 100_000 }));
@@ -58,7 +60,7 @@ fn warm_loads_one_window_that_only_grows() {
     let windows: Vec<_> = bodies.iter().map(|body| body["options"]["num_ctx"].clone()).collect();
     assert_eq!(windows, [json!(4096), json!(4096), json!(8192)]);
     for body in &bodies {
-        assert_eq!((&body["messages"], &body["truncate"]), (&json!([]), &json!(false)));
+        assert_fields(&body, json!({ "messages": [], "truncate": false }));
         assert_eq!((&body["keep_alive"], body.get("shift")), (&json!(300), None));
     }
     assert_eq!(fake.n_loads(), 2, "only the larger window loads the model again");
@@ -66,9 +68,9 @@ fn warm_loads_one_window_that_only_grows() {
 
 #[test]
 fn loaded_model_keeps_its_window() {
-    let fake = FakeOllama::start("0.24.0");
+    let fake = FakeOllama::with_version("0.24.0");
     fake.load("tiny", 6000);
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
     assert_eq!(warm["effectiveContext"], 6000);
     assert_eq!(fake.n_loads(), 1);
@@ -76,9 +78,9 @@ fn loaded_model_keeps_its_window() {
 
 #[test]
 fn model_partly_outside_video_memory_has_a_warning() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.set_vram_percent(50);
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     let warm = wire.ok("model.warm", json!({}));
     let warning = warm["warnings"][0].as_str().unwrap();
     assert!(warning.contains("50 %"), "{warning}");
@@ -88,8 +90,8 @@ fn model_partly_outside_video_memory_has_a_warning() {
 
 #[test]
 fn old_server_works_without_optional_fields() {
-    let fake = FakeOllama::start("0.3.14");
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::with_version("0.3.14");
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     let list = wire.ok("model.list", json!({}));
     assert_eq!(list["data"][0]["model"], "tiny:latest");
     assert_eq!(list["data"][0].get("capabilities"), None);
@@ -101,8 +103,8 @@ fn old_server_works_without_optional_fields() {
 
 #[test]
 fn failure_has_kind_reason_host_and_hint() {
-    let fake = FakeOllama::start("0.33.0");
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     let mut check = |faults: &[Fault], kind: &str, reason: &str| {
         fake.inject("/api/chat", faults);
         let error = wire.refused("model.warm", json!({}), kind);
@@ -140,8 +142,8 @@ fn failure_has_kind_reason_host_and_hint() {
 
 #[test]
 fn hanging_load_ends_after_the_first_token_timeout() {
-    let fake = FakeOllama::start("0.33.0");
-    let (sandbox, _daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (sandbox, _daemon, mut wire) = start_with(&fake);
     fake.inject("/api/chat", &[Fault::Delay(Duration::from_millis(50))]);
     wire.ok("model.warm", json!({}));
     let limit = |wire: &mut Wire, line: &str| {
@@ -158,8 +160,8 @@ fn hanging_load_ends_after_the_first_token_timeout() {
 
 #[test]
 fn disconnect_cancels_the_load() {
-    let fake = FakeOllama::start("0.33.0");
-    let (_sandbox, daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (_sandbox, daemon, mut wire) = start_with(&fake);
     fake.inject("/api/chat", &[Fault::Hang]);
     wire.request("model.warm", json!({}));
     until("the load is waited for", || fake.n_held() == 1);
@@ -170,28 +172,25 @@ fn disconnect_cancels_the_load() {
 
 #[test]
 fn without_server_other_methods_work_and_errors_have_a_hint() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "no model is needed");
     wire.ok("context.build", json!({ "sessionId": session, "contextSize": 4096 }));
     let error = wire.refused("model.list", json!({}), "modelUnavailable");
-    assert_eq!(error["data"]["hint"], "ollama serve");
-    assert_eq!(error["data"]["reason"], "unreachable");
-    assert_eq!(error["data"]["host"], "http://127.0.0.1:9");
+    assert_fields(
+        &error["data"],
+        json!({ "hint": "ollama serve", "reason": "unreachable", "host": "http://127.0.0.1:9" }),
+    );
     let message = error["message"].as_str().unwrap();
     assert!(message.contains("http://127.0.0.1:9: connection refused"), "{message}");
     let status = wire.model_server();
-    assert_eq!(
-        (&status["reachable"], &status["host"]),
-        (&json!(false), &json!("http://127.0.0.1:9"))
-    );
+    assert_fields(&status, json!({ "reachable": false, "host": "http://127.0.0.1:9" }));
     assert!(status["error"].as_str().unwrap().contains("connection refused"), "{status}");
 }
 
 #[test]
 fn server_is_that_of_the_environment_until_the_file_names_one() {
-    let (first, second) = (FakeOllama::start("0.33.0"), FakeOllama::start("0.24.0"));
+    let (first, second) = (FakeOllama::new(), FakeOllama::with_version("0.24.0"));
     let sandbox = Sandbox::new();
     // Proxies must not be used for a loopback address.
     let daemon = Daemon::start(
@@ -220,13 +219,13 @@ fn server_is_that_of_the_environment_until_the_file_names_one() {
     wire.events_until("config-reloaded");
     let error = wire.refused("model.list", json!({}), "config");
     assert!(!error.to_string().contains("hunter3"), "{error}");
-    assert!(sandbox.files_containing("hunter2").is_empty(), "a file contains the key");
+    assert!(sandbox.files_containing("hunter2").is_empty(), "no file contains the key");
 }
 
 #[test]
 fn other_http_server_is_not_taken_for_a_model_server() {
-    let fake = FakeOllama::start("0.33.0");
-    let (_sandbox, _daemon, mut wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (_sandbox, _daemon, mut wire) = start_with(&fake);
     fake.inject("/api/version", &[Fault::Page]);
     let status = wire.model_server();
     assert_eq!(status["reachable"], false);
@@ -238,8 +237,8 @@ fn other_http_server_is_not_taken_for_a_model_server() {
 
 #[test]
 fn models_commands_print_the_results() {
-    let fake = FakeOllama::start("0.33.0");
-    let (sandbox, _daemon, _wire) = start(&fake);
+    let fake = FakeOllama::new();
+    let (sandbox, _daemon, _wire) = start_with(&fake);
     let list = sandbox.ctl(["models", "list"]).ok();
     assert!(list.contains("tiny:latest") && list.contains("tools"), "{list}");
     let shown = sandbox.ctl(["models", "show", "tiny"]).ok();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, until};
+use crate::harness::{Wire, array, assert_fields, start, until};
 
 /// The roles and texts of the recorded messages.
 const MESSAGES: &[(&str, &str)] = &[
@@ -33,7 +33,7 @@ fn hits(wire: &mut Wire, params: &Value) -> Vec<u64> {
     let found = wire.ok("session.search", params.clone());
     assert_eq!(found.get("behind"), None, "{found}");
     let mut seqs: Vec<u64> =
-        found["data"].as_array().unwrap().iter().map(|hit| hit["seq"].as_u64().unwrap()).collect();
+        array(&found["data"]).iter().map(|hit| hit["seq"].as_u64().unwrap()).collect();
     seqs.sort_unstable();
     seqs
 }
@@ -71,16 +71,14 @@ fn assert_answers(wire: &mut Wire) {
 
 #[test]
 fn words_parts_of_names_and_ideographs_are_found() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let _session = record_messages(&mut wire);
     assert_answers(&mut wire);
 }
 
 #[test]
 fn hit_has_session_seq_and_snippet_with_match() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "title": "Long" }));
     let text = format!("{} The needle\nlies here. {}", "hay ".repeat(400), "straw ".repeat(400));
     let seq = wire.record(&session, "assistant", &text);
@@ -88,10 +86,7 @@ fn hit_has_session_seq_and_snippet_with_match() {
     let found = wire.ok("session.search", json!({ "query": "needle" }));
     let hit = &found["data"][0];
     assert_eq!(hit["sessionId"], session.as_str());
-    assert_eq!(
-        (&hit["seq"], &hit["role"], &hit["title"]),
-        (&json!(seq), &json!("assistant"), &json!("Long"))
-    );
+    assert_fields(&hit, json!({ "seq": seq, "role": "assistant", "title": "Long" }));
     let snippet: Vec<char> = hit["snippet"].as_str().unwrap().chars().collect();
     assert!(snippet.len() < 400 && !snippet.contains(&'\n'), "{hit}");
     let range = &hit["matches"][0];
@@ -101,15 +96,15 @@ fn hit_has_session_seq_and_snippet_with_match() {
 
 #[test]
 fn filters_and_pages_narrow_the_hits() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let project = sandbox.project_dir("p");
     let mut sessions = Vec::new();
     for n in 0..3 {
         let params = if n == 1 { json!({ "projectPath": project }) } else { json!({}) };
         let session = wire.create(params);
         for (at, role) in ["user", "assistant"].into_iter().cycle().take(10).enumerate() {
-            let message = json!({ "role": role, "content": "common word", "timestamp": format!("2026-0{}-0{}T00:00:00Z", n + 1, at % 9 + 1) });
+            let time = format!("2026-0{}-0{}T00:00:00Z", n + 1, at % 9 + 1);
+            let message = json!({ "role": role, "content": "common word", "timestamp": time });
             wire.ok("session.record", json!({ "sessionId": session, "message": message }));
         }
         sessions.push(session);
@@ -132,36 +127,18 @@ fn filters_and_pages_narrow_the_hits() {
     );
     assert_eq!(count(json!({ "until": "2026-02-01T00:00:00Z" })), 10);
 
-    let mut seen = BTreeSet::new();
-    let mut last_at = "9999".to_owned();
-    let mut cursor = Value::Null;
-    loop {
-        let mut params = json!({ "query": "common", "limit": 7 });
-        if !cursor.is_null() {
-            params["cursor"] = cursor.clone();
-        }
-        let page = wire.ok("session.search", params);
-        for hit in page["data"].as_array().unwrap() {
-            let at = hit["at"].as_str().unwrap().to_owned();
-            assert!(at <= last_at, "the newest hit is first");
-            last_at = at;
-            assert!(
-                seen.insert((hit["sessionId"].to_string(), hit["seq"].as_u64())),
-                "a hit is returned once"
-            );
-        }
-        match page.get("nextCursor") {
-            Some(next) => cursor = next.clone(),
-            None => break,
-        }
-    }
-    assert_eq!(seen.len(), 30);
+    let pages = wire.pages("session.search", json!({ "query": "common", "limit": 7 }));
+    let hits: Vec<&Value> = pages.iter().flat_map(|page| array(&page["data"])).collect();
+    assert_eq!(hits.len(), 30);
+    let times: Vec<&str> = hits.iter().map(|hit| hit["at"].as_str().unwrap()).collect();
+    assert!(times.is_sorted_by(|newer, older| newer >= older), "the newest hit is first");
+    let places = hits.iter().map(|hit| (hit["sessionId"].to_string(), hit["seq"].as_u64()));
+    assert_eq!(places.collect::<BTreeSet<_>>().len(), 30, "a hit is returned once");
 }
 
 #[test]
 fn unusual_query_is_answered_or_refused() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let _session = record_messages(&mut wire);
     let long = "word ".repeat(2000);
     for query in [
@@ -197,8 +174,7 @@ fn unusual_query_is_answered_or_refused() {
 
 #[test]
 fn acknowledged_messages_are_found_after_a_kill() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({ "title": "Search me" }));
     for (role, text) in MESSAGES {
         wire.record(&session, role, text);
@@ -211,8 +187,7 @@ fn acknowledged_messages_are_found_after_a_kill() {
 
 #[test]
 fn missing_or_damaged_catalog_is_rebuilt_while_the_daemon_serves() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = record_messages(&mut wire);
     let list_before = wire.ok("session.list", json!({}));
     assert!(daemon.terminate().success());
@@ -247,15 +222,14 @@ fn missing_or_damaged_catalog_is_rebuilt_while_the_daemon_serves() {
         assert_answers(&mut wire);
         let mut list = wire.ok("session.list", json!({}));
         assert_eq!(list.as_object_mut().unwrap().remove("behind"), None, "{name}");
-        assert_eq!(list, list_before, "{name}: another list");
+        assert_eq!(list, list_before, "{name}: the list is the same");
         assert!(daemon.terminate().success());
     }
 }
 
 #[test]
 fn catalog_that_is_behind_the_log_catches_up() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = record_messages(&mut wire);
     assert!(daemon.terminate().success());
     let catalog = sandbox.home().join("catalog.sqlite3");

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, error_kind, files_under, text_message, until};
+use crate::harness::{array, assert_fields, error_kind, files_under, start, text_message, until};
 
 /// Returns the texts of the messages among some records.
 fn texts(records: &[Value]) -> Vec<&str> {
@@ -14,8 +14,7 @@ fn texts(records: &[Value]) -> Vec<&str> {
 fn full_disk_is_storage_error_until_there_is_space() {
     use rustix::process::{Resource, Rlimit, prlimit};
 
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let kept: Vec<String> = (0..5).map(|n| format!("kept {n}")).collect();
     for text in &kept {
@@ -45,7 +44,7 @@ fn full_disk_is_storage_error_until_there_is_space() {
     wire.record(&other, "user", "works again");
     let mut expected = kept;
     expected.push("after".to_owned());
-    assert_eq!(texts(&wire.records(&session)), expected, "a refused write left something");
+    assert_eq!(texts(&wire.records(&session)), expected, "refused writes leave nothing");
     daemon.kill();
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     assert_eq!(texts(&wire.records(&session)), expected);
@@ -60,8 +59,7 @@ fn read_only_directory_is_storage_error() {
         // No directory is read-only for the superuser; the full disk above covers the same code.
         return;
     }
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let sessions = sandbox.home().join("sessions");
     std::fs::create_dir_all(&sessions).unwrap();
@@ -73,8 +71,7 @@ fn read_only_directory_is_storage_error() {
 
 #[test]
 fn damaged_record_is_the_only_loss() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let damaged = wire.create(json!({}));
     let healthy = wire.create(json!({}));
     for n in 0..6 {
@@ -100,11 +97,7 @@ fn damaged_record_is_the_only_loss() {
             "{catalog}"
         );
         let found = wire.session(&damaged);
-        assert_eq!(
-            (&found["status"], &found["damagedRecords"]),
-            (&json!("corrupted"), &json!(1)),
-            "{catalog}"
-        );
+        assert_fields(&found, json!({ "status": "corrupted", "damagedRecords": 1 }));
         until("the damaged session is listed as corrupted", || {
             let list = wire.ok("session.list", json!({ "status": "corrupted" }));
             list["data"][0]["sessionId"] == damaged.as_str()
@@ -126,8 +119,7 @@ fn damaged_record_is_the_only_loss() {
 
 #[test]
 fn torn_tail_is_cut_and_recording_continues() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     for n in 0..4 {
         wire.record(&session, "user", &format!("message {n}"));
@@ -163,8 +155,7 @@ fn torn_tail_is_cut_and_recording_continues() {
 
 #[test]
 fn lost_record_that_the_catalog_knows_is_reported_as_damage() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     for n in 0..4 {
         wire.record(&session, "user", &format!("message {n}"));
@@ -177,15 +168,14 @@ fn lost_record_that_the_catalog_knows_is_reported_as_damage() {
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     assert_eq!(texts(&wire.records(&session)), ["message 0", "message 1", "message 2"]);
     let found = wire.session(&session);
-    assert_eq!((&found["status"], &found["damagedRecords"]), (&json!("corrupted"), &json!(1)));
+    assert_fields(&found, json!({ "status": "corrupted", "damagedRecords": 1 }));
     wire.record(&session, "user", "later");
     assert_eq!(texts(&wire.records(&session)).last(), Some(&"later"));
 }
 
 #[test]
 fn empty_or_foreign_log_does_not_affect_other_sessions() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "hello");
     assert!(daemon.terminate().success());
@@ -205,7 +195,7 @@ fn empty_or_foreign_log_does_not_affect_other_sessions() {
     }
     until("the valid session is listed", || {
         let list = wire.ok("session.list", json!({}))["data"].clone();
-        list.as_array().unwrap().iter().any(|s| s["sessionId"] == session.as_str())
+        array(&list).iter().any(|s| s["sessionId"] == session.as_str())
     });
     assert!(daemon.terminate().success());
     assert_eq!(std::fs::read(sandbox.log_path("notes")).unwrap(), b"a foreign file\n");
@@ -224,8 +214,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 #[test]
 fn log_of_newer_version_is_refused_and_not_changed() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "hello");
     assert!(daemon.terminate().success());
@@ -248,24 +237,19 @@ fn log_of_newer_version_is_refused_and_not_changed() {
         ];
         for (method, params) in calls {
             let error = wire.refused(method, params, "unsupportedVersion");
-            assert_eq!(
-                (&error["data"]["found"], &error["data"]["supported"]),
-                (&json!(99), &json!(1)),
-                "{error}"
-            );
+            assert_fields(&error["data"], json!({ "found": 99, "supported": 1 }));
         }
         let other = wire.create(json!({}));
         wire.record(&other, "user", "works");
         wire.ok("session.delete", json!({ "sessionId": other }));
         assert!(daemon.terminate().success());
-        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{catalog}: the log was changed");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "{catalog}: the log is unchanged");
     }
 }
 
 #[test]
 fn missing_blob_damages_one_record() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "small");
     let large = wire.record(&session, "user", &"large ".repeat(40_000));
@@ -280,7 +264,7 @@ fn missing_blob_damages_one_record() {
     assert_eq!(texts(page.unwrap()["records"].as_array().unwrap()), ["after"]);
     match wire.call("session.get", json!({ "sessionId": session })) {
         Ok(page) => {
-            assert!(texts(page["records"].as_array().unwrap()).contains(&"small"), "{page}")
+            assert!(texts(array(&page["records"])).contains(&"small"), "{page}")
         }
         Err(error) => assert_eq!(error_kind(&error), "corrupted", "{error}"),
     }

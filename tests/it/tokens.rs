@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Answer, Daemon, FakeOllama, Fault, ModelSession, RENDER, Sandbox, VOCABULARY, Wire, count,
-    gguf, render,
+    Answer, Daemon, FakeOllama, Fault, ModelSession, RENDER, Sandbox, VOCABULARY, Wire, array,
+    assert_fields, count, gguf, render,
 };
 
 /// Starts a daemon with a default model, and creates a session.
@@ -25,7 +25,7 @@ fn run(chat: &mut ModelSession, mut params: Value, text: &str) -> Value {
         match event["kind"].as_str().unwrap() {
             "done" | "error" => return event,
             "toolCalls" => {
-                let calls = event["calls"].as_array().unwrap().iter();
+                let calls = array(&event["calls"]).iter();
                 let results = calls.map(|call| {
                     json!({ "id": call["id"], "result": { "llmContent": "fn main() {}\n\n" } })
                 });
@@ -63,13 +63,13 @@ fn tool(name: &str) -> Value {
 
 /// Returns the count of the fake for a built context.
 fn server_count(model: &str, built: &Value, tools: &[Value], think: bool) -> u64 {
-    count(&render(model, built["messages"].as_array().unwrap(), tools, think))
+    count(&render(model, array(&built["messages"]), tools, think))
 }
 
 #[test]
 fn counts_equal_those_of_the_server_over_a_conversation_with_tools() {
     for (version, model) in [("0.33.0", "tiny"), ("0.24.0", "tiny"), ("0.33.0", "thinker")] {
-        let fake = FakeOllama::start(version);
+        let fake = FakeOllama::with_version(version);
         let mut chat = session(&fake, model, json!({ "systemPrompt": "Be exact.\n" }));
         let tools = json!([tool("read"), tool("list")]);
         let with_tools = json!({ "tools": tools });
@@ -104,7 +104,7 @@ fn counts_equal_those_of_the_server_over_a_conversation_with_tools() {
 
 #[test]
 fn messages_that_the_model_adds_are_counted() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = session(&fake, "plain", json!({}));
     let first = ask(&mut chat, "hi", json!({}));
     assert_eq!(
@@ -121,7 +121,7 @@ fn messages_that_the_model_adds_are_counted() {
 
 #[test]
 fn counts_stay_exact_without_the_server_and_after_a_restart() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = session(&fake, "tiny", json!({ "systemPrompt": "Be exact." }));
     let tools = json!([tool("read")]);
     ask(&mut chat, "one", json!({ "tools": tools }));
@@ -149,7 +149,7 @@ fn counts_stay_exact_without_the_server_and_after_a_restart() {
 
 #[test]
 fn count_of_messages_is_that_of_their_prompt() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = session(&fake, "tiny", json!({}));
     let messages = [
         json!({ "role": "system", "content": "s" }),
@@ -171,12 +171,12 @@ fn count_of_messages_is_that_of_their_prompt() {
 
 #[test]
 fn without_rendered_prompts_counts_are_calibrated() {
-    let fake = FakeOllama::start("0.9.0");
+    let fake = FakeOllama::with_version("0.9.0");
     let mut chat = session(&fake, "tiny", json!({}));
     let done = last_event(&mut chat, "hello");
     assert_eq!(done["usage"]["countKind"], "calibrated", "{done}");
     let text = chat.wire.ok("model.countTokens", json!({ "text": "a banana" }));
-    assert_eq!((&text["tokens"], &text["kind"]), (&json!(6), &json!("exact")));
+    assert_fields(&text, json!({ "tokens": 6, "kind": "exact" }));
     let message = json!([{ "role": "user", "content": "hello" }]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": message }));
     assert_eq!(counted["kind"], "calibrated");
@@ -185,12 +185,12 @@ fn without_rendered_prompts_counts_are_calibrated() {
 
 #[test]
 fn turn_succeeds_without_vocabulary_or_template() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.inject(VOCABULARY, &[Fault::Error { status: 500, text: "no".to_owned() }]);
     let mut chat = session(&fake, "tiny", json!({}));
     let done = last_event(&mut chat, "hello");
     assert_eq!((&done["kind"], &done["usage"]["countKind"]), (&json!("done"), &json!("estimated")));
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.inject(RENDER, &[Fault::Garbage]);
     let mut chat = session(&fake, "tiny", json!({}));
     let done = last_event(&mut chat, "hello");
@@ -203,7 +203,7 @@ fn turn_succeeds_without_vocabulary_or_template() {
 #[test]
 fn truncated_prompt_is_an_event_and_an_error() {
     // This version ignores `truncate: false`, and may load a smaller window than requested.
-    let fake = FakeOllama::start("0.12.0");
+    let fake = FakeOllama::with_version("0.12.0");
     fake.set_largest_window(2048);
     let mut chat = session(&fake, "tiny", json!({}));
     let mut events = chat.daemon.wire();
@@ -224,7 +224,7 @@ fn truncated_prompt_is_an_event_and_an_error() {
 
 #[test]
 fn exactly_counted_context_never_exceeds_its_limit() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = session(&fake, "tiny", json!({ "contextSize": 2048 }));
     // The estimate of these lines is a third of their tokens in the small vocabulary of the model.
     for n in 0..6 {
@@ -240,7 +240,7 @@ fn exactly_counted_context_never_exceeds_its_limit() {
 
 #[test]
 fn models_count_command_prints_the_number_of_tokens() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let chat = session(&fake, "tiny", json!({}));
     let printed = chat.sandbox.ctl(["models", "count", "a banana"]).ok();
     assert_eq!(printed, "6 tokens\n");
@@ -254,7 +254,7 @@ fn models_count_command_prints_the_number_of_tokens() {
 #[test]
 fn unknown_template_is_corrected_by_the_counts_of_the_server() {
     // This version renders no prompts, so its template stays unknown.
-    let fake = FakeOllama::start("0.9.0");
+    let fake = FakeOllama::with_version("0.9.0");
     let mut chat = session(&fake, "tiny", json!({ "systemPrompt": "Be kind. " }));
     let counts = |chat: &mut ModelSession, text: &str| {
         let done = last_event(chat, text);
@@ -273,11 +273,7 @@ fn unknown_template_is_corrected_by_the_counts_of_the_server() {
     }
     let messages = json!([{ "role": "user", "content": "hello" }]);
     let counted = chat.wire.ok("model.countTokens", json!({ "messages": messages }));
-    assert_eq!(
-        (&counted["kind"], &counted["margin"]),
-        (&json!("calibrated"), &json!(1)),
-        "{counted}"
-    );
+    assert_fields(&counted, json!({ "kind": "calibrated", "margin": 1 }));
     let (_, used) = counts(&mut chat, "How long may it be?");
     let request = fake.requests("/api/chat").pop().unwrap();
     let num_predict = &request.body["options"]["num_predict"];
@@ -289,7 +285,7 @@ fn unknown_template_is_corrected_by_the_counts_of_the_server() {
 
 #[test]
 fn counts_without_cached_tokens_do_not_calibrate() {
-    let fake = FakeOllama::start("0.30.0");
+    let fake = FakeOllama::with_version("0.30.0");
     fake.inject(RENDER, &vec![Fault::Error { status: 501, text: "no".to_owned() }; 99]);
     let mut chat = session(&fake, "tiny", json!({}));
     for text in ["one", "two", "three", "four"] {
@@ -312,7 +308,7 @@ fn vocabulary_requests(fake: &FakeOllama, wire: &mut Wire, kind: &str) -> usize 
 
 #[test]
 fn vocabulary_is_read_from_the_local_weights_file() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let blob = format!("sha256-{}", "0123456789abcdef".repeat(4));
     let sandbox = || {
         let sandbox = Sandbox::new();
@@ -343,7 +339,7 @@ fn vocabulary_is_read_from_the_local_weights_file() {
 
 #[test]
 fn invalid_weights_file_is_ignored_without_blocking() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let blob = format!("sha256-{}", "0123456789abcdef".repeat(4));
     let invalid: [fn(&Path); 4] = [
         |path| std::fs::create_dir(path).unwrap(),

@@ -1,9 +1,9 @@
 //! Answers without text: a model that says nothing, and one that spends its tokens on thinking.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{submit_first, text_of, tool};
-use crate::harness::{Answer, FakeOllama, ModelSession};
+use super::{read_call, send_with_tool, submit_first, text_of};
+use crate::harness::{Answer, FakeOllama, ModelSession, array, assert_fields};
 
 /// Returns an answer without text.
 fn only_thinking(text: &str, reason: &'static str) -> Answer {
@@ -18,7 +18,7 @@ fn thinker(fake: &FakeOllama, more: &str) -> ModelSession {
 /// Returns the roles of the messages in a request.
 fn roles(fake: &FakeOllama, at: usize) -> Vec<String> {
     let messages = fake.requests("/api/chat")[at].body["messages"].clone();
-    let messages = messages.as_array().unwrap().iter();
+    let messages = array(&messages).iter();
     messages.map(|message| message["role"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -43,7 +43,7 @@ fn thought(text: &str, reason: &str, is_active: bool) -> (String, String, bool) 
 
 #[test]
 fn empty_answer_is_requested_once_more_and_then_an_error() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text(""));
     let mut chat = ModelSession::new(&fake);
     assert_eq!(text_of(&chat.turn("say something")), "ok");
@@ -56,17 +56,17 @@ fn empty_answer_is_requested_once_more_and_then_an_error() {
 
 #[test]
 fn thinking_that_filled_the_window_is_an_error_with_hint() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(only_thinking("let me see and see", "length"));
     let mut chat = thinker(&fake, "context: { size: 4096 }\n");
     let error = chat.failed_turn("what is it?", "modelFailed");
     let data = &error["data"];
-    assert_eq!((&data["reason"], &data["model"]), (&json!("onlyThinking"), &json!("thinker")));
+    assert_fields(&data, json!({ "reason": "onlyThinking", "model": "thinker" }));
     assert_eq!(
         data["hint"],
         format!("ollmctl chat --resume {} --no-think  # then /retry", chat.id)
     );
-    assert_eq!((&data["promptLimit"], &data["contextSize"]), (&json!(3482), &json!(4096)));
+    assert_fields(&data, json!({ "promptLimit": 3482, "contextSize": 4096 }));
     let spent = data["thinkingTokens"].as_u64().unwrap();
     let message = error["message"].as_str().unwrap();
     assert!(message.contains(&format!("thinker spent {spent} tokens on thinking")), "{message}");
@@ -83,7 +83,7 @@ fn thinking_that_filled_the_window_is_an_error_with_hint() {
 
 #[test]
 fn thinking_in_a_long_context_is_retried_once_after_compaction() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let more = "compression: { threshold: 0.95, strategy: truncate }\n";
     for second_text in ["so it is", ""] {
         let mut chat = thinker(&fake, more);
@@ -114,7 +114,7 @@ fn thinking_in_a_long_context_is_retried_once_after_compaction() {
 
 #[test]
 fn thinking_in_an_incompressible_context_is_not_retried() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = thinker(&fake, "compression: { enabled: false }\n");
     chat.record("user", &"some words that nobody needs ".repeat(180));
     chat.record("assistant", "I see");
@@ -129,7 +129,7 @@ fn thinking_in_an_incompressible_context_is_not_retried() {
 
 #[test]
 fn thinking_up_to_the_token_limit_of_the_client_is_not_retried() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(only_thinking("let me see and see and see", "stop"));
     let mut chat = thinker(&fake, "");
     let mut params = chat.message("what is it?");
@@ -149,7 +149,7 @@ fn thinking_up_to_the_token_limit_of_the_client_is_not_retried() {
 
 #[test]
 fn thinking_of_both_attempts_is_kept() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(only_thinking("first", "stop"));
     fake.script(only_thinking("second", "stop"));
     let mut chat = thinker(&fake, "");
@@ -165,14 +165,12 @@ fn thinking_of_both_attempts_is_kept() {
 
 #[test]
 fn thinking_after_a_tool_result_is_retried_behind_the_result() {
-    let fake = FakeOllama::start("0.33.0");
-    fake.script(Answer::text("").tool_call("read", json!({ "path": "a" })));
+    let fake = FakeOllama::new();
+    fake.script(read_call(json!({ "path": "a" })));
     fake.script(only_thinking("hm", "stop"));
     let mut chat = thinker(&fake, "");
-    let mut params = chat.message("what is in a?");
-    params["tools"] = json!([tool("read")]);
-    chat.send(params);
-    let event: Value = chat.events_until("toolCalls").pop().unwrap();
+    send_with_tool(&mut chat, "what is in a?");
+    let event = chat.events_until("toolCalls").pop().unwrap();
     submit_first(&mut chat, &event, "x");
     assert_eq!(text_of(&chat.events_until("done")), "ok");
     assert_eq!(roles(&fake, 2), ["user", "assistant", "tool"]);

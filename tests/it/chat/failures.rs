@@ -10,7 +10,7 @@ use crate::harness::{Answer, FakeOllama, Fault, ModelSession, RENDER, until, unt
 
 #[test]
 fn canceled_turn_keeps_partial_answer_and_frees_the_session() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("one two three"));
     fake.inject("/api/chat", &[Fault::Stall { after: 2 }]);
     let mut chat = ModelSession::new(&fake);
@@ -34,7 +34,7 @@ fn canceled_turn_keeps_partial_answer_and_frees_the_session() {
 #[test]
 fn disconnect_cancels_the_turn_unless_it_is_detached() {
     for detach in [false, true] {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         fake.script(Answer::text("one two three"));
         fake.inject("/api/chat", &[Fault::Stall { after: 2 }]);
         let mut chat = ModelSession::new(&fake);
@@ -74,7 +74,7 @@ fn failed_turn_keeps_message_and_partial_answer_and_can_be_repeated() {
         (Fault::GarbageLine { after: 1 }, "modelFailed", Some("one ")),
     ];
     for (fault, kind, partial) in cases {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         let mut chat = ModelSession::new(&fake);
         fake.script(Answer::text("one two three"));
         fake.inject("/api/chat", std::slice::from_ref(&fault));
@@ -100,7 +100,7 @@ fn turn_without_model_server_keeps_message_and_has_hint() {
 
 #[test]
 fn killed_daemon_loses_only_the_end_of_the_answer() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     // The whole answer takes 16 seconds, so that the kill comes before its end.
     let words: String = (0..800).map(|n| format!("word{n} ")).collect();
     fake.script(Answer::text(&words));
@@ -124,7 +124,7 @@ fn killed_daemon_loses_only_the_end_of_the_answer() {
 
 #[test]
 fn hanging_model_server_is_not_contacted_again_in_the_turn() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let config = fake.config("tiny");
     let mut chat = ModelSession::with_config(&format!("{config}  firstTokenTimeout: 200ms\n"));
     fake.inject(RENDER, &[Fault::Hang]);

@@ -7,14 +7,14 @@ mod tools;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, FakeOllama, ModelSession};
+use crate::harness::{Answer, FakeOllama, ModelSession, array, assert_fields};
 
 /// Returns role, text and finish reason of each recorded message.
 fn conversation(chat: &mut ModelSession) -> Vec<(String, String, String)> {
     let records = chat.records();
     let messages = records.iter().filter_map(|record| record.get("message"));
     let fields = messages.map(|message| {
-        let parts = message["parts"].as_array().unwrap();
+        let parts = array(&message["parts"]);
         let text = parts.iter().filter(|part| part["type"] == "text");
         let text: String = text.map(|part| part["text"].as_str().unwrap()).collect();
         let reason = message["finishReason"].as_str().unwrap_or_default();
@@ -39,6 +39,19 @@ fn tool(name: &str) -> Value {
         "name": name, "description": "x", "parameters": { "type": "object", "properties": {} } } })
 }
 
+/// Returns an answer that calls the tool `read`.
+fn read_call(arguments: Value) -> Answer {
+    Answer::text("").tool_call("read", arguments)
+}
+
+/// Starts a turn with the tool `read`.
+#[track_caller]
+fn send_with_tool(chat: &mut ModelSession, text: &str) {
+    let mut params = chat.message(text);
+    params["tools"] = json!([tool("read")]);
+    chat.send(params);
+}
+
 /// Submits the result of the first call in a `toolCalls` event.
 #[track_caller]
 fn submit_first(chat: &mut ModelSession, event: &Value, content: &str) {
@@ -48,12 +61,12 @@ fn submit_first(chat: &mut ModelSession, event: &Value, content: &str) {
 
 #[test]
 fn turn_streams_its_phases_and_answer_and_is_recorded() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("hello to you").thinking("who is it"));
     let mut chat = ModelSession::new(&fake);
     let events = chat.turn("hello");
     assert_eq!(events[0]["kind"], "accepted");
-    assert_eq!((&events[0]["seq"], &events[0]["model"]), (&json!(1), &json!("tiny")));
+    assert_fields(&events[0], json!({ "seq": 1, "model": "tiny" }));
     let phases: Vec<_> = events.iter().filter_map(|event| event["name"].as_str()).collect();
     assert_eq!(phases, ["loading", "reading", "answering"]);
     assert_eq!(text_of(&events), "hello to you");
@@ -62,10 +75,7 @@ fn turn_streams_its_phases_and_answer_and_is_recorded() {
     let done = events.last().unwrap();
     assert_eq!(done["finishReason"], "stop");
     let usage = &done["usage"];
-    assert_eq!(
-        (&usage["requestedContext"], &usage["effectiveContext"]),
-        (&json!(8192), &json!(8192))
-    );
+    assert_fields(&usage, json!({ "requestedContext": 8192, "effectiveContext": 8192 }));
     assert!(usage["promptTokens"].as_u64().unwrap() > 0);
     assert_eq!(usage["promptLimit"], 6963);
     assert_eq!(
@@ -82,7 +92,7 @@ fn turn_streams_its_phases_and_answer_and_is_recorded() {
 
 #[test]
 fn every_request_has_the_same_window_and_forbids_truncation() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     for text in ["one", "two", "three"] {
         chat.turn(text);
@@ -97,14 +107,14 @@ fn every_request_has_the_same_window_and_forbids_truncation() {
         assert!((1..8192).contains(&longest), "{longest}");
     }
     assert_eq!(fake.n_loads(), 1);
-    let last = bodies[2]["messages"].as_array().unwrap();
+    let last = array(&bodies[2]["messages"]);
     let roles: Vec<_> = last.iter().map(|message| message["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "user", "assistant", "user"]);
 }
 
 #[test]
 fn invalid_params_are_refused_before_anything_is_recorded() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     let mut check = |field: &str, value: Value, kind: &str| {
         let mut params = chat.message("hello");

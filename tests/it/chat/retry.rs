@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{conversation, submit_first, text_of, tool};
-use crate::harness::{Answer, FakeOllama, Fault, ModelSession};
+use super::{conversation, read_call, send_with_tool, submit_first, text_of};
+use crate::harness::{Answer, FakeOllama, Fault, ModelSession, array, assert_fields};
 
 /// Scripts an answer whose connection breaks after the first word.
 fn break_next_answer(fake: &FakeOllama) {
@@ -15,20 +15,20 @@ fn break_next_answer(fake: &FakeOllama) {
 fn last_request(fake: &FakeOllama) -> Vec<(String, String)> {
     let messages = fake.requests("/api/chat").pop().unwrap().body["messages"].clone();
     let text = |message: &Value, name: &str| message[name].as_str().unwrap().to_owned();
-    let messages = messages.as_array().unwrap().iter();
+    let messages = array(&messages).iter();
     messages.map(|message| (text(message, "role"), text(message, "content"))).collect()
 }
 
 /// Returns the texts of the messages on the active path.
 fn active_texts(chat: &mut ModelSession) -> Vec<String> {
     let records = chat.ok("session.get", json!({ "branch": "active" }))["records"].clone();
-    let parts = records.as_array().unwrap().iter().map(|record| &record["message"]["parts"]);
+    let parts = array(&records).iter().map(|record| &record["message"]["parts"]);
     parts.filter_map(|parts| parts[0]["text"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]
 fn turn_without_message_replaces_a_broken_answer() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     break_next_answer(&fake);
     let mut chat = ModelSession::new(&fake);
     chat.failed_turn("count", "modelFailed");
@@ -48,7 +48,7 @@ fn turn_without_message_replaces_a_broken_answer() {
 
 #[test]
 fn retried_key_of_an_answered_turn_returns_the_same_answer() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     let mut params = chat.message("once");
     params["key"] = json!("k");
@@ -62,26 +62,26 @@ fn retried_key_of_an_answered_turn_returns_the_same_answer() {
 }
 
 #[test]
-fn retried_key_of_a_broken_turn_runs_it_again() {
-    let fake = FakeOllama::start("0.33.0");
-    fake.script(Answer::text("one two three"));
-    fake.inject("/api/chat", &[Fault::Break { after: 1 }]);
+fn retried_key_of_a_broken_turn_replaces_the_answer_once() {
+    let fake = FakeOllama::new();
+    break_next_answer(&fake);
     let mut chat = ModelSession::new(&fake);
     let mut params = chat.message("count");
     params["key"] = json!("k");
     chat.send(params.clone());
     chat.events_until("error");
-    fake.script(Answer::text("one two three").cut());
+    fake.script(Answer::text("four five").cut());
     chat.send(params.clone());
     let second = chat.events_until("done");
     assert_eq!(second[0]["duplicate"], true);
     assert_eq!(second.last().unwrap()["finishReason"], "length");
-    assert_eq!(fake.requests("/api/chat").len(), 2);
+    assert_eq!(last_request(&fake), [("user".to_owned(), "count".to_owned())]);
+    assert_eq!(active_texts(&mut chat), ["count", "four five"]);
     chat.send(params);
     let third = chat.events_until("done").pop().unwrap();
-    assert_eq!(
-        (&third["seq"], &third["finishReason"]),
-        (&second.last().unwrap()["seq"], &json!("length"))
+    assert_fields(
+        &third,
+        json!({ "seq": second.last().unwrap()["seq"], "finishReason": "length" }),
     );
     assert_eq!(fake.requests("/api/chat").len(), 2);
     let user_messages = conversation(&mut chat).into_iter().filter(|message| message.0 == "user");
@@ -89,23 +89,8 @@ fn retried_key_of_a_broken_turn_runs_it_again() {
 }
 
 #[test]
-fn retried_key_replaces_a_broken_answer() {
-    let fake = FakeOllama::start("0.33.0");
-    break_next_answer(&fake);
-    let mut chat = ModelSession::new(&fake);
-    let mut params = chat.message("count");
-    params["key"] = json!("k");
-    chat.send(params.clone());
-    chat.events_until("error");
-    chat.send(params);
-    assert_eq!(text_of(&chat.events_until("done")), "ok");
-    assert_eq!(last_request(&fake), [("user".to_owned(), "count".to_owned())]);
-    assert_eq!(active_texts(&mut chat), ["count", "ok"]);
-}
-
-#[test]
 fn records_behind_a_broken_answer_stay_on_the_active_path() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     break_next_answer(&fake);
     let mut chat = ModelSession::new(&fake);
     chat.failed_turn("count", "modelFailed");
@@ -117,7 +102,7 @@ fn records_behind_a_broken_answer_stay_on_the_active_path() {
     assert_eq!(active_texts(&mut chat), ["count", "ok"]);
     let active = chat.ok("session.get", json!({ "branch": "active" }));
     let count = |kind: &str| {
-        let records = active["records"].as_array().unwrap().iter();
+        let records = array(&active["records"]).iter();
         records.filter(|record| record["type"] == kind).count()
     };
     assert_eq!((count("modeChange"), count("custom")), (1, 1));
@@ -125,12 +110,10 @@ fn records_behind_a_broken_answer_stay_on_the_active_path() {
 
 #[test]
 fn broken_answer_after_a_tool_result_is_replaced_behind_the_result() {
-    let fake = FakeOllama::start("0.33.0");
-    fake.script(Answer::text("").tool_call("read", json!({ "path": "a" })));
+    let fake = FakeOllama::new();
+    fake.script(read_call(json!({ "path": "a" })));
     let mut chat = ModelSession::new(&fake);
-    let mut params = chat.message("what is in a?");
-    params["tools"] = json!([tool("read")]);
-    chat.send(params);
+    send_with_tool(&mut chat, "what is in a?");
     let event = chat.events_until("toolCalls").pop().unwrap();
     fake.script(Answer::text("it says x"));
     fake.inject("/api/chat", &[Fault::Break { after: 1 }]);
@@ -145,7 +128,7 @@ fn broken_answer_after_a_tool_result_is_replaced_behind_the_result() {
 
 #[test]
 fn cut_answer_can_be_replaced() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("one two").cut());
     let mut chat = ModelSession::new(&fake);
     chat.turn("count");
@@ -156,7 +139,7 @@ fn cut_answer_can_be_replaced() {
 
 #[test]
 fn turn_without_message_is_refused_if_nothing_is_unanswered() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     let error = chat.refused("chat.send", json!({}), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("nothing was said"), "{error}");

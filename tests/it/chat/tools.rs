@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{submit_first, text_of, tool};
-use crate::harness::{Answer, FakeOllama, ModelSession};
+use super::{read_call, send_with_tool, submit_first, text_of, tool};
+use crate::harness::{Answer, FakeOllama, ModelSession, array, assert_fields};
 
 #[test]
 fn turn_continues_until_all_tool_results_are_submitted() {
     for calls_in_done in [false, true] {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         let calls =
             Answer::text("").tool_call("read", json!({ "path": "a" })).tool_call("list", json!({}));
         let calls = calls.tool_call("list", json!({ "path": "b" }));
@@ -20,10 +20,7 @@ fn turn_continues_until_all_tool_results_are_submitted() {
         chat.send(params);
         let event = chat.events_until("toolCalls").pop().unwrap();
         let calls = event["calls"].as_array().unwrap().clone();
-        assert_eq!(
-            (&calls[0]["name"], &calls[0]["args"]),
-            (&json!("read"), &json!({ "path": "a" }))
-        );
+        assert_fields(&calls[0], json!({ "name": "read", "args": { "path": "a" } }));
         let result = |at: usize, text: &str| json!({ "id": calls[at]["id"], "result": { "llmContent": text } });
         let results = |results: Value| json!({ "results": results });
         let unknown = results(json!([{ "id": "unknown", "result": { "llmContent": "" } }]));
@@ -46,7 +43,7 @@ fn turn_continues_until_all_tool_results_are_submitted() {
         let late = results(json!([result(0, "x")]));
         chat.refused("chat.submitToolResults", late, "conflict");
         let sent = fake.requests("/api/chat")[1].body["messages"].clone();
-        let roles: Vec<_> = sent.as_array().unwrap().iter().map(|m| m["role"].clone()).collect();
+        let roles: Vec<_> = array(&sent).iter().map(|m| m["role"].clone()).collect();
         assert_eq!(roles, ["user", "assistant", "tool", "tool", "tool"]);
         let linked: Vec<_> = (2..5).map(|at| sent[at]["tool_call_id"].clone()).collect();
         let ids: Vec<_> = (0..3).map(|at| sent[1]["tool_calls"][at]["id"].clone()).collect();
@@ -59,14 +56,12 @@ fn turn_continues_until_all_tool_results_are_submitted() {
 
 #[test]
 fn repeated_tool_call_ends_the_turn_until_the_next_user_message() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
-    let mut params = chat.message("what is in a?");
-    params["tools"] = json!([tool("read")]);
     for _ in 0..3 {
-        fake.script(Answer::text("").tool_call("read", json!({ "path": "a", "lines": [1, 2] })));
+        fake.script(read_call(json!({ "path": "a", "lines": [1, 2] })));
     }
-    chat.send(params);
+    send_with_tool(&mut chat, "what is in a?");
     for _ in 0..2 {
         let event = chat.events_until("toolCalls").pop().unwrap();
         submit_first(&mut chat, &event, "nothing");
@@ -85,15 +80,13 @@ fn repeated_tool_call_ends_the_turn_until_the_next_user_message() {
 
 #[test]
 fn model_calls_of_a_turn_are_limited() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let config = fake.config("tiny") + "loopDetection: { maxTurns: 2 }\n";
     let mut chat = ModelSession::with_config(&config);
-    let mut params = chat.message("count");
-    params["tools"] = json!([tool("read")]);
     for at in 0..2 {
-        fake.script(Answer::text("").tool_call("read", json!({ "at": at })));
+        fake.script(read_call(json!({ "at": at })));
     }
-    chat.send(params);
+    send_with_tool(&mut chat, "count");
     let event = chat.events_until("toolCalls").pop().unwrap();
     submit_first(&mut chat, &event, "1");
     let error = chat.events_until("error").pop().unwrap();
@@ -103,12 +96,10 @@ fn model_calls_of_a_turn_are_limited() {
 
 #[test]
 fn missing_tool_results_end_the_turn_after_the_configured_time() {
-    let fake = FakeOllama::start("0.33.0");
-    fake.script(Answer::text("").tool_call("read", json!({ "path": "a" })));
+    let fake = FakeOllama::new();
+    fake.script(read_call(json!({ "path": "a" })));
     let mut chat = ModelSession::with_config(&(fake.config("tiny") + "  toolTimeout: 150ms\n"));
-    let mut params = chat.message("what is in a?");
-    params["tools"] = json!([tool("read")]);
-    chat.send(params);
+    send_with_tool(&mut chat, "what is in a?");
     let event = chat.events_until("toolCalls").pop().unwrap();
     assert_eq!(event["timeoutMs"], 150);
     let error = chat.events_until("error").pop().unwrap();

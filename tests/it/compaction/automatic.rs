@@ -4,7 +4,9 @@
 use serde_json::{Value, json};
 
 use super::{SUMMARY, on_request, request_kinds, session};
-use crate::harness::{Answer, FakeOllama, Fault, ModelSession, Request, until};
+use crate::harness::{
+    Answer, FakeOllama, Fault, ModelSession, Request, array, assert_fields, until,
+};
 
 /// Returns the text of a long user message.
 fn long_message(n: usize) -> String {
@@ -13,7 +15,7 @@ fn long_message(n: usize) -> String {
 
 #[test]
 fn recording_starts_a_compaction_in_the_background() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = session(&fake, 8192, "");
     let kinds = json!(["compressed", "auto-summary-created"]);
@@ -32,7 +34,7 @@ fn recording_starts_a_compaction_in_the_background() {
 
 #[test]
 fn failed_background_compaction_changes_nothing_and_is_reported() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let error = Fault::Error { status: 500, text: "no".to_owned() };
     fake.inject("/api/chat", &vec![error; 8]);
     let mut chat = session(&fake, 8192, "");
@@ -51,7 +53,7 @@ fn failed_background_compaction_changes_nothing_and_is_reported() {
 
 #[test]
 fn chat_turns_compact_before_the_model_is_called() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = session(&fake, 8192, "");
     fake.script_summaries(Answer::text(SUMMARY));
     let mut n_compactions = 0;
@@ -71,7 +73,7 @@ fn chat_turns_compact_before_the_model_is_called() {
 
 #[test]
 fn provisional_summary_of_a_chat_turn_is_replaced_when_the_summarizer_works() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = session(&fake, 8192, "");
     let mut methods = Vec::new();
     for n in 0..30 {
@@ -88,7 +90,7 @@ fn provisional_summary_of_a_chat_turn_is_replaced_when_the_summarizer_works() {
     }
     assert_eq!(methods, ["extracted", "summarized"]);
     let listed = chat.checkpoints();
-    let checkpoints = listed["checkpoints"].as_array().unwrap();
+    let checkpoints = array(&listed["checkpoints"]);
     assert_eq!(checkpoints.len(), 1, "{listed}");
     assert!(checkpoints[0].get("provisional").is_none(), "{listed}");
     assert!(checkpoints[0]["from"].as_u64().unwrap() <= 1, "{listed}");
@@ -96,7 +98,7 @@ fn provisional_summary_of_a_chat_turn_is_replaced_when_the_summarizer_works() {
 
 #[test]
 fn chat_continues_without_a_stalled_summary_while_its_context_fits() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = on_request(&fake);
     // Fills the context until a compaction is due and the context still fits.
@@ -117,23 +119,19 @@ fn chat_continues_without_a_stalled_summary_while_its_context_fits() {
     assert!(events.iter().any(|event| event["name"] == "compacting"), "{events:?}");
     assert_eq!((request_kinds(&fake).as_str(), chat.count("compaction")), ("SA", 0));
     let event = follower.event();
-    assert_eq!(
-        (&event["data"]["reason"], &event["data"]["provisional"]),
-        (&json!("idleTimeout"), &json!(false)),
-        "{event}"
-    );
+    assert_fields(&event["data"], json!({ "reason": "idleTimeout", "provisional": false }));
     // The request begins with the messages from before.
     let sent = fake.requests("/api/chat").pop().unwrap().body["messages"].clone();
-    let (sent, before) = (sent.as_array().unwrap(), before.as_array().unwrap());
+    let (sent, before) = (array(&sent), array(&before));
     assert_eq!(sent.len(), before.len() + 1);
     for (new, old) in sent.iter().zip(before) {
-        assert_eq!((&new["role"], &new["content"]), (&old["role"], &old["content"]));
+        assert_fields(&new, json!({ "role": old["role"], "content": old["content"] }));
     }
 }
 
 #[test]
 fn chat_whose_context_does_not_fit_gets_a_provisional_summary() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchanges(80);
     turn_with_timeout(&mut chat, &fake, "firstTokenTimeout", Fault::Hang);
@@ -171,7 +169,7 @@ fn options(requests: &[&Request], name: &str) -> Vec<Value> {
 
 #[test]
 fn configured_summary_model_writes_the_summaries_with_its_own_window() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = session(&fake, 8192, "compression:\n  model: thinker\n");
     let mut n = 0;
@@ -209,7 +207,7 @@ fn with_stalled_background_summary(fake: &FakeOllama) -> ModelSession {
 
 #[test]
 fn background_compaction_yields_to_a_chat_of_the_session() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = with_stalled_background_summary(&fake);
     chat.turn("go on");
     until("the stalled request is dropped", || fake.n_held() == 0);
@@ -224,7 +222,7 @@ fn background_compaction_yields_to_a_chat_of_the_session() {
 
 #[test]
 fn background_compaction_yields_to_a_chat_of_another_session() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = with_stalled_background_summary(&fake);
     let mut follower = chat.daemon.wire();
     follower.subscribe(json!({ "sessionId": chat.id, "kinds": ["compressed"] }));
@@ -243,7 +241,7 @@ fn background_compaction_yields_to_a_chat_of_another_session() {
 
 #[test]
 fn nearly_full_context_is_reported_once() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     let kinds = json!(["context-threshold", "before-overflow", "tool-call-recorded"]);
     chat.ok("event.subscribe", json!({ "kinds": kinds }));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{DISABLED, SUMMARY, on_request, session};
-use crate::harness::{Answer, FakeOllama, Fault, ModelSession};
+use crate::harness::{Answer, FakeOllama, Fault, ModelSession, array, assert_fields};
 
 /// The number of checkpoints that a window of 16,384 tokens keeps.
 const LIMIT: usize = 5;
@@ -26,7 +26,7 @@ fn ids(checkpoint: &Value) -> BTreeSet<String> {
 
 #[test]
 fn oldest_checkpoints_over_the_limit_are_merged_by_the_model() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = large_session(&fake);
     let mut made = BTreeSet::new();
     let mut range: Option<(u64, u64)> = None;
@@ -36,8 +36,8 @@ fn oldest_checkpoints_over_the_limit_are_merged_by_the_model() {
         ));
         chat.exchanges(20);
         let done = chat.compact(json!({}));
-        assert_eq!((&done["compacted"], &done["method"]), (&json!(true), &json!("summarized")));
-        let all = done["checkpoints"].as_array().unwrap();
+        assert_fields(&done, json!({ "compacted": true, "method": "summarized" }));
+        let all = array(&done["checkpoints"]);
         assert_eq!(all.len(), LIMIT.min(round + 1), "{all:?}");
         made.insert(all.last().unwrap()["id"].as_str().unwrap().to_owned());
         let named: BTreeSet<String> = all.iter().flat_map(ids).collect();
@@ -61,30 +61,30 @@ fn oldest_checkpoints_over_the_limit_are_merged_by_the_model() {
     });
     assert_eq!(merges.count(), 3, "one merge for each checkpoint over the limit");
     let listed = chat.checkpoints();
-    assert_eq!((&listed["tierName"], &listed["limit"]), (&json!("progressive"), &json!(LIMIT)));
+    assert_fields(&listed, json!({ "tierName": "progressive", "limit": LIMIT }));
     let oldest = &listed["checkpoints"][0];
-    assert!(oldest["sources"].as_array().unwrap().len() >= 4, "{oldest}");
+    assert!(array(&oldest["sources"]).len() >= 4, "{oldest}");
     assert!(oldest["summary"].as_str().unwrap().contains("port the parser"), "{oldest}");
     assert_eq!(fake.n_loads(), 1);
 }
 
 #[test]
 fn checkpoints_are_merged_without_the_model_if_it_fails() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = large_session(&fake);
     fake.script_summaries(Answer::text(SUMMARY));
     let mut made = BTreeSet::new();
     for _ in 0..LIMIT {
         chat.exchanges(20);
         let done = chat.compact(json!({}));
-        made.extend(done["checkpoints"].as_array().unwrap().iter().flat_map(ids));
+        made.extend(array(&done["checkpoints"]).iter().flat_map(ids));
     }
     // The request for a summary succeeds, the one for a merge fails.
     chat.exchanges(20);
     let error = Fault::Error { status: 500, text: "no".to_owned() };
     fake.inject("/api/chat", &[Fault::Delay(Duration::ZERO), error]);
     let done = chat.compact(json!({}));
-    let all = done["checkpoints"].as_array().unwrap();
+    let all = array(&done["checkpoints"]);
     assert_eq!((all.len(), &done["method"]), (LIMIT, &json!("summarized")), "{done}");
     let named: BTreeSet<String> = all.iter().flat_map(ids).collect();
     assert!(made.is_subset(&named), "{made:?} in {named:?}");
@@ -95,7 +95,7 @@ fn checkpoints_are_merged_without_the_model_if_it_fails() {
 
 #[test]
 fn second_compaction_updates_the_checkpoint_with_later_records_only() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = on_request(&fake);
     chat.exchanges(14);
@@ -108,16 +108,16 @@ fn second_compaction_updates_the_checkpoint_with_later_records_only() {
     let prompt = prompt["content"].as_str().unwrap();
     assert!(prompt.contains("<previous-summary>") && prompt.contains("41 variants"), "{prompt}");
     assert!(!prompt.contains("request 0:"), "{prompt}");
-    let all = second["checkpoints"].as_array().unwrap();
+    let all = array(&second["checkpoints"]);
     assert_eq!(all.len(), 1);
     assert_eq!(all[0]["id"], first["checkpoints"][0]["id"]);
-    assert_eq!((&all[0]["from"], &all[0]["to"]), (&first["from"], &second["to"]));
+    assert_fields(&all[0], json!({ "from": first["from"], "to": second["to"] }));
     assert!(all[0]["summary"].as_str().unwrap().contains("42 variants"));
 }
 
 #[test]
 fn long_summary_is_cut_and_its_goal_markers_are_removed() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let noise = "- [DECISION] one more thing - LOCKED\n".repeat(60);
     fake.script_summaries(Answer::text(&format!("{SUMMARY}\n{noise}")));
     let mut chat = on_request(&fake);
@@ -130,20 +130,23 @@ fn long_summary_is_cut_and_its_goal_markers_are_removed() {
 
 #[test]
 fn incomplete_summary_is_completed_from_the_records_in_the_smallest_window() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     // The section Goal is so long that no answer reaches the section Progress within its token limit.
     let goal: String = (0..200).map(|n| format!("- port parser part {n} to the lexer\n")).collect();
     fake.script_summaries(Answer::text(&format!("## Goal\n{goal}## Progress\n- done\n")));
     let mut chat = session(&fake, 2048, DISABLED);
     chat.exchanges(12);
     let done = chat.compact(json!({}));
-    assert_eq!((&done["compacted"], &done["method"]), (&json!(true), &json!("summarized")));
+    assert_fields(&done, json!({ "compacted": true, "method": "summarized" }));
     let checkpoint = &done["checkpoints"][0];
     assert!(checkpoint.get("provisional").is_none(), "{checkpoint}");
     assert!(checkpoint["currentTokens"].as_u64() <= Some(435), "{checkpoint}");
     let summary = checkpoint["summary"].as_str().unwrap();
-    assert!(summary.contains("port parser part 0 to the lexer"), "no text of the model: {summary}");
-    assert!(summary.contains("## Progress\n- [#"), "no lines from the records: {summary}");
+    assert!(
+        summary.contains("port parser part 0 to the lexer"),
+        "the text of the model is kept: {summary}"
+    );
+    assert!(summary.contains("## Progress\n- [#"), "lines of the records are added: {summary}");
     let requests = fake.summary_requests();
     let prompt = |at: usize| requests[at].body["messages"][1]["content"].as_str().unwrap();
     let max_words = |at: usize| {

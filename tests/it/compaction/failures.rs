@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{DISABLED, SUMMARY, on_request};
-use crate::harness::{Answer, FakeOllama, Fault, until, until_some};
+use crate::harness::{Answer, FakeOllama, Fault, array, until, until_some};
 
 #[test]
 fn unusable_summary_is_requested_once_more_and_changes_nothing() {
@@ -15,7 +15,7 @@ fn unusable_summary_is_requested_once_more_and_changes_nothing() {
         (&with_tool_call, "a tool call"),
     ];
     for (answer, problem) in cases {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         fake.script_summaries(Answer::text(answer));
         let mut chat = on_request(&fake);
         chat.exchanges(14);
@@ -34,7 +34,7 @@ fn unusable_summary_is_requested_once_more_and_changes_nothing() {
 
 #[test]
 fn failed_summary_request_changes_nothing() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     let before = chat.messages();
@@ -62,7 +62,7 @@ fn silent_or_stalled_summarizer_times_out_and_changes_nothing() {
     for (fault, limit) in
         [(Fault::Hang, "firstTokenTimeout"), (Fault::Stall { after: 3 }, "idleTimeout")]
     {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         fake.script_summaries(Answer::text(SUMMARY));
         let mut chat = on_request(&fake);
         chat.exchanges(14);
@@ -82,7 +82,7 @@ fn silent_or_stalled_summarizer_times_out_and_changes_nothing() {
 
 #[test]
 fn second_compaction_is_conflict_until_the_client_of_the_first_disconnects() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     let before = chat.messages();
@@ -112,7 +112,7 @@ fn second_compaction_is_conflict_until_the_client_of_the_first_disconnects() {
 
 #[test]
 fn record_during_a_compaction_stays_behind_the_summary() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
     let mut chat = on_request(&fake);
@@ -126,13 +126,13 @@ fn record_during_a_compaction_stays_behind_the_summary() {
     let done = other.response(id).unwrap();
     assert_eq!(done["compacted"], true, "{done}");
     let messages = chat.messages();
-    let last = messages.as_array().unwrap().last().unwrap().clone();
+    let last = array(&messages).last().unwrap().clone();
     assert_eq!(last["content"], "and another thing");
 }
 
 #[test]
 fn kill_during_a_compaction_changes_nothing() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.inject("/api/chat", &[Fault::Hang]);
     let mut chat = on_request(&fake);
     chat.exchanges(14);
@@ -149,7 +149,7 @@ fn kill_during_a_compaction_changes_nothing() {
 
 #[test]
 fn turn_canceled_during_its_compaction_changes_nothing() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     chat.reconfigure(&fake.config("tiny"));

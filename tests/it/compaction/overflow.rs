@@ -46,7 +46,7 @@ impl Rejection {
 #[test]
 fn rejected_context_is_compacted_once_and_sent_again() {
     for rejection in Rejection::ALL {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         let mut chat = compactable(&fake);
         rejection.script(&fake, 1);
         chat.turn("go on");
@@ -61,7 +61,7 @@ fn rejected_context_is_compacted_once_and_sent_again() {
 #[test]
 fn context_that_is_rejected_again_is_an_error_with_numbers() {
     for rejection in Rejection::ALL {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         let mut chat = compactable(&fake);
         rejection.script(&fake, 2);
         let error = chat.turn_with(chat.message("go on")).pop().unwrap();
@@ -90,7 +90,7 @@ fn context_that_is_rejected_again_is_an_error_with_numbers() {
 
 #[test]
 fn cut_answer_with_text_is_accepted_without_compaction() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = compactable(&fake);
     fake.script(Answer::text("this is only the beginning").cut());
     let events = chat.turn("go on");

@@ -3,23 +3,19 @@
 use serde_json::{Value, json};
 
 use super::{SUMMARY, on_request};
-use crate::harness::{Answer, FakeOllama, ModelSession};
+use crate::harness::{Answer, FakeOllama, ModelSession, array, assert_fields};
 
 #[test]
 fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     chat.wire.subscribe(json!({ "sessionId": chat.id }));
     let before = chat.build();
     let done = chat.compact(json!({ "instructions": "keep the names" }));
-    assert_eq!(
-        (&done["compacted"], &done["method"]),
-        (&json!(true), &json!("summarized")),
-        "{done}"
-    );
-    assert_eq!((&done["strategy"], &done["model"]), (&json!("hybrid"), &json!("tiny")));
+    assert_fields(&done, json!({ "compacted": true, "method": "summarized" }));
+    assert_fields(&done, json!({ "strategy": "hybrid", "model": "tiny" }));
     assert!(done["summarizedMessageCount"].as_u64().unwrap() >= 10, "{done}");
     assert!(done["tokensAfter"].as_u64().unwrap() < done["tokensBefore"].as_u64().unwrap());
     assert_eq!(done["tokensBefore"], before["tokensUsed"]);
@@ -28,19 +24,13 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
     let text = after["messages"][0]["content"].as_str().unwrap();
     assert!(text.contains("spans are byte offsets"), "{text}");
     assert!(text.contains("request 0:"), "the original task is quoted");
-    assert_eq!(
-        after["messages"].as_array().unwrap().last(),
-        before["messages"].as_array().unwrap().last()
-    );
+    assert_eq!(array(&after["messages"]).last(), array(&before["messages"]).last());
     assert_eq!(done["retention"]["task"], json!([1, 1]));
     let listed = chat.checkpoints();
     assert_eq!(listed["checkpoints"], done["checkpoints"]);
     let checkpoint = &listed["checkpoints"][0];
-    assert_eq!(
-        (&checkpoint["level"], &checkpoint["keyDecisions"]),
-        (&json!(3), &json!(["spans are byte offsets"]))
-    );
-    assert_eq!((&listed["compressionCount"], &listed["tierName"]), (&json!(1), &json!("smart")));
+    assert_fields(&checkpoint, json!({ "level": 3, "keyDecisions": ["spans are byte offsets"] }));
+    assert_fields(&listed, json!({ "compressionCount": 1, "tierName": "smart" }));
     assert_eq!(listed["reliability"]["level"], "critical");
     let events: Vec<Value> = chat.wire.events_until("tier2-compressed");
     let kinds: Vec<_> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
@@ -58,39 +48,35 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
         prompt.contains("[#1 user] request 0:") && prompt.contains("keep the names"),
         "{prompt}"
     );
-    assert!(request.get("tools").is_none_or(|tools| tools.as_array().unwrap().is_empty()));
+    assert!(request.get("tools").is_none_or(|tools| array(&tools).is_empty()));
     assert_eq!(request["options"]["num_ctx"], 8192);
 }
 
 #[test]
 fn dry_run_reports_the_plan_and_changes_nothing() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     let (before, kinds) = (chat.messages(), chat.record_kinds());
     let planned = chat.compact(json!({ "dryRun": true }));
-    assert_eq!(
-        (&planned["compacted"], &planned["reason"]),
-        (&json!(false), &json!("dryRun")),
-        "{planned}"
-    );
+    assert_fields(&planned, json!({ "compacted": false, "reason": "dryRun" }));
     assert_eq!(planned["method"], "summarized");
     assert!(planned["freedTokens"].as_u64().unwrap() > 0);
     assert!(planned["keptMessageCount"].as_u64().unwrap() > 0);
     assert_eq!((chat.messages(), chat.record_kinds()), (before, kinds));
     assert!(fake.requests("/api/chat").is_empty());
     let none = chat.checkpoints();
-    assert_eq!((&none["checkpoints"], &none["limit"]), (&json!([]), &json!(1)));
+    assert_fields(&none, json!({ "checkpoints": [], "limit": 1 }));
 }
 
 #[test]
 fn session_of_recent_messages_is_not_compacted() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchange(1);
     for strategy in ["hybrid", "summarize"] {
         let reply = chat.compact(json!({ "strategy": strategy }));
-        assert_eq!((&reply["compacted"], &reply["reason"]), (&json!(false), &json!("nothing")));
+        assert_fields(&reply, json!({ "compacted": false, "reason": "nothing" }));
     }
     assert_eq!(chat.count("compaction"), 0);
     let params = chat.params(json!({ "strategy": "squeeze" }));
@@ -100,7 +86,7 @@ fn session_of_recent_messages_is_not_compacted() {
 
 #[test]
 fn old_tool_results_are_pruned_before_a_summary_is_requested() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     for n in 0..8 {
         chat.record("user", &format!("look at file {n}"));
@@ -114,7 +100,7 @@ fn old_tool_results_are_pruned_before_a_summary_is_requested() {
         chat.record("assistant", "seen");
     }
     let done = chat.compact(json!({}));
-    assert_eq!((&done["compacted"], &done["method"]), (&json!(true), &json!("pruned")), "{done}");
+    assert_fields(&done, json!({ "compacted": true, "method": "pruned" }));
     assert_eq!(done["checkpoints"], json!([]));
     assert!(fake.requests("/api/chat").is_empty());
     assert_eq!(chat.build()["strategy"], "pruned-tools");
@@ -122,15 +108,11 @@ fn old_tool_results_are_pruned_before_a_summary_is_requested() {
 
 #[test]
 fn truncation_sends_no_request_to_the_model() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     chat.exchanges(14);
     let done = chat.compact(json!({ "strategy": "truncate" }));
-    assert_eq!(
-        (&done["compacted"], &done["method"]),
-        (&json!(true), &json!("truncated")),
-        "{done}"
-    );
+    assert_fields(&done, json!({ "compacted": true, "method": "truncated" }));
     assert!(fake.requests("/api/chat").is_empty());
     assert_eq!(chat.count("compaction"), 1);
     assert_eq!(chat.count("snapshot"), 1);
@@ -138,7 +120,7 @@ fn truncation_sends_no_request_to_the_model() {
 
 #[test]
 fn compact_command_prints_plan_result_and_checkpoints() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = on_request(&fake);
     chat.exchanges(14);
@@ -174,13 +156,13 @@ fn snapshots(chat: &mut ModelSession) -> Vec<(String, u64, String)> {
 /// Returns the seq of the active leaf.
 fn leaf(chat: &mut ModelSession) -> u64 {
     let records = chat.ok("session.get", json!({ "branch": "active" }))["records"].clone();
-    let mut path = records.as_array().unwrap().iter().filter(|record| record["type"] != "snapshot");
+    let mut path = array(&records).iter().filter(|record| record["type"] != "snapshot");
     path.next_back().unwrap()["seq"].as_u64().unwrap()
 }
 
 #[test]
 fn mode_change_and_compaction_follow_a_snapshot_of_the_leaf() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script_summaries(Answer::text(SUMMARY));
     let mut chat = on_request(&fake);
     chat.exchanges(14);
@@ -196,7 +178,7 @@ fn mode_change_and_compaction_follow_a_snapshot_of_the_leaf() {
 
 #[test]
 fn build_that_omits_messages_follows_a_snapshot() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let mut chat = on_request(&fake);
     let params = json!({ "compact": "auto", "contextSize": 2048 });
     chat.exchange(0);
@@ -205,7 +187,7 @@ fn build_that_omits_messages_follows_a_snapshot() {
     chat.exchanges(40);
     let leaf = leaf(&mut chat);
     let built = chat.ok("context.build", params.clone());
-    assert!(!built["omitted"].as_array().unwrap().is_empty(), "{built}");
+    assert!(!array(&built["omitted"]).is_empty(), "{built}");
     assert_eq!(snapshots(&mut chat), [("epoch".to_owned(), leaf, "epoch".to_owned())]);
     // The next build extends the epoch.
     let again = chat.ok("context.build", params);

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire};
+use crate::harness::{Sandbox, Wire, array, assert_fields, start};
 
 /// Returns the entries in force as `key=content`.
 #[track_caller]
 fn entries(wire: &mut Wire, scope: &Value) -> Vec<String> {
     let listed = wire.ok("context.listEntries", scope.clone());
-    let data = listed["data"].as_array().unwrap().iter();
+    let data = array(&listed["data"]).iter();
     data.map(|entry| {
         format!("{}={}", entry["key"].as_str().unwrap(), entry["content"].as_str().unwrap())
     })
@@ -26,8 +26,7 @@ fn assert_overflow(error: &Value) -> u64 {
 
 #[test]
 fn narrowest_scope_of_a_key_wins_and_entries_survive_a_kill() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let project = sandbox.project_dir("project");
     let session = wire.create(json!({ "projectPath": project }));
     let of_session = json!({ "sessionId": session });
@@ -76,8 +75,7 @@ fn narrowest_scope_of_a_key_wins_and_entries_survive_a_kill() {
 
 #[test]
 fn entry_without_scope_or_over_its_share_is_refused() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let project = sandbox.project_dir("project");
     let session = wire.create(json!({ "contextSize": 4096 }));
     for params in [
@@ -108,8 +106,7 @@ fn entry_without_scope_or_over_its_share_is_refused() {
 
 #[test]
 fn record_is_pinned_within_its_share_and_unpinned() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({ "contextSize": 4096 }));
     let short = wire.record(&session, "user", "Never touch main.rs.");
     let long = wire.record(&session, "user", &"word ".repeat(2000));
@@ -127,7 +124,7 @@ fn record_is_pinned_within_its_share_and_unpinned() {
     let (_daemon, mut wire) = sandbox.daemon_and_wire();
     assert_eq!(wire.ok("context.pin", pin(short))["changed"], false, "the pin survives a kill");
     let unpinned = wire.ok("context.unpin", pin(short));
-    assert_eq!((&unpinned["data"], &unpinned["changed"]), (&json!([]), &json!(true)));
+    assert_fields(&unpinned, json!({ "data": [], "changed": true }));
     assert_eq!(wire.ok("context.unpin", pin(short))["changed"], false);
 }
 
@@ -163,15 +160,14 @@ fn mode_has_its_own_text_and_its_history_is_kept() {
         [("developer", "debugger"), ("debugger", "planning"), ("planning", "pirate")]
     );
     for change in &history {
-        assert_eq!((&change["trigger"], &change["confidence"]), (&json!("auto"), &json!(0.5)));
+        assert_fields(&change, json!({ "trigger": "auto", "confidence": 0.5 }));
         assert!(change["timestamp"].is_string());
     }
 }
 
 #[test]
 fn system_prompt_that_leaves_no_room_is_refused() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let long = "word ".repeat(4000);
     let params = json!({ "systemPrompt": long, "contextSize": 2048 });
     assert_eq!(assert_overflow(&wire.refused("session.create", params, "contextOverflow")), 1741);

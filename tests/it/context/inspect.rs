@@ -3,17 +3,16 @@
 use serde_json::{Value, json};
 
 use super::{converse, number};
-use crate::harness::{Random, Sandbox};
+use crate::harness::{Random, array, start};
 
 #[test]
 fn status_divides_the_window_into_parts() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 4096 }));
     wire.ok("goal.create", json!({ "sessionId": session, "description": "Ship it" }));
     converse(&mut wire, &session, 4, &mut Random::seeded("status"));
     let status = wire.ok("context.status", json!({ "sessionId": session }));
-    let parts = status["parts"].as_array().unwrap();
+    let parts = array(&status["parts"]);
     let sum: u64 = parts.iter().map(|part| number(&part["tokens"])).sum();
     assert_eq!(sum, 4096, "{parts:?}");
     let part = |name: &str| {
@@ -35,8 +34,7 @@ fn status_divides_the_window_into_parts() {
 
 #[test]
 fn inspect_lists_each_record_once_with_its_form_or_reason() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "systemPrompt": "Be brief.", "contextSize": 2048 }));
     converse(&mut wire, &session, 40, &mut Random::seeded("inspect"));
     let built = wire.ok("context.build", json!({ "sessionId": session, "compact": "auto" }));
@@ -46,14 +44,14 @@ fn inspect_lists_each_record_once_with_its_form_or_reason() {
     assert_eq!(inspected["build"]["messages"], built["messages"]);
     assert_eq!(inspected["build"]["buildId"], built["buildId"]);
     assert!(inspected.get("changed").is_none());
-    let tokens: u64 = inspected["messageTokens"].as_array().unwrap().iter().map(number).sum();
+    let tokens: u64 = array(&inspected["messageTokens"]).iter().map(number).sum();
     assert_eq!(tokens, number(&built["tokensUsed"]));
 
     let now = wire.ok("context.inspect", json!({ "sessionId": session }));
-    let items = now["items"].as_array().unwrap();
+    let items = array(&now["items"]);
     assert_eq!(items[0]["what"], "system");
     let page = wire.ok("session.get", json!({ "sessionId": session, "limit": 1000 }));
-    for record in page["records"].as_array().unwrap() {
+    for record in array(&page["records"]) {
         if !["message", "toolCall"].contains(&record["type"].as_str().unwrap()) {
             continue;
         }

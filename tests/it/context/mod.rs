@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Random, Wire};
+use crate::harness::{Random, Wire, array};
 
 /// Records a conversation with tool calls and, every 37 turns, a message that exceeds small windows.
 fn converse(wire: &mut Wire, session: &str, turns: u64, random: &mut Random) {
@@ -22,9 +22,13 @@ fn converse(wire: &mut Wire, session: &str, turns: u64, random: &mut Random) {
         );
         if turn % 3 == 0 {
             let call = format!("call_{turn}");
-            wire.ok("session.record", json!({ "sessionId": session, "message": { "role": "assistant", "parts": [
+            wire.ok(
+                "session.record",
+                json!({ "sessionId": session, "message": { "role": "assistant", "parts": [
                 { "type": "thinking", "text": "let me look" },
-                { "type": "toolCall", "id": call, "name": "read_file", "args": { "path": format!("f{turn}.rs") } } ] } }));
+                { "type": "toolCall", "id": call, "name": "read_file",
+                    "args": { "path": format!("f{turn}.rs") } } ] } }),
+            );
             wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": {
                 "id": call, "name": "read_file", "args": { "path": format!("f{turn}.rs") },
                 "result": { "llmContent": "fn main() {}\n".repeat(1 + random.below(40) as usize) } } }));
@@ -56,7 +60,7 @@ fn assert_valid(built: &Value, window: u64) {
     assert_eq!(
         used,
         parts.iter().map(|part| number(&budget[*part])).sum::<u64>(),
-        "the parts do not add up: {budget}"
+        "the parts add up: {budget}"
     );
     assert_eq!(number(&built["numCtx"]), window);
     assert_eq!(number(&budget["modelContextWindow"]), window);
@@ -66,7 +70,7 @@ fn assert_valid(built: &Value, window: u64) {
     assert!(number(&built["numPredict"]) > 0);
     assert_eq!(built["countKind"], "estimated");
 
-    let messages = built["messages"].as_array().unwrap();
+    let messages = array(&built["messages"]);
     let roles: Vec<&str> =
         messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
     let conversation =
@@ -97,7 +101,7 @@ fn assert_valid(built: &Value, window: u64) {
         for call in message["tool_calls"].as_array().into_iter().flatten() {
             let id = call["id"].as_str().unwrap();
             let is_accepted = id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-            assert!(is_accepted, "some templates reject the id: {call}");
+            assert!(is_accepted, "every template accepts the id: {call}");
             assert!(open.insert(id.to_owned()), "{call}");
         }
         previous = role;
@@ -109,7 +113,7 @@ fn assert_valid(built: &Value, window: u64) {
 #[track_caller]
 fn assert_complete(wire: &mut Wire, session: &str, built: &Value) {
     let sent = built["messages"].to_string();
-    let omitted = built["omitted"].as_array().unwrap();
+    let omitted = array(&built["omitted"]);
     for item in omitted {
         assert!(!item["reason"].as_str().unwrap().is_empty(), "{item}");
     }
@@ -125,7 +129,7 @@ fn assert_complete(wire: &mut Wire, session: &str, built: &Value) {
                 let through = item.get("throughSeq").map_or(from, number);
                 (from..=through).contains(&seq)
             });
-            assert!(is_sent || is_omitted, "record {seq} is neither sent nor in {omitted:?}");
+            assert!(is_sent || is_omitted, "record {seq} is sent or in {omitted:?}");
         }
     }
 }
@@ -133,8 +137,7 @@ fn assert_complete(wire: &mut Wire, session: &str, built: &Value) {
 /// Checks that a context begins with an earlier one.
 #[track_caller]
 fn assert_extends(later: &Value, earlier: &Value) {
-    let (later, earlier) =
-        (later["messages"].as_array().unwrap(), earlier["messages"].as_array().unwrap());
+    let (later, earlier) = (array(&later["messages"]), array(&earlier["messages"]));
     assert!(later.len() >= earlier.len());
     for (at, (new, old)) in later.iter().zip(earlier).enumerate() {
         if at + 1 < earlier.len() {

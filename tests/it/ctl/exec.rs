@@ -9,7 +9,9 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{ChildExt as _, DEADLINE, Sandbox, UNKNOWN_SESSION, Wire};
+use crate::harness::{
+    ChildExt as _, DEADLINE, Sandbox, UNKNOWN_SESSION, Wire, assert_fields, start,
+};
 
 /// Returns the recorded tool calls of a session.
 #[track_caller]
@@ -33,14 +35,13 @@ fn exec(sandbox: &Sandbox, session: &str, command: &[&str]) -> Command {
 #[track_caller]
 fn exit_code(child: &mut Child) -> Option<i32> {
     let status = child.wait_timeout(DEADLINE).expect("the command ends within the deadline");
-    assert_eq!(status.signal(), None, "ended by a signal");
+    assert_eq!(status.signal(), None, "the command ends by itself");
     status.code()
 }
 
 #[test]
 fn command_runs_without_secrets_and_is_recorded_with_its_output() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let script = "echo out; echo err >&2; echo \"[$A_TOKEN] [$PLAIN] [$PROXY]\"; pwd; cat; exit 3";
     let mut ctl = exec(&sandbox, &session, &["sh", "-c", script]);
@@ -68,8 +69,7 @@ fn command_runs_without_secrets_and_is_recorded_with_its_output() {
 
 #[test]
 fn output_passes_unchanged_and_is_recorded_without_control_characters() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let script =
         r"printf '\033[31mred\033[0m \377\000\n10 %%\r100 %%\n'; printf '\033]0;title\007x' >&2";
@@ -92,8 +92,7 @@ fn output_passes_unchanged_and_is_recorded_without_control_characters() {
 
 #[test]
 fn non_utf8_variable_passes_unchanged_or_is_removed() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let raw = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     let mut ctl = exec(&sandbox, &session, &["env", "-0"]);
@@ -110,8 +109,7 @@ fn non_utf8_variable_passes_unchanged_or_is_removed() {
 
 #[test]
 fn exit_code_is_that_of_the_command() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let not_executable = sandbox.path("text");
     std::fs::write(&not_executable, "no program").unwrap();
@@ -138,8 +136,7 @@ fn exit_code_is_that_of_the_command() {
 
 #[test]
 fn signal_reaches_the_command_and_its_output_is_recorded() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let killed = ["sh", "-c", "echo ready; exec sleep 1000"];
     let trapping =
@@ -161,8 +158,7 @@ fn signal_reaches_the_command_and_its_output_is_recorded() {
 
 #[test]
 fn timeout_ends_the_command_and_background_processes_are_not_awaited() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     // The limit holds for the calls to the daemon too, so it leaves them some time.
     let limited = ["--timeout", "2", "exec", "--session", &session, "--", "sleep", "1000"];
@@ -181,8 +177,7 @@ fn timeout_ends_the_command_and_background_processes_are_not_awaited() {
 
 #[test]
 fn closed_stdout_ends_the_command_with_sigpipe() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut child = exec(&sandbox, &session, &["yes"]).spawn().unwrap();
     let mut some = [0; 4];
@@ -201,7 +196,7 @@ fn command_does_not_run_without_daemon_or_session() {
     let (daemon, mut wire) = sandbox.daemon_and_wire();
     sandbox.ctl(["exec", "--session", UNKNOWN_SESSION].iter().chain(&touch)).fails(3);
     sandbox.ctl(["exec"]).fails(2);
-    assert!(!witness.exists(), "a refused command ran");
+    assert!(!witness.exists(), "a refused command does not run");
     // A command that cannot be recorded afterwards keeps its exit code.
     let session = wire.create(json!({}));
     wire.record(&session, "user", "Stop it.");
@@ -215,8 +210,7 @@ fn command_does_not_run_without_daemon_or_session() {
 
 #[test]
 fn json_flag_prints_one_value_and_project_keeps_its_session() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let run = |args: &[&str]| {
         let mut ctl = sandbox.command("ollmctl");
         ctl.env("A_TOKEN", "hunter2").args(["--json", "exec", "--"]).args(args);
@@ -229,10 +223,7 @@ fn json_flag_prints_one_value_and_project_keeps_its_session() {
     assert!(stderr.contains("out\n") && stderr.contains("err\n"), "{stderr}");
     assert_eq!(value["output"], "out\n[stderr]\nerr\n");
     assert_eq!(value["removed"], json!([{ "name": "A_TOKEN", "rule": "*_TOKEN" }]));
-    assert_eq!(
-        (&value["recorded"], &value["stdoutBytes"], &value["cut"]),
-        (&json!(true), &json!(4), &json!(false))
-    );
+    assert_fields(&value, json!({ "recorded": true, "stdoutBytes": 4, "cut": false }));
     let session = value["sessionId"].as_str().unwrap().to_owned();
     let project = sandbox.project_dir("");
     let current = wire.ok("session.current", json!({ "projectPath": project }));

@@ -12,7 +12,7 @@ mod tour;
 
 use serde_json::json;
 
-use crate::harness::Sandbox;
+use crate::harness::{Sandbox, array};
 
 /// Records two short sessions with a daemon that then stops; returns their ids, the oldest first.
 fn two_sessions(sandbox: &Sandbox) -> [String; 2] {
@@ -31,5 +31,5 @@ fn two_sessions(sandbox: &Sandbox) -> [String; 2] {
 #[track_caller]
 fn n_sessions(sandbox: &Sandbox) -> usize {
     let list = sandbox.ctl(["sessions", "list", "--json"]).json();
-    list["data"].as_array().unwrap().len()
+    array(&list["data"]).len()
 }

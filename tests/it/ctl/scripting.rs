@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::two_sessions;
-use crate::harness::{Sandbox, UNKNOWN_SESSION, fixture_path, program};
+use crate::harness::{Sandbox, UNKNOWN_SESSION, assert_fields, fixture_path, program, start};
 
 #[test]
 fn json_flag_prints_one_value_on_stdout_and_errors_on_stderr() {
@@ -114,8 +114,7 @@ fn sessions_subcommand_without_its_prefix_gets_hint() {
 
 #[test]
 fn control_characters_of_messages_are_not_printed() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let hostile = "\u{1b}]0;owned\u{7}\u{1b}[31mred\u{9b}2J\r\u{202e}end";
     let session = wire.create(json!({ "title": hostile }));
     wire.record(&session, "user", hostile);
@@ -138,8 +137,7 @@ fn control_characters_of_messages_are_not_printed() {
 
 #[test]
 fn closed_pipe_is_success() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     for n in 0..300 {
         wire.record(&session, "user", &format!("line {n} {}", "words ".repeat(100)));
@@ -162,8 +160,7 @@ fn closed_pipe_is_success() {
 
 #[test]
 fn events_are_json_lines_that_follow_the_subscription() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     wire.record(&session, "user", "before");
     let other = wire.create(json!({}));
@@ -174,6 +171,6 @@ fn events_are_json_lines_that_follow_the_subscription() {
     wire.record(&other, "user", "elsewhere");
     let seq = wire.record(&session, "assistant", "now");
     let event: Value = serde_json::from_str(&follower.line()).unwrap();
-    assert_eq!((&event["kind"], &event["seq"]), (&json!("message-recorded"), &json!(seq)));
+    assert_fields(&event, json!({ "kind": "message-recorded", "seq": seq }));
     assert_eq!(event["sessionId"], session.as_str());
 }

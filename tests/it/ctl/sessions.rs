@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{n_sessions, two_sessions};
-use crate::harness::{Sandbox, UNKNOWN_SESSION, fixture_path, until};
+use crate::harness::{Sandbox, UNKNOWN_SESSION, array, assert_fields, fixture_path, until};
 
 #[test]
 fn conversation_is_recorded_searched_exported_and_deleted() {
@@ -34,7 +34,7 @@ fn conversation_is_recorded_searched_exported_and_deleted() {
     let built = sandbox
         .ctl(["context", "build", "last", "--size", "4096", "--pending", "And in Rust?", "--json"])
         .json();
-    assert_eq!(built["messages"].as_array().unwrap().last().unwrap()["content"], "And in Rust?");
+    assert_eq!(array(&built["messages"]).last().unwrap()["content"], "And in Rust?");
     sandbox.ctl(["sessions", "rename", "last", "Lists"]).ok();
     assert!(sandbox.ctl(["sessions", "list"]).ok().contains("Lists"));
     sandbox.ctl(["sessions", "archive", &id]).ok();
@@ -60,7 +60,7 @@ fn pi_session_is_imported_once() {
     assert_eq!(n_sessions(&sandbox), 0);
     sandbox.ctl(["sessions", "import", file]).ok();
     let list = sandbox.ctl(["sessions", "list", "--json"]).json();
-    assert_eq!(list["data"].as_array().unwrap().len(), 1, "{list}");
+    assert_eq!(array(&list["data"]).len(), 1, "{list}");
     assert!(list["data"][0]["messageCount"].as_u64().unwrap() > 10, "{list}");
     assert!(list["data"][0]["importedFrom"].as_str().unwrap().contains("pi"), "{list}");
     let again = sandbox.ctl(["sessions", "import", file]);
@@ -171,7 +171,7 @@ fn export_with_json_prints_document_or_summary_of_written_file() {
     let file = sandbox.path("session.md");
     let file = file.to_str().unwrap();
     let written = sandbox.ctl(["--json", "sessions", "export", &id, "--output", file]).json();
-    assert_eq!((&written["path"], &written["format"]), (&json!(file), &json!("markdown")));
+    assert_fields(&written, json!({ "path": file, "format": "markdown" }));
     assert_eq!(written["sizeBytes"], std::fs::metadata(file).unwrap().len());
     let error = sandbox.ctl(["--json", "sessions", "export", &id, "--format", "html"]).fails(2);
     assert!(serde_json::from_str::<Value>(&error).unwrap()["error"]["hint"].is_string(), "{error}");

@@ -44,7 +44,7 @@ fn tour_succeeds_without_a_model_server() {
 #[test]
 fn tour_uses_the_model_server_of_the_environment_or_of_the_configuration() {
     for from_environment in [true, false] {
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         fake.script(Answer::text("Paris"));
         let sandbox = Sandbox::new();
         let (mut command, scratch) = tour(&sandbox);
@@ -72,7 +72,7 @@ fn signal_ends_the_tour_and_its_daemon() {
         let sandbox = Sandbox::new();
         let (mut command, scratch) = tour(&sandbox);
         // A model that never answers keeps the tour from finishing before the signal.
-        let fake = FakeOllama::start("0.33.0");
+        let fake = FakeOllama::new();
         fake.inject("/api/chat", &[Fault::Hang]);
         command.env("OLLAMA_HOST", fake.host());
         let tour = Follower::start(command);

@@ -39,7 +39,7 @@ impl Output {
     #[track_caller]
     pub(crate) fn fails(self, code: i32) -> String {
         assert_eq!(self.code, Some(code), "{self:#?}");
-        assert!(!self.stderr.trim().is_empty(), "a failure without a message: {self:#?}");
+        assert!(!self.stderr.trim().is_empty(), "a failure has a message: {self:#?}");
         assert!(!self.stderr.contains("panicked"), "{self:#?}");
         self.stderr
     }

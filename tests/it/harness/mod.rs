@@ -5,8 +5,7 @@
 //! ```ignore
 //! #[test]
 //! fn recorded_message_survives_kill() {
-//!     let sandbox = Sandbox::new();
-//!     let (daemon, mut wire) = sandbox.daemon_and_wire();
+//!     let (sandbox, daemon, mut wire) = start();
 //!     let session = wire.create(json!({}));
 //!     let seq = wire.record(&session, "user", "hello");
 //!     daemon.kill();
@@ -15,8 +14,8 @@
 //! }
 //! ```
 //!
-//! - [`Sandbox`]: a home of its own for one test; starts everything else.
-//! - [`Daemon`]: a running `ollmd`.
+//! - [`start`]: creates a [`Sandbox`], which is a home of its own for one test, starts a [`Daemon`] in it, and
+//!   connects to it. A test that needs a configuration creates the sandbox first.
 //! - [`Wire`]: a connection to it; `ok` and `refused` call a method and check the outcome.
 //! - [`Sandbox::ctl`]: runs `ollmctl` and returns its [`Output`]; [`Follower`] reads its lines while it runs, and
 //!   [`Terminal`] runs it on a pseudo-terminal.
@@ -40,10 +39,12 @@ pub(crate) use fake_ollama::{
     Answer, FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render,
 };
 pub(crate) use model_session::ModelSession;
-pub(crate) use sandbox::{Sandbox, files_under, fixture_path};
+pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start};
 pub(crate) use terminal::Terminal;
 pub(crate) use wait::{ChildExt, DEADLINE, Random, until, until_some};
-pub(crate) use wire::{Framing, Wire, error_kind, text_message};
+pub(crate) use wire::{
+    Framing, Wire, array, assert_fields, error_kind, rpc_notification, rpc_request, text_message,
+};
 
 use std::path::PathBuf;
 

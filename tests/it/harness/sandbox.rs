@@ -148,6 +148,13 @@ impl Drop for Sandbox {
     }
 }
 
+/// Creates a sandbox, starts a daemon in it, and connects to the daemon.
+pub(crate) fn start() -> (Sandbox, Daemon, Wire) {
+    let sandbox = Sandbox::new();
+    let (daemon, wire) = sandbox.daemon_and_wire();
+    (sandbox, daemon, wire)
+}
+
 /// Returns every regular file under a directory, sorted by path.
 pub(crate) fn files_under(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();

@@ -138,9 +138,7 @@ impl Wire {
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.send(
-            &json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string(),
-        );
+        self.send(&rpc_request(id, method, params).to_string());
         id
     }
 
@@ -242,22 +240,29 @@ impl Wire {
         page["session"].clone()
     }
 
+    /// Returns all pages of a method whose result has a `nextCursor`.
+    #[track_caller]
+    pub(crate) fn pages(&mut self, method: &str, mut params: Value) -> Vec<Value> {
+        let mut pages = Vec::new();
+        loop {
+            let page = self.ok(method, params.clone());
+            let next = page.get("nextCursor").cloned();
+            pages.push(page);
+            match next {
+                Some(cursor) => params["cursor"] = cursor,
+                None => return pages,
+            }
+        }
+    }
+
     /// Exports a session, read chunk by chunk.
     #[track_caller]
     pub(crate) fn export(&mut self, session: &str, format: &str) -> String {
-        let mut text = String::new();
-        let mut params = json!({ "sessionId": session, "format": format });
-        loop {
-            let chunk = self.ok("session.export", params.clone());
-            text.push_str(chunk["data"].as_str().unwrap());
-            match chunk.get("nextCursor") {
-                Some(next) => params["cursor"] = next.clone(),
-                None => {
-                    assert_eq!(chunk["doneRecords"], chunk["totalRecords"], "{format}");
-                    return text;
-                }
-            }
-        }
+        let params = json!({ "sessionId": session, "format": format });
+        let chunks = self.pages("session.export", params);
+        let last = chunks.last().unwrap();
+        assert_eq!(last["doneRecords"], last["totalRecords"], "{format}");
+        chunks.iter().map(|chunk| chunk["data"].as_str().unwrap()).collect()
     }
 
     /// Subscribes to events and returns the subscription id.
@@ -316,9 +321,33 @@ impl Wire {
     }
 }
 
+/// Returns a JSON-RPC request.
+pub(crate) fn rpc_request(id: u64, method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+}
+
+/// Returns a JSON-RPC notification.
+pub(crate) fn rpc_notification(method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "method": method, "params": params })
+}
+
 /// Returns the params of `session.record` for a message of text.
 pub(crate) fn text_message(session: &str, role: &str, text: &str) -> Value {
     json!({ "sessionId": session, "message": { "role": role, "content": text } })
+}
+
+/// Returns the elements of a value that must be an array.
+#[track_caller]
+pub(crate) fn array(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("not an array: {value}"))
+}
+
+/// Checks that an object has the expected fields; it may have others.
+#[track_caller]
+pub(crate) fn assert_fields(found: &Value, expected: Value) {
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(found[name], *value, "{name} of {found}");
+    }
 }
 
 /// Returns the stable kind of an error.

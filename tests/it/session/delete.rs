@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::session_files;
-use crate::harness::{Sandbox, until};
+use super::{ids, session_files};
+use crate::harness::{Sandbox, array, start, until};
 
 #[test]
 fn deleted_session_leaves_no_bytes_in_any_file() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let word = "quokkaberry7391";
     let session =
         wire.create(json!({ "title": format!("about {word}"), "metadata": { "m": word } }));
@@ -21,7 +20,7 @@ fn deleted_session_leaves_no_bytes_in_any_file() {
     wire.record(&other, "user", "unrelated words");
     until("the word is found twice", || {
         let found = wire.ok("session.search", json!({ "query": word }));
-        found["data"].as_array().unwrap().len() >= 2
+        array(&found["data"]).len() >= 2
     });
     assert!(!sandbox.files_containing(word).is_empty());
     let gone = wire.ok("session.delete", json!({ "sessionId": session }));
@@ -61,7 +60,7 @@ fn interrupted_delete_is_complete_or_undone_after_restart() {
         // The kill comes before or after the deletion begins: the session is complete or deleted.
         match wire.call("session.get", json!({ "sessionId": session })) {
             Ok(page) => {
-                assert_eq!(page["records"].as_array().unwrap().len(), 2);
+                assert_eq!(array(&page["records"]).len(), 2);
                 wire.ok("session.delete", json!({ "sessionId": session }));
             }
             Err(error) => assert_eq!(error["data"]["kind"], "sessionNotFound", "{error}"),
@@ -73,8 +72,7 @@ fn interrupted_delete_is_complete_or_undone_after_restart() {
 
 #[test]
 fn clear_and_cleanup_delete_reported_sessions() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let mut sessions = Vec::new();
     for n in 0..6 {
         let session = wire.create(json!({}));
@@ -83,22 +81,17 @@ fn clear_and_cleanup_delete_reported_sessions() {
     }
     wire.ok("session.update", json!({ "sessionId": sessions[0], "pinned": true }));
     wire.ok("session.archive", json!({ "sessionId": sessions[1] }));
-    let ids = |result: &Value| {
-        let mut ids: Vec<String> = result["deleted"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|s| s["sessionId"].as_str().unwrap().to_owned())
-            .collect();
+    let deleted = |result: &Value| {
+        let mut ids = ids(&result["deleted"]);
         ids.sort();
         ids
     };
     let planned = wire.ok("session.cleanup", json!({ "keep": 2, "dryRun": true }));
     assert_eq!(planned["dryRun"], true);
-    assert_eq!(ids(&planned), sessions[2..4].to_vec(), "{planned}");
+    assert_eq!(deleted(&planned), sessions[2..4].to_vec(), "{planned}");
     assert_eq!(wire.records(&sessions[2]).len(), 2, "a dry run changes nothing");
     let done = wire.ok("session.cleanup", json!({ "keep": 2 }));
-    assert_eq!(ids(&done), ids(&planned));
+    assert_eq!(deleted(&done), deleted(&planned));
     wire.refused("session.get", json!({ "sessionId": sessions[2] }), "sessionNotFound");
     for kept in [0, 1, 4, 5] {
         wire.ok("session.get", json!({ "sessionId": sessions[kept] }));
@@ -106,7 +99,7 @@ fn clear_and_cleanup_delete_reported_sessions() {
     wire.refused("session.clear", json!({ "all": false }), "invalidParams");
     wire.refused("session.clear", json!({}), "invalidParams");
     let cleared = wire.ok("session.clear", json!({ "all": true }));
-    assert_eq!(ids(&cleared).len(), 4);
+    assert_eq!(deleted(&cleared).len(), 4);
     let logs: Vec<String> =
         session_files(&sandbox).into_iter().filter(|name| name.contains(".json")).collect();
     assert_eq!(logs, Vec::<String>::new());

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::{full_session, session_files};
-use crate::harness::{Sandbox, Wire, error_kind, fixture_path};
+use crate::harness::{Sandbox, Wire, array, error_kind, fixture_path, start};
 
 /// Imports a text in two chunks.
 fn import(wire: &mut Wire, text: &str) -> Value {
@@ -18,8 +18,7 @@ fn import(wire: &mut Wire, text: &str) -> Value {
 
 #[test]
 fn saved_document_matches_log() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = full_session(&mut wire, &sandbox.project_dir("tool"));
     let saved = wire.ok("session.save", json!({ "sessionId": session }));
     let path = Path::new(saved["path"].as_str().unwrap());
@@ -29,12 +28,8 @@ fn saved_document_matches_log() {
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(document["sessionId"], session.as_str());
     assert_eq!(document["model"], "qwen3:8b");
-    let roles: Vec<&str> = document["messages"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|m| m["role"].as_str().unwrap())
-        .collect();
+    let roles: Vec<&str> =
+        array(&document["messages"]).iter().map(|m| m["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["user", "assistant", "assistant"]);
     assert_eq!(document["messages"][1]["parts"][2]["name"], "read_file");
     assert_eq!(document["toolCalls"][0]["result"]["llmContent"], "def f(): pass");
@@ -49,8 +44,7 @@ fn saved_document_matches_log() {
 
 #[test]
 fn markdown_and_html_exports_escape_markup_and_control_characters() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let session = full_session(&mut wire, &sandbox.project_dir("tool"));
     let attack = "<script>alert(1)</script> <img src=x onerror=alert(2)> [a](javascript:alert(3))";
     wire.record(&session, "assistant", attack);
@@ -62,7 +56,7 @@ fn markdown_and_html_exports_escape_markup_and_control_characters() {
     let html = wire.export(&session, "html");
     assert!(html.to_lowercase().starts_with("<!doctype html>"), "{html}");
     for bad in ["<script", "<img", "javascript:alert(3)\"", "\u{1b}"] {
-        assert!(!html.contains(bad), "the page contains {bad}");
+        assert!(!html.contains(bad), "no {bad} in the page");
     }
     assert!(html.contains("&lt;script&gt;"), "{html}");
     assert!(html.contains("世界"));
@@ -70,8 +64,7 @@ fn markdown_and_html_exports_escape_markup_and_control_characters() {
 
 #[test]
 fn imported_export_equals_original_and_second_import_changes_nothing() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let project = sandbox.project_dir("tool");
     let session = full_session(&mut wire, &project);
     wire.record(&session, "user", &"large 世界 ".repeat(30_000));
@@ -116,8 +109,7 @@ fn imported_export_equals_original_and_second_import_changes_nothing() {
 
 #[test]
 fn foreign_files_are_imported_with_report_or_refused() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     for (file, format) in
         [("pi-v1.jsonl", "pi v1"), ("pi-v2.jsonl", "pi v2"), ("pi-v3.jsonl", "pi v3")]
     {

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, UNKNOWN_SESSION, Wire, until};
+use super::ids;
+use crate::harness::{UNKNOWN_SESSION, Wire, array, assert_fields, start, until};
 
 #[test]
 fn list_is_paged_filtered_and_newest_first() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let project = sandbox.project_dir("p");
     let mut sessions = Vec::new();
     for n in 0..12 {
@@ -25,34 +25,19 @@ fn list_is_paged_filtered_and_newest_first() {
     let mut expected: Vec<String> =
         sessions.iter().rev().filter(|id| **id != sessions[4]).cloned().collect();
     expected.insert(0, sessions[4].clone());
-    let mut listed = Vec::new();
-    let mut cursor = Value::Null;
-    loop {
-        let mut params = json!({ "limit": 5 });
-        if !cursor.is_null() {
-            params["cursor"] = cursor.clone();
-        }
-        let page = wire.ok("session.list", params);
-        let data = page["data"].as_array().unwrap();
-        assert!(data.len() <= 5);
-        listed.extend(data.iter().map(|s| s["sessionId"].as_str().unwrap().to_owned()));
-        match page.get("nextCursor") {
-            Some(next) => cursor = next.clone(),
-            None => break,
-        }
-    }
+    let pages = wire.pages("session.list", json!({ "limit": 5 }));
+    assert!(pages.iter().all(|page| array(&page["data"]).len() <= 5));
+    let listed: Vec<String> = pages.iter().flat_map(|page| ids(&page["data"])).collect();
     assert_eq!(listed, expected);
     let of_project = wire.ok("session.list", json!({ "projectPath": project }));
-    assert_eq!(of_project["data"].as_array().unwrap().len(), 4);
+    assert_eq!(array(&of_project["data"]).len(), 4);
     let by_prefix = wire.ok("session.list", json!({ "idPrefix": sessions[7] }));
-    assert_eq!(by_prefix["data"][0]["sessionId"], sessions[7].as_str());
-    assert_eq!(by_prefix["data"].as_array().unwrap().len(), 1);
+    assert_eq!(ids(&by_prefix["data"]), [sessions[7].clone()]);
 }
 
 #[test]
 fn current_session_of_project_survives_kill_and_is_cleared_by_delete() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let (one, two) = (sandbox.project_dir("one"), sandbox.project_dir("two"));
     assert_eq!(wire.ok("session.current", json!({ "projectPath": one })), json!({}));
     let session = wire.create(json!({ "projectPath": one }));
@@ -89,8 +74,7 @@ fn current_session_of_project_survives_kill_and_is_cleared_by_delete() {
 
 #[test]
 fn close_update_and_archive_change_session_and_lists() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({ "metadata": { "a": 1, "b": 2 } }));
     wire.record(&session, "user", "The first words of this session");
     let id = json!({ "sessionId": session });
@@ -118,30 +102,23 @@ fn close_update_and_archive_change_session_and_lists() {
         &mut wire,
         json!({ "title": "Better", "pinned": true, "metadata": { "a": null, "c": [3] } }),
     );
-    assert_eq!(changed["title"], "Better");
-    assert_eq!(changed["pinned"], true);
-    assert_eq!(changed["metadata"], json!({ "b": 2, "c": [3] }));
+    assert_fields(
+        &changed,
+        json!({ "title": "Better", "pinned": true, "metadata": { "b": 2, "c": [3] } }),
+    );
     assert_eq!(
         update(&mut wire, json!({ "title": "" }))["title"],
         "The first words of this session"
     );
     let changed = update(&mut wire, json!({ "model": "llama3", "contextSize": 4096 }));
-    assert_eq!((&changed["model"], &changed["contextSize"]), (&json!("llama3"), &json!(4096)));
+    assert_fields(&changed, json!({ "model": "llama3", "contextSize": 4096 }));
     wire.refused(
         "session.update",
         json!({ "sessionId": session, "contextSize": 100 }),
         "invalidParams",
     );
 
-    let listed = |wire: &mut Wire, params: Value| -> Vec<String> {
-        let page = wire.ok("session.list", params);
-        page["data"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|s| s["sessionId"].as_str().unwrap().to_owned())
-            .collect()
-    };
+    let listed = |wire: &mut Wire, params: Value| ids(&wire.ok("session.list", params)["data"]);
     assert_eq!(wire.ok("session.archive", id.clone())["session"]["status"], "archived");
     assert!(listed(&mut wire, json!({})).is_empty(), "the default list omits archived sessions");
     assert_eq!(listed(&mut wire, json!({ "status": "archived" })), std::slice::from_ref(&session));

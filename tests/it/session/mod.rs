@@ -7,11 +7,17 @@ mod record;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire};
+use crate::harness::{Sandbox, Wire, array};
 
 /// Returns the text of a record's message.
 fn text_of(record: &Value) -> &str {
     record["message"]["parts"][0]["text"].as_str().unwrap_or_default()
+}
+
+/// Returns the ids of sessions in a list.
+fn ids(sessions: &Value) -> Vec<String> {
+    let ids = array(sessions).iter().map(|session| session["sessionId"].as_str().unwrap());
+    ids.map(str::to_owned).collect()
 }
 
 /// Returns the names of the files in the directory of sessions, except its lock.
@@ -28,14 +34,18 @@ fn full_session(wire: &mut Wire, project: &str) -> String {
         "contextSize": 8192, "mode": "developer", "metadata": { "editor": "vim", "depth": { "n": 1 } },
     }));
     wire.record(&session, "user", "How do I reverse a list? <b>&amp; \u{1b}[31mred 世界");
-    wire.ok("session.record", json!({ "sessionId": session, "message": {
+    wire.ok(
+        "session.record",
+        json!({ "sessionId": session, "message": {
         "role": "assistant", "model": "qwen3:8b", "finishReason": "tool_calls", "durationMs": 1200,
         "timestamp": "2026-01-27T10:00:00Z",
         "parts": [
             { "type": "thinking", "text": "Look first." },
             { "type": "text", "text": "Let me look." },
-            { "type": "toolCall", "id": "call_1", "name": "read_file", "args": { "path": "a.py", "deep": [1, { "x": null }] } },
-        ] } }));
+            { "type": "toolCall", "id": "call_1", "name": "read_file",
+                "args": { "path": "a.py", "deep": [1, { "x": null }] } },
+        ] } }),
+    );
     wire.ok("session.recordToolCall", json!({ "sessionId": session, "toolCall": {
         "id": "call_1", "name": "read_file", "args": { "path": "a.py", "deep": [1, { "x": null }] },
         "result": { "llmContent": "def f(): pass", "displayContent": "1 line", "success": true, "exitCode": 0 },

@@ -3,15 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{full_session, session_files, text_of};
-use crate::harness::{Sandbox, Wire, text_message};
+use crate::harness::{Wire, array, assert_fields, start, text_message};
 
 #[test]
 fn draft_has_no_file_before_first_record() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let created = wire.ok("session.create", json!({ "title": "Plans" }))["session"].clone();
     let session = created["sessionId"].as_str().unwrap();
-    assert_eq!((&created["draft"], &created["status"]), (&json!(true), &json!("active")));
+    assert_fields(&created, json!({ "draft": true, "status": "active" }));
     assert_eq!(session_files(&sandbox), Vec::<String>::new());
 
     let recorded = wire.ok("session.record", text_message(session, "user", "hello"));
@@ -30,8 +29,7 @@ fn draft_has_no_file_before_first_record() {
 
 #[test]
 fn retried_key_is_duplicate_and_key_with_other_payload_is_conflict() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let created = wire.ok("session.create", json!({ "title": "a", "key": "k1" }));
     let again = wire.ok("session.create", json!({ "title": "a", "key": "k1" }));
     assert_eq!(created["session"]["sessionId"], again["session"]["sessionId"]);
@@ -45,7 +43,7 @@ fn retried_key_is_duplicate_and_key_with_other_payload_is_conflict() {
     let check = |wire: &mut Wire| {
         let retried = wire.ok("session.record", params.clone());
         assert_eq!(retried["duplicate"], true);
-        assert_eq!((&retried["seq"], &retried["timestamp"]), (&first["seq"], &first["timestamp"]));
+        assert_fields(&retried, json!({ "seq": first["seq"], "timestamp": first["timestamp"] }));
         let mut other = text_message(session, "user", "twice");
         other["key"] = json!("k2");
         wire.refused("session.record", other, "conflict");
@@ -64,8 +62,7 @@ fn retried_key_is_duplicate_and_key_with_other_payload_is_conflict() {
 
 #[test]
 fn records_are_read_back_unchanged_after_kill() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start();
     let project = sandbox.project_dir("tool");
     let session = full_session(&mut wire, &project);
     let check = |wire: &mut Wire| {
@@ -99,15 +96,16 @@ fn records_are_read_back_unchanged_after_kill() {
         assert_eq!(records[3]["toolCall"]["result"]["displayContent"], "1 line");
         assert_eq!(records[4]["custom"]["data"], json!({ "from": 1, "to": [2, 3] }));
         let changed = &records[6]["modeChange"];
-        assert_eq!((&changed["from"], &changed["to"]), (&json!("developer"), &json!("planning")));
+        assert_fields(&changed, json!({ "from": "developer", "to": "planning" }));
         assert_eq!(changed["confidence"], 0.75);
         let about = wire.session(&session);
-        assert_eq!(about["messageCount"], 3);
-        assert_eq!(about["toolCallCount"], 1);
-        assert_eq!(about["mode"], "planning");
-        assert_eq!(about["model"], "qwen3:8b");
-        assert_eq!(about["projectPath"], project.as_str());
-        assert_eq!(about["projectName"], "tool");
+        assert_fields(
+            &about,
+            json!({
+                "messageCount": 3, "toolCallCount": 1, "mode": "planning", "model": "qwen3:8b",
+                "projectPath": project, "projectName": "tool",
+            }),
+        );
         assert_eq!(about["projectHash"].as_str().unwrap().len(), 16);
         assert_eq!(about["metadata"], json!({ "editor": "vim", "depth": { "n": 1 } }));
         assert!(
@@ -131,8 +129,7 @@ fn records_are_read_back_unchanged_after_kill() {
 
 #[test]
 fn get_returns_pages_from_either_end() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     for n in 1..=30 {
         wire.record(&session, if n % 2 == 1 { "user" } else { "assistant" }, &format!("m{n}"));
@@ -140,12 +137,8 @@ fn get_returns_pages_from_either_end() {
     let mut page = |from: Value, limit: Value| {
         let page =
             wire.ok("session.get", json!({ "sessionId": session, "from": from, "limit": limit }));
-        let seqs: Vec<u64> = page["records"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|record| record["seq"].as_u64().unwrap())
-            .collect();
+        let seqs: Vec<u64> =
+            array(&page["records"]).iter().map(|record| record["seq"].as_u64().unwrap()).collect();
         (seqs, page.get("nextFrom").cloned())
     };
     assert_eq!(page(json!(0), json!(3)), (vec![0, 1, 2], Some(json!(3))));
@@ -155,7 +148,7 @@ fn get_returns_pages_from_either_end() {
     assert_eq!(page(json!(-1000), json!(1)), (vec![0], Some(json!(1))));
     assert_eq!(page(json!(31), Value::Null), (vec![], None));
     let resumed = wire.ok("session.resume", json!({ "sessionId": session, "limit": 4 }));
-    let texts: Vec<&str> = resumed["records"].as_array().unwrap().iter().map(text_of).collect();
+    let texts: Vec<&str> = array(&resumed["records"]).iter().map(text_of).collect();
     assert_eq!(texts, ["m27", "m28", "m29", "m30"]);
     for limit in [0, 1001] {
         wire.refused(
@@ -168,8 +161,7 @@ fn get_returns_pages_from_either_end() {
 
 #[test]
 fn page_of_large_records_fits_into_frame() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let text = "z".repeat(3 << 20);
     for _ in 0..8 {
@@ -184,8 +176,7 @@ fn page_of_large_records_fits_into_frame() {
 
 #[test]
 fn mode_change_during_concurrent_recording_follows_snapshot_of_same_leaf() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut other = daemon.wire();
     std::thread::scope(|scope| {

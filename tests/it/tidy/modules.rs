@@ -131,20 +131,26 @@ fn crates_have_only_their_allowed_dependencies() {
     let manifest = |name: &str| read(&root().join(name).join("Cargo.toml"));
     let depends =
         |name: &str, on: &str| manifest(name).lines().any(|line| line.trim_start().starts_with(on));
-    assert!(!depends("client", "ollm-daemon"), "the client uses the daemon");
-    assert!(!depends("daemon", "ollm-client"), "the daemon uses the client");
+    assert!(!depends("client", "ollm-daemon"), "the client does not use the daemon");
+    assert!(!depends("daemon", "ollm-client"), "the daemon does not use the client");
     for dependency in ["tokio", "jsonrpsee", "rusqlite", "ollm-"] {
-        assert!(!depends("protocol", dependency), "the protocol uses {dependency}");
+        assert!(!depends("protocol", dependency), "the protocol does not use {dependency}");
     }
-    assert!(!depends("client", "rusqlite"), "the client opens the catalog");
+    assert!(!depends("client", "rusqlite"), "the client does not open the catalog");
     for name in [".", "protocol", "daemon", "client"] {
         let text = manifest(name);
-        assert!(text.contains("[lints]\nworkspace = true"), "{name} has lints of its own");
+        assert!(
+            text.contains("[lints]\nworkspace = true"),
+            "{name} uses the lints of the workspace"
+        );
         let dependencies = text.split("\n[").filter(|section| {
             section.starts_with("dependencies]") || section.starts_with("dev-dependencies]")
         });
         for line in dependencies.flat_map(str::lines).filter(|line| line.contains(" = ")) {
-            assert!(line.contains("workspace"), "{name}: `{line}` has a version of its own");
+            assert!(
+                line.contains("workspace"),
+                "{name}: the version of `{line}` stands in the workspace"
+            );
         }
     }
 }

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{assert_usable, limit, status_call};
-use crate::harness::{Sandbox, UNKNOWN_SESSION, error_kind, text_message};
+use crate::harness::{
+    Sandbox, UNKNOWN_SESSION, array, error_kind, rpc_notification, rpc_request, start, text_message,
+};
 
 #[test]
 fn invalid_call_is_refused_with_the_name_of_the_problem() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let error = wire.refused("session.destroy", json!({}), "methodNotFound");
     assert_eq!(error["code"], -32601);
     assert!(error["message"].as_str().unwrap().contains("session.destroy"), "{error}");
@@ -53,8 +54,7 @@ fn invalid_call_is_refused_with_the_name_of_the_problem() {
 
 #[test]
 fn invalid_id_or_cursor_never_reaches_the_file_system() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start();
     let victim = sandbox.path("victim.jsonl");
     std::fs::write(&victim, "untouched").unwrap();
     let methods = [
@@ -96,21 +96,20 @@ fn invalid_id_or_cursor_never_reaches_the_file_system() {
 
 #[test]
 fn batch_with_invalid_entries_is_answered_in_order() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut batch: Vec<Value> = (0..40)
         .map(|n| {
             let params = text_message(&session, "user", &format!("message {n}"));
-            json!({ "jsonrpc": "2.0", "id": n, "method": "session.record", "params": params })
+            rpc_request(n, "session.record", params)
         })
         .collect();
-    batch[10] = json!({ "jsonrpc": "2.0", "id": 10, "method": "no.such" });
+    batch[10] = rpc_request(10, "no.such", json!({}));
     batch[11] = json!(1);
-    batch[12] = json!({ "jsonrpc": "2.0", "method": "session.record", "params": text_message(&session, "user", "notified") });
+    batch[12] = rpc_notification("session.record", text_message(&session, "user", "notified"));
     wire.send(&Value::Array(batch).to_string());
     let reply = wire.frame().unwrap();
-    let ids: Vec<&Value> = reply.as_array().unwrap().iter().map(|answer| &answer["id"]).collect();
+    let ids: Vec<&Value> = array(&reply).iter().map(|answer| &answer["id"]).collect();
     let expected: Vec<Value> = (0..40)
         .filter(|n| *n != 12)
         .map(|n| if n == 11 { Value::Null } else { json!(n) })
@@ -132,8 +131,7 @@ fn batch_with_invalid_entries_is_answered_in_order() {
 
 #[test]
 fn batch_over_limit_or_with_subscription_is_refused() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let limit = limit(&mut wire, "batch");
     let batch = |n: u64| format!("[{}]", (0..n).map(status_call).collect::<Vec<_>>().join(","));
     wire.send(&batch(limit));
@@ -150,14 +148,11 @@ fn batch_over_limit_or_with_subscription_is_refused() {
 
 #[test]
 fn notification_is_executed_without_response() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let params = text_message(&session, "user", "no answer, please");
-    wire.send(
-        &json!({ "jsonrpc": "2.0", "method": "session.record", "params": params }).to_string(),
-    );
-    wire.send(&json!({ "jsonrpc": "2.0", "method": "no.such", "params": {} }).to_string());
+    wire.send(&rpc_notification("session.record", params).to_string());
+    wire.send(&rpc_notification("no.such", json!({})).to_string());
     let seq = wire.record(&session, "assistant", "answered");
     let records = wire.records(&session);
     let texts: Vec<&Value> =
@@ -171,8 +166,7 @@ fn notification_is_executed_without_response() {
 
 #[test]
 fn pipelined_calls_take_effect_in_order_of_arrival() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut ids = vec![wire.request(
         "event.subscribe",

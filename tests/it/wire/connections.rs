@@ -7,15 +7,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use super::{assert_usable, limit, status_call};
-use crate::harness::{Sandbox, Wire, text_message};
+use crate::harness::{Sandbox, Wire, rpc_request, start, text_message};
 
 /// The memory that four clients may cost that never read: their frames, parsed frames, and the allocator's slack.
 const MAX_GROWTH_BYTES: u64 = 192 << 20;
 
 #[test]
 fn subscriptions_of_connection_are_limited() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start();
     let limit = limit(&mut wire, "subscriptions");
     let subscriptions: Vec<Value> = (0..limit).map(|_| wire.subscribe(json!({}))).collect();
     let error = wire.call("event.subscribe", json!({})).unwrap_err();
@@ -27,15 +26,13 @@ fn subscriptions_of_connection_are_limited() {
 
 #[test]
 fn half_closed_connection_receives_all_responses() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let mut half = daemon.wire();
     let mut calls = String::new();
     for id in 0..100 {
         let params = text_message(&session, "user", &format!("message {id}"));
-        let call =
-            json!({ "jsonrpc": "2.0", "id": id, "method": "session.record", "params": params });
+        let call = rpc_request(id, "session.record", params);
         writeln!(calls, "{call}").unwrap();
     }
     // The last line has no line break, as from a script that uses `printf`.
@@ -50,10 +47,7 @@ fn half_closed_connection_receives_all_responses() {
     assert_eq!(ids, (0..100).collect::<Vec<_>>());
 
     let mut follower = daemon.wire();
-    follower.send(
-        &json!({ "jsonrpc": "2.0", "id": 1, "method": "event.subscribe", "params": {} })
-            .to_string(),
-    );
+    follower.send(&rpc_request(1, "event.subscribe", json!({})).to_string());
     follower.close_write();
     assert!(follower.response(1).is_ok());
     let seq = wire.record(&session, "user", "seen on a half-closed connection");
@@ -72,7 +66,7 @@ fn clients_that_never_read_cost_bounded_memory_and_no_service() {
     let before = daemon.memory_bytes();
     // Each client requests 2 MB again and again and reads nothing.
     let mut clients: Vec<Wire> = (0..4).map(|_| daemon.wire()).collect();
-    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "session.get", "params": { "sessionId": session } });
+    let call = rpc_request(1, "session.get", json!({ "sessionId": session }));
     let calls = format!("{call}\n").repeat(64);
     std::thread::scope(|scope| {
         for wire in &mut clients {

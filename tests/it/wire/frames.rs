@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{assert_usable, limit};
-use crate::harness::{Framing, Sandbox, Wire, error_kind, text_message};
+use crate::harness::{Framing, Sandbox, Wire, error_kind, rpc_request, text_message};
 
 #[test]
 fn both_framings_accept_calls_byte_by_byte() {
@@ -13,8 +13,8 @@ fn both_framings_accept_calls_byte_by_byte() {
         let mut wire = Wire::connect_as(daemon.socket(), framing);
         let session = wire.create(json!({ "title": "Grüße, 世界" }));
         let text = "naïve 世界 🦀 \n \u{2028} \\ \"";
-        let call = json!({ "jsonrpc": "2.0", "id": 900, "method": "session.record", "params": text_message(&session, "user", text) })
-            .to_string();
+        let call =
+            rpc_request(900, "session.record", text_message(&session, "user", text)).to_string();
         let frame = match framing {
             Framing::Lines => format!("\r\n\n  {call}\r\n"),
             Framing::ContentLength => {
@@ -152,7 +152,7 @@ fn incomplete_frame_of_closed_connection_is_discarded() {
     let sandbox = Sandbox::new();
     let (daemon, mut other) = sandbox.daemon_and_wire();
     let session = other.create(json!({}));
-    let whole = json!({ "jsonrpc": "2.0", "id": 1, "method": "session.record", "params": text_message(&session, "user", "never finished") })
+    let whole = rpc_request(1, "session.record", text_message(&session, "user", "never finished"))
         .to_string();
     for cut in [1, 10, whole.len() / 2, whole.len() - 1] {
         let mut wire = daemon.wire();

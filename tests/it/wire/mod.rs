@@ -7,11 +7,11 @@ mod frames;
 
 use serde_json::json;
 
-use crate::harness::Wire;
+use crate::harness::{Wire, rpc_request};
 
 /// Returns a call of `daemon.status` as text.
 fn status_call(id: u64) -> String {
-    json!({ "jsonrpc": "2.0", "id": id, "method": "daemon.status" }).to_string()
+    rpc_request(id, "daemon.status", json!({})).to_string()
 }
 
 /// Returns one of the limits that `daemon.hello` reports.
@@ -23,5 +23,5 @@ fn limit(wire: &mut Wire, name: &str) -> u64 {
 
 #[track_caller]
 fn assert_usable(wire: &mut Wire) {
-    assert!(wire.call("daemon.status", json!({})).is_ok(), "the connection is unusable");
+    assert!(wire.call("daemon.status", json!({})).is_ok(), "the connection is usable");
 }

@@ -4,7 +4,7 @@ mod terminal;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Daemon, FakeOllama, Fault, Output, Sandbox, Terminal};
+use crate::harness::{Answer, Daemon, FakeOllama, Fault, Output, Sandbox, Terminal, array};
 
 /// A daemon that uses the fake model server.
 struct ChatFixture {
@@ -38,10 +38,10 @@ impl ChatFixture {
     /// Returns roles and texts of the messages in the newest session.
     fn messages(&self) -> Vec<(String, String)> {
         let view = self.sandbox.ctl(["sessions", "view", "last", "--json"]).json();
-        let records = view["records"].as_array().unwrap().iter();
+        let records = array(&view["records"]).iter();
         let messages = records.filter_map(|record| record.get("message"));
         let pairs = messages.map(|message| {
-            let parts = message["parts"].as_array().unwrap().iter();
+            let parts = array(&message["parts"]).iter();
             let text = parts.filter_map(|part| part["text"].as_str()).collect();
             (message["role"].as_str().unwrap().to_owned(), text)
         });
@@ -62,7 +62,7 @@ fn pairs(all: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[test]
 fn answer_is_printed_on_stdout_without_control_characters() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("Use \u{1b}[2Jreversed().\u{1b}]0;owned\u{7}").thinking("who asks"));
     let fixture = ChatFixture::new(&fake);
     let output = fixture.chat(&["How?"], "");
@@ -74,7 +74,7 @@ fn answer_is_printed_on_stdout_without_control_characters() {
 
 #[test]
 fn stdin_is_appended_to_the_question_or_is_the_question() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     assert_eq!(fixture.chat(&["Explain:"], "a\n```\nb\n").ok(), "ok\n");
     assert_eq!(fixture.messages()[0].1, "Explain:\n\nstdin:\n````\na\n```\nb\n````");
@@ -85,7 +85,7 @@ fn stdin_is_appended_to_the_question_or_is_the_question() {
 
 #[test]
 fn continue_and_resume_extend_earlier_sessions() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     assert!(fixture.chat(&["-c", "too early"], "").fails(3).contains("has no current session"));
     for (args, input) in [(vec!["one"], ""), (vec!["-c", "two"], ""), (vec!["-r", "last"], "three")]
@@ -109,7 +109,7 @@ fn continue_and_resume_extend_earlier_sessions() {
 
 #[test]
 fn json_flag_prints_session_and_events_as_lines() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("a \u{1b}[2Jb"));
     let fixture = ChatFixture::new(&fake);
     let printed = fixture.chat(&["--json", "hello"], "").ok();
@@ -126,7 +126,7 @@ fn json_flag_prints_session_and_events_as_lines() {
 
 #[test]
 fn model_and_system_prompt_flags_apply_to_the_session() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let args = ["-m", "thinker", "--system", "Be brief.", "--think=high", "one"];
     assert_eq!(fixture.chat(&args, "").ok(), "ok\n");
@@ -142,7 +142,7 @@ fn model_and_system_prompt_flags_apply_to_the_session() {
 
 #[test]
 fn failed_turn_has_exit_code_and_hint() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let error = fixture.chat(&["-m", "absent", "hello"], "").fails(3);
     assert!(error.contains("try: ollama pull absent"), "{error}");

@@ -10,7 +10,7 @@ use crate::harness::{Answer, FakeOllama, Fault, Terminal};
 
 #[test]
 fn conversation_with_multiline_input_commands_and_history() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("Use \u{1b}[2Jreversed().\u{1b}]0;owned\u{7}"));
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&[]);
@@ -40,7 +40,7 @@ fn conversation_with_multiline_input_commands_and_history() {
 
 #[test]
 fn missing_model_is_chosen_from_a_list() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::with_config(&format!("ollama:\n  host: {}\n", fake.host()));
     let error = fixture.chat(&["hello"], "").fails(2);
     for name in ["tiny:latest", "thinker:latest", "plain:latest", "try: ollmctl chat --model "] {
@@ -56,7 +56,7 @@ fn missing_model_is_chosen_from_a_list() {
 
 #[test]
 fn resumed_session_is_chosen_from_a_list() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     for text in ["about lists", "about trees"] {
         assert_eq!(fixture.chat(&[text], "").ok(), "ok\n");
@@ -76,7 +76,7 @@ fn resumed_session_is_chosen_from_a_list() {
 
 #[test]
 fn goal_and_pin_commands_change_the_session() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("[CHECKPOINT] Read the code - COMPLETED"));
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&["--no-history"]);
@@ -97,7 +97,7 @@ fn goal_and_pin_commands_change_the_session() {
 
 #[test]
 fn pasted_text_is_one_unchanged_message() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&["--no-history"]);
     terminal.expect("> ");
@@ -113,7 +113,7 @@ fn pasted_text_is_one_unchanged_message() {
 
 #[test]
 fn ctrl_c_cancels_the_answer_and_a_second_one_exits() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     for _ in 0..2 {
         fake.script(Answer::text("half an answer"));
         fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
@@ -143,7 +143,7 @@ fn ctrl_c_cancels_the_answer_and_a_second_one_exits() {
 
 #[test]
 fn ctrl_c_at_empty_prompt_exits_after_confirmation() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&[]);
     terminal.expect("> ");
@@ -163,7 +163,7 @@ fn ctrl_c_at_empty_prompt_exits_after_confirmation() {
 
 #[test]
 fn failed_turn_does_not_end_the_chat() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&["-m", "absent"]);
     terminal.expect("> ");
@@ -187,7 +187,7 @@ fn failed_turn_does_not_end_the_chat() {
 
 #[test]
 fn incomplete_answer_is_explained_with_a_hint() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&[]);
     terminal.expect("> ");
@@ -220,7 +220,7 @@ fn incomplete_answer_is_explained_with_a_hint() {
 
 #[test]
 fn answer_of_only_thinking_gets_hint_to_disable_thinking() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     fake.script(Answer::text("").thinking("let me see").cut());
     let fixture = ChatFixture::new(&fake);
     let mut terminal = fixture.terminal(&["-m", "thinker"]);
@@ -248,7 +248,7 @@ fn answer_of_only_thinking_gets_hint_to_disable_thinking() {
 
 #[test]
 fn ctrl_c_cancels_a_compaction_and_not_the_chat() {
-    let fake = FakeOllama::start("0.33.0");
+    let fake = FakeOllama::new();
     let config = fake.config("tiny") + "compression:\n  enabled: false\n";
     let fixture = ChatFixture::with_config(&config);
     let mut wire = fixture.daemon.wire();

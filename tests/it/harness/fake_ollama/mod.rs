@@ -35,9 +35,16 @@ pub(crate) struct FakeOllama {
 }
 
 impl FakeOllama {
-    /// Starts a server of a version such as `0.33.0`, with the models `tiny` (calls tools), `thinker` (calls tools
-    /// and thinks) and `plain` (has a system message and an example conversation of its own).
-    pub(crate) fn start(version: &'static str) -> Self {
+    /// Starts a server of the newest known version.
+    ///
+    /// It has the models `tiny` (calls tools), `thinker` (calls tools and thinks) and `plain` (has a system message
+    /// and an example conversation of its own).
+    pub(crate) fn new() -> Self {
+        Self::with_version("0.33.0")
+    }
+
+    /// Starts a server of a version.
+    pub(crate) fn with_version(version: &'static str) -> Self {
         let state = Arc::new(Mutex::new(State::new(version)));
         let server = Server { state, resume: Arc::new(Notify::new()) };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
