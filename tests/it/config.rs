@@ -6,13 +6,11 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Daemon, Sandbox, Wire};
+use crate::harness::{Daemon, Sandbox, Wire, start_with_config};
 
 #[test]
 fn changed_file_is_applied_by_watch_reload_or_signal() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("sessions:\n  maxSessions: 90\n");
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start_with_config("sessions:\n  maxSessions: 90\n");
     wire.subscribe(json!({ "kinds": ["config-reloaded"] }));
 
     // The daemon notices the changed file.
@@ -34,9 +32,7 @@ fn changed_file_is_applied_by_watch_reload_or_signal() {
 
 #[test]
 fn invalid_configuration_is_refused_with_file_line_and_key() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("sessions:\n  maxSessions: 90\n");
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start_with_config("sessions:\n  maxSessions: 90\n");
     let check = |wire: &mut Wire, text: &str, key: &str, line: &str| {
         sandbox.write_config(text);
         let error = wire.refused("daemon.reload", json!({}), "config");

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, array, assert_fields, files_under, rpc_notification, start, until};
+use crate::harness::{
+    array, assert_fields, files_under, rpc_notification, start, start_with_config, until,
+};
 
 #[test]
 fn secrets_are_removed_and_other_variables_pass_unchanged() {
@@ -55,9 +57,7 @@ fn configured_rules_apply_after_reload_and_invalid_ones_are_warned_of() {
 
 #[test]
 fn no_value_appears_in_errors_logs_or_files() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("log: { level: trace }\n");
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, daemon, mut wire) = start_with_config("log: { level: trace }\n");
     const SECRET: &str = "hunter2-zq9";
     const NUMBER: u64 = 8_162_534_071;
     let variables =

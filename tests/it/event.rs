@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, rpc_request, start, text_message};
+use crate::harness::{Wire, rpc_request, start, start_with_config, text_message};
 
 /// Returns the cursor behind an event.
 fn cursor(event: &Value) -> Value {
@@ -180,9 +180,7 @@ fn thresholds_until_mode_change(follower: &mut Wire) -> Vec<f64> {
 
 #[test]
 fn subscriber_gets_each_of_its_thresholds_once_per_rise() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("compression:\n  enabled: false\n");
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start_with_config("compression:\n  enabled: false\n");
     let session = wire.create(json!({ "contextSize": 4096 }));
     let kinds = json!(["context-threshold", "mode-changed"]);
     let follow = |thresholds: Value| {
@@ -228,9 +226,7 @@ fn subscriber_gets_each_of_its_thresholds_once_per_rise() {
 
 #[test]
 fn replay_contains_thresholds_passed_since_the_cursor() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("compression:\n  enabled: false\n");
-    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut wire) = start_with_config("compression:\n  enabled: false\n");
     let session = wire.create(json!({ "contextSize": 4096 }));
     let mode = |mode: &str| json!({ "sessionId": session, "mode": mode });
     let params = |thresholds: Value, since: Option<Value>| {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, UNKNOWN_SESSION, Wire, array, assert_fields, start};
+use crate::harness::{UNKNOWN_SESSION, Wire, array, assert_fields, start, start_with_config};
 
 /// Records a tool call and returns the result.
 #[track_caller]
@@ -62,9 +62,7 @@ fn loop_is_one_event_survives_a_kill_and_is_reset() {
 
 #[test]
 fn changed_configuration_applies_to_the_next_call() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("loopDetection: { enabled: false }\n");
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (sandbox, _daemon, mut wire) = start_with_config("loopDetection: { enabled: false }\n");
     let session = wire.create(json!({}));
     for _ in 0..5 {
         assert_eq!(record_call(&mut wire, &session, "ls", &json!({})).get("loop"), None);

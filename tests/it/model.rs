@@ -5,21 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Daemon, FakeOllama, Fault, Sandbox, Wire, array, assert_fields, start, until,
+    Daemon, FakeOllama, Fault, Sandbox, Wire, array, assert_fields, start, start_with_config, until,
 };
-
-/// Starts a daemon that uses the fake model server.
-fn start_with(fake: &FakeOllama) -> (Sandbox, Daemon, Wire) {
-    let sandbox = Sandbox::new();
-    sandbox.write_config(&fake.config("tiny"));
-    let (daemon, wire) = sandbox.daemon_and_wire();
-    (sandbox, daemon, wire)
-}
 
 #[test]
 fn list_and_show_return_what_the_server_reports() {
     let fake = FakeOllama::new();
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let list = wire.ok("model.list", json!({}));
     assert_eq!(list["host"], fake.url());
     let names: Vec<_> = array(&list["data"]).iter().map(|m| &m["model"]).collect();
@@ -43,7 +35,7 @@ fn list_and_show_return_what_the_server_reports() {
 #[test]
 fn warm_loads_one_window_that_only_grows() {
     let fake = FakeOllama::new();
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let running = wire.ok("model.running", json!({}));
     assert_eq!(running["data"], json!([]));
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
@@ -60,7 +52,7 @@ fn warm_loads_one_window_that_only_grows() {
     let windows: Vec<_> = bodies.iter().map(|body| body["options"]["num_ctx"].clone()).collect();
     assert_eq!(windows, [json!(4096), json!(4096), json!(8192)]);
     for body in &bodies {
-        assert_fields(&body, json!({ "messages": [], "truncate": false }));
+        assert_fields(body, json!({ "messages": [], "truncate": false }));
         assert_eq!((&body["keep_alive"], body.get("shift")), (&json!(300), None));
     }
     assert_eq!(fake.n_loads(), 2, "only the larger window loads the model again");
@@ -70,7 +62,7 @@ fn warm_loads_one_window_that_only_grows() {
 fn loaded_model_keeps_its_window() {
     let fake = FakeOllama::with_version("0.24.0");
     fake.load("tiny", 6000);
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let warm = wire.ok("model.warm", json!({ "contextSize": 4096 }));
     assert_eq!(warm["effectiveContext"], 6000);
     assert_eq!(fake.n_loads(), 1);
@@ -80,7 +72,7 @@ fn loaded_model_keeps_its_window() {
 fn model_partly_outside_video_memory_has_a_warning() {
     let fake = FakeOllama::new();
     fake.set_vram_percent(50);
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let warm = wire.ok("model.warm", json!({}));
     let warning = warm["warnings"][0].as_str().unwrap();
     assert!(warning.contains("50 %"), "{warning}");
@@ -91,7 +83,7 @@ fn model_partly_outside_video_memory_has_a_warning() {
 #[test]
 fn old_server_works_without_optional_fields() {
     let fake = FakeOllama::with_version("0.3.14");
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let list = wire.ok("model.list", json!({}));
     assert_eq!(list["data"][0]["model"], "tiny:latest");
     assert_eq!(list["data"][0].get("capabilities"), None);
@@ -104,7 +96,7 @@ fn old_server_works_without_optional_fields() {
 #[test]
 fn failure_has_kind_reason_host_and_hint() {
     let fake = FakeOllama::new();
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     let mut check = |faults: &[Fault], kind: &str, reason: &str| {
         fake.inject("/api/chat", faults);
         let error = wire.refused("model.warm", json!({}), kind);
@@ -143,7 +135,7 @@ fn failure_has_kind_reason_host_and_hint() {
 #[test]
 fn hanging_load_ends_after_the_first_token_timeout() {
     let fake = FakeOllama::new();
-    let (sandbox, _daemon, mut wire) = start_with(&fake);
+    let (sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     fake.inject("/api/chat", &[Fault::Delay(Duration::from_millis(50))]);
     wire.ok("model.warm", json!({}));
     let limit = |wire: &mut Wire, line: &str| {
@@ -161,7 +153,7 @@ fn hanging_load_ends_after_the_first_token_timeout() {
 #[test]
 fn disconnect_cancels_the_load() {
     let fake = FakeOllama::new();
-    let (_sandbox, daemon, mut wire) = start_with(&fake);
+    let (_sandbox, daemon, mut wire) = start_with_config(&fake.config("tiny"));
     fake.inject("/api/chat", &[Fault::Hang]);
     wire.request("model.warm", json!({}));
     until("the load is waited for", || fake.n_held() == 1);
@@ -225,7 +217,7 @@ fn server_is_that_of_the_environment_until_the_file_names_one() {
 #[test]
 fn other_http_server_is_not_taken_for_a_model_server() {
     let fake = FakeOllama::new();
-    let (_sandbox, _daemon, mut wire) = start_with(&fake);
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     fake.inject("/api/version", &[Fault::Page]);
     let status = wire.model_server();
     assert_eq!(status["reachable"], false);
@@ -238,7 +230,7 @@ fn other_http_server_is_not_taken_for_a_model_server() {
 #[test]
 fn models_commands_print_the_results() {
     let fake = FakeOllama::new();
-    let (sandbox, _daemon, _wire) = start_with(&fake);
+    let (sandbox, _daemon, _wire) = start_with_config(&fake.config("tiny"));
     let list = sandbox.ctl(["models", "list"]).ok();
     assert!(list.contains("tiny:latest") && list.contains("tools"), "{list}");
     let shown = sandbox.ctl(["models", "show", "tiny"]).ok();

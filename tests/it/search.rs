@@ -86,7 +86,7 @@ fn hit_has_session_seq_and_snippet_with_match() {
     let found = wire.ok("session.search", json!({ "query": "needle" }));
     let hit = &found["data"][0];
     assert_eq!(hit["sessionId"], session.as_str());
-    assert_fields(&hit, json!({ "seq": seq, "role": "assistant", "title": "Long" }));
+    assert_fields(hit, json!({ "seq": seq, "role": "assistant", "title": "Long" }));
     let snippet: Vec<char> = hit["snippet"].as_str().unwrap().chars().collect();
     assert!(snippet.len() < 400 && !snippet.contains(&'\n'), "{hit}");
     let range = &hit["matches"][0];

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     Answer, Daemon, FakeOllama, Fault, ModelSession, RENDER, Sandbox, VOCABULARY, Wire, array,
-    assert_fields, count, gguf, render,
+    assert_fields, count, gguf, render, start_with_config,
 };
 
 /// Starts a daemon with a default model, and creates a session.
@@ -360,8 +360,6 @@ fn invalid_weights_file_is_ignored_without_blocking() {
     }
     // Without the server's vocabulary either, the count is an estimate.
     fake.inject(VOCABULARY, &[Fault::Error { status: 500, text: "no".to_owned() }]);
-    let sandbox = Sandbox::new();
-    sandbox.write_config(&fake.config("tiny"));
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
     assert_eq!(vocabulary_requests(&fake, &mut wire, "estimated"), 5);
 }

@@ -61,12 +61,12 @@ fn thinking_that_filled_the_window_is_an_error_with_hint() {
     let mut chat = thinker(&fake, "context: { size: 4096 }\n");
     let error = chat.failed_turn("what is it?", "modelFailed");
     let data = &error["data"];
-    assert_fields(&data, json!({ "reason": "onlyThinking", "model": "thinker" }));
+    assert_fields(data, json!({ "reason": "onlyThinking", "model": "thinker" }));
     assert_eq!(
         data["hint"],
         format!("ollmctl chat --resume {} --no-think  # then /retry", chat.id)
     );
-    assert_fields(&data, json!({ "promptLimit": 3482, "contextSize": 4096 }));
+    assert_fields(data, json!({ "promptLimit": 3482, "contextSize": 4096 }));
     let spent = data["thinkingTokens"].as_u64().unwrap();
     let message = error["message"].as_str().unwrap();
     assert!(message.contains(&format!("thinker spent {spent} tokens on thinking")), "{message}");

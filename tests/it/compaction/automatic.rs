@@ -125,7 +125,7 @@ fn chat_continues_without_a_stalled_summary_while_its_context_fits() {
     let (sent, before) = (array(&sent), array(&before));
     assert_eq!(sent.len(), before.len() + 1);
     for (new, old) in sent.iter().zip(before) {
-        assert_fields(&new, json!({ "role": old["role"], "content": old["content"] }));
+        assert_fields(new, json!({ "role": old["role"], "content": old["content"] }));
     }
 }
 

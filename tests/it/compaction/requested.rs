@@ -29,7 +29,7 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
     let listed = chat.checkpoints();
     assert_eq!(listed["checkpoints"], done["checkpoints"]);
     let checkpoint = &listed["checkpoints"][0];
-    assert_fields(&checkpoint, json!({ "level": 3, "keyDecisions": ["spans are byte offsets"] }));
+    assert_fields(checkpoint, json!({ "level": 3, "keyDecisions": ["spans are byte offsets"] }));
     assert_fields(&listed, json!({ "compressionCount": 1, "tierName": "smart" }));
     assert_eq!(listed["reliability"]["level"], "critical");
     let events: Vec<Value> = chat.wire.events_until("tier2-compressed");
@@ -48,7 +48,7 @@ fn compaction_replaces_a_range_by_a_summary_and_keeps_the_rest() {
         prompt.contains("[#1 user] request 0:") && prompt.contains("keep the names"),
         "{prompt}"
     );
-    assert!(request.get("tools").is_none_or(|tools| array(&tools).is_empty()));
+    assert!(request.get("tools").is_none_or(|tools| array(tools).is_empty()));
     assert_eq!(request["options"]["num_ctx"], 8192);
 }
 

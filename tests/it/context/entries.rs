@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, array, assert_fields, start};
+use crate::harness::{Wire, array, assert_fields, start, start_with_config};
 
 /// Returns the entries in force as `key=content`.
 #[track_caller]
@@ -130,9 +130,8 @@ fn record_is_pinned_within_its_share_and_unpinned() {
 
 #[test]
 fn mode_has_its_own_text_and_its_history_is_kept() {
-    let sandbox = Sandbox::new();
-    sandbox.write_config("modes: { debugger: 'Find the cause.', planning: ' ' }\n");
-    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let (_sandbox, _daemon, mut wire) =
+        start_with_config("modes: { debugger: 'Find the cause.', planning: ' ' }\n");
     let session = wire.create(json!({ "mode": "developer" }));
     wire.record(&session, "user", "Hello.");
     let mut system = |mode: Option<&str>| {
@@ -160,7 +159,7 @@ fn mode_has_its_own_text_and_its_history_is_kept() {
         [("developer", "debugger"), ("debugger", "planning"), ("planning", "pirate")]
     );
     for change in &history {
-        assert_fields(&change, json!({ "trigger": "auto", "confidence": 0.5 }));
+        assert_fields(change, json!({ "trigger": "auto", "confidence": 0.5 }));
         assert!(change["timestamp"].is_string());
     }
 }

@@ -73,8 +73,7 @@ fn assert_valid(built: &Value, window: u64) {
     let messages = array(&built["messages"]);
     let roles: Vec<&str> =
         messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
-    let conversation =
-        if roles.first() == Some(&"system") { &messages[1..] } else { &messages[..] };
+    let conversation = if roles.first() == Some(&"system") { &messages[1..] } else { messages };
     assert!(!conversation.iter().any(|message| message["role"] == "system"), "{roles:?}");
     if let Some(first) = conversation.first() {
         assert_eq!(first["role"], "user", "{roles:?}");

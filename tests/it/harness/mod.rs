@@ -15,7 +15,7 @@
 //! ```
 //!
 //! - [`start`]: creates a [`Sandbox`], which is a home of its own for one test, starts a [`Daemon`] in it, and
-//!   connects to it. A test that needs a configuration creates the sandbox first.
+//!   connects to it; [`start_with_config`] writes a configuration first.
 //! - [`Wire`]: a connection to it; `ok` and `refused` call a method and check the outcome.
 //! - [`Sandbox::ctl`]: runs `ollmctl` and returns its [`Output`]; [`Follower`] reads its lines while it runs, and
 //!   [`Terminal`] runs it on a pseudo-terminal.
@@ -39,7 +39,7 @@ pub(crate) use fake_ollama::{
     Answer, FakeOllama, Fault, RENDER, Request, VOCABULARY, count, gguf, render,
 };
 pub(crate) use model_session::ModelSession;
-pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start};
+pub(crate) use sandbox::{Sandbox, files_under, fixture_path, start, start_with_config};
 pub(crate) use terminal::Terminal;
 pub(crate) use wait::{ChildExt, DEADLINE, Random, until, until_some};
 pub(crate) use wire::{

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Daemon, FakeOllama, Sandbox, Wire, text_message};
+use super::{Daemon, FakeOllama, Sandbox, Wire, start_with_config, text_message};
 
 /// The last events of a chat turn.
 const FINAL_EVENTS: [&str; 2] = ["done", "error"];
@@ -29,9 +29,7 @@ impl ModelSession {
 
     /// Starts a daemon with a configuration, and creates a session with params.
     pub(crate) fn create(config: &str, params: Value) -> Self {
-        let sandbox = Sandbox::new();
-        sandbox.write_config(config);
-        let (daemon, mut wire) = sandbox.daemon_and_wire();
+        let (sandbox, daemon, mut wire) = start_with_config(config);
         let id = wire.create(params);
         Self { sandbox, daemon, wire, id }
     }

@@ -150,7 +150,15 @@ impl Drop for Sandbox {
 
 /// Creates a sandbox, starts a daemon in it, and connects to the daemon.
 pub(crate) fn start() -> (Sandbox, Daemon, Wire) {
+    start_with_config("")
+}
+
+/// As [`start`], with a configuration.
+pub(crate) fn start_with_config(config: &str) -> (Sandbox, Daemon, Wire) {
     let sandbox = Sandbox::new();
+    if !config.is_empty() {
+        sandbox.write_config(config);
+    }
     let (daemon, wire) = sandbox.daemon_and_wire();
     (sandbox, daemon, wire)
 }

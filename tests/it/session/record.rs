@@ -96,7 +96,7 @@ fn records_are_read_back_unchanged_after_kill() {
         assert_eq!(records[3]["toolCall"]["result"]["displayContent"], "1 line");
         assert_eq!(records[4]["custom"]["data"], json!({ "from": 1, "to": [2, 3] }));
         let changed = &records[6]["modeChange"];
-        assert_fields(&changed, json!({ "from": "developer", "to": "planning" }));
+        assert_fields(changed, json!({ "from": "developer", "to": "planning" }));
         assert_eq!(changed["confidence"], 0.75);
         let about = wire.session(&session);
         assert_fields(

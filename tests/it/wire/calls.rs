@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{assert_usable, limit, status_call};
 use crate::harness::{
-    Sandbox, UNKNOWN_SESSION, array, error_kind, rpc_notification, rpc_request, start, text_message,
+    UNKNOWN_SESSION, array, error_kind, rpc_notification, rpc_request, start, text_message,
 };
 
 #[test]
@@ -195,8 +195,7 @@ fn pipelined_calls_take_effect_in_order_of_arrival() {
 
 #[test]
 fn write_of_disconnected_client_is_executed() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut other) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut other) = start();
     let session = other.create(json!({}));
     other.subscribe(json!({ "kinds": ["message-recorded"] }));
     let mut wire = daemon.wire();

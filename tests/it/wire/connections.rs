@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use super::{assert_usable, limit, status_call};
-use crate::harness::{Sandbox, Wire, rpc_request, start, text_message};
+use crate::harness::{Wire, rpc_request, start, text_message};
 
 /// The memory that four clients may cost that never read: their frames, parsed frames, and the allocator's slack.
 const MAX_GROWTH_BYTES: u64 = 192 << 20;
@@ -56,8 +56,7 @@ fn half_closed_connection_receives_all_responses() {
 
 #[test]
 fn clients_that_never_read_cost_bounded_memory_and_no_service() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut other) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut other) = start();
     let session = other.create(json!({}));
     let text = "y".repeat(64 << 10);
     for _ in 0..32 {
@@ -92,8 +91,7 @@ fn thousand_idle_connections_cost_little_memory_and_more_are_refused() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(65_536, |most| most.min(65_536));
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum: limit.maximum }).unwrap();
-    let sandbox = Sandbox::new();
-    let (daemon, mut other) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut other) = start();
     let before = daemon.memory_bytes();
     let mut idle = Vec::with_capacity(CONNECTIONS);
     for _ in 0..CONNECTIONS {

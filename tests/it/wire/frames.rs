@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{assert_usable, limit};
-use crate::harness::{Framing, Sandbox, Wire, error_kind, rpc_request, text_message};
+use crate::harness::{Framing, Sandbox, Wire, error_kind, rpc_request, start, text_message};
 
 #[test]
 fn both_framings_accept_calls_byte_by_byte() {
@@ -92,8 +92,7 @@ fn invalid_frame_gets_error_and_connection_stays_open() {
 
 #[test]
 fn other_protocol_gets_one_error_and_close() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut other) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut other) = start();
     for bytes in [
         "42\n",
         "\"daemon.status\"\n",
@@ -123,8 +122,7 @@ fn other_protocol_gets_one_error_and_close() {
 
 #[test]
 fn oversized_frame_is_refused_under_its_id_without_memory_growth() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut other) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut other) = start();
     let limit = limit(&mut other, "frameBytes");
     let before = daemon.memory_bytes();
     let text = "x".repeat(usize::try_from(limit).unwrap() * 4);
@@ -149,8 +147,7 @@ fn oversized_frame_is_refused_under_its_id_without_memory_growth() {
 
 #[test]
 fn incomplete_frame_of_closed_connection_is_discarded() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut other) = sandbox.daemon_and_wire();
+    let (_sandbox, daemon, mut other) = start();
     let session = other.create(json!({}));
     let whole = rpc_request(1, "session.record", text_message(&session, "user", "never finished"))
         .to_string();
