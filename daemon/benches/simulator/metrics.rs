@@ -1,122 +1,128 @@
-//! The numbers of one run, and what they must be.
+//! The metrics of one run, and the limits that they must meet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::facts::Found;
-use super::server::Asked;
+use super::facts::FactCheck;
+use super::model_server::ModelRequest;
 use crate::harness::report::{Row, Samples, rounded};
 
-/// The share of a prompt that the next one begins with, outside new heads.
-const REUSED_PERCENT: f64 = 95.0;
-/// Most kinds of findings that are kept in words.
-const MAX_WORDS: usize = 12;
+/// The percentage of a prompt with which the next one must begin, unless there is a new head.
+const MIN_REUSED_PERCENT: f64 = 95.0;
+/// The number of kinds of findings that are kept.
+const MAX_FINDINGS: usize = 12;
 
-/// The numbers of one run.
+/// The fields of a compaction record's `retention`.
+const RETENTION: [&str; 5] = ["task", "pins", "decisions", "files", "identifiers"];
+
+/// The metrics of one run.
 #[derive(Default)]
-pub(crate) struct Tally {
-    /// What was run.
+pub(crate) struct RunMetrics {
     pub(crate) name: String,
-    /// The window, in tokens.
+    /// In tokens.
     pub(crate) window: u32,
     turns: usize,
-    /// How long it took.
-    pub(crate) took: Duration,
-    /// Resident memory of the daemon at the end.
+    pub(crate) elapsed: Duration,
+    /// The resident memory of the daemon at the end.
     pub(crate) rss_kib: u64,
-    calls: usize,
+    n_model_calls: usize,
+    /// The numbers of compactions by method, of epochs by cause, and of failed turns by error kind.
     methods: BTreeMap<String, u64>,
     epochs: BTreeMap<String, u64>,
-    failed: BTreeMap<String, u64>,
-    n_failed: u64,
-    overflows: u64,
-    grown: u64,
-    other_windows: u64,
-    transient: u64,
-    /// Of the prompts before: their size, and what the next ones began with.
-    by_tokens: (u64, u64),
-    by_bytes: (u64, u64),
-    /// The lowest shares, in percent.
-    lowest: Option<f64>,
-    sent: u64,
-    full: u64,
-    history: u64,
-    summaries: u64,
+    failures: BTreeMap<String, u64>,
+    n_overflows: u64,
+    /// Compactions that freed no token.
+    n_grown: u64,
+    /// Requests with another window than the session's.
+    n_other_windows: u64,
+    n_transient: u64,
+    /// The size of the previous prompts, and how much of them the next ones began with.
+    reused_tokens: (u64, u64),
+    reused_bytes: (u64, u64),
+    lowest_reused_percent: Option<f64>,
+    sent_tokens: u64,
+    /// The tokens that the prompts would have had with the full history.
+    full_history_tokens: u64,
+    history_tokens: u64,
+    n_summaries: u64,
     summary_bytes: u64,
     builds: Samples,
     longest_compaction_ms: u64,
+    /// The retained and all items of each field of [`RETENTION`].
     retained: [(u64, u64); 5],
-    mark_ms: Option<u64>,
+    /// The time of the last snapshot record, with which a compaction begins.
+    snapshot_ms: Option<u64>,
     n_checked: usize,
     n_lost: usize,
-    /// By their words without numbers: how often, and the first one.
-    words: BTreeMap<String, (u64, String)>,
+    /// The number and the first text of each kind of finding; the key is the text without digits.
+    findings: BTreeMap<String, (u64, String)>,
 }
 
-/// How many new heads there were.
+/// The number of new heads in some records.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Heads {
-    /// Before the last answer, so for one of the prompts up to it.
+pub(crate) struct NewHeads {
+    /// Before the last answer, so that they affect a prompt of the turn.
     pub(crate) in_turn: usize,
-    /// After it, so for the next prompt.
+    /// After the last answer, so that they affect the next prompt.
     pub(crate) after: usize,
 }
 
-impl Heads {
-    /// All of them.
+impl NewHeads {
     pub(crate) const fn all(self) -> usize {
         self.in_turn + self.after
     }
 }
 
-/// What is kept by a compaction record, in its order.
-const KEPT: [&str; 5] = ["task", "pins", "decisions", "files", "identifiers"];
-
-impl Tally {
-    /// A run that begins.
+impl RunMetrics {
     pub(crate) fn new(name: String, window: u32, turns: usize) -> Self {
         Self { name, window, turns, ..Self::default() }
     }
 
-    /// Notes the prompts of a turn as the daemon counted them.
-    pub(crate) fn prompts(&mut self, prompts: &[(u64, u64)]) {
+    /// Adds the prompts of a turn: tokens and limits as the daemon counted them.
+    pub(crate) fn add_prompts(&mut self, prompts: &[(u64, u64)]) {
         for (tokens, limit) in prompts {
-            self.calls += 1;
-            self.sent += tokens;
-            self.full += self.history;
-            self.overflows += u64::from(tokens > limit);
+            self.n_model_calls += 1;
+            self.sent_tokens += tokens;
+            self.full_history_tokens += self.history_tokens;
+            self.n_overflows += u64::from(tokens > limit);
         }
     }
 
-    /// Notes that a turn failed.
-    pub(crate) fn failed(&mut self, turn: usize, error: &Value) {
-        self.n_failed += 1;
+    /// Adds a failed turn.
+    pub(crate) fn add_failure(&mut self, turn: usize, error: &Value) {
         let kind = error["data"]["kind"].as_str().unwrap_or("?").to_owned();
-        self.overflows += u64::from(kind == "contextOverflow");
-        self.finding(turn, &format!("failed: {}", error["message"].as_str().unwrap_or_default()));
-        *self.failed.entry(kind).or_default() += 1;
+        self.n_overflows += u64::from(kind == "contextOverflow");
+        let message = error["message"].as_str().unwrap_or_default();
+        self.add_finding(turn, &format!("failed: {message}"));
+        *self.failures.entry(kind).or_default() += 1;
     }
 
-    /// Notes records, and what the model was asked meanwhile; returns how many of the records begin a new head.
-    pub(crate) fn records(&mut self, turn: usize, records: &[Value], asked: &[Asked]) -> Heads {
-        let (mut heads, mut longest) = (Heads::default(), 0);
+    /// Adds records and the requests that the model server got since then; returns the number of new heads.
+    pub(crate) fn add_records(
+        &mut self,
+        turn: usize,
+        records: &[Value],
+        requests: &[ModelRequest],
+    ) -> NewHeads {
+        let (mut heads, mut longest) = (NewHeads::default(), 0);
         for record in records {
             let kind = record["type"].as_str().unwrap_or_default();
             match kind {
                 "message" | "toolCall" => {
                     if record["message"]["role"] == "assistant" {
-                        heads = Heads { in_turn: heads.all(), after: 0 };
+                        heads = NewHeads { in_turn: heads.all(), after: 0 };
                     }
-                    self.history += record["tokens"].as_u64().unwrap_or_default();
+                    self.history_tokens += record["tokens"].as_u64().unwrap_or_default();
                 }
-                "snapshot" => self.mark_ms = ms_of_day(record),
+                "snapshot" => self.snapshot_ms = ms_of_day(record),
                 "compaction" => {
                     heads.after += 1;
-                    self.compaction(turn, record);
-                    let ended = ms_of_day(record).zip(self.mark_ms.take());
-                    longest = ended.map_or(0, |(end, mark)| end.saturating_sub(mark)).max(longest);
+                    self.add_compaction(turn, record);
+                    let times = ms_of_day(record).zip(self.snapshot_ms.take());
+                    let elapsed = times.map_or(0, |(end, start)| end.saturating_sub(start));
+                    longest = longest.max(elapsed);
                 }
                 "epoch" => {
                     heads.after += 1;
@@ -126,141 +132,144 @@ impl Tally {
                 _ => {}
             }
         }
-        // What the model needs is no part of the time of a compaction.
-        let by_model: Duration = asked.iter().filter_map(|one| one.summary).sum();
-        let by_model = u64::try_from(by_model.as_millis()).unwrap_or_default();
-        let longest = longest.saturating_sub(by_model);
+        // The time of the model does not count.
+        let model_time: Duration = requests.iter().filter_map(|request| request.summary).sum();
+        let model_ms = u64::try_from(model_time.as_millis()).unwrap_or_default();
+        let longest = longest.saturating_sub(model_ms);
         self.longest_compaction_ms = self.longest_compaction_ms.max(longest);
         heads
     }
 
-    fn compaction(&mut self, turn: usize, record: &Value) {
-        let one = &record["compaction"];
-        let method = one["method"].as_str().unwrap_or("?");
+    fn add_compaction(&mut self, turn: usize, record: &Value) {
+        let compaction = &record["compaction"];
+        let method = compaction["method"].as_str().unwrap_or("?");
         *self.methods.entry(method.to_owned()).or_default() += 1;
-        let (before, after) = (one["tokensBefore"].as_u64(), one["tokensAfter"].as_u64());
+        let tokens = |name: &str| compaction[name].as_u64();
+        let (before, after) = (tokens("tokensBefore"), tokens("tokensAfter"));
         if after >= before {
-            self.grown += 1;
+            self.n_grown += 1;
             let seq = &record["seq"];
-            self.finding(turn, &format!("compaction #{seq} went from {before:?} to {after:?}"));
+            self.add_finding(turn, &format!("compaction #{seq} went from {before:?} to {after:?}"));
         }
-        for (sum, name) in self.retained.iter_mut().zip(KEPT) {
-            let pair = &one["retention"][name];
+        for (sum, name) in self.retained.iter_mut().zip(RETENTION) {
+            let pair = &compaction["retention"][name];
             sum.0 += pair[0].as_u64().unwrap_or_default();
             sum.1 += pair[1].as_u64().unwrap_or_default();
         }
     }
 
-    /// Notes what the model server was sent. A new head breaks one prompt off from the one before.
-    pub(crate) fn asked(&mut self, turn: usize, asked: &[Asked], n_heads: usize) {
+    /// Adds requests to the model server. Each new head allows one prompt not to extend the previous one.
+    pub(crate) fn add_requests(&mut self, turn: usize, requests: &[ModelRequest], n_heads: usize) {
         let mut shares = Vec::new();
-        for one in asked {
-            self.other_windows += u64::from(one.num_ctx != u64::from(self.window));
-            if one.summary.is_some() {
-                self.summaries += 1;
-                self.summary_bytes += one.bytes as u64;
+        for request in requests {
+            self.n_other_windows += u64::from(request.num_ctx != u64::from(self.window));
+            if request.summary.is_some() {
+                self.n_summaries += 1;
+                self.summary_bytes += request.bytes as u64;
             }
-            shares.extend(one.reused);
+            shares.extend(request.reused);
         }
         shares.sort_by(|a, b| percent(a.1, a.0).total_cmp(&percent(b.1, b.0)));
         for (before, reused) in shares.into_iter().skip(n_heads) {
-            self.by_bytes.0 += before as u64;
-            self.by_bytes.1 += reused as u64;
+            self.reused_bytes.0 += before as u64;
+            self.reused_bytes.1 += reused as u64;
             let share = percent(reused, before);
-            if share < REUSED_PERCENT {
-                self.finding(turn, &format!("the next prompt begins with {share} % of the last"));
+            if share < MIN_REUSED_PERCENT {
+                let text = format!("the next prompt begins with {share} % of the last one");
+                self.add_finding(turn, &text);
             }
-            self.lowest = Some(self.lowest.map_or(share, |lowest| lowest.min(share)));
+            let lowest = self.lowest_reused_percent.map_or(share, |lowest| lowest.min(share));
+            self.lowest_reused_percent = Some(lowest);
         }
     }
 
-    /// Notes a build, and how much of the one before it begins with.
-    pub(crate) fn build(
+    /// Adds a built context; `previous` is the size of the prompt that it should extend.
+    pub(crate) fn add_build(
         &mut self,
         turn: usize,
-        took: Duration,
+        elapsed: Duration,
         build: &Value,
-        before: Option<u64>,
+        previous: Option<u64>,
     ) {
-        self.builds.push(took);
+        self.builds.push(elapsed);
         let number = |name: &str| build[name].as_u64().unwrap_or_default();
         if number("tokensUsed") > number("tokenBudget") {
-            self.overflows += 1;
-            self.finding(turn, "a build has more tokens than its budget");
+            self.n_overflows += 1;
+            self.add_finding(turn, "a context has more tokens than its budget");
         }
         if build["transient"] == true {
-            self.transient += 1;
-        } else if let Some(before) = before {
-            let prefix = number("prefixTokens").min(before);
-            self.by_tokens.0 += before;
-            self.by_tokens.1 += prefix;
+            self.n_transient += 1;
+        } else if let Some(previous) = previous {
+            self.reused_tokens.0 += previous;
+            self.reused_tokens.1 += number("prefixTokens").min(previous);
         }
     }
 
-    /// Notes what became of the facts.
-    pub(crate) fn facts(&mut self, turn: usize, build: &Value, found: Found) {
-        self.n_checked += found.n_checked;
-        self.n_lost += found.lost.len();
+    /// Adds the result of a check.
+    pub(crate) fn add_facts(&mut self, turn: usize, build: &Value, check: FactCheck) {
+        self.n_checked += check.n_checked;
+        self.n_lost += check.lost.len();
         let strategy = build["strategy"].as_str().unwrap_or_default();
-        for what in found.lost {
-            self.finding(turn, &format!("lost with {strategy}: {what}"));
+        for fact in check.lost {
+            self.add_finding(turn, &format!("lost with {strategy}: {fact}"));
         }
     }
 
-    /// Notes something in words.
-    pub(crate) fn finding(&mut self, turn: usize, what: &str) {
-        let kind: String = what.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
-        if self.words.len() < MAX_WORDS || self.words.contains_key(&kind) {
-            let first = || (0, format!("turn {turn}: {what}"));
-            self.words.entry(kind).or_insert_with(first).0 += 1;
+    /// Adds a finding for people.
+    pub(crate) fn add_finding(&mut self, turn: usize, text: &str) {
+        let kind: String = text.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
+        if self.findings.len() < MAX_FINDINGS || self.findings.contains_key(&kind) {
+            let first = || (0, format!("turn {turn}: {text}"));
+            self.findings.entry(kind).or_insert_with(first).0 += 1;
         }
     }
 
-    /// What should be otherwise.
+    /// Returns the limits that the run missed.
     pub(crate) fn missed(&self) -> Vec<String> {
-        let mut missed = Vec::new();
-        let mut must = |is_met: bool, what: String| {
-            if !is_met {
-                missed.push(what);
-            }
-        };
-        must(self.overflows == 0, format!("{} overflows", self.overflows));
-        must(self.n_failed == 0, format!("{} of {} turns failed", self.n_failed, self.turns));
-        must(self.grown == 0, format!("{} compactions freed nothing", self.grown));
-        must(self.n_lost == 0, format!("{} facts lost", self.n_lost));
-        let other = self.other_windows;
-        must(other == 0, format!("{other} requests named another window"));
-        for (by, (before, reused)) in [("tokens", self.by_tokens), ("bytes", self.by_bytes)] {
-            let share = percent(reused, before);
-            must(share >= REUSED_PERCENT, format!("{share} % reused by {by}"));
+        let n_failed: u64 = self.failures.values().sum();
+        let mut limits = vec![
+            (self.n_overflows == 0, format!("{} overflows", self.n_overflows)),
+            (n_failed == 0, format!("{n_failed} of {} turns failed", self.turns)),
+            (self.n_grown == 0, format!("{} compactions freed nothing", self.n_grown)),
+            (self.n_lost == 0, format!("{} facts lost", self.n_lost)),
+            (
+                self.n_other_windows == 0,
+                format!("{} requests named another window", self.n_other_windows),
+            ),
+        ];
+        for (unit, (previous, reused)) in
+            [("tokens", self.reused_tokens), ("bytes", self.reused_bytes)]
+        {
+            let share = percent(reused, previous);
+            limits.push((share >= MIN_REUSED_PERCENT, format!("{share} % reused by {unit}")));
         }
-        missed
+        limits.into_iter().filter(|(is_met, _)| !is_met).map(|(_, text)| text).collect()
     }
 
-    /// The row for machines.
+    /// Returns the JSON row.
     pub(crate) fn row(&self) -> Row {
         let missed = self.missed();
-        let retained = KEPT.iter().zip(self.retained);
+        let retained = RETENTION.iter().zip(self.retained);
         let retained: serde_json::Map<String, Value> = retained
-            .filter(|(_, (_, of))| *of > 0)
-            .map(|(name, (kept, of))| ((*name).to_owned(), json!(percent(kept, of))))
+            .filter(|(_, (_, all))| *all > 0)
+            .map(|(name, (kept, all))| ((*name).to_owned(), json!(percent(kept, all))))
             .collect();
         Row::latency(&format!("{} {}", self.window, self.name), &self.builds)
             .with("window", self.window)
             .with("turns", self.turns)
-            .with("modelCalls", self.calls)
+            .with("modelCalls", self.n_model_calls)
             .with("compactions", self.n_compactions())
             .with("methods", json!(self.methods))
             .with("epochs", json!(self.epochs))
-            .with("overflows", self.overflows)
-            .with("failedTurns", json!(self.failed))
-            .with("reusedPercent", percent(self.by_tokens.1, self.by_tokens.0))
-            .with("reusedBytesPercent", percent(self.by_bytes.1, self.by_bytes.0))
-            .with("lowestReusedPercent", self.lowest)
-            .with("transientBuilds", self.transient)
-            .with("sentTokens", self.sent)
-            .with("fullHistoryTokens", self.full)
-            .with("summaries", self.summaries)
+            .with("overflows", self.n_overflows)
+            .with("failedTurns", json!(self.failures))
+            .with("reusedPercent", percent(self.reused_tokens.1, self.reused_tokens.0))
+            .with("reusedBytesPercent", percent(self.reused_bytes.1, self.reused_bytes.0))
+            .with("lowestReusedPercent", self.lowest_reused_percent)
+            .with("transientBuilds", self.n_transient)
+            .with("sentTokens", self.sent_tokens)
+            .with("fullHistoryTokens", self.full_history_tokens)
+            .with("summaries", self.n_summaries)
             .with("summaryPromptBytes", self.summary_bytes)
             .with("factsChecked", self.n_checked)
             .with("factsLost", self.n_lost)
@@ -268,18 +277,17 @@ impl Tally {
             .with("longestCompactionMs", self.longest_compaction_ms)
             .with("retainedPercent", Value::Object(retained))
             .with("rssKib", self.rss_kib)
-            .with("seconds", rounded(self.took.as_secs_f64()))
-            .with("findings", json!(self.words()))
+            .with("seconds", rounded(self.elapsed.as_secs_f64()))
+            .with("findings", json!(self.findings()))
             .with("missed", json!(missed))
-            .with("bar", "the musts")
-            .with("met", missed.is_empty())
+            .bar("all limits", missed.is_empty())
     }
 
     fn n_compactions(&self) -> u64 {
         self.methods.values().sum()
     }
 
-    /// The heading of the table for people.
+    /// Returns the heading of the table.
     pub(crate) fn heading() -> String {
         format!(
             "{:>6} {:<14} {:>6} {:>6} {:>6} {:<24} {:>4} {:>4} {:>6} {:>6} {:>6} {:>5} {:>8} {:>8} {:>8} {:>6} {:>5} {:>7} {:>6}",
@@ -305,49 +313,50 @@ impl Tally {
         )
     }
 
-    /// Its line.
+    /// Returns the line of the table.
     pub(crate) fn line(&self) -> String {
-        let of = |name: &str| self.methods.get(name).copied().unwrap_or_default();
+        let count = |name: &str| self.methods.get(name).copied().unwrap_or_default();
         let epochs: u64 = self.epochs.values().sum();
         let methods = format!(
             "{}/{}/{}/{}+{epochs}",
-            of("summarized"),
-            of("extracted"),
-            of("pruned"),
-            of("truncated")
+            count("summarized"),
+            count("extracted"),
+            count("pruned"),
+            count("truncated")
         );
-        let kept = self.retained.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        let kept: u64 = self.retained.iter().map(|(kept, _)| kept).sum();
+        let all: u64 = self.retained.iter().map(|(_, all)| all).sum();
         format!(
             "{:>6} {:<14} {:>6} {:>6} {:>6} {:<24} {:>4} {:>4} {:>6.2} {:>6.2} {:>6.2} {:>5} {:>8.0} {:>8.0} {:>8.0} {:>6} {:>5.1} {:>7.1} {:>6.0}",
             self.window,
             self.name,
             self.turns,
-            self.calls,
+            self.n_model_calls,
             self.n_compactions(),
             methods,
-            self.overflows,
-            self.n_failed,
-            percent(self.by_tokens.1, self.by_tokens.0),
-            percent(self.by_bytes.1, self.by_bytes.0),
-            percent(self.sent, self.full),
+            self.n_overflows,
+            self.failures.values().sum::<u64>(),
+            percent(self.reused_tokens.1, self.reused_tokens.0),
+            percent(self.reused_bytes.1, self.reused_bytes.0),
+            percent(self.sent_tokens, self.full_history_tokens),
             self.n_lost,
-            self.builds.percentile_us(50.0),
+            self.builds.p50_us(),
             self.builds.percentile_us(99.0),
             self.builds.percentile_us(100.0),
             self.longest_compaction_ms,
-            percent(kept.0, kept.1),
+            percent(kept, all),
             percent(self.rss_kib, 1024) / 100.0,
-            self.took.as_secs_f64(),
+            self.elapsed.as_secs_f64(),
         )
     }
 
-    /// What was found, in words.
-    pub(crate) fn words(&self) -> Vec<String> {
-        self.words.values().map(|(n, first)| format!("{n} x {first}")).collect()
+    /// Returns the findings for people.
+    pub(crate) fn findings(&self) -> Vec<String> {
+        self.findings.values().map(|(n, first)| format!("{n} x {first}")).collect()
     }
 }
 
-/// A share of something, in percent with two digits after the point; all of nothing.
+/// Returns a share in percent with two decimal places; 100 for a share of nothing.
 fn percent<N: TryInto<u64>>(part: N, whole: N) -> f64 {
     let number = |n: N| n.try_into().unwrap_or_default();
     let (part, whole) = (number(part), number(whole));
@@ -359,7 +368,7 @@ fn percent<N: TryInto<u64>>(part: N, whole: N) -> f64 {
     (share * 10_000.0).round() / 100.0
 }
 
-/// When a record was made, in milliseconds of its day.
+/// Returns the time of a record in milliseconds of its day.
 fn ms_of_day(record: &Value) -> Option<u64> {
     let at = record["at"].as_str()?;
     let part = |from: usize, to: usize| at.get(from..to)?.parse::<u64>().ok();

@@ -1,80 +1,115 @@
-//! A daemon, a scripted model server and one session, for one run.
+//! One session of a simulation: a daemon, a scripted model server, and a client that answers tool calls.
 
-use std::io::Write as _;
-use std::path::Path;
-
-use anyhow::{Context as _, Result};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::chat::Chat;
-use super::server::{MODEL, Server};
-use super::summarizer::Summarizer;
-use crate::harness::daemon::{Daemon, Home};
+use super::model_server::{MODEL, ModelServer, Summarizer};
+use crate::harness::daemon::{Client, Daemon, Home, request};
 
-/// A file system in memory; what is measured here is not the disk.
-const IN_MEMORY: &str = "/dev/shm";
-/// Who looks at the loops of random words finds some.
-const CONFIG: &str = "sessions: { maxSessions: 0, maxSessionsPerProject: 0, autoArchiveAfterDays: 0 }\n\
-    loopDetection: { enabled: false }\n";
-
-/// A scratch home in memory where there is such a place, else beside the build.
-pub(crate) struct Scratch {
-    /// The home.
-    pub(crate) home: Home,
-    /// Removes it at the end.
-    _dir: Option<tempfile::TempDir>,
+/// Creates a home in memory, because the disk is not measured. Loops are not detected, because random words have some.
+pub(crate) fn home(server: &ModelServer, more: &str) -> Result<Home> {
+    let home = Home::in_memory()?;
+    let host = &server.host;
+    home.write_config(&format!(
+        "loopDetection: {{ enabled: false }}\nollama: {{ host: '{host}', model: '{MODEL}' }}\n{more}"
+    ))?;
+    Ok(home)
 }
 
-impl Scratch {
-    /// A home with a configuration.
-    pub(crate) fn new(host: &str, more: &str) -> Result<Self> {
-        let (home, dir) = match tempfile::Builder::new().prefix("endless").tempdir_in(IN_MEMORY) {
-            Ok(dir) => (Home::at(dir.path())?, Some(dir)),
-            Err(_) => (Home::new()?, None),
-        };
-        let config = format!("{CONFIG}ollama: {{ host: '{host}', model: '{MODEL}' }}\n{more}");
-        std::fs::File::create(home.path().join("config.yaml"))?.write_all(config.as_bytes())?;
-        Ok(Self { home, _dir: dir })
-    }
-
-    /// Where homes are made.
-    pub(crate) fn place() -> &'static str {
-        if Path::new(IN_MEMORY).is_dir() { IN_MEMORY } else { "the build directory" }
-    }
+/// The outcome of a turn.
+#[derive(Default)]
+pub(crate) struct TurnOutcome {
+    /// The error that ended the turn.
+    pub(crate) error: Option<Value>,
+    /// The tokens and the limit of each prompt.
+    pub(crate) prompts: Vec<(u64, u64)>,
 }
 
-/// Everything that one run needs.
-pub(crate) struct Stage {
-    /// The model.
-    pub(crate) server: Server,
-    /// The client.
-    pub(crate) chat: Chat,
-    /// The daemon.
+/// A session with everything that one run needs.
+pub(crate) struct SimulatedSession {
+    pub(crate) server: ModelServer,
     pub(crate) daemon: Daemon,
+    /// The connection that gets the events of turns.
+    turns: Client,
+    calls: Client,
+    id: String,
     next_seq: u64,
-    _scratch: Scratch,
+    _home: Home,
 }
 
-impl Stage {
+impl SimulatedSession {
     /// Starts a daemon with a session of a window.
-    pub(crate) fn new(summarizer: Summarizer, window: u32) -> Result<Self> {
-        let server = Server::start(summarizer)?;
-        let scratch = Scratch::new(&server.host, "")?;
-        let daemon = Daemon::start(&scratch.home)?;
+    pub(crate) fn start(summarizer: Summarizer, window: u32) -> Result<Self> {
+        let server = ModelServer::start(summarizer)?;
+        let home = home(&server, "")?;
+        let daemon = Daemon::start(&home)?;
         let system = "You are a careful engineer. Answer briefly.";
         let params = json!({ "model": MODEL, "contextSize": window, "systemPrompt": system });
-        let created = daemon.connect()?.call("session.create", &params)?;
-        let session = created["session"]["sessionId"].as_str().context("a session has an id")?;
-        let chat = Chat::new(&daemon, session.to_owned())?;
-        Ok(Self { server, chat, daemon, next_seq: 0, _scratch: scratch })
+        let (turns, mut calls) = (daemon.connect()?, daemon.connect()?);
+        let id = calls.create(&params)?;
+        Ok(Self { server, daemon, turns, calls, id, next_seq: 0, _home: home })
     }
 
-    /// The records since this was asked last.
+    /// Calls a method with the session's id.
+    pub(crate) fn call(&mut self, method: &str, mut params: Value) -> Result<Value> {
+        params["sessionId"] = json!(self.id);
+        self.calls.call(method, &params)
+    }
+
+    /// Sends a message and answers tool calls until the turn ends.
+    pub(crate) fn turn(
+        &mut self,
+        message: &str,
+        tools: &Value,
+        mut tool_result: impl FnMut(&str, &Value) -> String,
+    ) -> Result<TurnOutcome> {
+        let mut outcome = TurnOutcome::default();
+        let params = json!({ "sessionId": self.id, "tools": tools,
+            "message": { "role": "user", "content": message } });
+        let mut line: Value =
+            serde_json::from_slice(self.turns.exchange(&request("chat.send", &params))?)?;
+        loop {
+            if let Some(error) = line.get("error") {
+                outcome.error = Some(error.clone());
+                return Ok(outcome);
+            }
+            let event = &line["params"]["result"];
+            match event["kind"].as_str() {
+                Some("toolCalls") => {
+                    let calls = event["calls"].as_array().into_iter().flatten();
+                    let results = calls.map(|call| {
+                        let name = call["name"].as_str().unwrap_or_default();
+                        let text = tool_result(name, &call["args"]);
+                        json!({ "id": call["id"], "result": { "llmContent": text, "success": true } })
+                    });
+                    let results: Vec<Value> = results.collect();
+                    self.call("chat.submitToolResults", json!({ "results": results }))?;
+                }
+                Some("usage") => {
+                    let number = |name: &str| event["usage"][name].as_u64().unwrap_or_default();
+                    outcome.prompts.push((number("contextTokens"), number("promptLimit")));
+                }
+                Some("done") => return Ok(outcome),
+                Some("error") => {
+                    outcome.error = Some(event.clone());
+                    return Ok(outcome);
+                }
+                _ => {}
+            }
+            let next = self.turns.exchange(b"")?;
+            if next.is_empty() {
+                bail!("the daemon closed the connection during a turn");
+            }
+            line = serde_json::from_slice(next)?;
+        }
+    }
+
+    /// Returns the records since the last call.
     pub(crate) fn new_records(&mut self) -> Result<Vec<Value>> {
         let mut records = Vec::new();
         loop {
             let params = json!({ "from": self.next_seq, "limit": 1000 });
-            let mut page = self.chat.call("session.get", params)?;
+            let mut page = self.call("session.get", params)?;
             let Value::Array(page_records) = page["records"].take() else { break };
             let Some(last) = page_records.last().and_then(|record| record["seq"].as_u64()) else {
                 break;
