@@ -2,17 +2,16 @@
 //!
 //! In reading order, each module using only those after it:
 //!
-//! - `daemon`: builds every part, runs them, takes them down in reverse.
-//! - `server`: socket, lock and framing; `rpc`: methods and errors of the wire.
-//! - `app`: what combines several parts: recording, building, importing, retention.
-//! - `context`: what a model is sent; `catalog`: the derived database; `tokens`: counting.
-//! - `model`: the connection to the model server.
-//! - `goal`: what a session works towards, as a fold.
-//! - `loops`: what repeats in a session; `env`: which variables tools may see.
-//! - `projects`: what is remembered of a project; `session`: the log and everything folded from it.
-//! - `events`, `config`, `fsutil`, `clock`, `shutdown`: what all of them stand on.
+//! - `daemon`: builds every part, runs them, and takes them down in reverse order.
+//! - `server`: socket, lock and framing; `rpc`: the methods and errors of the wire.
+//! - `app`: the application, which combines the parts below: recording, building contexts, compaction, chat turns.
+//! - `context`: plans what a model is sent; `catalog`: the derived database; `loops`: loop detection; `env`: environment
+//!   variables of tools; `projects`: files of projects; `events`: the event ring.
+//! - `session`: the logs and their folds.
+//! - `goal`: the fold of goals; `tokens`: counting; `model`: the connection to the model server.
+//! - `config`, `fsutil`, `clock`, `shutdown`: the ground.
 //!
-//! `ARCHITECTURE.md` beside this crate says why; `FORMAT.md` says what is on disk.
+//! `ARCHITECTURE.md` beside this crate explains the design, `FORMAT.md` the files.
 
 mod app;
 mod catalog;

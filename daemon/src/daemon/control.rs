@@ -1,43 +1,47 @@
-//! The process as its own methods see it: status and reload.
+//! `daemon.status` and `daemon.reload`: the process as a whole.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ollm_protocol::address::DaemonFile;
 use ollm_protocol::content::ModelServerStatus;
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult};
 use ollm_protocol::{ErrorKind, EventKind};
 
+use parking_lot::Mutex;
+
 use super::start::{self, ConfigSource};
-use crate::app::{self, Core, Retention};
+use crate::app::core::Core;
+use crate::app::models;
+use crate::app::sessions::retention::Retention;
 use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
-use crate::rpc::{Answer, DaemonControl};
+use crate::rpc::{DaemonControl, ReplyFuture};
 use crate::server::OpenConnections;
 
-/// Most warnings that are kept for `daemon.status`; the log has them all.
+/// The most warnings that `daemon.status` shows; the log has all of them.
 const MAX_WARNINGS: usize = 20;
 
-/// What `daemon.status` and `daemon.reload` work on.
+/// The parts that `daemon.status` reports on and `daemon.reload` configures.
 pub(super) struct Control {
     pub(super) core: Arc<Core>,
     pub(super) source: ConfigSource,
     pub(super) home: PathBuf,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
-    /// What the configuration in force warns of, and why a newer one was not taken.
+    /// The warnings of the configuration in force, and the errors of failed reloads since.
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
     pub(super) retention: Arc<Retention>,
-    /// What the process was started with.
+    /// The configuration at the start of the process.
     pub(super) at_start: Arc<Config>,
 }
 
 impl Control {
-    /// Keeps for `daemon.status` why the configuration was not read again, until it is.
+    /// Adds a warning that `daemon.status` shows until the next successful reload.
     pub(super) fn warn(&self, warning: String) {
-        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut warnings = self.warnings.lock();
         if warnings.last() != Some(&warning) {
             warnings.push(warning);
         }
@@ -60,12 +64,8 @@ impl Control {
             model_server,
             subscriptions: self.core.events.subscriptions() as u64,
             memory_bytes: resident_bytes(),
-            restart_needed: self
-                .restart_needed
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
-            warnings: self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            restart_needed: self.restart_needed.lock().clone(),
+            warnings: self.warnings.lock().clone(),
         }
     }
 
@@ -74,18 +74,13 @@ impl Control {
             RpcError::new(ErrorKind::Config, error.to_string()).with_hint("ollmctl config check")
         })?;
         start::log_warnings(&warnings);
-        let old = self.core.config();
+        let old = self.core.configure(config);
+        let config = self.core.config();
         let ConfigDiff { applied, restart_needed } = config.diff(&old);
-        let mut slot = self.core.config.write().unwrap_or_else(PoisonError::into_inner);
-        *slot = Arc::new(config);
-        drop(slot);
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&warnings);
-        let mut pending = self.restart_needed.lock().unwrap_or_else(PoisonError::into_inner);
-        // Against what this process was started with: a setting that is back needs no restart.
-        *pending = self.core.config().diff(&self.at_start).restart_needed;
-        drop(pending);
-        self.core.models.configure(app::model_settings(&self.core.config().ollama));
-        self.retention.ask();
+        self.warnings.lock().clone_from(&warnings);
+        // Compared with the start of this process: a setting that was set back needs no restart.
+        *self.restart_needed.lock() = config.diff(&self.at_start).restart_needed;
+        self.retention.request();
         if !applied.is_empty() || !restart_needed.is_empty() {
             self.core.events.publish(EventDraft {
                 session_id: None,
@@ -100,25 +95,25 @@ impl Control {
 }
 
 impl DaemonControl for Arc<Control> {
-    fn status(&self) -> Answer<'_, DaemonStatusResult> {
+    fn status(&self) -> ReplyFuture<'_, DaemonStatusResult> {
         let control = Arc::clone(self);
         Box::pin(async move {
-            let model_server = app::model_server(&control.core).await;
+            let model_server = models::server_status(&control.core).await;
             let status = tokio::task::spawn_blocking(move || control.status_now(model_server));
-            status.await.map_err(|_| RpcError::leaving())
+            status.await.map_err(|_| RpcError::stopping())
         })
     }
 
-    fn reload(&self) -> Answer<'_, DaemonReloadResult> {
+    fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult> {
         let control = Arc::clone(self);
         Box::pin(async move {
             let reloaded = tokio::task::spawn_blocking(move || control.reload_now());
-            reloaded.await.map_err(|_| RpcError::leaving())?
+            reloaded.await.map_err(|_| RpcError::stopping())?
         })
     }
 }
 
-/// The memory that the process holds, where the system tells.
+/// Returns the resident memory of the process in bytes, if the system reports it.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

@@ -1,71 +1,69 @@
-//! The composition root: builds every part before the socket exists, runs them, takes them down in reverse.
+//! The composition root: builds every part before the socket exists, runs them, and takes them down in reverse order.
 //!
-//! Must not know: what a method does, what a record means.
+//! Must not know what a method does or what a record means.
 
 mod control;
-mod observer;
 mod start;
 mod upkeep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use ollm_protocol::PROTOCOL_VERSION;
 use ollm_protocol::address::DaemonFile;
+use ollm_protocol::{PROTOCOL_VERSION, SessionId};
+use parking_lot::Mutex;
 
-use crate::app::{
-    Builds, Chats, Compactions, Core, Counts, Documents, Loops, Paths, Recalled, Retention,
-    Uploads, model_settings,
-};
+use crate::app::core::Core;
+use crate::app::observer::SessionObserver;
+use crate::app::sessions::documents;
+use crate::app::sessions::retention::Retention;
 use crate::catalog::{Catalog, CatalogOptions};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::events::Events;
 use crate::flags::Flags;
-use crate::model::Models;
-use crate::projects::Projects;
 use crate::rpc::Handles;
 use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{Limits, OpenConnections};
-use crate::session::{Sessions, SessionsOptions};
+use crate::session::index::OpenHint;
+use crate::session::{Hints, Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 use self::control::Control;
-use self::observer::{Announcer, CatalogHints};
 use self::start::{Home, StartError};
 
-/// How long tasks may take to finish after the last connection is gone; together with the server's own drain it
-/// stays below the ten seconds after which service managers lose patience.
+/// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays below
+/// the ten seconds after which service managers kill a process.
 const DRAIN: Duration = Duration::from_secs(3);
-/// How long the last documents and the catalog may take.
+/// The time for writing the last documents and closing the catalog.
 const CLOSE: Duration = Duration::from_millis(1500);
-/// Threads that serve calls; the disk has threads of its own.
+/// The threads that serve calls. Blocking work on the disk has its own.
 const WORKERS: usize = 2;
 
-/// Runs the daemon until it is told to leave.
+/// Runs the daemon until it is asked to stop.
 ///
-/// **Shape**: exit code 0 after a clean end, 75 when another daemon owns the home, 78 when the configuration is
-/// wrong, 1 for anything else.
+/// Returns exit code 0 after a clean shutdown, 75 if another daemon owns the home, 78 if the configuration is invalid,
+/// and 1 for any other error.
 #[must_use]
 pub fn run(flags: &Flags) -> ExitCode {
-    // Nothing that is made from here on is for others.
+    // Files and directories are private from here on.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let readiness = Readiness::from_fd(flags.ready_fd);
     if flags.check_config || flags.show_config {
         return start::report_config(flags);
     }
     if flags.detach {
-        // Fails only for the leader of a process group, which has no terminal to lose.
+        // Fails only for the leader of a process group, which has no terminal.
         rustix::process::setsid().ok();
     }
     match start(flags, readiness) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            start::complain(&error);
+            start::print_error(&error);
             error.exit_code()
         }
     }
@@ -74,7 +72,7 @@ pub fn run(flags: &Flags) -> ExitCode {
 fn start(flags: &Flags, readiness: Readiness) -> Result<(), StartError> {
     let prepared = Home::prepare(flags).and_then(|home| {
         let config = start::load_config(flags, &home.dir)?;
-        let logging = start::log_to(&home.dir, &config.0, flags.detach)?;
+        let logging = start::start_logging(&home.dir, &config.0, flags.detach)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(WORKERS)
             .thread_name("ollmd")
@@ -101,12 +99,12 @@ fn start(flags: &Flags, readiness: Readiness) -> Result<(), StartError> {
         parts.serve(readiness).await;
         Ok(())
     });
-    // Reads that block on a dead disk must not hold up the end; what was acknowledged is synced.
+    // Reads that block on a dead disk must not delay the exit; acknowledged records are synced.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-/// Everything, built.
+/// All parts of the daemon.
 struct Parts {
     handles: Arc<Handles>,
     control: Arc<Control>,
@@ -117,7 +115,7 @@ struct Parts {
     tasks: Tasks,
     limits: Limits,
     connections: OpenConnections,
-    /// Held for life.
+    /// Held until the process ends.
     _locks: Vec<InstanceLock>,
 }
 
@@ -133,19 +131,19 @@ impl Parts {
         let started_at = clock.now();
         let events = Events::new(Arc::clone(&clock));
         let retention = Arc::new(Retention::default());
-        let announcer = Arc::new(Announcer::new(events.clone(), Arc::clone(&retention)));
+        let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
         let sessions = Sessions::new(SessionsOptions {
             dir: sessions_dir,
             clock: Arc::clone(&clock),
-            observer: Arc::<Announcer>::clone(&announcer),
+            observer: Arc::<SessionObserver>::clone(&observer),
         });
         let catalog = open_catalog(&dir, &sessions)?;
-        announcer.follow(&catalog);
-        sessions.set_hints(Arc::new(CatalogHints::new(&catalog)));
+        sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();
-        let stores = (sessions, catalog, events.clone());
-        let core = Arc::new(core(&dir, stores, config, (clock, &tasks)));
+        let stores = (sessions, catalog, events);
+        let core = Arc::new(Core::new(&dir, stores, config, (clock, &tasks)));
+        observer.report_to(&core);
         let lock = locks.first().ok_or(StartError::NoHome)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
@@ -155,10 +153,14 @@ impl Parts {
             protocol: PROTOCOL_VERSION,
             started_at,
         };
-        // On a full disk the daemon must still start, so that something can be deleted; clients then find it at
-        // the places that follow from the home.
+        // On a full disk the daemon must still start, so that sessions can be deleted; clients then try the default
+        // addresses of the home.
         let announcement = Announcement::publish(&dir, &file)
-            .inspect_err(|error| tracing::warn!("clients are not told where it is: {error}"))
+            .inspect_err(|error| {
+                tracing::warn!(
+                    "daemon.json was not written, clients use default addresses: {error}"
+                )
+            })
             .ok();
         let (limits, connections) = (Limits::default(), OpenConnections::default());
         let control = Arc::new(Control {
@@ -167,13 +169,12 @@ impl Parts {
             home: dir,
             daemon_file: file,
             connections: connections.clone(),
-            warnings: std::sync::Mutex::new(warnings),
-            restart_needed: std::sync::Mutex::default(),
+            warnings: Mutex::new(warnings),
+            restart_needed: Mutex::default(),
             retention: Arc::clone(&retention),
             at_start: core.config(),
         });
         let handles = Arc::new(Handles {
-            events,
             shutdown: tasks.clone(),
             core: Arc::clone(&core),
             control: Arc::new(Arc::clone(&control)),
@@ -209,15 +210,15 @@ impl Parts {
         readiness::stopping();
         let left = self.tasks.drain(DRAIN).await;
         if left > 0 {
-            tracing::warn!(left, "tasks were cut off: the time to finish is over");
+            tracing::warn!(left, "tasks did not finish in time");
         }
         let core = Arc::clone(&self.core);
         let finished = tokio::task::spawn_blocking(move || {
-            Documents::finish(&core);
+            documents::write_small(&core);
             core.catalog.shutdown();
         });
-        // A dead disk or a second signal ends the wait; what was acknowledged is synced, and the catalog follows
-        // the logs at the next start.
+        // A dead disk or a second signal ends the wait: acknowledged records are synced, and the catalog catches up
+        // at the next start.
         tokio::select! {
             _ = finished => {}
             () = self.tasks.forced() => {}
@@ -226,43 +227,24 @@ impl Parts {
         if let Some(Err(error)) = self.announcement.map(Announcement::withdraw) {
             tracing::warn!("{error}");
         }
-        tracing::info!("left");
+        tracing::info!("stopped");
     }
 }
 
-/// Everything that the steps of conversations need.
-fn core(
-    dir: &std::path::Path,
-    (sessions, catalog, events): (Sessions, Arc<Catalog>, Events),
-    config: Config,
-    (clock, tasks): (Arc<Clock>, &Tasks),
-) -> Core {
-    let models = model_settings(&config.ollama);
-    Core {
-        sessions,
-        catalog,
-        projects: Projects::new(dir),
-        events,
-        models: Models::new(models, Arc::clone(&clock), tasks.clone()),
-        clock,
-        chats: Chats::default(),
-        compactions: Compactions::new(tasks.clone()),
-        counts: Counts::new(dir.join("vocab")),
-        paths: Paths::default(),
-        builds: Builds::default(),
-        recalled: Recalled::default(),
-        loops: Loops::default(),
-        uploads: Uploads::new(dir.to_owned()),
-        documents: Documents::default(),
-        creating: std::sync::Mutex::new(()),
-        deleting: std::sync::Mutex::new(()),
-        config: RwLock::new(Arc::new(config)),
-    }
-}
-
-/// Opens the catalog; one that cannot be used at all is an error of the start, because nothing could be listed.
+/// Opens the catalog.
+///
+/// **Errors**: if it can neither be used nor replaced: no session could be listed.
 fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
     let path: PathBuf = dir.join("catalog.sqlite3");
     let source = Arc::new(sessions.clone());
     Ok(Arc::new(Catalog::open(path, source, &CatalogOptions::default())?))
+}
+
+/// Opens cold sessions from what the catalog stored. Weak, because the catalog reads the sessions.
+struct CatalogHints(Weak<Catalog>);
+
+impl Hints for CatalogHints {
+    fn hint(&self, id: SessionId) -> Option<OpenHint> {
+        self.0.upgrade()?.hint(id)
+    }
 }

@@ -1,4 +1,4 @@
-//! From flags to a locked home, a configuration and a log; and how a start that fails says so.
+//! Starting: from flags to a locked home, a configuration and a log, and the report of a failed start.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,53 +20,43 @@ use crate::rpc::error::RpcError;
 use crate::server::listener::ListenError;
 use crate::server::lock::{InstanceLock, LockError};
 
-/// The home when nothing else is said, below the user's own directory.
+/// The default home, in the user's home directory.
 const DEFAULT_HOME: &str = ".ollm";
-/// Lines of the log that may wait for the disk; what exceeds them is dropped rather than waited for. The queue is
-/// allocated at once: the library's own default of 128,000 lines costs 4 MB.
-const LOG_LINES_WAITING: usize = 2048;
+/// The most log lines that wait for the disk; further ones are dropped. The queue is allocated at once, and the
+/// library's default of 128,000 lines costs 4 MB.
+const MAX_WAITING_LOG_LINES: usize = 2048;
 /// `EX_TEMPFAIL`: another daemon owns the home.
 const EXIT_LOCKED: u8 = 75;
-/// `EX_CONFIG`: the configuration is wrong.
+/// `EX_CONFIG`: the configuration is invalid.
 const EXIT_CONFIG: u8 = 78;
 
-/// The daemon does not start.
+/// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StartError {
-    /// Neither a flag nor the environment says where the home is.
+    /// Neither a flag nor the environment names the home.
     #[error("no home: give --home DIR or set HOME")]
     NoHome,
-    /// Another daemon owns it.
+    /// Another daemon owns the home.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// A file or directory cannot be used.
     #[error(transparent)]
     File(#[from] FsError),
-    /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The log cannot be written.
     #[error("cannot write the log in {}", dir.display())]
     Log {
-        /// The directory.
         dir: PathBuf,
-        /// Why not.
         #[source]
         source: tracing_appender::rolling::InitError,
     },
-    /// The level is not one.
     #[error("--log-level must be error, warn, info, debug or trace, not {level:?}")]
-    LogLevel {
-        /// As it was given.
-        level: String,
-    },
-    /// The system gave no threads.
+    LogLevel { level: String },
+    /// The system refused threads.
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
     /// The catalog can neither be used nor replaced.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
-    /// There is no place to listen in.
     #[error(transparent)]
     Listen(#[from] ListenError),
 }
@@ -80,7 +70,7 @@ impl StartError {
         }
     }
 
-    /// The error as the client that started us shows it.
+    /// Returns the error for the client that started the daemon.
     pub(super) fn to_rpc(&self) -> RpcError {
         let message = with_causes(self);
         match self {
@@ -95,9 +85,9 @@ impl StartError {
     }
 }
 
-/// Says on standard error why the daemon does not start.
+/// Prints a failed start to standard error.
 #[expect(clippy::print_stderr, reason = "there may be no log yet")]
-pub(super) fn complain(error: &StartError) {
+pub(super) fn print_error(error: &StartError) {
     let error = error.to_rpc();
     eprintln!("ollmd: {}", error.message);
     if let Some(hint) = error.hint {
@@ -107,16 +97,16 @@ pub(super) fn complain(error: &StartError) {
 
 /// The directories of this daemon, locked.
 pub(super) struct Home {
-    /// The home, canonical.
+    /// The canonical path of the home.
     pub(super) dir: PathBuf,
-    /// The logs of sessions, which may lie elsewhere.
+    /// The directory of session logs, which may be outside of the home.
     pub(super) sessions_dir: PathBuf,
-    /// Held for life; the first one is the home's.
+    /// Held until the process ends; the first one is that of the home.
     pub(super) locks: Vec<InstanceLock>,
 }
 
 impl Home {
-    /// Makes the home where it is missing and locks it; nothing in it was read before.
+    /// Creates the home if it is missing, and locks it before anything in it is read.
     pub(super) fn prepare(flags: &Flags) -> Result<Self, StartError> {
         let dir = home_dir(flags)?;
         fsutil::create_private_dir(&dir)?;
@@ -144,7 +134,7 @@ fn home_dir(flags: &Flags) -> Result<PathBuf, StartError> {
     std::env::home_dir().map(|dir| dir.join(DEFAULT_HOME)).ok_or(StartError::NoHome)
 }
 
-/// Where the configuration comes from, to be read now and again.
+/// The sources of the configuration, which is read at the start and at every reload.
 pub(super) struct ConfigSource {
     home: PathBuf,
     explicit: Option<PathBuf>,
@@ -162,12 +152,12 @@ impl ConfigSource {
         Self { home: home.to_owned(), explicit, overrides }
     }
 
-    /// The file that is read.
+    /// Returns the path of the configuration file.
     pub(super) fn file(&self) -> PathBuf {
         self.explicit.clone().unwrap_or_else(|| self.home.join(config::FILE_NAME))
     }
 
-    /// Reads it; warnings as texts.
+    /// Reads the configuration; also returns its warnings.
     pub(super) fn load(&self) -> Result<(Config, Vec<String>), ConfigError> {
         let environment = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -180,20 +170,20 @@ impl ConfigSource {
     }
 }
 
-/// The configuration of this start, with what it warns of.
+/// Reads the configuration for this start; also returns its warnings.
 pub(super) fn load_config(flags: &Flags, home: &Path) -> Result<(Config, Vec<String>), StartError> {
     Ok(ConfigSource::new(flags, home).load()?)
 }
 
-/// Tells the log what a configuration warns of.
+/// Logs the warnings of a configuration.
 pub(super) fn log_warnings(warnings: &[String]) {
     for warning in warnings {
-        tracing::warn!("the configuration: {warning}");
+        tracing::warn!("configuration: {warning}");
     }
 }
 
-/// Logs to a file a day in the home, and to standard error unless the daemon left the terminal.
-pub(super) fn log_to(
+/// Starts logging to daily files in the home, and to standard error unless the daemon is detached.
+pub(super) fn start_logging(
     home: &Path,
     config: &Config,
     detached: bool,
@@ -212,17 +202,17 @@ pub(super) fn log_to(
         .build(&dir)
         .map_err(|source| StartError::Log { dir, source })?;
     let (file, guard) =
-        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES_WAITING).finish(file);
+        NonBlockingBuilder::default().buffered_lines_limit(MAX_WAITING_LOG_LINES).finish(file);
     let to_file = fmt::layer().with_ansi(false).with_writer(file);
     let to_terminal =
         (!detached).then(|| fmt::layer().with_ansi(false).with_writer(std::io::stderr));
-    // A second subscriber exists only in a test that starts two daemons; the first one keeps logging.
+    // Fails only in a test that starts two daemons in one process; the first subscriber stays.
     drop(tracing_subscriber::registry().with(level).with(to_file).with(to_terminal).try_init());
     Ok(guard)
 }
 
-/// `--check-config` and `--show-config`.
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "this is what the flags are for")]
+/// Prints the configuration or the result of its check, for `--check-config` and `--show-config`.
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "the flags ask for it")]
 pub(super) fn report_config(flags: &Flags) -> ExitCode {
     let loaded = home_dir(flags).and_then(|home| load_config(flags, &home));
     let (config, warnings) = match loaded {
@@ -244,8 +234,10 @@ pub(super) fn report_config(flags: &Flags) -> ExitCode {
         (true, true) => println!("{}", config.to_json()),
         (true, false) => print!("{}", config.to_yaml()),
         (false, true) => println!("{}", serde_json::json!({ "ok": true, "warnings": warnings })),
-        (false, false) if warnings.is_empty() => println!("the configuration is fine"),
-        (false, false) => println!("no errors; what is warned of has no effect"),
+        (false, false) if warnings.is_empty() => println!("the configuration is valid"),
+        (false, false) => {
+            println!("the configuration is valid; settings with a warning have no effect")
+        }
     }
     ExitCode::SUCCESS
 }

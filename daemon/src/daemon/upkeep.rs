@@ -1,6 +1,7 @@
-//! What the daemon does by itself: signals, changed configuration, documents, retention, unused sessions.
+//! Background work: signals, changes of the configuration, documents, compactions, retention, idle resources.
 //!
-//! Timers: one a minute, for unused sessions and an unused connection to the model server. Everything else sleeps until something happens.
+//! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they are
+//! woken.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,42 +13,46 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::control::Control;
-use crate::app::{Core, Documents, Retention, clear_up};
+use crate::app::compaction;
+use crate::app::core::Core;
+use crate::app::sessions::retention::Retention;
+use crate::app::sessions::{delete, documents};
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
 
-/// A session that nobody used for this long is closed; opening it again takes milliseconds.
-const UNUSED_MS: i64 = 5 * 60 * 1000;
-/// How often unused sessions are looked for.
-const LOOK_FOR_UNUSED: Duration = Duration::from_secs(60);
-/// How long after the start the work begins that nobody waits for.
+/// A session that is unused for this long is closed; opening it again takes milliseconds.
+const IDLE_MS: i64 = 5 * 60 * 1000;
+/// The interval at which idle resources are released.
+const IDLE_CHECK: Duration = Duration::from_secs(60);
+/// The delay of start-up work that no call waits for.
 const AFTER_START: Duration = Duration::from_millis(250);
-/// Editors write a file in several steps; it is read when they have been quiet for this long.
+/// Editors write a file in several steps; it is read after this long without a change.
 const CONFIG_QUIET: Duration = Duration::from_millis(200);
-/// Sent when a file would grow beyond a limit; without a handler it would kill the daemon.
+/// The signal for a file that would exceed a size limit; without a handler it kills the process.
 const SIGXFSZ: i32 = 25;
 
-/// Starts all of it; every task ends when the daemon stops.
+/// Starts all background tasks; each ends when the daemon stops.
 pub(super) fn spawn(
     tasks: &Tasks,
     core: &Arc<Core>,
     retention: &Arc<Retention>,
     control: &Arc<Control>,
 ) {
-    until_stopped(tasks, Documents::run(Arc::clone(core)));
+    until_stopped(tasks, documents::run(Arc::clone(core)));
+    until_stopped(tasks, compaction::run(Arc::clone(core)));
     let (runner, for_retention) = (Arc::clone(retention), Arc::clone(core));
     until_stopped(tasks, async move { runner.run(for_retention).await });
-    until_stopped(tasks, close_unused(Arc::clone(core)));
+    until_stopped(tasks, release_idle(Arc::clone(core)));
     until_stopped(tasks, after_start(Arc::clone(core), Arc::clone(retention)));
     tasks.spawn_watch(signals(tasks.clone(), Arc::clone(control)));
-    // Before anybody hears that the daemon is ready, or a change right after that would go unnoticed.
+    // Before the daemon is announced as ready, so that no change after that is missed.
     let changed = Arc::new(Notify::new());
     if let Some(watcher) = watch(&control.source.file(), Arc::clone(&changed)) {
         until_stopped(tasks, follow_config(watcher, changed, Arc::clone(control)));
     }
 }
 
-/// Runs work that has no end of its own.
+/// Runs a task that never returns until the daemon stops.
 fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static) {
     let stop = tasks.clone();
     drop(tasks.spawn(async move {
@@ -58,30 +63,29 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
     }));
 }
 
-/// What a start leaves for when the first calls are answered: it reads whole directories and every row of the
-/// catalog.
+/// Does the start-up work that reads whole directories and every row of the catalog, after the first calls.
 async fn after_start(core: Arc<Core>, retention: Arc<Retention>) {
     let started = SystemTime::now();
     tokio::time::sleep(AFTER_START).await;
-    drop(tokio::task::spawn_blocking(move || clear_up(&core, started)).await);
-    retention.ask();
+    drop(tokio::task::spawn_blocking(move || delete::recover(&core, started)).await);
+    retention.request();
 }
 
-async fn close_unused(core: Arc<Core>) {
+async fn release_idle(core: Arc<Core>) {
     loop {
-        tokio::time::sleep(LOOK_FOR_UNUSED).await;
-        let before = core.clock.now().unix_ms() - UNUSED_MS;
+        tokio::time::sleep(IDLE_CHECK).await;
+        let before = core.clock.now().unix_ms() - IDLE_MS;
         let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
         core.models.rest();
-        core.counts.rest();
+        core.counts.drop_idle();
         if closed > 0 {
-            tracing::debug!(closed, "closed unused sessions");
+            tracing::debug!(closed, "closed idle sessions");
         }
     }
 }
 
-/// The first TERM or INT asks the daemon to leave, one while it leaves makes it; HUP reads the configuration
-/// again.
+/// Handles signals: the first TERM or INT asks the daemon to stop, a second one forces it; HUP reloads the
+/// configuration.
 async fn signals(tasks: Tasks, control: Arc<Control>) {
     let handler =
         |kind| signal(kind).inspect_err(|error| tracing::error!("no signal handler: {error}"));
@@ -95,12 +99,12 @@ async fn signals(tasks: Tasks, control: Arc<Control>) {
     };
     loop {
         tokio::select! {
-            () = told_to_leave(&mut term, &mut int) => {
+            () = termination(&mut term, &mut int) => {
                 if tasks.is_stopping() {
                     tasks.force();
                     return;
                 }
-                tracing::info!("a signal asked the daemon to leave");
+                tracing::info!("a signal asked the daemon to stop");
                 tasks.stop();
             }
             Some(()) = hup.recv() => reload(&control).await,
@@ -108,14 +112,14 @@ async fn signals(tasks: Tasks, control: Arc<Control>) {
     }
 }
 
-async fn told_to_leave(term: &mut Signal, int: &mut Signal) {
+async fn termination(term: &mut Signal, int: &mut Signal) {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
 }
 
-/// Reads the configuration again whenever its file changes.
+/// Reloads the configuration when its file changes.
 async fn follow_config(
     _watcher: notify::RecommendedWatcher,
     changed: Arc<Notify>,
@@ -128,31 +132,31 @@ async fn follow_config(
     }
 }
 
-/// Watches the directory, because editors replace the file.
+/// Watches the directory of the configuration file, because editors replace the file.
 fn watch(file: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
     let (dir, name) = (file.parent()?, file.file_name()?.to_owned());
-    let told = move |event: Result<notify::Event, notify::Error>| {
-        let concerns = |event: &notify::Event| {
+    let notify = move |event: Result<notify::Event, notify::Error>| {
+        let is_relevant = |event: &notify::Event| {
             let named = event.paths.iter().any(|path| path.file_name() == Some(&name));
             named && !event.kind.is_access()
         };
-        if event.as_ref().is_ok_and(concerns) {
+        if event.as_ref().is_ok_and(is_relevant) {
             changed.notify_one();
         }
     };
-    let watcher = notify::recommended_watcher(told).and_then(|mut watcher| {
+    let watcher = notify::recommended_watcher(notify).and_then(|mut watcher| {
         watcher.watch(dir, RecursiveMode::NonRecursive)?;
         Ok(watcher)
     });
-    // Without it SIGHUP and `daemon.reload` still work.
+    // Without a watch, SIGHUP and `daemon.reload` still work.
     watcher
-        .inspect_err(|error| tracing::warn!("changes of the configuration go unnoticed: {error}"))
+        .inspect_err(|error| tracing::warn!("the configuration file is not watched: {error}"))
         .ok()
 }
 
 async fn reload(control: &Arc<Control>) {
     if let Err(error) = control.reload().await {
-        tracing::error!("the configuration was not read again: {error}");
+        tracing::error!("the configuration was not reloaded: {error}");
         control.warn(error.message);
     }
 }

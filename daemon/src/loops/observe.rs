@@ -47,16 +47,6 @@ pub(crate) struct Answered {
     pub(super) output: Arc<Output>,
 }
 
-impl Observation {
-    /// Calls that this record alone may repeat.
-    pub(crate) fn calls(&self) -> usize {
-        match self {
-            Self::Model { calls, .. } => calls.len(),
-            _ => 1,
-        }
-    }
-}
-
 /// What a record says to the detection, if anything.
 pub(crate) fn observe(body: &RecordBody) -> Option<Observation> {
     match body {

@@ -1,4 +1,4 @@
-//! Keeps a call's panic from its connection, and a write from the fate of its client.
+//! Isolates calls: a panic fails only its own call, and a write continues when its client leaves.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,13 +10,13 @@ use ollm_protocol::Class;
 use super::error::RpcError;
 use crate::shutdown::Tasks;
 
-/// A handler at work.
-type Work<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send>>;
+/// A running handler.
+type RunningHandler<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send>>;
 
 /// Runs a handler; a panic in it becomes an `internal` error.
 ///
-/// The handler is polled in place first, so that calls begin in the order in which they are polled. A write
-/// that is not done by then goes on as a task of its own, which nobody but the daemon's end can stop.
+/// The handler is polled in place first, so that calls start in the order in which they are polled. A write that is not
+/// done by then continues as a task of its own until the daemon stops.
 ///
 /// **Cancel safety**: dropping this drops a read, and leaves a write running.
 pub(super) async fn run<T: Send + 'static>(
@@ -24,14 +24,14 @@ pub(super) async fn run<T: Send + 'static>(
     class: Class,
     handler: impl Future<Output = Result<T, RpcError>> + Send + 'static,
 ) -> Result<T, RpcError> {
-    let mut work: Work<T> = Box::pin(guard(handler));
+    let mut work: RunningHandler<T> = Box::pin(guard(handler));
     if class != Class::Write {
         return work.await;
     }
     match poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await {
         Poll::Ready(result) => result,
-        // The task is canceled only with the runtime, when nobody is left to read the answer.
-        Poll::Pending => tasks.spawn(work).await.unwrap_or_else(|_| Err(RpcError::leaving())),
+        // The task is canceled only with the runtime, when no reply can be sent any more.
+        Poll::Pending => tasks.spawn(work).await.unwrap_or_else(|_| Err(RpcError::stopping())),
     }
 }
 
@@ -40,7 +40,7 @@ async fn guard<T>(
 ) -> Result<T, RpcError> {
     let mut handler = Box::pin(handler);
     poll_fn(move |context| {
-        // After a panic the handler is dropped and never polled again, so its broken state is seen by nobody.
+        // After a panic the handler is dropped and never polled again, so its state cannot be observed.
         match catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context))) {
             Ok(poll) => poll,
             Err(panic) => {
@@ -48,7 +48,7 @@ async fn guard<T>(
                     .downcast_ref::<&str>()
                     .copied()
                     .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-                    .unwrap_or("a panic without a text");
+                    .unwrap_or("a panic without a message");
                 tracing::error!(panic = text, "a handler panicked");
                 Poll::Ready(Err(RpcError::internal()))
             }
@@ -65,32 +65,32 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panic_is_an_internal_error() {
+    async fn panic_is_an_internal_error() {
         for class in [Class::Read, Class::Write] {
             let result = run::<()>(&Tasks::new(), class, async { panic!("on purpose") }).await;
             assert_eq!(result.expect_err("fails").kind, ErrorKind::Internal);
         }
     }
 
-    /// Polls a call once, drops it, and tells whether its handler survived.
+    /// Polls a call once, drops it, and returns whether its handler survived.
     async fn survives(class: Class) -> bool {
         let (go, wait) = oneshot::channel::<()>();
         let (done, finished) = oneshot::channel::<()>();
         let tasks = Tasks::new();
         let mut call = Box::pin(run(&tasks, class, async move {
-            wait.await.expect("is told to go on");
+            wait.await.expect("the sender lives");
             done.send(()).map_err(|()| RpcError::internal())
         }));
         let first = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
         assert!(first.is_pending());
         drop(call);
-        // The receiver is gone when the handler is.
+        // The receiver is dropped with the handler.
         let alive = go.send(()).is_ok();
         alive && finished.await.is_ok()
     }
 
     #[tokio::test]
-    async fn a_write_outlives_its_call_and_a_read_does_not() {
+    async fn write_outlives_its_call_and_read_does_not() {
         assert!(survives(Class::Write).await);
         assert!(!survives(Class::Read).await);
     }

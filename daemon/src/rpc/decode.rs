@@ -1,4 +1,4 @@
-//! Params from JSON, with errors that name the place.
+//! Params from JSON, with errors that name the field.
 
 use jsonrpsee::types::Params;
 use ollm_protocol::{ErrorKind, InvalidId};
@@ -6,15 +6,13 @@ use serde::de::DeserializeOwned;
 
 use super::error::{RpcError, shorten};
 
-/// Levels of a path that are named; a deeper place is found from there, and a message stays readable.
-const PATH_LEVELS: usize = 12;
-
-/// The longest path that an answer names; the keys in it are the client's.
+/// The longest path that a message names, in bytes; its keys are the client's.
 const MAX_PATH_BYTES: usize = 200;
 
-/// Reads the params of a call to `method`: an object; absent counts as an empty one.
+/// Reads the params of a call to `method`: an object; absent params count as an empty one.
 ///
-/// **Errors**: `invalidParams` with serde's text and the path of the field, which is in `data.field` too.
+/// **Errors**: `invalidParams` with serde's text and the path of the field, which is also in `data.field`; `invalidId` for
+/// a text that is no id.
 pub(crate) fn decode<P: DeserializeOwned>(
     method: &str,
     params: &Params<'_>,
@@ -27,87 +25,31 @@ pub(crate) fn decode<P: DeserializeOwned>(
             return Err(RpcError::new(ErrorKind::InvalidParams, message));
         }
     };
-    serde_json::from_str(text).map_err(|error| {
-        let full = error.to_string();
-        let reason = full.rsplit_once(" at line ").map_or(full.as_str(), |(reason, _)| reason);
-        let end = offset_of(text, error.line(), error.column());
-        let mut path = path_at(text, end);
-        if path.is_empty() && !reason.starts_with("missing field") {
-            // A value that its own type refuses is reported when the object was read to its end: it is the last.
-            path = path_at(text, end.saturating_sub(1));
-        }
-        shorten(&mut path, MAX_PATH_BYTES);
-        if path.is_empty() {
-            let message = format!("the params of {method} do not fit: {reason}");
-            return RpcError::new(ErrorKind::InvalidParams, message);
-        }
-        let message = format!("the params of {method} do not fit at `{path}`: {reason}");
-        // The one refusal that clients tell apart: what was given is no id at all.
-        let is_id = reason.ends_with(InvalidId::PROBLEM);
-        let kind = if is_id { ErrorKind::InvalidId } else { ErrorKind::InvalidParams };
-        RpcError::new(kind, message).with_field("field", path)
-    })
+    let mut json = serde_json::Deserializer::from_str(text);
+    let read = serde_path_to_error::deserialize(&mut json);
+    read.map_err(|error| refusal(method, error.path(), error.inner()))
 }
 
-/// The place in bytes behind a line, counted from 1, and the bytes read of it.
-fn offset_of(text: &str, line: usize, column: usize) -> usize {
-    let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
-    (before + column).min(text.len())
-}
-
-/// One level of nesting on the way to a place.
-enum Level {
-    Object { key: String, reading_key: bool },
-    Array { index: usize },
-}
-
-/// Where in valid JSON the value lies that ends at or around `end`, for example `message.parts[0].text`.
-fn path_at(text: &str, end: usize) -> String {
-    let bytes = &text.as_bytes()[..end];
-    let mut levels = Vec::new();
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        match byte {
-            b'{' => levels.push(Level::Object { key: String::new(), reading_key: true }),
-            b'[' => levels.push(Level::Array { index: 0 }),
-            b'}' | b']' => drop(levels.pop()),
-            b',' => match levels.last_mut() {
-                Some(Level::Object { reading_key, .. }) => *reading_key = true,
-                Some(Level::Array { index }) => *index += 1,
-                None => {}
-            },
-            b'"' => {
-                let start = at;
-                at += 1;
-                while bytes.get(at).is_some_and(|byte| *byte != b'"') {
-                    at += if bytes[at] == b'\\' { 2 } else { 1 };
-                }
-                if let Some(Level::Object { key, reading_key: reading_key @ true }) =
-                    levels.last_mut()
-                {
-                    let name =
-                        text.get(start..=at).and_then(|name| serde_json::from_str(name).ok());
-                    *key = name.unwrap_or_default();
-                    *reading_key = false;
-                }
-            }
-            _ => {}
-        }
-        at += 1;
+fn refusal(method: &str, path: &serde_path_to_error::Path, error: &serde_json::Error) -> RpcError {
+    let full = error.to_string();
+    let reason = full.rsplit_once(" at line ").map_or(full.as_str(), |(reason, _)| reason);
+    let mut path = if path.iter().len() == 0 { String::new() } else { path.to_string() };
+    // The path of an unknown field is that of its object.
+    if let Some(name) =
+        reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next())
+        && !path.ends_with(name)
+    {
+        path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
     }
-    let mut path = String::new();
-    for level in levels.into_iter().take(PATH_LEVELS) {
-        match level {
-            Level::Object { key, .. } => {
-                if !path.is_empty() && !key.is_empty() {
-                    path.push('.');
-                }
-                path.push_str(&key);
-            }
-            Level::Array { index } => path.push_str(&format!("[{index}]")),
-        }
+    shorten(&mut path, MAX_PATH_BYTES);
+    if path.is_empty() {
+        let message = format!("the params of {method} are invalid: {reason}");
+        return RpcError::new(ErrorKind::InvalidParams, message);
     }
-    path
+    let message = format!("the params of {method} are invalid at `{path}`: {reason}");
+    let is_id = reason.ends_with(InvalidId::PROBLEM);
+    let kind = if is_id { ErrorKind::InvalidId } else { ErrorKind::InvalidParams };
+    RpcError::new(kind, message).with_field("field", path)
 }
 
 #[cfg(test)]
@@ -120,7 +62,7 @@ mod tests {
     use super::*;
 
     fn check<P: DeserializeOwned>(params: Option<&str>, field: Option<&str>, text: &str) {
-        let error = decode::<P>("a.b", &Params::new(params)).err().expect("is refused");
+        let error = decode::<P>("a.b", &Params::new(params)).map(drop).expect_err("is refused");
         let is_id = text == InvalidId::PROBLEM;
         let expect = if is_id { ErrorKind::InvalidId } else { ErrorKind::InvalidParams };
         assert_eq!(error.kind, expect);
@@ -130,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_field() {
+    fn errors_name_the_field() {
         check::<SessionListParams>(Some(r#"{"limt":1}"#), Some("limt"), "unknown field `limt`");
         check::<SessionListParams>(Some(r#"{"limit":"ten","idPrefix":"a"}"#), Some("limit"), "u32");
         check::<SessionListParams>(
@@ -147,10 +89,27 @@ mod tests {
             Some("sessionId"),
             InvalidId::PROBLEM,
         );
+        let id = "00000000-0000-7000-8000-000000000000";
+        let message =
+            |parts: &str| format!(r#"{{"sessionId":"{id}","message":{{"role":"user",{parts}}}}}"#);
+        let wrong = message(r#""content":1"#);
+        check::<SessionRecordParams>(Some(&wrong), Some("message.content"), "invalid type");
+        let wrong = message(r#""parts":[{"type":"text","text":"a"},{"type":"text","text":2}]"#);
+        check::<SessionRecordParams>(Some(&wrong), Some("message.parts[1]"), "invalid type");
+        let wrong = message(r#""content":"a","modle":"m""#);
+        check::<SessionRecordParams>(Some(&wrong), Some("message.modle"), "unknown field");
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_with_a_short_path() {
         let nested =
             format!(r#"{{"metadata":{{"a":{}1{}}}}}"#, "[".repeat(10_000), "]".repeat(10_000));
-        let deepest = format!("metadata.a{}", "[0]".repeat(PATH_LEVELS - 2));
-        check::<SessionCreateParams>(Some(&nested), Some(&deepest), "recursion limit");
+        let error = decode::<SessionCreateParams>("a.b", &Params::new(Some(&nested)));
+        let error = error.map(drop).expect_err("is refused");
+        assert!(error.message.contains("recursion limit"), "{}", error.message);
+        let field = error.fields["field"].as_str().expect("a path");
+        assert!(field.starts_with("metadata.a[0]"), "{field}");
+        assert!(field.len() <= MAX_PATH_BYTES + "…".len());
     }
 
     #[test]
@@ -158,19 +117,5 @@ mod tests {
         for params in [None, Some("{}"), Some(" null ")] {
             assert!(decode::<NoParams>("a.b", &Params::new(params)).is_ok(), "{params:?}");
         }
-    }
-
-    #[test]
-    fn a_path_leads_to_the_value() {
-        let text = r#"{"a":[{"b\"c":1},{"d":"x,}"}],"e":2}"#;
-        let check = |before: &str, path: &str| {
-            let end = text.find(before).expect("is there") + before.len();
-            assert_eq!(path_at(text, end), path, "{before}");
-        };
-        check("1", "a[0].b\"c");
-        check("x,}\"", "a[1].d");
-        check("}]", "a");
-        check(":2", "e");
-        check(":2}", "");
     }
 }

@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 /// The version of OpenRPC that the document follows.
 const OPENRPC_VERSION: &str = "1.3.2";
 
-/// Where the document keeps named types.
+/// The place of named types in the document.
 const SCHEMAS: &str = "/components/schemas";
 
-/// The document, made once.
+/// Returns the document, which is built once.
 pub(super) fn document() -> &'static Value {
     static DOCUMENT: OnceLock<Value> = OnceLock::new();
     DOCUMENT.get_or_init(build)
@@ -79,7 +79,7 @@ fn describe(method: &MethodInfo, generator: &mut SchemaGenerator) -> Value {
     described
 }
 
-/// The properties of the params object, each as a param of its own, the required ones first.
+/// Returns the properties of the params object as params, the required ones first.
 fn params_of(method: &MethodInfo, generator: &mut SchemaGenerator) -> Vec<Value> {
     let link = (method.params)(generator).to_value();
     let object = link["$ref"]
@@ -104,7 +104,7 @@ fn params_of(method: &MethodInfo, generator: &mut SchemaGenerator) -> Vec<Value>
     params
 }
 
-/// The end of a subscription, which the list of methods does not name.
+/// Describes the method that ends a subscription, which the list of methods does not name.
 fn unsubscribe(name: &str, of: &str) -> Value {
     json!({
         "name": name,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_link_leads_somewhere() {
+    fn every_reference_resolves() {
         fn follow(document: &Value, value: &Value) {
             match value {
                 Value::Object(fields) => {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn every_method_is_described_with_its_params_by_name() {
+    fn every_method_is_described_with_params_by_name() {
         let described = document()["methods"].as_array().expect("methods");
         for method in METHODS {
             assert!(described.iter().any(|found| found["name"] == method.name), "{}", method.name);

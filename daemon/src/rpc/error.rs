@@ -1,63 +1,70 @@
-//! What a refusal says on the wire.
+//! Replies for failed calls: the wire form of an error, and the kind, fields and hint of every error of the daemon.
 //!
-//! The only file that turns errors of the domain into error kinds. A message says what was attempted and why it
-//! failed; the full chain of causes goes to the log, not to the caller.
+//! The only file that turns errors of the domain into error kinds. A message says what was attempted and why it failed;
+//! the full chain of causes goes to the log. A hint is a command that a person can run.
+
+use std::path::Path;
 
 use jsonrpsee::types::ErrorObjectOwned;
 use ollm_protocol::{ErrorData, ErrorKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::causes;
+use crate::app::error::{AppError, ChatError, CompactError};
+use crate::catalog::CatalogError;
+use crate::causes::with_causes;
+use crate::context::ContextError;
+use crate::fsutil::{FsError, is_full};
+use crate::goal::{GoalError, MAX_ITEMS};
+use crate::model::{ModelError, Phase};
+use crate::projects::ProjectError;
+use crate::session::SessionError;
+use crate::session::import::ImportError;
 
-/// The longest message in bytes: a few lines for a person. Messages quote names that clients made up, which may
-/// be as long as a frame.
+/// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as long
+/// as a frame.
 const MAX_MESSAGE_BYTES: usize = 1000;
 
 /// An error as a client receives it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct RpcError {
-    /// What the client decides by.
-    pub kind: ErrorKind,
-    /// What a person reads.
-    pub message: String,
-    /// A command that helps, ready to type.
-    pub hint: Option<String>,
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+    /// A command that a person can run next.
+    pub(crate) hint: Option<String>,
     /// The fields that the kind promises.
-    pub fields: Box<Map<String, Value>>,
+    pub(crate) fields: Box<Map<String, Value>>,
 }
 
 impl RpcError {
-    /// An error with neither hint nor fields.
+    /// An error without hint and fields.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: None, fields: Box::default() }
     }
 
-    /// A defect of ours; the log has the details.
+    /// The error for a defect of the daemon; the log has the details.
     pub(crate) fn internal() -> Self {
         let message = "the daemon failed while it worked on the call; its log has the details";
         Self::new(ErrorKind::Internal, message).with_hint("ollmctl daemon status")
     }
 
-    /// The daemon leaves and does not finish this.
-    pub(crate) fn leaving() -> Self {
-        Self::new(ErrorKind::Cancelled, "the daemon is leaving")
+    /// The error for a call that the shutdown of the daemon ended.
+    pub(crate) fn stopping() -> Self {
+        Self::new(ErrorKind::Cancelled, "the daemon is shutting down")
     }
 
-    /// More bytes than allowed, in either direction.
+    /// The error for more bytes than a limit, in either direction.
     pub(crate) fn too_large(what: &str, limit: usize) -> Self {
         Self::new(ErrorKind::TooLarge, format!("{what} is larger than {limit} bytes"))
             .with_field("limit", limit)
     }
 
-    /// An error of the domain with its whole chain of causes in the message.
-    ///
-    /// For errors that reach a person who has no log yet: those of a start.
+    /// An error with its chain of causes in the message, for failed starts: there is no log to look them up in.
     pub(crate) fn with_causes(kind: ErrorKind, error: &dyn std::error::Error) -> Self {
-        Self::new(kind, causes::with_causes(error))
+        Self::new(kind, with_causes(error))
     }
 
-    /// Adds a command that helps.
+    /// Adds a command that a person can run next.
     #[must_use]
     pub(crate) fn with_hint(mut self, command: impl Into<String>) -> Self {
         self.hint = Some(command.into());
@@ -80,7 +87,7 @@ impl From<RpcError> for ErrorObjectOwned {
     }
 }
 
-/// Cuts a text that may quote what a client sent.
+/// Cuts a text, which may quote a client, at a character boundary.
 pub(crate) fn shorten(text: &mut String, max_bytes: usize) {
     if text.len() > max_bytes {
         let end = (0..=max_bytes).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
@@ -89,12 +96,324 @@ pub(crate) fn shorten(text: &mut String, max_bytes: usize) {
     }
 }
 
+impl RpcError {
+    /// The error for a file that cannot be used; on a full disk the hint shows the free space.
+    fn storage(message: String, path: &Path, full: bool) -> Self {
+        let hint = match path.parent().filter(|_| full) {
+            Some(directory) => format!("df -h {}", directory.display()),
+            None => "ollmctl daemon status".to_owned(),
+        };
+        Self::new(ErrorKind::Storage, message)
+            .with_hint(hint)
+            .with_field("path", path.to_string_lossy())
+    }
+}
+
+impl From<SessionError> for RpcError {
+    fn from(error: SessionError) -> Self {
+        let message = error.to_string();
+        match error {
+            SessionError::NotFound { .. } => {
+                Self::new(ErrorKind::SessionNotFound, message).with_hint("ollmctl sessions list")
+            }
+            SessionError::RecordNotFound { id, .. } => {
+                Self::new(ErrorKind::RecordNotFound, message)
+                    .with_hint(format!("ollmctl sessions view {id}"))
+            }
+            SessionError::KeyConflict { id, seq } => Self::new(ErrorKind::Conflict, message)
+                .with_hint(format!("ollmctl sessions view {id} --from {seq} --limit 1"))
+                .with_field("holder", seq.0),
+            SessionError::Exists { id } => Self::new(ErrorKind::Conflict, message)
+                .with_hint(format!("ollmctl sessions view {id}"))
+                .with_field("holder", id.to_string()),
+            SessionError::Damaged { .. } => Self::new(ErrorKind::Corrupted, message),
+            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => {
+                Self::new(ErrorKind::Busy, message)
+            }
+            SessionError::Storage { path, full, .. } => Self::storage(message, &path, full),
+            SessionError::UpgradeRequired { found, supported, .. } => {
+                Self::new(ErrorKind::UnsupportedVersion, message)
+                    .with_field("found", found)
+                    .with_field("supported", supported)
+            }
+            SessionError::Stopping => Self::stopping(),
+        }
+    }
+}
+
+impl From<CatalogError> for RpcError {
+    fn from(error: CatalogError) -> Self {
+        let message = with_causes(&error);
+        match error {
+            CatalogError::EmptyQuery
+            | CatalogError::QueryTooLong { .. }
+            | CatalogError::InvalidCursor => Self::new(ErrorKind::InvalidParams, message),
+            CatalogError::Closed | CatalogError::JournalInUse { .. } => {
+                Self::new(ErrorKind::Busy, message).with_hint("ollmctl daemon status")
+            }
+            CatalogError::Database { path, .. } | CatalogError::Unusable { path } => {
+                Self::new(ErrorKind::Storage, message).with_field("path", path.to_string_lossy())
+            }
+            CatalogError::File(error) => error.into(),
+            CatalogError::Source(_) | CatalogError::Thread(_) => {
+                Self::new(ErrorKind::Storage, message)
+            }
+        }
+    }
+}
+
+impl From<ContextError> for RpcError {
+    fn from(error: ContextError) -> Self {
+        let message = with_causes(&error);
+        match error {
+            ContextError::Overflow { needed, available, .. } => {
+                Self::new(ErrorKind::ContextOverflow, message)
+                    .with_field("needed", needed)
+                    .with_field("available", available)
+            }
+            ContextError::UnknownStrategy { .. } | ContextError::WindowTooSmall { .. } => {
+                Self::new(ErrorKind::InvalidParams, message)
+            }
+            ContextError::Contents(_) => Self::new(ErrorKind::Storage, message),
+        }
+    }
+}
+
+impl From<ProjectError> for RpcError {
+    fn from(error: ProjectError) -> Self {
+        match error {
+            ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => {
+                Self::new(ErrorKind::InvalidParams, format!("projectPath: {}", with_causes(&error)))
+            }
+            ProjectError::Storage(error) => error.into(),
+        }
+    }
+}
+
+impl From<ImportError> for RpcError {
+    fn from(error: ImportError) -> Self {
+        let message = with_causes(&error);
+        match error {
+            ImportError::Newer { found, supported } => {
+                Self::new(ErrorKind::UnsupportedVersion, message)
+                    .with_field("found", found)
+                    .with_field("supported", supported)
+            }
+            _ => Self::new(ErrorKind::InvalidParams, message),
+        }
+    }
+}
+
+impl From<FsError> for RpcError {
+    fn from(error: FsError) -> Self {
+        let full = is_full(&error.source);
+        Self::storage(with_causes(&error), &error.path, full)
+    }
+}
+
+impl From<ModelError> for RpcError {
+    fn from(error: ModelError) -> Self {
+        let model = error.target().and_then(|to| to.model.clone());
+        let list = || "ollmctl models list".to_owned();
+        let (kind, hint) = match &error {
+            ModelError::InvalidHost(_) => {
+                (ErrorKind::Config, Some("ollmctl config show".to_owned()))
+            }
+            ModelError::Unreachable { .. } => {
+                (ErrorKind::ModelUnavailable, Some("ollama serve".to_owned()))
+            }
+            ModelError::Timeout { phase: Phase::Connect | Phase::Answer, .. }
+            | ModelError::ForbiddenHost { .. }
+            | ModelError::Unauthorized { .. }
+            | ModelError::NotOllama { .. }
+            | ModelError::Redirected { .. }
+            | ModelError::Client { .. } => {
+                (ErrorKind::ModelUnavailable, Some("ollmctl config show".to_owned()))
+            }
+            ModelError::Busy { .. } | ModelError::GivenUp { .. } => {
+                (ErrorKind::ModelUnavailable, None)
+            }
+            ModelError::NotFound { .. } => {
+                let pull = model.as_deref().filter(|model| is_shell_safe(model));
+                (
+                    ErrorKind::ModelNotFound,
+                    Some(pull.map_or_else(list, |model| format!("ollama pull {model}"))),
+                )
+            }
+            ModelError::Unsupported { .. } | ModelError::Refused { .. } => {
+                (ErrorKind::ModelRefused, Some(list()))
+            }
+            ModelError::Overflow { .. } => (ErrorKind::ContextOverflow, None),
+            ModelError::Timeout { .. }
+            | ModelError::LoadFailed { .. }
+            | ModelError::Failed { .. }
+            | ModelError::BrokeOff { .. }
+            | ModelError::Incomplete { .. }
+            | ModelError::Disconnected { .. }
+            | ModelError::Garbage { .. }
+            | ModelError::TooLarge { .. } => {
+                (ErrorKind::ModelFailed, Some("ollmctl models running".to_owned()))
+            }
+        };
+        let mut reply = Self::new(kind, error.to_string()).with_field("reason", error.reason());
+        reply.hint = hint;
+        if let Some(to) = error.target() {
+            reply = reply.with_field("host", to.host.clone());
+        }
+        if let Some(model) = model {
+            reply = reply.with_field("model", model);
+        }
+        match error {
+            ModelError::Overflow { needed, window, .. } => {
+                reply.with_field("needed", needed).with_field("available", window)
+            }
+            _ => reply,
+        }
+    }
+}
+
+/// Returns whether a name needs no quotes in a shell.
+fn is_shell_safe(name: &str) -> bool {
+    !name.starts_with('-')
+        && name.chars().all(|char| char.is_ascii_alphanumeric() || "-._:/".contains(char))
+}
+
+impl From<ChatError> for RpcError {
+    fn from(error: ChatError) -> Self {
+        let message = error.to_string();
+        let partial = error.partial();
+        let reply = match error {
+            ChatError::Conflict { id, model, since } => Self::new(ErrorKind::Conflict, message)
+                .with_hint(format!("ollmctl call chat.cancel '{{\"sessionId\":\"{id}\"}}'"))
+                .with_field("holder", format!("{model} since {since}")),
+            ChatError::NoPendingCalls { .. } => Self::new(ErrorKind::Conflict, message),
+            ChatError::Canceled { .. } => Self::new(ErrorKind::Cancelled, message),
+            ChatError::Model { source, .. } => source.into(),
+            ChatError::EmptyAnswer { model, prompt_tokens, prompt_limit, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_field("reason", "emptyAnswer")
+                    .with_field("model", model)
+                    .with_field("promptTokens", prompt_tokens)
+                    .with_field("promptLimit", prompt_limit)
+            }
+            ChatError::OnlyThinking { id, model, spent, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_hint(format!("ollmctl chat --resume {id} --no-think  # then /retry"))
+                    .with_field("reason", "onlyThinking")
+                    .with_field("model", model)
+                    .with_field("thinkingTokens", spent.thinking_tokens)
+                    .with_field("promptTokens", spent.prompt_tokens)
+                    .with_field("promptLimit", spent.prompt_limit)
+                    .with_field("contextSize", spent.window)
+            }
+            ChatError::Truncated { model, sent, read, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_field("reason", "truncated")
+                    .with_field("model", model)
+                    .with_field("sentTokens", sent)
+                    .with_field("readTokens", read)
+            }
+            ChatError::ToolTimeout { missing, .. } => Self::new(ErrorKind::Cancelled, message)
+                .with_field("reason", "toolTimeout")
+                .with_field("missing", missing),
+            ChatError::UnexpectedCall { model, name, .. } => {
+                Self::new(ErrorKind::ModelFailed, message)
+                    .with_field("reason", "unexpectedCall")
+                    .with_field("model", model)
+                    .with_field("tool", name)
+            }
+        };
+        match partial {
+            Some(seq) => reply.with_field("seq", seq.0),
+            None => reply,
+        }
+    }
+}
+
+impl From<GoalError> for RpcError {
+    fn from(error: GoalError) -> Self {
+        let message = error.to_string();
+        match error {
+            GoalError::NoActiveGoal
+            | GoalError::NoGoal { .. }
+            | GoalError::NoCheckpoint { .. }
+            | GoalError::NoDecision { .. } => {
+                Self::new(ErrorKind::GoalNotFound, message).with_hint("ollmctl goal list")
+            }
+            GoalError::Superseded { by, .. } => {
+                Self::new(ErrorKind::Conflict, message).with_field("holder", by.to_string())
+            }
+            GoalError::Exists { id, .. } => {
+                Self::new(ErrorKind::Conflict, message).with_field("holder", id)
+            }
+            GoalError::TooMany { .. } => {
+                Self::new(ErrorKind::TooLarge, message).with_field("limit", MAX_ITEMS)
+            }
+        }
+    }
+}
+
+impl From<CompactError> for RpcError {
+    fn from(error: CompactError) -> Self {
+        let (message, reason) = (error.to_string(), error.reason());
+        match error {
+            CompactError::Conflict { holder, since, .. } => Self::new(ErrorKind::Conflict, message)
+                .with_field("holder", format!("{holder} since {since}")),
+            CompactError::Model(error) => error.into(),
+            CompactError::Rejected { model, .. } => Self::new(ErrorKind::ModelFailed, message)
+                .with_field("reason", reason)
+                .with_field("model", model),
+            CompactError::ModelBusy { model } => Self::new(ErrorKind::ModelUnavailable, message)
+                .with_field("reason", reason)
+                .with_field("model", model),
+            CompactError::NoRoom { model, window } => {
+                Self::new(ErrorKind::ContextOverflow, message)
+                    .with_field("model", model)
+                    .with_field("available", window)
+            }
+            CompactError::BranchMoved { .. } => Self::new(ErrorKind::Busy, message),
+            CompactError::NoGain { before, after, .. } => {
+                Self::new(ErrorKind::ContextOverflow, message)
+                    .with_field("available", before)
+                    .with_field("needed", after)
+            }
+        }
+    }
+}
+
+impl From<AppError> for RpcError {
+    fn from(error: AppError) -> Self {
+        let message = error.to_string();
+        match error {
+            AppError::Session(error) => error.into(),
+            AppError::Catalog(error) => error.into(),
+            AppError::Context(error) => error.into(),
+            AppError::Project(error) => error.into(),
+            AppError::Import(error) => error.into(),
+            AppError::Model(error) => error.into(),
+            AppError::Goal(error) => error.into(),
+            AppError::Chat(error) => error.into(),
+            AppError::Compact(error) => error.into(),
+            AppError::Storage(error) => error.into(),
+            AppError::Invalid { .. } | AppError::Upload { .. } => {
+                Self::new(ErrorKind::InvalidParams, message)
+            }
+            AppError::LoopDetected { id, pattern } => Self::new(ErrorKind::LoopDetected, message)
+                .with_hint(format!("ollmctl loop reset {id}"))
+                .with_field("pattern", json!(pattern)),
+            AppError::Stopping => Self::stopping(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
-    fn the_wire_form_has_kind_hint_and_fields() {
+    fn wire_form_has_kind_hint_and_fields() {
         let error = RpcError::too_large("the frame", 16).with_hint("ollmctl daemon status");
         let wire = serde_json::to_value(ErrorObjectOwned::from(error)).expect("serializes");
         let expect = serde_json::json!({
@@ -106,9 +425,24 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_made_up_cannot_swell_the_answer() {
+    fn quoted_names_are_cut_in_messages() {
         let error = RpcError::new(ErrorKind::MethodNotFound, "é".repeat(1 << 20));
         let wire = ErrorObjectOwned::from(error);
         assert_eq!(wire.message().len(), MAX_MESSAGE_BYTES + "…".len());
+    }
+
+    #[test]
+    fn full_disk_hints_at_free_space() {
+        let hint = |kind| {
+            let path = Path::new("/home/ada/.ollm/sessions/x.jsonl");
+            let id = ollm_protocol::SessionId::from_uuid(uuid::Uuid::nil());
+            let error = FsError::new("append to", path, io::Error::from(kind));
+            let of_session = RpcError::from(SessionError::fs(id, &error)).hint;
+            assert_eq!(RpcError::from(error).hint, of_session);
+            of_session.expect("a hint")
+        };
+        assert_eq!(hint(io::ErrorKind::StorageFull), "df -h /home/ada/.ollm/sessions");
+        assert_eq!(hint(io::ErrorKind::QuotaExceeded), "df -h /home/ada/.ollm/sessions");
+        assert_eq!(hint(io::ErrorKind::PermissionDenied), "ollmctl daemon status");
     }
 }

@@ -1,13 +1,12 @@
-//! The methods of the wire: what they need, and the one place where they are registered.
+//! The methods of the wire: decoding, span, panic barrier, timing and error replies, written once for all of them.
 //!
-//! Decoding, span, panic barrier and timing are written here once, so a handler is only its own work.
+//! `methods` registers a function for each method: one of `app` if nothing is converted, else a handler here.
 //!
-//! **Invariants**: what is registered is what the protocol lists; a handler never sees a frame or a connection.
+//! **Invariants**: what is registered is what the protocol lists; no function sees a frame or a connection.
 
 mod barrier;
 mod decode;
 mod discover;
-mod domain;
 pub(crate) mod error;
 mod methods;
 
@@ -22,65 +21,80 @@ use ollm_protocol::Method;
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, Limits};
 use tracing::{Instrument, field};
 
-use crate::app::Core;
-use crate::events::Events;
+use self::error::RpcError;
+use crate::app::core::{Core, blocking};
+use crate::app::error::AppError;
 use crate::shutdown::Tasks;
-use error::RpcError;
 
-/// Everything that handlers work with.
+/// What handlers work with.
 pub(crate) struct Handles {
-    /// Where events are published and followed.
-    pub events: Events,
+    pub(crate) core: Arc<Core>,
     /// Ends the daemon, and keeps writes running when their client leaves.
-    pub shutdown: Tasks,
-    /// Sessions, catalog and all that works on them.
-    pub core: Arc<Core>,
-    /// The process as a whole.
-    pub control: Arc<dyn DaemonControl>,
-    /// What one connection may do, as `daemon.hello` tells it.
-    pub limits: Limits,
+    pub(crate) shutdown: Tasks,
+    pub(crate) control: Arc<dyn DaemonControl>,
+    /// The limits of a connection, as `daemon.hello` reports them.
+    pub(crate) limits: Limits,
 }
 
-/// An answer that takes time.
-pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send + 'a>>;
+/// A boxed future of a reply.
+pub(crate) type ReplyFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send + 'a>>;
 
-/// The process as a whole, implemented where everything is composed.
+/// The process as a whole, implemented by the composition root.
 pub(crate) trait DaemonControl: Send + Sync {
-    /// How the daemon is.
-    fn status(&self) -> Answer<'_, DaemonStatusResult>;
+    /// Returns the status of all parts.
+    fn status(&self) -> ReplyFuture<'_, DaemonStatusResult>;
 
     /// Reads the configuration again.
-    fn reload(&self) -> Answer<'_, DaemonReloadResult>;
+    fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult>;
 }
 
-/// Which call a handler works on, for the log; the server puts it into the call's extensions.
+/// Identifies a call in the log; the server puts it into the call's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct CallId {
     /// The connection, counted from 1.
-    pub connection: usize,
-    /// The id that the client gave it, as JSON; `null` for a notification.
-    pub id: Arc<str>,
+    pub(crate) connection: usize,
+    /// The request id as JSON; `null` for a notification.
+    pub(crate) id: Arc<str>,
 }
+
+/// A function of `app` that implements a method and blocks on the disk.
+type BlockingFunction<M> =
+    fn(&Arc<Core>, <M as Method>::Params) -> Result<<M as Method>::Result, AppError>;
 
 /// Builds the methods of this daemon.
 pub(crate) fn methods(handles: Arc<Handles>) -> Methods {
-    let mut registry = Registry::new(handles);
+    let mut registry = Registry { module: RpcModule::from_arc(handles) };
     methods::register(&mut registry);
     registry.module.into()
 }
 
-/// Collects one handler a method.
-pub(crate) struct Registry {
+/// Collects one function for each method.
+struct Registry {
     module: RpcModule<Handles>,
 }
 
 impl Registry {
-    fn new(handles: Arc<Handles>) -> Self {
-        Self { module: RpcModule::from_arc(handles) }
+    /// Registers an asynchronous function of `app`.
+    fn app<M, F, R>(&mut self, function: F)
+    where
+        M: Method,
+        F: Fn(Arc<Core>, M::Params) -> R + Copy + Send + Sync + 'static,
+        R: Future<Output = Result<M::Result, AppError>> + Send + 'static,
+    {
+        self.handler::<M, _, _>(move |handles, params| async move {
+            Ok(function(Arc::clone(&handles.core), params).await?)
+        });
     }
 
-    /// Registers the handler of a method that answers once.
-    pub(crate) fn register<M, H, F>(&mut self, handler: H)
+    /// Registers a function of `app` that blocks on the disk.
+    fn app_blocking<M: Method>(&mut self, function: BlockingFunction<M>) {
+        self.handler::<M, _, _>(move |handles, params| async move {
+            Ok(blocking(&handles.core, move |core| function(core, params)).await?)
+        });
+    }
+
+    /// Registers a handler of this layer.
+    fn handler<M, H, F>(&mut self, handler: H)
     where
         M: Method,
         H: Fn(Arc<Handles>, M::Params) -> F + Clone + Send + Sync + 'static,
@@ -111,14 +125,9 @@ impl Registry {
             .register_async_method(M::NAME, callback)
             .expect("names in the list of methods are unique and registered once");
     }
-
-    /// The module itself, for a subscription.
-    pub(crate) fn module(&mut self) -> &mut RpcModule<Handles> {
-        &mut self.module
-    }
 }
 
-/// The span of one call; a handler that learns the session records it.
+/// Returns the span of a call.
 fn call_span(method: &'static str, extensions: &Extensions) -> tracing::Span {
     let call = extensions.get::<CallId>();
     tracing::debug_span!(
@@ -132,7 +141,7 @@ fn call_span(method: &'static str, extensions: &Extensions) -> tracing::Span {
 
 fn log_end(started: Instant, error: Option<&RpcError>) {
     let elapsed_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    // The message of an error may quote what the client sent, so only its kind is logged.
+    // Messages of errors may quote a client, so only the kind is logged.
     match error {
         None => tracing::debug!(elapsed_us, "answered"),
         Some(error) => tracing::debug!(elapsed_us, kind = error.kind.as_str(), "refused"),

@@ -1,4 +1,4 @@
-//! The methods through their module, without a socket.
+//! Calls of the registered methods, without a socket.
 
 use std::collections::BTreeSet;
 
@@ -7,13 +7,12 @@ use ollm_protocol::{METHODS, Timestamp};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::clock::Clock;
 
-/// A process that is well.
-struct Idle;
+/// A process without a socket.
+struct NoProcess;
 
-impl DaemonControl for Idle {
-    fn status(&self) -> Answer<'_, DaemonStatusResult> {
+impl DaemonControl for NoProcess {
+    fn status(&self) -> ReplyFuture<'_, DaemonStatusResult> {
         Box::pin(async {
             Ok(DaemonStatusResult {
                 version: "0".to_owned(),
@@ -34,19 +33,18 @@ impl DaemonControl for Idle {
         })
     }
 
-    fn reload(&self) -> Answer<'_, DaemonReloadResult> {
+    fn reload(&self) -> ReplyFuture<'_, DaemonReloadResult> {
         Box::pin(async { panic!("on purpose") })
     }
 }
 
-/// Handles whose parts do nothing.
+/// Returns handles over a scratch core.
 pub(crate) fn idle_handles() -> Arc<Handles> {
     let dir = tempfile::tempdir().expect("a scratch directory");
     Arc::new(Handles {
-        core: crate::app::scratch::core(dir.path()),
-        events: Events::new(Arc::new(Clock::system())),
+        core: crate::app::testing::scratch_core(dir.path()),
         shutdown: Tasks::new(),
-        control: Arc::new(Idle),
+        control: Arc::new(NoProcess),
         limits: Limits { frame_bytes: 1, batch: 2, subscriptions: 3, in_flight: 4 },
     })
 }
@@ -58,7 +56,7 @@ async fn call(methods: &Methods, method: &str, params: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_registered_is_what_the_protocol_lists() {
+async fn registered_methods_are_those_of_the_protocol() {
     let methods = methods(idle_handles());
     let registered: BTreeSet<&str> = methods.method_names().collect();
     let mut listed: BTreeSet<&str> = METHODS.iter().map(|method| method.name).collect();
@@ -68,7 +66,7 @@ async fn what_is_registered_is_what_the_protocol_lists() {
 }
 
 #[tokio::test]
-async fn hello_agrees_on_a_protocol_or_says_why_not() {
+async fn hello_refuses_unsupported_protocol_versions() {
     let methods = methods(idle_handles());
     let hello = |min: u32, max: u32| json!({ "client": "test", "version": "9", "protocolMin": min, "protocolMax": max });
     let answer = call(&methods, "daemon.hello", hello(0, 7)).await;
@@ -82,7 +80,7 @@ async fn hello_agrees_on_a_protocol_or_says_why_not() {
 }
 
 #[tokio::test]
-async fn a_panicking_handler_fails_only_its_call() {
+async fn panicking_handler_fails_only_its_call() {
     let methods = methods(idle_handles());
     let answer = call(&methods, "daemon.reload", json!({})).await;
     assert_eq!(answer["error"]["code"], -32603);
@@ -91,7 +89,7 @@ async fn a_panicking_handler_fails_only_its_call() {
 }
 
 #[tokio::test]
-async fn params_that_do_not_fit_name_the_field() {
+async fn invalid_params_name_the_field() {
     let methods = methods(idle_handles());
     let error = &call(&methods, "daemon.status", json!({ "verbose": true })).await["error"];
     assert_eq!(error["code"], -32602);
@@ -104,7 +102,7 @@ async fn params_that_do_not_fit_name_the_field() {
 }
 
 #[tokio::test]
-async fn shutdown_asks_the_daemon_to_stop() {
+async fn shutdown_stops_the_tasks() {
     let handles = idle_handles();
     let methods = methods(Arc::clone(&handles));
     let answer = call(&methods, "daemon.shutdown", json!({})).await;

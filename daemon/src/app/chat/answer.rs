@@ -1,4 +1,4 @@
-//! One answer of a model as it comes, and what is recorded of it however it ends.
+//! One answer of a model while it streams, and its record however it ends.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -6,119 +6,136 @@ use std::time::Instant;
 use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall};
 use ollm_protocol::{Seq, SessionId};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::partial::{Pieces, parts};
-use super::run::Teller;
-use crate::app::{AppError, Core, append, counted, goal};
+use crate::app::core::Core;
+use crate::app::drafts::message_drafts;
+use crate::app::error::AppError;
+use crate::app::partial::{INTERRUPTED, PartialWriter, answer_parts};
+use crate::clock::Clock;
 use crate::model::{
     AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatStream, DoneReason, ModelError, Phase,
 };
 use crate::session::Draft;
 use crate::shutdown::Tasks;
 
-/// The finish reasons of answers that did not come to their end.
+/// Finish reasons of answers that were cut off, beside [`INTERRUPTED`].
 const CANCELED: &str = "canceled";
 const TIMEOUT: &str = "timeout";
-pub(super) const INTERRUPTED: &str = "interrupted";
 
-/// Whether an answer that was recorded with this finish reason came to its end.
-pub(super) fn is_whole(finish_reason: &str) -> bool {
+/// Returns whether an answer with this finish reason is complete.
+fn is_complete(finish_reason: &str) -> bool {
     ![CANCELED, TIMEOUT, INTERRUPTED].contains(&finish_reason)
 }
 
-/// Whether a recorded message of a model answers something: it came to its end, and is more than thinking.
-pub(super) fn is_an_answer(message: &Message) -> bool {
-    let says = |part: &Part| match part {
+/// Returns whether a recorded assistant message is an answer: complete, and more than thinking.
+pub(super) fn is_final_answer(message: &Message) -> bool {
+    let has_content = |part: &Part| match part {
         Part::Text { text } => !text.trim().is_empty(),
         Part::Thinking { .. } => false,
         Part::ToolCall { .. } | Part::Image { .. } => true,
     };
-    is_whole(message.finish_reason.as_deref().unwrap_or_default()) && message.parts.iter().any(says)
+    is_complete(message.finish_reason.as_deref().unwrap_or_default())
+        && message.parts.iter().any(has_content)
 }
 
-/// What a model said, and how it ended.
-pub(super) struct Answer {
-    pub(super) thinking: String,
-    pub(super) text: String,
+/// Sends the events of a turn to its client as long as that listens.
+pub(super) struct TurnReporter(mpsc::Sender<Result<ChatEvent, AppError>>);
+
+impl TurnReporter {
+    pub(super) const fn new(sender: mpsc::Sender<Result<ChatEvent, AppError>>) -> Self {
+        Self(sender)
+    }
+
+    /// Waits for a slow client, but not longer than until the turn is canceled.
+    pub(super) async fn send(&self, event: ChatEvent, cancel: &CancellationToken) {
+        tokio::select! {
+            biased;
+            // Fails for a client that left.
+            sent = self.0.send(Ok(event)) => drop(sent),
+            () = cancel.cancelled() => {}
+        }
+    }
+
+    pub(super) async fn send_last(&self, last: Result<ChatEvent, AppError>) {
+        drop(self.0.send(last).await);
+    }
+}
+
+/// An answer as far as it arrived.
+pub(super) struct StreamedAnswer {
+    thinking: String,
+    text: String,
     pub(super) calls: Vec<ChatToolCall>,
-    pub(super) end: Result<ChatEnd, Stop>,
-    began: Instant,
+    pub(super) end: Result<ChatEnd, AnswerStop>,
+    started: Instant,
 }
 
 /// Why an answer stopped before its end.
-pub(super) enum Stop {
-    /// Somebody wanted it to.
+pub(super) enum AnswerStop {
     Canceled,
-    /// The daemon leaves.
+    /// The daemon shuts down.
     Stopping,
-    /// The model server failed.
     Failed(ModelError),
 }
 
-/// Reads an answer to its end, tells it and writes it piece by piece.
-pub(super) async fn collect(
-    core: &Core,
-    mut stream: Box<dyn ChatStream>,
-    mut pieces: Pieces,
-    teller: &Teller,
-    (cancel, tasks): (&CancellationToken, &Tasks),
-) -> Answer {
-    let mut answer = Answer {
-        thinking: String::new(),
-        text: String::new(),
-        calls: Vec::new(),
-        end: Err(Stop::Canceled),
-        began: Instant::now(),
-    };
-    loop {
-        let item = tokio::select! {
-            biased;
-            () = cancel.cancelled() => return answer,
-            () = tasks.stopping() => {
-                answer.end = Err(Stop::Stopping);
-                return answer;
-            }
-            item = stream.next() => item,
-        };
-        match item {
-            Ok(ChatItem::Delta(delta)) => {
-                if answer.is_silent() {
-                    let name = ChatPhase::Answering;
-                    let phase =
-                        ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None };
-                    teller.tell(phase, cancel).await;
-                }
-                if let Some(event) = answer.add(core, delta) {
-                    teller.tell(event, cancel).await;
-                }
-                pieces.note(core, &answer.text, &answer.thinking);
-            }
-            Ok(ChatItem::End(end)) => {
-                answer.end = Ok(end);
-                return answer;
-            }
-            Err(error) => {
-                answer.end = Err(Stop::Failed(error));
-                return answer;
-            }
-        }
+impl StreamedAnswer {
+    fn new(end: Result<ChatEnd, AnswerStop>) -> Self {
+        let (thinking, text, calls) = (String::new(), String::new(), Vec::new());
+        Self { thinking, text, calls, end, started: Instant::now() }
     }
-}
 
-impl Answer {
-    /// None, because the server refused the request.
+    /// An answer to a request that the server refused.
     pub(super) fn refused(error: ModelError) -> Self {
-        Self {
-            thinking: String::new(),
-            text: String::new(),
-            calls: Vec::new(),
-            end: Err(Stop::Failed(error)),
-            began: Instant::now(),
+        Self::new(Err(AnswerStop::Failed(error)))
+    }
+
+    /// Reads an answer to its end, reporting it and recording its pieces.
+    pub(super) async fn read(
+        core: &Core,
+        mut stream: Box<dyn ChatStream>,
+        mut partial: PartialWriter,
+        reporter: &TurnReporter,
+        (cancel, tasks): (&CancellationToken, &Tasks),
+    ) -> Self {
+        let mut answer = Self::new(Err(AnswerStop::Canceled));
+        loop {
+            let item = tokio::select! {
+                biased;
+                () = cancel.cancelled() => return answer,
+                () = tasks.stopping() => {
+                    answer.end = Err(AnswerStop::Stopping);
+                    return answer;
+                }
+                item = stream.next() => item,
+            };
+            match item {
+                Ok(ChatItem::Delta(delta)) => {
+                    if answer.is_silent() {
+                        let name = ChatPhase::Answering;
+                        let phase =
+                            ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None };
+                        reporter.send(phase, cancel).await;
+                    }
+                    if let Some(event) = answer.add(&core.clock, delta) {
+                        reporter.send(event, cancel).await;
+                    }
+                    partial.write(core, &answer.text, &answer.thinking);
+                }
+                Ok(ChatItem::End(end)) => {
+                    answer.end = Ok(end);
+                    return answer;
+                }
+                Err(error) => {
+                    answer.end = Err(AnswerStop::Failed(error));
+                    return answer;
+                }
+            }
         }
     }
 
-    fn add(&mut self, core: &Core, delta: ChatDelta) -> Option<ChatEvent> {
+    fn add(&mut self, clock: &Clock, delta: ChatDelta) -> Option<ChatEvent> {
         match delta {
             ChatDelta::Text(text) => {
                 self.text.push_str(&text);
@@ -129,28 +146,27 @@ impl Answer {
                 Some(ChatEvent::Delta { text: None, thinking: Some(text) })
             }
             ChatDelta::ToolCalls(calls) => {
-                self.calls.extend(calls.into_iter().map(|call| named(core, call)));
+                self.calls.extend(calls.into_iter().map(|call| call_with_id(clock, call)));
                 None
             }
         }
     }
 
-    /// Whether nothing came yet.
+    /// Returns whether nothing arrived yet.
     fn is_silent(&self) -> bool {
         self.thinking.is_empty() && self.text.is_empty() && self.calls.is_empty()
     }
 
-    /// Whether the model said neither text nor called a tool.
+    /// Returns whether the answer has neither text nor tool calls.
     pub(super) fn is_empty(&self) -> bool {
         self.text.trim().is_empty() && self.calls.is_empty()
     }
 
-    /// Whether the model thought aloud.
-    pub(super) fn has_thought(&self) -> bool {
+    pub(super) fn has_thinking(&self) -> bool {
         !self.thinking.trim().is_empty()
     }
 
-    /// Why it ended, in one word.
+    /// Returns the finish reason to record.
     pub(super) fn finish_reason(&self) -> &str {
         match &self.end {
             Ok(end) => match &end.reason {
@@ -158,16 +174,16 @@ impl Answer {
                 DoneReason::Other(word) if !word.is_empty() => word,
                 _ => "stop",
             },
-            Err(Stop::Canceled) => CANCELED,
-            Err(Stop::Failed(ModelError::Timeout {
+            Err(AnswerStop::Canceled) => CANCELED,
+            Err(AnswerStop::Failed(ModelError::Timeout {
                 phase: Phase::FirstToken | Phase::NextToken,
                 ..
             })) => TIMEOUT,
-            Err(Stop::Stopping | Stop::Failed(_)) => INTERRUPTED,
+            Err(AnswerStop::Stopping | AnswerStop::Failed(_)) => INTERRUPTED,
         }
     }
 
-    /// Records what was said, with what the server counted; `None` when nothing was said.
+    /// Records the answer with the counts of the server; returns `None` if it has no content.
     pub(super) async fn record(
         &self,
         core: &Arc<Core>,
@@ -175,38 +191,29 @@ impl Answer {
         model: &str,
         usage: Option<Usage>,
     ) -> Result<Option<Seq>, AppError> {
-        let mut said = parts(self.thinking.clone(), self.text.clone());
-        said.extend(self.calls.iter().map(|call| Part::ToolCall {
+        let mut parts = answer_parts(self.thinking.clone(), self.text.clone());
+        parts.extend(self.calls.iter().map(|call| Part::ToolCall {
             id: call.id.clone(),
             name: call.name.clone(),
             args: call.args.clone(),
         }));
-        if said.is_empty() {
+        if parts.is_empty() {
             return Ok(None);
         }
         let mut message = Message::text(Role::Assistant, "", core.clock.now());
-        message.parts = said;
+        message.parts = parts;
         message.model = Some(model.to_owned());
         message.finish_reason = Some(self.finish_reason().to_owned());
-        message.duration_ms = u64::try_from(self.began.elapsed().as_millis()).ok();
-        let marked = goal::marked(core, id, &message, is_whole(self.finish_reason()));
-        let body = RecordBody::Message(message);
-        let mut drafts = vec![counted(core, id, body).0];
-        drafts.extend(marked);
+        message.duration_ms = u64::try_from(self.started.elapsed().as_millis()).ok();
+        let (mut drafts, _) = message_drafts(core, id, message, is_complete(self.finish_reason()));
         drafts.extend(usage.map(|usage| Draft::new(RecordBody::Usage(usage), None)));
-        let appended = append(core, id, drafts, None).await?;
-        core.documents.note(id);
-        Ok(Some(appended.seq))
+        Ok(Some(core.append(id, drafts, None).await?.seq))
     }
 }
 
-/// A call with an id: results are linked by it, and not every server gives one.
-fn named(core: &Core, call: AnswerCall) -> ChatToolCall {
+/// Returns a call with an id: results are linked by it, and not every server gives one.
+fn call_with_id(clock: &Clock, call: AnswerCall) -> ChatToolCall {
     let AnswerCall { id, name, args } = call;
     let id = id.filter(|id| !id.is_empty());
-    ChatToolCall {
-        id: id.unwrap_or_else(|| format!("call_{}", core.clock.uuid().simple())),
-        name,
-        args,
-    }
+    ChatToolCall { id: id.unwrap_or_else(|| format!("call_{}", clock.uuid().simple())), name, args }
 }

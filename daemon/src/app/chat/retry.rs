@@ -1,55 +1,60 @@
-//! Answering again: an answer that did not come to its end leaves the active path before the model is asked.
+//! Answering again: an incomplete answer leaves the active path before the model is called.
 //!
-//! A prompt that ends with the model's own words would be continued by it, and nothing is ever continued by itself.
-//! The answer stays in the log, off the path; what a client recorded behind it is recorded again.
+//! A model would continue a prompt that ends with its own words, and no answer is ever continued. The answer stays in the
+//! log, off the path; records of clients after it are recorded again.
 
 use std::sync::Arc;
 
 use ollm_protocol::content::{LeafMove, RecordBody, RecordKind, Role};
 use ollm_protocol::{Seq, SessionId};
 
-use super::answer::is_an_answer;
-use super::partial::n_pieces;
-use crate::app::{AppError, Core, counted};
+use super::answer::is_final_answer;
+use crate::app::core::Core;
+use crate::app::drafts::counted_for;
+use crate::app::error::AppError;
+use crate::app::partial::n_pieces;
 use crate::session::index::Entry;
 use crate::session::{Draft, Live, SessionError};
 
-/// Why the leaf moved, as `branch-changed` and the log tell it.
+/// The cause of the leaf's move, in the log and in `branch-changed`.
 const CAUSE: &str = "retry";
-/// The finish reason of an answer that was cut at its longest; who asks again wants another one.
-const CUT: &str = "length";
-/// How often the end is looked at again because something was recorded meanwhile.
+/// The finish reason of an answer that ran into its limit; asking again replaces it.
+const LENGTH: &str = "length";
+/// Attempts to move the leaf while other records move it.
 const MAX_TRIES: usize = 3;
 
-/// Whether somebody asked for an answer to what is recorded, or sends a message again.
+/// Why a turn answers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// There must be something to answer.
-    Answer,
-    /// The message counts as answered where it was.
-    Message,
+pub(super) enum RetryIntent {
+    /// The client asks for another answer to what is recorded.
+    AnswerAgain,
+    /// The client sends a recorded message again, which keeps an answer that is complete.
+    SendAgain,
 }
 
-/// What ends the active path.
-struct End {
+/// The end of the active path.
+struct PathEnd {
     leaf: Option<Seq>,
-    /// The newest record that a model is told.
-    said: Option<(Seq, Entry)>,
-    /// What lies behind it, the oldest first.
-    behind: Vec<Seq>,
+    /// The newest record that is part of the conversation.
+    last: Option<(Seq, Entry)>,
+    /// The records after it, oldest first.
+    after: Vec<Seq>,
 }
 
-/// Moves the leaf before the answers that did not come to their end, where one is what was said last. Blocks on the
-/// disk.
+/// Moves the leaf before an incomplete answer at the end of the conversation. Blocks on the disk.
 ///
-/// **Errors**: `Invalid` where somebody wants an answer and nothing is left to be answered.
-pub(super) fn step_back(core: &Arc<Core>, id: SessionId, wish: Wish) -> Result<(), AppError> {
+/// **Errors**: `Invalid` if a client asks for another answer and nothing is left to answer.
+pub(super) fn step_back(
+    core: &Arc<Core>,
+    id: SessionId,
+    intent: RetryIntent,
+) -> Result<(), AppError> {
     let mut tries = 0;
     loop {
-        let end = core.sessions.with(id, end_of)?;
-        let Some((answer, parent)) = open_answer(core, id, &end, wish)? else { return Ok(()) };
+        let end = core.sessions.with(id, path_end)?;
+        let Some((answer, parent)) = open_answer(core, id, &end, intent)? else { return Ok(()) };
         let before = before_pieces(core, id, parent)?;
-        let drafts = drafts(core, id, before, &end.behind)?;
+        let drafts = drafts(core, id, before, &end.after)?;
         let moved = core.sessions.append_after(id, end.leaf, drafts)?;
         match moved.blocking_recv().map_err(|_| SessionError::Stopping)? {
             Ok(_) => tracing::debug!(session = %id, %answer, "an answer left the active path"),
@@ -59,25 +64,24 @@ pub(super) fn step_back(core: &Arc<Core>, id: SessionId, wish: Wish) -> Result<(
     }
 }
 
-fn end_of(live: &Live) -> End {
+fn path_end(live: &Live) -> PathEnd {
     let state = live.state();
-    let (mut next, mut said, mut behind) = (state.leaf(), None, Vec::new());
+    let (mut next, mut last, mut after) = (state.leaf(), None, Vec::new());
     while let Some(seq) = next
         && let Some(entry) = state.entry(seq)
     {
-        if is_said(entry) {
-            said = Some((seq, entry));
+        if is_conversation(entry) {
+            last = Some((seq, entry));
             break;
         }
-        behind.push(seq);
+        after.push(seq);
         next = entry.parent().filter(|parent| *parent < seq);
     }
-    behind.reverse();
-    End { leaf: state.leaf(), said, behind }
+    after.reverse();
+    PathEnd { leaf: state.leaf(), last, after }
 }
 
-/// Whether a record is something that is answered.
-fn is_said(entry: Entry) -> bool {
+fn is_conversation(entry: Entry) -> bool {
     match entry.kind() {
         Some(RecordKind::Message | RecordKind::ToolCall | RecordKind::BranchSummary) => true,
         Some(RecordKind::Custom) => entry.has(Entry::IN_CONTEXT),
@@ -85,17 +89,19 @@ fn is_said(entry: Entry) -> bool {
     }
 }
 
-/// The answer that ends the path and is to be given again, and what it follows.
+/// Returns the answer at the end of the path that is to be given again, and its parent.
 fn open_answer(
     core: &Core,
     id: SessionId,
-    end: &End,
-    wish: Wish,
+    end: &PathEnd,
+    intent: RetryIntent,
 ) -> Result<Option<(Seq, Option<Seq>)>, AppError> {
-    let Some((seq, entry)) = end.said else {
-        return match wish {
-            Wish::Answer => Err(AppError::invalid("message", "is needed, nothing was said yet")),
-            Wish::Message => Ok(None),
+    let Some((seq, entry)) = end.last else {
+        return match intent {
+            RetryIntent::AnswerAgain => {
+                Err(AppError::invalid("message", "is needed: nothing was said yet"))
+            }
+            RetryIntent::SendAgain => Ok(None),
         };
     };
     if entry.kind() != Some(RecordKind::Message) || entry.role() != Some(Role::Assistant) {
@@ -106,17 +112,18 @@ fn open_answer(
         return Ok(None);
     };
     let reason = answer.finish_reason.as_deref().unwrap_or_default();
-    if !is_an_answer(&answer) || (wish == Wish::Answer && reason == CUT) {
+    let replaces_cut = intent == RetryIntent::AnswerAgain && reason == LENGTH;
+    if !is_final_answer(&answer) || replaces_cut {
         return Ok(Some((seq, entry.parent())));
     }
-    // Results that are missing are told as such.
-    if wish == Wish::Message || entry.has(Entry::CALLS_TOOLS) {
+    // Calls without results are answered with `[interrupted]`.
+    if intent == RetryIntent::SendAgain || entry.has(Entry::CALLS_TOOLS) {
         return Ok(None);
     }
-    Err(AppError::invalid("message", "is needed, what was said last is answered already"))
+    Err(AppError::invalid("message", "is needed: what was said last is answered already"))
 }
 
-/// The record before the pieces in which an answer was written.
+/// Returns the record before the pieces that an answer was written in.
 fn before_pieces(core: &Core, id: SessionId, parent: Option<Seq>) -> Result<Option<Seq>, AppError> {
     let customs = core.sessions.with(id, |live| {
         let state = live.state();
@@ -135,25 +142,25 @@ fn before_pieces(core: &Core, id: SessionId, parent: Option<Seq>) -> Result<Opti
     Ok(n_pieces.checked_sub(1).map_or(parent, |last| customs[last].1))
 }
 
-/// The move, and again what a client recorded behind the answer.
+/// Returns the move of the leaf, and the client records after the answer once more.
 fn drafts(
     core: &Arc<Core>,
     id: SessionId,
     to: Option<Seq>,
-    behind: &[Seq],
+    after: &[Seq],
 ) -> Result<Vec<Draft>, AppError> {
     let moved = LeafMove { to, cause: CAUSE.to_owned() };
     let mut drafts = vec![Draft::new(RecordBody::Leaf(moved), None)];
-    let bodies = core.sessions.bodies(id, behind)?.into_iter().flatten();
-    drafts.extend(bodies.filter(is_kept).map(|body| counted(core, id, body).0));
+    let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();
+    drafts.extend(bodies.filter(is_kept).map(|body| counted_for(core, id, body).0));
     Ok(drafts)
 }
 
-/// What does not speak of the answer.
+/// Returns whether a record after the answer is independent of it.
 const fn is_kept(body: &RecordBody) -> bool {
     match body {
         RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_) => false,
-        // Markers of the answer go with it.
+        // Changes by markers of the answer have no message of their own.
         RecordBody::Goal(change) => change.message_seq.is_none(),
         _ => true,
     }

@@ -1,6 +1,6 @@
-//! The files in `vocab/`: vocabularies by digest, and `models.json`, which says what is known of each model.
+//! The files in `vocab/`: vocabularies by digest, and `models.json` with what is known about each model.
 //!
-//! All of it is derived: what is damaged, absent or of another version is learned again.
+//! All of it is derived: a file that is damaged, missing or of another version is learned again.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,121 +8,92 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Known;
-use crate::fsutil::{FsError, create_private_dir, replace_atomically};
+use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
 use crate::tokens::{Calibration, Engine, Template, Tokenizer, Vocabulary};
 
-/// The version of `models.json`; another one is not read.
+/// The version of `models.json`; files of other versions are ignored.
 const VERSION: u32 = 3;
-/// Bytes of a file that are read at most; the largest vocabularies have 13 MB.
+/// The largest file that is read, in bytes; the largest known vocabulary has 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The directory.
-pub(super) struct Files {
+pub(super) struct VocabularyFiles {
     dir: PathBuf,
 }
 
-/// `models.json`.
+/// `models.json`. The models are a `BTreeMap<String, KnownModel>`.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct StoredModels {
+struct ModelsFile<Models> {
     version: u32,
-    models: BTreeMap<String, StoredModel>,
+    models: Models,
 }
 
-#[derive(Serialize, Deserialize)]
+/// What is stored about a model.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StoredModel {
-    digest: Option<String>,
-    vocabulary: String,
-    think: String,
-    templates: BTreeMap<String, Option<Template>>,
+pub(super) struct KnownModel {
+    /// The digest of the model; another digest is another model of the same name.
+    pub(super) digest: Option<String>,
+    /// The name of the vocabulary's file; empty if there is none.
+    pub(super) vocabulary: String,
+    /// The thinking mode of the last call.
+    pub(super) think: String,
+    /// By variant; `None` for a template whose counts were found wrong.
+    pub(super) templates: BTreeMap<String, Option<Arc<Template>>>,
+    /// By variant: corrections of prompts that no template covers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    calibrations: BTreeMap<String, Calibration>,
+    pub(super) calibrations: BTreeMap<String, Arc<Calibration>>,
 }
 
-impl Files {
+impl VocabularyFiles {
     pub(super) const fn new(dir: PathBuf) -> Self {
         Self { dir }
     }
 
-    /// What is known of each model; nothing where it cannot be read.
-    pub(super) fn models(&self) -> BTreeMap<String, Known> {
+    /// Reads what is known about each model; empty if the file cannot be used.
+    pub(super) fn models(&self) -> BTreeMap<String, KnownModel> {
         let Some(bytes) = self.read("models.json") else { return BTreeMap::new() };
-        let stored: Result<StoredModels, _> = serde_json::from_slice(&bytes);
-        let models = match stored {
-            Ok(stored) if stored.version == VERSION => stored.models,
-            Ok(_) => return BTreeMap::new(),
+        match serde_json::from_slice::<ModelsFile<_>>(&bytes) {
+            Ok(file) if file.version == VERSION => file.models,
+            Ok(_) => BTreeMap::new(),
             Err(error) => {
-                tracing::warn!("what was known of models is learned again: {error}");
-                return BTreeMap::new();
+                tracing::warn!("models.json is unusable, models are learned again: {error}");
+                BTreeMap::new()
             }
-        };
-        let known = |stored: StoredModel| Known {
-            digest: stored.digest,
-            vocabulary: stored.vocabulary,
-            think: stored.think,
-            templates: stored
-                .templates
-                .into_iter()
-                .map(|(key, template)| (key, template.map(Arc::new)))
-                .collect(),
-            calibrations: stored
-                .calibrations
-                .into_iter()
-                .map(|(key, calibration)| (key, Arc::new(calibration)))
-                .collect(),
-        };
-        models.into_iter().map(|(model, stored)| (model, known(stored))).collect()
-    }
-
-    /// Keeps what is known; a disk that is full only means that it is learned again.
-    pub(super) fn store(&self, models: &BTreeMap<String, Known>) {
-        let stored = |known: &Known| StoredModel {
-            digest: known.digest.clone(),
-            vocabulary: known.vocabulary.clone(),
-            think: known.think.clone(),
-            templates: known
-                .templates
-                .iter()
-                .map(|(key, template)| (key.clone(), template.as_deref().cloned()))
-                .collect(),
-            calibrations: known
-                .calibrations
-                .iter()
-                .map(|(key, calibration)| (key.clone(), (**calibration).clone()))
-                .collect(),
-        };
-        let models = models.iter().map(|(model, known)| (model.clone(), stored(known))).collect();
-        match serde_json::to_vec(&StoredModels { version: VERSION, models }) {
-            Ok(json) => self.write("models.json", &json),
-            Err(error) => tracing::warn!("what is known of models is not kept: {error}"),
         }
     }
 
-    /// A vocabulary; `None` where it cannot be used.
+    /// Writes what is known about each model. An error is logged: the models are learned again after a restart.
+    pub(super) fn store_models(&self, models: &BTreeMap<String, KnownModel>) {
+        match serde_json::to_vec(&ModelsFile { version: VERSION, models }) {
+            Ok(json) => self.write("models.json", &json),
+            Err(error) => tracing::warn!("models.json cannot be encoded: {error}"),
+        }
+    }
+
+    /// Reads a vocabulary; `None` if it cannot be used.
     pub(super) fn engine(&self, digest: &str) -> Option<Arc<Engine>> {
-        // Whoever changed the list does not thereby read other files.
+        // `models.json` names the file: an edited one must not lead to files elsewhere.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         let vocabulary = Vocabulary::from_bytes(&self.read(digest)?);
         let vocabulary = vocabulary
-            .inspect_err(|error| tracing::warn!(digest, "a vocabulary is learned again: {error}"))
+            .inspect_err(|error| tracing::warn!(digest, "a vocabulary is unusable: {error}"))
             .ok()?;
         let tokenizer = Tokenizer::new(&vocabulary);
         let tokenizer = tokenizer.inspect_err(|error| tracing::warn!(digest, "{error}")).ok()?;
         Some(Arc::new(Engine::new(tokenizer)))
     }
 
-    /// Keeps a vocabulary.
+    /// Writes a vocabulary; an error is logged.
     pub(super) fn store_vocabulary(&self, digest: &str, vocabulary: &Vocabulary) {
         self.write(digest, &vocabulary.to_bytes());
     }
 
     fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.dir.join(name);
-        crate::fsutil::file_len(&path).filter(|len| *len <= MAX_BYTES)?;
+        file_len(&path).filter(|len| *len <= MAX_BYTES)?;
         std::fs::read(&path)
             .inspect_err(|error| tracing::warn!("cannot read {}: {error}", path.display()))
             .ok()
@@ -132,7 +103,7 @@ impl Files {
         let written: Result<(), FsError> = create_private_dir(&self.dir)
             .and_then(|()| replace_atomically(&self.dir.join(name), bytes));
         if let Err(error) = written {
-            tracing::warn!("counts will be learned again after a restart: {error}");
+            tracing::warn!("what was learned of models is lost at the next restart: {error}");
         }
     }
 }

@@ -1,89 +1,86 @@
-//! Which counter a model has: its vocabulary and its template, from memory, from `vocab/` in the home, or from the model
-//! server. FORMAT.md, "Vocabularies", describes the files.
+//! The counters of all models: vocabulary and templates from memory or from `vocab/` in the home. FORMAT.md,
+//! "Vocabularies", describes the files.
 //!
-//! **Invariants**: counting never waits for the network, and recording not even for the disk; what is learned survives
-//! the model server and the daemon; what is not known is counted by estimate and says so.
+//! Must not know the model server: `models/learning.rs` asks it and stores what it learned here.
+//!
+//! **Invariants**: counting never waits for the network, and recording not even for the disk; what is stored outlives
+//! the model server and the daemon; a prompt that cannot be counted exactly is estimated and labeled so.
 
-mod feedback;
 mod files;
-mod learning;
-mod weights;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 
-pub(super) use feedback::learn_from;
-pub(super) use learning::{Purpose, distrust, known, prepare, rendered};
+use self::files::{KnownModel, VocabularyFiles};
+use crate::model::{ChatRequest, ModelInfo, Think, canonical};
+use crate::tokens::{Counter, Engine, Exact, Template, Tokenizer, Vocabulary, is_plausible};
 
-use self::files::Files;
-use crate::model::{Think, canonical};
-use crate::tokens::{Calibration, Counter, Engine, Exact, Template};
-
-/// How long a vocabulary stays in memory without being used; it takes tens of MB and is read again in a moment.
-const UNUSED: Duration = Duration::from_secs(180);
-/// How long a model that could not be learned is not asked again.
-const NOT_AGAIN: Duration = Duration::from_secs(300);
-/// Most templates of a model that are kept: one for each set of tools and way of thinking.
+/// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
+const IDLE: Duration = Duration::from_secs(180);
+/// A model that could not be learned is not tried again for this long.
+const RETRY_AFTER: Duration = Duration::from_secs(300);
+/// The most templates of a model: one for each set of tools and thinking mode.
 const MAX_TEMPLATES: usize = 16;
 
 /// The counters of all models.
 pub(crate) struct Counts {
-    files: Files,
-    /// Held for looking up and for setting, never while a file is read or written.
-    state: Mutex<State>,
-    /// Held while a file is read, so that a vocabulary is read once.
+    files: VocabularyFiles,
+    /// Held for lookups and changes, never while a file is read or written.
+    state: Mutex<CountsState>,
+    /// Held while a file is read, so that concurrent calls read a vocabulary once.
     loading: Mutex<()>,
-    /// Held while the list of models is written, so that an older one never replaces a newer one.
+    /// Held while the list of models is written, so that an older list never replaces a newer one.
     storing: Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
-    /// What is known of each model; `None` before it was read.
-    models: Option<BTreeMap<String, Known>>,
-    /// Vocabularies in memory, by digest.
+struct CountsState {
+    /// `None` before the list was read.
+    models: Option<BTreeMap<String, KnownModel>>,
+    /// The vocabularies in memory by digest, and when they were last used.
     engines: HashMap<String, (Arc<Engine>, Instant)>,
-    /// When learning a model or one of its templates, or reading a vocabulary, failed.
-    failed: HashMap<String, Instant>,
+    /// When learning a model or a template, or reading a vocabulary, last failed.
+    failures: HashMap<String, Instant>,
 }
 
-/// What is known of a model.
-#[derive(Clone, Debug, Default)]
-struct Known {
-    /// Names the model's contents; another one is another model of the same name.
-    digest: Option<String>,
-    /// The file of its vocabulary.
-    vocabulary: String,
-    /// By way of thinking and tools; `None` where counting by the template was found wrong.
-    templates: BTreeMap<String, Option<Arc<Template>>>,
-    /// What the server's counts taught of prompts that these templates do not cover, by the same names.
-    calibrations: BTreeMap<String, Arc<Calibration>>,
-    /// How the model thought when it was used last.
-    think: String,
-}
-
-/// Which template is meant.
+/// Names a template of a model: its thinking mode and its tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Variant {
+pub(crate) struct TemplateVariant {
     think: String,
     tools: String,
 }
 
-impl Variant {
-    fn new(think: Option<Think>, tools: &[Value]) -> Self {
+/// Why there is no counter in memory.
+enum MissingCounter {
+    /// The list of models was not read.
+    Models,
+    /// The model is not in the list.
+    Model,
+    /// The vocabulary with this digest is not in memory.
+    Vocabulary(String),
+}
+
+impl TemplateVariant {
+    pub(crate) fn new(think: Option<Think>, tools: &[Value]) -> Self {
         Self { think: think_name(think).to_owned(), tools: tools_name(tools) }
     }
 
-    fn without_tools(&self) -> Self {
+    pub(crate) fn without_tools(&self) -> Self {
         Self { think: self.think.clone(), tools: String::new() }
     }
 
-    fn key(&self) -> String {
+    /// Returns the key of the variant in `models.json`.
+    pub(crate) fn key(&self) -> String {
         format!("{}/{}", self.think, self.tools)
+    }
+
+    pub(crate) fn think(&self) -> &str {
+        &self.think
     }
 }
 
@@ -99,6 +96,7 @@ const fn think_name(think: Option<Think>) -> &'static str {
     }
 }
 
+/// Returns a digest of tool definitions; empty without tools.
 fn tools_name(tools: &[Value]) -> String {
     if tools.is_empty() {
         return String::new();
@@ -108,36 +106,31 @@ fn tools_name(tools: &[Value]) -> String {
 }
 
 impl Counts {
-    /// With nothing read yet.
+    /// Counters stored in `dir`; reads nothing yet.
     pub(crate) fn new(dir: PathBuf) -> Self {
         Self {
-            files: Files::new(dir),
+            files: VocabularyFiles::new(dir),
             state: Mutex::default(),
             loading: Mutex::default(),
             storing: Mutex::default(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The counter of a model with what is in memory, and whether the disk may have a better one that nobody is
-    /// loading yet.
+    /// Returns the counter of a model as far as it is in memory, and whether [`Counts::load`] may find a better one
+    /// that nobody is loading yet.
     pub(crate) fn at_hand(&self, model: &str) -> (Counter, bool) {
         let may_load = match self.find(model, None, &[]) {
             Ok(counter) => return (counter, false),
-            Err(Missing::Models) => true,
-            Err(Missing::Model) => false,
-            Err(Missing::Vocabulary(digest)) => self.may_try(&digest),
+            Err(MissingCounter::Models) => true,
+            Err(MissingCounter::Model) => false,
+            Err(MissingCounter::Vocabulary(digest)) => self.may_try(&digest),
         };
-        let is_free = !matches!(self.loading.try_lock(), Err(TryLockError::WouldBlock));
-        (Counter::ESTIMATE, may_load && is_free)
+        (Counter::ESTIMATE, may_load && self.loading.try_lock().is_some())
     }
 
-    /// The counter of a model, from the disk where it is not in memory. Blocks.
+    /// Returns the counter of a model, read from the disk if necessary. Blocks.
     ///
-    /// Without a way of thinking it is that of the last turn.
+    /// `think`: the thinking mode of the call; `None` for that of the last call.
     pub(crate) fn load(
         &self,
         model: Option<&str>,
@@ -146,48 +139,54 @@ impl Counts {
     ) -> Counter {
         let Some(model) = model else { return Counter::ESTIMATE };
         let think = think.map(think_name);
-        let found = self.find(model, think, tools);
-        let missing = match found {
+        let missing = match self.find(model, think, tools) {
             Ok(counter) => return counter,
-            Err(Missing::Model) => return Counter::ESTIMATE,
+            Err(MissingCounter::Model) => return Counter::ESTIMATE,
             Err(missing) => missing,
         };
-        let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Missing::Models = missing {
-            let unread = self.state().models.is_none();
-            if unread {
+        let _one_reader = self.loading.lock();
+        if let MissingCounter::Models = missing {
+            let is_unread = self.state.lock().models.is_none();
+            if is_unread {
                 let models = self.files.models();
-                self.state().models = Some(models);
+                self.state.lock().models = Some(models);
             }
         }
-        if let Err(Missing::Vocabulary(digest)) = self.find(model, think, tools)
+        if let Err(MissingCounter::Vocabulary(digest)) = self.find(model, think, tools)
             && self.may_try(&digest)
         {
             match self.files.engine(&digest) {
                 Some(engine) => {
-                    self.state().engines.insert(digest, (engine, Instant::now()));
+                    self.state.lock().engines.insert(digest, (engine, Instant::now()));
                 }
-                None => drop(self.failed(&digest, &"its vocabulary cannot be read from the disk")),
+                None => self.note_failure(&digest, &"its vocabulary cannot be read from the disk"),
             }
         }
         self.find(model, think, tools).unwrap_or(Counter::ESTIMATE)
     }
 
-    fn find(&self, model: &str, think: Option<&str>, tools: &[Value]) -> Result<Counter, Missing> {
-        let mut state = self.state();
-        let State { models, engines, .. } = &mut *state;
-        let known = models.as_ref().ok_or(Missing::Models)?;
-        let known = known.get(&canonical(model)).ok_or(Missing::Model)?;
+    fn find(
+        &self,
+        model: &str,
+        think: Option<&str>,
+        tools: &[Value],
+    ) -> Result<Counter, MissingCounter> {
+        let mut state = self.state.lock();
+        let CountsState { models, engines, .. } = &mut *state;
+        let known = models.as_ref().ok_or(MissingCounter::Models)?;
+        let known = known.get(&canonical(model)).ok_or(MissingCounter::Model)?;
         let think = think.unwrap_or(&known.think).to_owned();
-        let variant = Variant { think, tools: tools_name(tools) };
+        let variant = TemplateVariant { think, tools: tools_name(tools) };
         let calibration = known.calibrations.get(&variant.key()).cloned();
         if known.vocabulary.is_empty() {
             return Ok(Counter::ESTIMATE.calibrated(calibration));
         }
         let engine = engines.get_mut(&known.vocabulary);
-        let (engine, used) = engine.ok_or_else(|| Missing::Vocabulary(known.vocabulary.clone()))?;
-        *used = Instant::now();
-        let template = |variant: &Variant| known.templates.get(&variant.key()).cloned().flatten();
+        let (engine, last_used) =
+            engine.ok_or_else(|| MissingCounter::Vocabulary(known.vocabulary.clone()))?;
+        *last_used = Instant::now();
+        let template =
+            |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned().flatten();
         Ok(Counter::exact(Exact {
             engine: Arc::clone(engine),
             plain: template(&variant.without_tools()),
@@ -196,9 +195,85 @@ impl Counts {
         .calibrated(calibration))
     }
 
-    /// A template gave another count than the server: it is not used again. Blocks.
+    /// Returns the vocabulary of a model if it is in memory.
+    pub(crate) fn engine(&self, model: &str) -> Option<Arc<Engine>> {
+        let state = self.state.lock();
+        let known = state.models.as_ref()?.get(&canonical(model))?;
+        Some(Arc::clone(&state.engines.get(&known.vocabulary)?.0))
+    }
+
+    /// Returns the vocabulary to learn a template with, or `None` if the template is known.
+    pub(crate) fn engine_for_learning(
+        &self,
+        model: &str,
+        variant: &TemplateVariant,
+    ) -> Option<Arc<Engine>> {
+        let is_known = {
+            let state = self.state.lock();
+            let known = state.models.as_ref()?.get(&canonical(model))?;
+            known.templates.contains_key(&variant.key())
+        };
+        if is_known { None } else { self.engine(model) }
+    }
+
+    /// Returns whether the vocabulary of a model is in memory and still that of `info`.
+    pub(crate) fn has_vocabulary(&self, info: &ModelInfo, model: &str) -> bool {
+        let state = self.state.lock();
+        let known = state.models.as_ref().and_then(|models| models.get(&canonical(model)));
+        known.is_some_and(|known| {
+            state.engines.contains_key(&known.vocabulary)
+                && (info.digest.is_none() || known.digest == info.digest)
+        })
+    }
+
+    /// Stores the vocabulary of a model and forgets its templates, which were another model's. Blocks.
+    pub(crate) fn store_vocabulary(
+        &self,
+        model: &str,
+        digest: Option<String>,
+        vocabulary: &Vocabulary,
+        tokenizer: Tokenizer,
+    ) {
+        let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
+        self.files.store_vocabulary(&name, vocabulary);
+        let engine = Arc::new(Engine::new(tokenizer));
+        let mut state = self.state.lock();
+        state.failures.remove(&name);
+        state.engines.insert(name.clone(), (engine, Instant::now()));
+        drop(state);
+        self.change(model, |known| {
+            *known = KnownModel { digest, vocabulary: name, ..KnownModel::default() };
+        });
+    }
+
+    /// Stores a learned template. Blocks.
+    pub(crate) fn store_template(&self, model: &str, key: &str, template: Template) {
+        self.change(model, |known| {
+            if known.templates.len() >= MAX_TEMPLATES {
+                // Sets of tools change; a template that is used again is learned again.
+                known.templates.retain(|key, _| key.ends_with('/'));
+            }
+            known.templates.insert(key.to_owned(), Some(Arc::new(template)));
+            // The calibration corrected counts without this template.
+            known.calibrations.remove(key);
+        });
+    }
+
+    /// Stores the thinking mode of a call, for builds that do not name one. Blocks if it changed.
+    pub(crate) fn store_think(&self, model: &str, think: &str) {
+        let has_changed = {
+            let state = self.state.lock();
+            let known = state.models.as_ref().and_then(|models| models.get(&canonical(model)));
+            known.is_some_and(|known| known.think != think)
+        };
+        if has_changed {
+            self.change(model, |known| think.clone_into(&mut known.think));
+        }
+    }
+
+    /// Stops using a template whose count differs from the server's. Blocks.
     pub(crate) fn distrust(&self, model: &str, think: Option<Think>, tools: &[Value]) {
-        let variant = Variant::new(think, tools);
+        let variant = TemplateVariant::new(think, tools);
         tracing::warn!(model, variant = variant.key(), "counts differ from those of the server");
         self.change(model, |known| {
             known.templates.insert(variant.key(), None);
@@ -206,44 +281,57 @@ impl Counts {
         });
     }
 
-    /// Changes what is known of a model, and keeps it on the disk. Blocks.
-    fn change(&self, model: &str, change: impl FnOnce(&mut Known)) {
-        let _in_order = self.storing.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Calibrates the counts of a model by the tokens that the server read of a request. Blocks.
+    pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) {
+        let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
+        let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
+        let parts = counter.parts(messages, tools);
+        let counted = counter.count_prompt(messages, tools);
+        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.knows_texts()) {
+            return;
+        }
+        let key = TemplateVariant::new(*think, tools).key();
+        self.change(model, |known| {
+            // The vocabulary could not be read this time: what estimates teach does not hold for it.
+            if known.vocabulary.is_empty() == counter.knows_texts() {
+                return;
+            }
+            if known.calibrations.len() >= MAX_TEMPLATES && !known.calibrations.contains_key(&key) {
+                known.calibrations.retain(|key, _| key.ends_with('/'));
+            }
+            let before = known.calibrations.remove(&key).unwrap_or_default();
+            known.calibrations.insert(key, Arc::new(before.with(parts, counted, read)));
+        });
+    }
+
+    /// Changes what is known about a model and writes it to the disk. Blocks.
+    fn change(&self, model: &str, change: impl FnOnce(&mut KnownModel)) {
+        let _in_order = self.storing.lock();
         let models = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let models = state.models.get_or_insert_default();
             change(models.entry(canonical(model)).or_default());
             models.clone()
         };
-        self.files.store(&models);
+        self.files.store_models(&models);
     }
 
-    /// Whether the last failure is long enough ago.
-    fn may_try(&self, what: &str) -> bool {
-        let state = self.state();
-        state.failed.get(what).is_none_or(|at| at.elapsed() >= NOT_AGAIN)
+    /// Returns whether the last failure of `what` is long enough ago.
+    pub(crate) fn may_try(&self, what: &str) -> bool {
+        let state = self.state.lock();
+        state.failures.get(what).is_none_or(|at| at.elapsed() >= RETRY_AFTER)
     }
 
-    fn failed(&self, what: &str, error: &dyn std::fmt::Display) -> Option<()> {
+    /// Notes that learning or reading `what` failed.
+    pub(crate) fn note_failure(&self, what: &str, error: &dyn std::fmt::Display) {
         tracing::info!(what, "counts stay estimates: {error}");
-        let mut state = self.state();
-        state.failed.retain(|_, at| at.elapsed() < NOT_AGAIN);
-        state.failed.insert(what.to_owned(), Instant::now());
-        None
+        let mut state = self.state.lock();
+        state.failures.retain(|_, at| at.elapsed() < RETRY_AFTER);
+        state.failures.insert(what.to_owned(), Instant::now());
     }
 
-    /// Gives vocabularies back that were not used for a while.
-    pub(crate) fn rest(&self) {
-        self.state().engines.retain(|_, (_, used)| used.elapsed() < UNUSED);
+    /// Drops vocabularies that are not in use.
+    pub(crate) fn drop_idle(&self) {
+        self.state.lock().engines.retain(|_, (_, last_used)| last_used.elapsed() < IDLE);
     }
-}
-
-/// Why there is no counter in memory.
-enum Missing {
-    /// The list of models was not read.
-    Models,
-    /// The model is not known.
-    Model,
-    /// The vocabulary is known and not in memory.
-    Vocabulary(String),
 }

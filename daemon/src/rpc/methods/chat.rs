@@ -1,4 +1,4 @@
-//! `chat.*`: a turn as a subscription, and the calls that go with it.
+//! `chat.*`: a chat turn as a subscription.
 
 use std::sync::Arc;
 
@@ -6,42 +6,25 @@ use jsonrpsee::types::{ErrorObjectOwned, Params};
 use jsonrpsee::{Extensions, PendingSubscriptionSink, SubscriptionCloseResponse, SubscriptionSink};
 use ollm_protocol::Method;
 use ollm_protocol::method::{self as m, CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE, ChatSend};
-use ollm_protocol::methods::chat::{
-    ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
-    ChatSubmitToolResultsResult,
-};
-use ollm_protocol::methods::session::SessionIdParams;
-use serde_json::value::{RawValue, to_raw_value};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use serde_json::value::to_raw_value;
 use tracing::Instrument;
 
-use crate::app;
+use crate::app::chat::{self, StartedTurn};
 use crate::rpc::decode::decode;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry, call_span};
 
 pub(super) fn register(registry: &mut Registry) {
     registry
-        .module()
+        .module
         .register_subscription(ChatSend::NAME, CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE, send)
         .expect("names in the list of methods are unique and registered once");
-    registry.register::<m::ChatSubmitToolResults, _, _>(submit_tool_results);
-    registry.register::<m::ChatCancel, _, _>(cancel);
+    registry.app::<m::ChatSubmitToolResults, _, _>(chat::submit_tool_results);
+    registry.app::<m::ChatCancel, _, _>(chat::cancel);
 }
 
-async fn submit_tool_results(
-    handles: Arc<Handles>,
-    params: ChatSubmitToolResultsParams,
-) -> Result<ChatSubmitToolResultsResult, RpcError> {
-    Ok(app::submit_tool_results(&handles.core, params).await?)
-}
-
-async fn cancel(
-    handles: Arc<Handles>,
-    params: SessionIdParams,
-) -> Result<ChatCancelResult, RpcError> {
-    Ok(app::cancel(&handles.core, params.session_id).await?)
-}
-
+/// Starts a turn, accepts the subscription, and relays the events of the turn.
 async fn send(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
@@ -49,46 +32,43 @@ async fn send(
     extensions: Extensions,
 ) -> SubscriptionCloseResponse {
     let span = call_span(ChatSend::NAME, &extensions);
-    let begun = match decode::<ChatSendParams>(ChatSend::NAME, &params) {
-        Ok(params) => begin(&handles, params).instrument(span.clone()).await,
+    let started = match decode::<ChatSendParams>(ChatSend::NAME, &params) {
+        Ok(params) => start(&handles, params).instrument(span.clone()).await,
         Err(error) => Err(error),
     };
-    let (started, detach) = match begun {
-        Ok(begun) => begun,
+    let (turn, detach) = match started {
+        Ok(started) => started,
         Err(error) => {
             pending.reject(error).await;
             return SubscriptionCloseResponse::None;
         }
     };
-    let cancel = started.cancel.clone();
+    let cancel = turn.cancel.clone();
     match pending.accept().await {
-        Ok(sink) => relay(started, detach, sink).instrument(span).await,
+        Ok(sink) => relay(turn, detach, sink).instrument(span).await,
         Err(_) if !detach => cancel.cancel(),
         Err(_) => {}
     }
     SubscriptionCloseResponse::None
 }
 
-async fn begin(
-    handles: &Handles,
-    params: ChatSendParams,
-) -> Result<(app::Started, bool), RpcError> {
+async fn start(handles: &Handles, params: ChatSendParams) -> Result<(StartedTurn, bool), RpcError> {
     let detach = params.detach;
-    Ok((app::start(&handles.core, &handles.shutdown, params).await?, detach))
+    Ok((chat::start(&handles.core, &handles.shutdown, params).await?, detach))
 }
 
-/// Passes a turn's events on; a client that leaves ends the turn unless it is detached.
-async fn relay(mut started: app::Started, detach: bool, sink: SubscriptionSink) {
+/// Relays the events of a turn. A client that leaves ends the turn unless it is detached.
+async fn relay(mut turn: StartedTurn, detach: bool, sink: SubscriptionSink) {
     loop {
-        // Reading a prompt is silent for minutes, in which a client may leave.
+        // A client may leave while the model reads the prompt, which is silent for minutes.
         let event = tokio::select! {
             biased;
             () = sink.closed() => break,
-            event = started.events.recv() => event,
+            event = turn.events.recv() => event,
         };
         let Some(event) = event else { break };
-        let event = event.unwrap_or_else(|error| failed(error.into()));
-        let Some(item) = item(&event) else { continue };
+        let event = event.unwrap_or_else(|error| error_event(error.into()));
+        let Ok(item) = to_raw_value(&event) else { continue };
         let is_sent = tokio::select! {
             biased;
             () = sink.closed() => false,
@@ -99,16 +79,12 @@ async fn relay(mut started: app::Started, detach: bool, sink: SubscriptionSink) 
         }
     }
     if !detach {
-        started.cancel.cancel();
+        turn.cancel.cancel();
     }
 }
 
-fn item(event: &ChatEvent) -> Option<Box<RawValue>> {
-    to_raw_value(event).ok()
-}
-
-/// An error as the last event, with what an error reply would say.
-fn failed(error: RpcError) -> ChatEvent {
+/// Returns the last event of a failed turn, with the content of an error reply.
+fn error_event(error: RpcError) -> ChatEvent {
     let error = ErrorObjectOwned::from(error);
     let data = error.data().and_then(|data| serde_json::from_str(data.get()).ok());
     ChatEvent::Error {

@@ -1,4 +1,4 @@
-//! `daemon.*` and `rpc.*`: the process and the contract themselves.
+//! `daemon.*` and `rpc.discover`: the process and the contract themselves.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry, discover};
 
 pub(super) fn register(registry: &mut Registry) {
-    registry.register::<DaemonHello, _, _>(hello);
-    registry.register::<DaemonStatus, _, _>(status);
-    registry.register::<DaemonReload, _, _>(reload);
-    registry.register::<DaemonShutdown, _, _>(shutdown);
-    registry.register::<RpcDiscover, _, _>(discover);
+    registry.handler::<DaemonHello, _, _>(hello);
+    registry.handler::<DaemonStatus, _, _>(status);
+    registry.handler::<DaemonReload, _, _>(reload);
+    registry.handler::<DaemonShutdown, _, _>(shutdown);
+    registry.handler::<RpcDiscover, _, _>(discover);
 }
 
 async fn hello(
     handles: Arc<Handles>,
     params: DaemonHelloParams,
 ) -> Result<DaemonHelloResult, RpcError> {
-    tracing::debug!(client = params.client, version = params.version, "a client introduced itself");
+    tracing::debug!(client = params.client, version = params.version, "hello from a client");
     if !(params.protocol_min..=params.protocol_max).contains(&PROTOCOL_VERSION) {
         let DaemonHelloParams { client, version, protocol_min, protocol_max } = params;
         let message = format!(
@@ -43,7 +43,7 @@ async fn hello(
         schema_revision: SCHEMA_REVISION,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
-        epoch: handles.events.epoch().to_owned(),
+        epoch: handles.core.events.epoch().to_owned(),
         limits: handles.limits.clone(),
     })
 }
@@ -56,9 +56,9 @@ async fn reload(handles: Arc<Handles>, _: NoParams) -> Result<DaemonReloadResult
     handles.control.reload().await
 }
 
-/// The answer still reaches the caller: a connection that drains sends what its calls in flight answer.
+/// Asks the daemon to stop. The reply still reaches the caller: connections send the replies of running calls first.
 async fn shutdown(handles: Arc<Handles>, _: NoParams) -> Result<DaemonShutdownResult, RpcError> {
-    tracing::info!("a client asked the daemon to leave");
+    tracing::info!("a client asked the daemon to stop");
     handles.shutdown.stop();
     Ok(DaemonShutdownResult { pid: std::process::id() })
 }

@@ -11,8 +11,8 @@ use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry};
 
 pub(super) fn register(registry: &mut Registry) {
-    registry.register::<EnvRules, _, _>(rules);
-    registry.register::<EnvSanitize, _, _>(sanitize);
+    registry.handler::<EnvRules, _, _>(rules);
+    registry.handler::<EnvSanitize, _, _>(sanitize);
 }
 
 async fn rules(handles: Arc<Handles>, _: NoParams) -> Result<EnvRulesResult, RpcError> {

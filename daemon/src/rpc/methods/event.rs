@@ -1,4 +1,4 @@
-//! `event.*`: the ring as a subscription.
+//! `event.*`: the event ring as a subscription.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::rpc::decode::decode;
 use crate::rpc::error::RpcError;
 use crate::rpc::{Handles, Registry, call_span};
 
-/// Most thresholds of a subscription: each is an event for everybody who follows the session.
+/// The most thresholds of a subscription.
 const MAX_THRESHOLDS: usize = 16;
 
 pub(super) fn register(registry: &mut Registry) {
     registry
-        .module()
+        .module
         .register_subscription(EventSubscribe::NAME, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE, start)
         .expect("names in the list of methods are unique and registered once");
 }
@@ -43,8 +43,8 @@ async fn start(
             return SubscriptionCloseResponse::None;
         }
     };
-    // Before the answer: what happens after the client has it must not be missed.
-    let events = handles.events.subscribe(filter, since.as_ref());
+    // Before the reply: events after it must not be missed.
+    let events = handles.core.events.subscribe(filter, since.as_ref());
     match pending.accept().await {
         Ok(sink) => follow(&handles, events, sink).instrument(span).await,
         Err(_) => SubscriptionCloseResponse::None,
@@ -53,17 +53,17 @@ async fn start(
 
 fn check(params: EventSubscribeParams) -> Result<EventSubscribeParams, RpcError> {
     let problem = if params.thresholds.len() > MAX_THRESHOLDS {
-        format!("at most {MAX_THRESHOLDS} thresholds are taken")
+        format!("the limit is {MAX_THRESHOLDS} thresholds")
     } else if params.thresholds.iter().all(|share| (0.0..=1.0).contains(share)) {
         return Ok(params);
     } else {
-        "a threshold lies between 0 and 1".to_owned()
+        "a threshold must lie between 0 and 1".to_owned()
     };
-    let message = format!("the params of event.subscribe do not fit at `thresholds`: {problem}");
+    let message = format!("the params of event.subscribe are invalid at `thresholds`: {problem}");
     Err(RpcError::new(ErrorKind::InvalidParams, message).with_field("field", "thresholds"))
 }
 
-/// Sends events until the client has enough or the daemon leaves, which it says in a last item.
+/// Sends events until the client unsubscribes or the daemon shuts down, which the last item says.
 async fn follow(
     handles: &Handles,
     mut events: EventSubscription,
@@ -84,13 +84,13 @@ async fn follow(
             return SubscriptionCloseResponse::None;
         }
     }
-    match to_raw_value(&ErrorObjectOwned::from(RpcError::leaving())) {
+    match to_raw_value(&ErrorObjectOwned::from(RpcError::stopping())) {
         Ok(error) => SubscriptionCloseResponse::NotifErr(SubscriptionError::from_json(error)),
         Err(_) => SubscriptionCloseResponse::None,
     }
 }
 
-/// Hands one event to the connection, waiting while it is full; false when the subscription ended.
+/// Sends one event, waiting while the connection is full; returns false if the subscription ended.
 async fn send(sink: &SubscriptionSink, event: &Event) -> bool {
     let Ok(item) = to_raw_value(event) else { return false };
     tokio::select! {

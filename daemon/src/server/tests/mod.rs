@@ -131,7 +131,7 @@ impl Server {
             began: Mutex::default(),
             running: Mutex::default(),
             big_calls: AtomicUsize::new(0),
-            events: handles.events.clone(),
+            events: handles.core.events.clone(),
         });
         let mut methods = crate::rpc::methods(handles);
         methods.merge(toy_methods(&toys)).expect("free names");

@@ -1,0 +1,344 @@
+//! What is remembered of sessions that are in use: one bounded least-recently-used cache.
+//!
+//! Everything here is derived from the logs and can be dropped at any time: losing it costs the next call some
+//! reading, never an answer.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hashlink::LruCache;
+use ollm_protocol::content::{BuiltContext, Compaction, Epoch, LoopPattern};
+use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::{Seq, SessionId};
+use parking_lot::Mutex;
+
+use super::path::{ActivePath, records_between};
+use crate::config::LoopDetectionConfig;
+use crate::context::PreviousBuild;
+use crate::goal::GoalState;
+use crate::loops::{Detector, Observation};
+use crate::projects::StoredEntries;
+use crate::session::SessionState;
+
+/// The most sessions in the cache. A session takes some kilobytes, and 40 bytes more per record of its path and per
+/// message of its last build.
+const MAX_SESSIONS: usize = 256;
+/// The most records of all cached paths together, which take 40 bytes each. A longer path is walked at every build.
+const MAX_PATH_RECORDS: usize = 1 << 20;
+/// The most recent builds of a session that `context.inspect` can repeat: a turn with tools makes a few.
+const MAX_RECIPES: usize = 16;
+
+/// The cache of all sessions.
+pub(crate) struct SessionCache(Mutex<LruCache<SessionId, CachedSession>>);
+
+/// What is remembered of one session.
+#[derive(Default)]
+pub(crate) struct CachedSession {
+    path: Option<Arc<ActivePath>>,
+    pub(crate) folds: CachedFolds,
+    /// The epoch and the compaction in force, as read from the log.
+    pub(crate) head: CachedHead,
+    pub(crate) builds: RecentBuilds,
+    /// The loop detection, if it has seen every record since it started.
+    pub(crate) loop_watch: Option<LoopWatch>,
+    /// A goal was queued that the fold may not have seen yet.
+    pub(crate) goal_is_queued: bool,
+}
+
+impl Default for SessionCache {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_SESSIONS)))
+    }
+}
+
+impl SessionCache {
+    /// Calls `f` with what is remembered of a session, which becomes the most recently used.
+    ///
+    /// Other sessions wait for the same lock, so `f` must not block.
+    pub(crate) fn with<T>(&self, id: SessionId, f: impl FnOnce(&mut CachedSession) -> T) -> T {
+        let mut sessions = self.0.lock();
+        f(sessions.entry(id).or_insert_with(CachedSession::default))
+    }
+
+    /// Calls `f` if anything is remembered of a session; does not change which one is evicted next.
+    pub(crate) fn peek<T>(
+        &self,
+        id: SessionId,
+        f: impl FnOnce(&mut CachedSession) -> T,
+    ) -> Option<T> {
+        self.0.lock().peek_mut(&id).map(f)
+    }
+
+    /// Forgets a deleted session.
+    pub(crate) fn forget(&self, id: SessionId) {
+        self.0.lock().remove(&id);
+    }
+
+    /// Returns the path to `leaf`, extending the cached one if that is its beginning.
+    pub(crate) fn path_to(&self, state: &SessionState, leaf: Option<Seq>) -> Arc<ActivePath> {
+        let id = state.id();
+        // Taken out while it grows: an `Arc` that nobody else holds is extended in place.
+        let cached = self.with(id, |session| session.path.take());
+        let new = cached.as_ref().and_then(|path| records_between(state, path.leaf, leaf));
+        let mut path = cached.filter(|_| new.is_some()).unwrap_or_default();
+        let new = new.unwrap_or_else(|| state.path_to(leaf));
+        if !new.is_empty() {
+            Arc::make_mut(&mut path).extend(&new, state);
+        }
+        self.keep_path(id, &path);
+        path
+    }
+
+    fn keep_path(&self, id: SessionId, path: &Arc<ActivePath>) {
+        if path.items.len() > MAX_PATH_RECORDS {
+            return;
+        }
+        self.with(id, |session| session.path = Some(Arc::clone(path)));
+        let mut sessions = self.0.lock();
+        let records =
+            |session: &CachedSession| session.path.as_ref().map_or(0, |path| path.items.len());
+        let mut total: usize = sessions.iter().map(|(_, session)| records(session)).sum();
+        // The least recently used come first.
+        for (_, session) in sessions.iter_mut() {
+            if total <= MAX_PATH_RECORDS {
+                break;
+            }
+            total -= records(session);
+            session.path = None;
+        }
+    }
+}
+
+/// The folds of records that stand beside the conversation.
+#[derive(Default)]
+pub(crate) struct CachedFolds {
+    pub(crate) goals: Option<FoldedTo<GoalState>>,
+    pub(crate) entries: Option<FoldedTo<StoredEntries>>,
+    pub(crate) pins: Option<FoldedTo<Vec<Seq>>>,
+}
+
+/// A fold of all records of one kind up to `newest`, which determines those before it on its path.
+pub(crate) struct FoldedTo<T> {
+    pub(crate) newest: Seq,
+    pub(crate) fold: Arc<T>,
+}
+
+/// The records that froze the context head in force.
+#[derive(Clone, Default)]
+pub(crate) struct CachedHead {
+    pub(crate) epoch: Option<(Seq, Arc<Epoch>)>,
+    pub(crate) compaction: Option<(Seq, Arc<Compaction>)>,
+}
+
+/// The last builds of a session, and how full the next one will be.
+#[derive(Default)]
+pub(crate) struct RecentBuilds {
+    last: Option<Arc<PreviousBuild>>,
+    recipes: VecDeque<BuildRecipe>,
+    gauge: Option<FillGauge>,
+    /// The share of the prompt limit that was last compared with the thresholds.
+    reported_share: Option<f64>,
+}
+
+/// What a build was made from, so that it can be made again.
+#[derive(Clone)]
+pub(crate) struct BuildRecipe {
+    pub(crate) build_id: String,
+    pub(crate) params: Arc<ContextBuildParams>,
+    /// The leaf that the build was made for, with the epoch that it recorded.
+    pub(crate) leaf: Option<Seq>,
+    /// The digest of its messages.
+    pub(crate) digest: blake3::Hash,
+}
+
+/// How full the context is after the records that followed the last build. All in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextFill {
+    /// The conversation without checkpoints.
+    pub(crate) used: u64,
+    /// The most that the conversation may have.
+    pub(crate) available: u64,
+    /// The most that a prompt may have.
+    pub(crate) prompt_limit: u64,
+}
+
+/// The fill at the last build, and the tokens of the records since then that were counted.
+#[derive(Clone, Copy, Debug)]
+struct FillGauge {
+    built_at: Option<Seq>,
+    fill: ContextFill,
+    /// Every record up to this one is counted in `since_build`.
+    counted_to: Option<Seq>,
+    since_build: u64,
+}
+
+impl RecentBuilds {
+    pub(crate) fn last(&self) -> Option<Arc<PreviousBuild>> {
+        self.last.clone()
+    }
+
+    /// Returns what a recent build was made from; the newest one without an id.
+    pub(crate) fn recipe(&self, build_id: Option<&str>) -> Option<&BuildRecipe> {
+        let mut newest_first = self.recipes.iter().rev();
+        newest_first.find(|recipe| build_id.is_none_or(|wanted| recipe.build_id == wanted))
+    }
+
+    /// Remembers a build that was returned to a client.
+    pub(crate) fn note(
+        &mut self,
+        params: &Arc<ContextBuildParams>,
+        leaf: Option<Seq>,
+        build: PreviousBuild,
+        context: &BuiltContext,
+    ) {
+        if self.recipes.len() == MAX_RECIPES {
+            self.recipes.pop_front();
+        }
+        let (build_id, digest) = (context.build_id.clone(), build.digest());
+        self.recipes.push_back(BuildRecipe { build_id, params: Arc::clone(params), leaf, digest });
+        self.last = Some(Arc::new(build));
+        self.set_fill(leaf, context);
+    }
+
+    /// Sets the fill by a context that was planned for `leaf`.
+    pub(crate) fn set_fill(&mut self, leaf: Option<Seq>, context: &BuiltContext) {
+        let budget = &context.budget;
+        let fill = ContextFill {
+            used: budget.current_conversation_tokens,
+            available: budget.available_tokens,
+            prompt_limit: budget.prompt_limit,
+        };
+        self.gauge = Some(FillGauge { built_at: leaf, fill, counted_to: leaf, since_build: 0 });
+    }
+
+    /// Returns how full the next context will be, or `None` if none was built or its leaf is no longer on the path.
+    ///
+    /// Reads no contents: it adds the stored counts of the records since the last call.
+    pub(crate) fn fill(&mut self, state: &SessionState) -> Option<ContextFill> {
+        let gauge = self.gauge.as_mut()?;
+        let tokens = |seqs: Vec<Seq>| -> u64 {
+            let entries = seqs.into_iter().filter_map(|seq| state.entry(seq));
+            entries.map(|entry| u64::from(entry.tokens)).sum()
+        };
+        let leaf = state.leaf();
+        gauge.since_build = match records_between(state, gauge.counted_to, leaf) {
+            Some(new) => gauge.since_build + tokens(new),
+            // The leaf moved: count again from the build.
+            None => tokens(records_between(state, gauge.built_at, leaf)?),
+        };
+        gauge.counted_to = leaf;
+        Some(ContextFill { used: gauge.fill.used + gauge.since_build, ..gauge.fill })
+    }
+
+    /// Replaces the share of the prompt limit that was last compared with the thresholds, and returns the one before;
+    /// below every threshold the first time.
+    pub(crate) fn replace_reported_share(&mut self, share: f64) -> f64 {
+        self.reported_share.replace(share).unwrap_or(f64::NEG_INFINITY)
+    }
+}
+
+/// The loop detection of one session, and how far it has followed the log.
+///
+/// It is fed record by record. A record that does not follow the last one makes it useless.
+#[derive(Clone)]
+pub(crate) struct LoopWatch {
+    pub(crate) detector: Detector,
+    /// The settings that the detector was fed with.
+    pub(crate) config: LoopDetectionConfig,
+    /// The detector has seen every record up to this one.
+    pub(crate) seen: Seq,
+    /// The active leaf then.
+    pub(crate) leaf: Option<Seq>,
+    /// The loop in force has its record in the log.
+    pub(crate) is_recorded: bool,
+    /// A task is writing that record.
+    pub(crate) is_recording: bool,
+}
+
+impl LoopWatch {
+    /// A watch that has seen every record up to `seen`, when `leaf` was active.
+    pub(crate) fn new(
+        config: LoopDetectionConfig,
+        detector: Detector,
+        seen: Seq,
+        leaf: Option<Seq>,
+    ) -> Self {
+        Self { detector, config, seen, leaf, is_recorded: false, is_recording: false }
+    }
+
+    /// Folds an observation and looks for a loop.
+    pub(crate) fn fold(&mut self, seq: Seq, observation: Observation) {
+        match &observation {
+            Observation::Mark(pattern) => self.is_recorded = pattern.is_some(),
+            Observation::User => self.is_recorded = false,
+            Observation::Model { .. } | Observation::Result(_) => {}
+        }
+        self.detector.fold(seq, observation);
+        if let Some(pattern) = self.detector.found(&self.config) {
+            self.note(pattern);
+        }
+    }
+
+    /// Notes a loop; while it is in force, further repetitions belong to it.
+    pub(crate) fn note(&mut self, pattern: LoopPattern) {
+        if !self.detector.is_noted() {
+            self.detector.note(pattern);
+        }
+    }
+
+    /// Returns the loop in force.
+    pub(crate) fn in_force(&self) -> Option<LoopPattern> {
+        self.detector.found(&self.config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::RecordKind;
+
+    use super::*;
+    use crate::context::PathItem;
+
+    fn id(number: u128) -> SessionId {
+        SessionId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    #[test]
+    fn least_recently_used_session_is_evicted() {
+        let cache = SessionCache::default();
+        for number in 0..MAX_SESSIONS as u128 {
+            cache.with(id(number), |session| session.goal_is_queued = true);
+        }
+        cache.with(id(0), |_| ());
+        cache.with(id(1000), |_| ());
+        // The cache evicts at the next use after it is full.
+        cache.with(id(1000), |_| ());
+        assert!(cache.peek(id(0), |_| ()).is_some());
+        assert!(cache.peek(id(1), |_| ()).is_none());
+        cache.forget(id(0));
+        assert!(cache.peek(id(0), |_| ()).is_none());
+    }
+
+    #[test]
+    fn paths_of_least_recently_used_sessions_make_room() {
+        let cache = SessionCache::default();
+        let item = PathItem {
+            seq: Seq(0),
+            kind: RecordKind::Message,
+            role: None,
+            tokens: 0,
+            calls_tools: false,
+            has_thinking: false,
+            in_context: true,
+        };
+        let path = |len| Arc::new(ActivePath { items: vec![item; len], ..ActivePath::default() });
+        let has_path =
+            |number| cache.peek(id(number), |session| session.path.is_some()).unwrap_or_default();
+        for number in 0..3 {
+            cache.keep_path(id(number), &path(MAX_PATH_RECORDS / 2));
+        }
+        assert!(!has_path(0) && has_path(1) && has_path(2));
+        cache.keep_path(id(3), &path(MAX_PATH_RECORDS + 1));
+        assert!(!has_path(3));
+    }
+}

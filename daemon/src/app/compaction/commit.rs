@@ -1,0 +1,190 @@
+//! Recording a compaction: the head is planned for the newest records, measured, and written as one record.
+//!
+//! **Invariant**: one record is one whole compaction. Before it is written nothing has changed; records that were
+//! written while a model summarized follow the head verbatim.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{
+    BuiltContext, Checkpoint, Compaction, CompactionMethod, RecordBody, Retention,
+};
+use ollm_protocol::{CheckpointId, Seq, SessionId};
+
+use super::survey::{CompactionRequest, ContextBefore, Survey, survey};
+use crate::app::core::{Core, blocking};
+use crate::app::drafts::{MarkedChange, snapshot_mark};
+use crate::app::error::{AppError, CompactError};
+use crate::context::compact::gather::to_keep;
+use crate::context::compact::retention::measure;
+use crate::context::{self, Built, CutPlan};
+use crate::session::Draft;
+
+/// Attempts to plan and write the head while other records move the leaf.
+const MAX_TRIES: usize = 8;
+
+/// The parts of a new head, before it is planned.
+#[derive(Clone)]
+pub(super) struct NewHead {
+    pub(super) method: CompactionMethod,
+    /// The range that was summarized.
+    pub(super) cut: Option<CutPlan>,
+    /// Every checkpoint in force after the compaction.
+    pub(super) checkpoints: Vec<Checkpoint>,
+    /// The checkpoint of the range.
+    pub(super) created: Option<CheckpointId>,
+    /// The checkpoints that were aged or merged.
+    pub(super) aged: Vec<CheckpointId>,
+    /// The model that wrote the summary.
+    pub(super) model: Option<String>,
+    /// The identifiers in the range, whose retention is measured.
+    pub(super) identifiers: Vec<String>,
+}
+
+impl NewHead {
+    /// A head that needs no summary: the checkpoints stay as they are.
+    pub(super) fn without_summary(method: CompactionMethod, checkpoints: &[Checkpoint]) -> Self {
+        Self {
+            method,
+            cut: None,
+            checkpoints: checkpoints.to_vec(),
+            created: None,
+            aged: Vec::new(),
+            model: None,
+            identifiers: Vec::new(),
+        }
+    }
+}
+
+/// A compaction that was written, or a preview of one.
+pub(super) struct Compacted {
+    /// Its record; `None` for a preview.
+    pub(super) seq: Option<Seq>,
+    pub(super) head: NewHead,
+    pub(super) before: ContextBefore,
+    pub(super) after: BuiltContext,
+    pub(super) retention: Retention,
+    pub(super) survey: Arc<Survey>,
+}
+
+/// The result of [`commit`].
+pub(super) enum CommitOutcome {
+    Done(Box<Compacted>),
+    /// Another compaction was recorded first; the session as it is now.
+    Superseded(Arc<Survey>),
+}
+
+/// Writes the snapshot marker before a compaction, so that it can be undone.
+pub(super) async fn mark_before(
+    core: &Core,
+    id: SessionId,
+    leaf: Option<Seq>,
+) -> Result<(), AppError> {
+    let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Compaction);
+    core.append(id, vec![mark], None).await?;
+    Ok(())
+}
+
+/// Plans the head and returns the result without writing it.
+pub(super) async fn preview(
+    core: &Arc<Core>,
+    request: CompactionRequest,
+    survey: Arc<Survey>,
+    head: NewHead,
+) -> Result<Compacted, AppError> {
+    blocking(core, move |core| {
+        let (built, retention) = plan(core, &request, &survey, &head)?;
+        let (before, after) = (survey.before, built.result);
+        Ok(Compacted { seq: None, head, before, after, retention, survey })
+    })
+    .await
+}
+
+/// Plans the head and records the compaction.
+///
+/// **Errors**: `BranchMoved` if the session moved to another branch; `NoGain` if the context would not be smaller.
+/// **Cancel safety**: a record that was queued is written; nothing else changes.
+pub(super) async fn commit(
+    core: &Arc<Core>,
+    request: CompactionRequest,
+    survey_found: Arc<Survey>,
+    head: NewHead,
+) -> Result<CommitOutcome, AppError> {
+    let id = survey_found.inputs.id;
+    let mut current = survey_found;
+    for _ in 0..MAX_TRIES {
+        let (request_too, planned_for, head_too) =
+            (request.clone(), Arc::clone(&current), head.clone());
+        let (built, retention) =
+            blocking(core, move |core| plan(core, &request_too, &planned_for, &head_too)).await?;
+        let record = RecordBody::Compaction(compaction(&current, &head, &built, retention));
+        let leaf = current.inputs.leaf;
+        let written = core.append_if_leaf(id, leaf, vec![Draft::new(record, None)]).await?;
+        if let Some(seq) = written {
+            core.cache.with(id, |session| session.builds.set_fill(Some(seq), &built.result));
+            let (before, after) = (current.before, built.result);
+            let seq = Some(seq);
+            let compacted = Compacted { seq, head, before, after, retention, survey: current };
+            return Ok(CommitOutcome::Done(Box::new(compacted)));
+        }
+        let request = request.clone();
+        let now = blocking(core, move |core| survey(core, &request)).await?;
+        if leaf.is_some_and(|leaf| !now.inputs.path.contains(leaf)) {
+            return Err(CompactError::BranchMoved { id }.into());
+        }
+        let is_superseded = current.inputs.compaction_at() != now.inputs.compaction_at();
+        current = Arc::new(now);
+        if is_superseded {
+            return Ok(CommitOutcome::Superseded(current));
+        }
+    }
+    Err(CompactError::BranchMoved { id }.into())
+}
+
+/// Plans the head for the records of a survey, and measures what survives. Blocks on the disk.
+fn plan(
+    core: &Core,
+    request: &CompactionRequest,
+    survey: &Survey,
+    head: &NewHead,
+) -> Result<(Built, Retention), AppError> {
+    let Survey { inputs, before } = survey;
+    let contents = inputs.contents(core);
+    let input = inputs.build_input(&request.params, &head.checkpoints);
+    let built = match head.method {
+        CompactionMethod::Pruned => context::prune(&input, &contents)?,
+        CompactionMethod::Truncated => context::truncate(&input, &contents)?,
+        CompactionMethod::Summarized | CompactionMethod::Extracted => {
+            context::with_checkpoints(&input, &contents)?
+        }
+    };
+    let no_gain = |after| CompactError::NoGain { id: inputs.id, before: before.tokens, after };
+    let built = built.ok_or_else(|| no_gain(before.tokens))?;
+    if built.result.tokens_used >= before.tokens || built.new_epoch.is_none() {
+        return Err(no_gain(built.result.tokens_used).into());
+    }
+    let files = head.checkpoints.iter().flat_map(|one| one.files_modified.iter().cloned());
+    let kept = to_keep(&input, &contents, files.collect(), head.identifiers.clone())
+        .map_err(context::ContextError::from)?;
+    let retention = measure(&kept, &built.result.messages);
+    Ok((built, retention))
+}
+
+fn compaction(survey: &Survey, head: &NewHead, built: &Built, retention: Retention) -> Compaction {
+    let mut epoch = built.new_epoch.clone();
+    if let Some(epoch) = &mut epoch {
+        "compaction".clone_into(&mut epoch.cause);
+    }
+    Compaction {
+        from: head.cut.as_ref().map(|cut| cut.from),
+        to: head.cut.as_ref().map(|cut| cut.to),
+        summary: String::new(),
+        tokens_before: survey.before.tokens,
+        tokens_after: Some(built.result.tokens_used),
+        tokenizer: survey.inputs.counter.identity().to_string(),
+        epoch,
+        checkpoints: head.checkpoints.clone(),
+        method: Some(head.method),
+        model: head.model.clone(),
+        retention: Some(retention),
+    }
+}

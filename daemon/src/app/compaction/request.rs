@@ -1,0 +1,198 @@
+//! `context.compact` and `context.checkpoints`: compaction as a client asks for it.
+
+use std::sync::Arc;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{CompactStrategy, CountKind, Reliability, Retention};
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextCheckpointsResult, ContextCompactParams, ContextCompactResult,
+};
+use ollm_protocol::methods::session::SessionIdParams;
+
+use super::commit::{Compacted, NewHead, preview};
+use super::summarizer::QueuePlace;
+use super::summary::SummaryRange;
+use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
+use super::task::{CompactionOutcome, CompactionTask};
+use crate::app::context::build::params_like_last;
+use crate::app::context::inspect;
+use crate::app::core::{Core, blocking};
+use crate::app::error::{AppError, CompactError};
+use crate::app::running::CompactionTrigger;
+use crate::context::compact::checkpoint::tier;
+use crate::model::Priority;
+
+/// The longest instructions in characters; every request for a summary repeats them.
+const MAX_INSTRUCTIONS: usize = 2000;
+
+/// Compacts a session, or previews that (`context.compact`).
+pub(crate) async fn compact(
+    core: Arc<Core>,
+    params: ContextCompactParams,
+) -> Result<ContextCompactResult, AppError> {
+    let ContextCompactParams { session_id: id, dry_run, strategy, instructions, tools } = params;
+    if instructions.as_ref().is_some_and(|text| text.chars().count() > MAX_INSTRUCTIONS) {
+        let problem = format!("must have at most {MAX_INSTRUCTIONS} characters");
+        return Err(AppError::invalid("instructions", problem));
+    }
+    let instructions = instructions.filter(|text| !text.trim().is_empty());
+    let last = params_like_last(&core, id);
+    let tools = if tools.is_empty() { last.tools.clone() } else { tools };
+    let params = ContextBuildParams { tools, ..last };
+    let default = CompactionRequest::configured(&core, params, None);
+    let strategy = strategy.unwrap_or(default.strategy);
+    let request = CompactionRequest { strategy, instructions, ..default };
+    if dry_run {
+        return dry_run_result(&core, request).await;
+    }
+    let again = request.clone();
+    let (place, trigger) = (QueuePlace::Own(Priority::Chat), CompactionTrigger::Client);
+    let task = CompactionTask { core: &core, request, trigger, place, must_shrink: false };
+    match task.run(id).await {
+        Ok(CompactionOutcome::Done(compacted)) => result(&core, id, strategy, *compacted).await,
+        Ok(CompactionOutcome::Skipped(reason, survey)) => {
+            Ok(unchanged(&core, id, strategy, reason, &survey).await)
+        }
+        // Only the deletion of its session abandons a client's compaction.
+        Ok(CompactionOutcome::Abandoned) => Err(CompactError::BranchMoved { id }.into()),
+        Err(AppError::Compact(CompactError::NoGain { .. })) => {
+            let survey = blocking(&core, move |core| survey(core, &again)).await?;
+            Ok(unchanged(&core, id, strategy, "unchanged", &survey).await)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Lists the checkpoints in force (`context.checkpoints`).
+pub(crate) async fn checkpoints(
+    core: Arc<Core>,
+    params: SessionIdParams,
+) -> Result<ContextCheckpointsResult, AppError> {
+    let id = params.session_id;
+    let survey = blocking(&core, move |core| {
+        let params = params_like_last(core, id);
+        survey(core, &CompactionRequest::configured(core, params, None))
+    })
+    .await?;
+    let tier = tier(survey.inputs.context_size);
+    let compression_count = core.summary(id)?.compression_count;
+    let checkpoints = survey.inputs.checkpoints.clone();
+    let count_kind = survey.before.count_kind;
+    let retention = survey.inputs.retention;
+    Ok(ContextCheckpointsResult {
+        tokens: checkpoints.iter().map(|one| one.current_tokens).sum(),
+        checkpoints,
+        compression_count,
+        tier: tier.number,
+        tier_name: tier.name.to_owned(),
+        limit: tier.limit as u64,
+        reliability: reliability(&core, &survey, compression_count, count_kind, retention).await,
+    })
+}
+
+/// Previews a compaction.
+async fn dry_run_result(
+    core: &Arc<Core>,
+    request: CompactionRequest,
+) -> Result<ContextCompactResult, AppError> {
+    let (id, strategy) = (request.params.session_id, request.strategy);
+    let request_too = request.clone();
+    let (survey, plan) = blocking(core, move |core| {
+        let survey = survey(core, &request_too)?;
+        let plan = plan_head(core, &request_too, &survey)?;
+        Ok((Arc::new(survey), plan))
+    })
+    .await?;
+    let head = match plan {
+        HeadPlan::Nothing => return Ok(unchanged(core, id, strategy, "nothing", &survey).await),
+        HeadPlan::WithoutSummary(method) => {
+            NewHead::without_summary(method, &survey.inputs.checkpoints)
+        }
+        HeadPlan::Summary(cut) => {
+            SummaryRange::new(core, &request, &survey, &cut).preview().await?
+        }
+    };
+    match preview(core, request, Arc::clone(&survey), head).await {
+        Ok(compacted) => {
+            let mut result = result(core, id, strategy, compacted).await?;
+            result.compacted = false;
+            result.reason = Some("dryRun".to_owned());
+            Ok(result)
+        }
+        Err(AppError::Compact(CompactError::NoGain { .. })) => {
+            Ok(unchanged(core, id, strategy, "unchanged", &survey).await)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn result(
+    core: &Arc<Core>,
+    id: SessionId,
+    strategy: CompactStrategy,
+    compacted: Compacted,
+) -> Result<ContextCompactResult, AppError> {
+    let Compacted { seq, head, before, after, retention, survey } = compacted;
+    let compression_count = core.summary(id)?.compression_count;
+    let (count_kind, retention) = (after.count_kind, Some(retention));
+    let cut = head.cut.as_ref();
+    Ok(ContextCompactResult {
+        compacted: true,
+        reason: None,
+        seq,
+        method: Some(head.method),
+        strategy,
+        from: cut.map(|cut| cut.from),
+        to: cut.map(|cut| cut.to),
+        summarized_message_count: cut.map_or(0, |cut| cut.n_messages),
+        kept_message_count: after.included_message_count,
+        tokens_before: before.tokens,
+        tokens_after: after.tokens_used,
+        freed_tokens: before.tokens.saturating_sub(after.tokens_used),
+        model: head.model,
+        checkpoints: head.checkpoints,
+        reliability: reliability(core, &survey, compression_count, count_kind, retention).await,
+        retention,
+    })
+}
+
+/// Returns the result for a context that stayed as it was.
+async fn unchanged(
+    core: &Arc<Core>,
+    id: SessionId,
+    strategy: CompactStrategy,
+    reason: &str,
+    survey: &Survey,
+) -> ContextCompactResult {
+    let before = &survey.before;
+    let n_compactions = core.summary(id).map_or(0, |session| session.compression_count);
+    ContextCompactResult {
+        compacted: false,
+        reason: Some(reason.to_owned()),
+        seq: None,
+        method: None,
+        strategy,
+        from: None,
+        to: None,
+        summarized_message_count: 0,
+        kept_message_count: before.n_messages,
+        tokens_before: before.tokens,
+        tokens_after: before.tokens,
+        freed_tokens: 0,
+        model: None,
+        checkpoints: survey.inputs.checkpoints.clone(),
+        retention: None,
+        reliability: reliability(core, survey, n_compactions, before.count_kind, None).await,
+    }
+}
+
+async fn reliability(
+    core: &Core,
+    survey: &Survey,
+    n_compactions: u64,
+    count_kind: CountKind,
+    retention: Option<Retention>,
+) -> Reliability {
+    let model = survey.inputs.model.as_deref();
+    inspect::reliability(core, model, n_compactions, count_kind, retention).await
+}

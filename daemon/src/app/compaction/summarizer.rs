@@ -1,0 +1,289 @@
+//! Asking a model for summaries: in pieces that fit its window, each answer verified, with one stricter retry.
+//!
+//! **Invariants**: a request names the window that all requests to the model name; a summary of the background yields to
+//! chats; every wait has a limit; no answer is used before it is verified.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{ContextMessage, CountKind};
+use serde_json::json;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::app::core::Core;
+use crate::app::error::CompactError;
+use crate::app::models::learning::{CountedPrompts, learned_counter};
+use crate::context::compact::prompt::{Ask, Wish, messages};
+use crate::context::compact::sections::Summary;
+use crate::context::compact::transcript::Piece;
+use crate::context::compact::verify::{Limits, Rejected, begun, completed, verify};
+use crate::model::{
+    ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, Think, Ticket,
+    clamp_window,
+};
+use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
+
+/// How often a summary of the background starts again after yielding to a chat.
+const MAX_YIELDS: usize = 8;
+/// The interval at which a summary of the background looks for waiting chats.
+const YIELD_CHECK: Duration = Duration::from_millis(200);
+/// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
+const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
+/// The least room for records that is worth a call, in tokens.
+const MIN_ROOM: u64 = 96;
+/// The smallest summary that is asked for, in tokens.
+const MIN_TARGET: u64 = 128;
+
+/// The summarizer's place in the queue of its model.
+#[derive(Clone, Copy)]
+pub(super) enum QueuePlace<'t> {
+    /// The caller's place, which is admitted already.
+    Held(&'t Ticket),
+    /// A place of its own for each request.
+    Own(Priority),
+}
+
+/// A model that writes summaries.
+pub(super) struct Summarizer<'a> {
+    core: &'a Arc<Core>,
+    place: QueuePlace<'a>,
+    info: Arc<ModelInfo>,
+    model: String,
+    num_ctx: u32,
+    counter: Counter,
+    /// The longest summary in tokens.
+    max_tokens: u32,
+}
+
+/// The verified answer of a summarizer.
+pub(super) enum SummaryAnswer {
+    Whole(Summary),
+    /// The beginning of a summary that ran into its limit.
+    Beginning(Summary),
+}
+
+/// A request ended without an answer.
+enum NoAnswer {
+    Failed(CompactError),
+    /// A chat needs the model.
+    Yielded,
+}
+
+impl<'a> Summarizer<'a> {
+    /// Prepares a model for requests, and agrees on the window that all requests to it name.
+    pub(super) async fn new(
+        core: &'a Arc<Core>,
+        model: &str,
+        place: QueuePlace<'a>,
+        context_size: u32,
+    ) -> Result<Self, CompactError> {
+        let info = core.models.info(model).await.map_err(CompactError::Model)?;
+        let wanted = clamp_window(context_size, info.trained, info.can("vision").unwrap_or(false));
+        let num_ctx = match core.models.loads().current(model) {
+            Some(current) if current >= wanted => current,
+            _ => {
+                let loaded = core.models.in_memory(model).await.and_then(|one| one.effective);
+                core.models.loads().agree(model, wanted, loaded).num_ctx
+            }
+        };
+        let max_tokens = core.config().compression.summary_max_tokens;
+        // Without a window only the vocabulary is learned, which needs no place in the queue.
+        let model = model.to_owned();
+        let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
+        let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
+        Ok(Self { core, place, info, model: prompts.model, num_ctx, counter, max_tokens })
+    }
+
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
+    pub(super) const fn counter(&self) -> &Counter {
+        &self.counter
+    }
+
+    /// Returns the largest target up to `wish.target` that leaves room for records, and that room in tokens.
+    pub(super) fn room(&self, wish: &Wish<'_>) -> Result<(u64, u64), CompactError> {
+        let mut target = wish.target;
+        loop {
+            match self.room_for(&Wish { target, ..*wish }) {
+                Ok(room) => return Ok((target, room)),
+                Err(error) if target < MIN_TARGET => return Err(error),
+                Err(_) => target -= target / 4,
+            }
+        }
+    }
+
+    /// Returns the room for records in one request, in tokens.
+    fn room_for(&self, wish: &Wish<'_>) -> Result<u64, CompactError> {
+        let empty = Piece { from: Seq(0), to: Seq(0), text: String::new() };
+        let around = self.counter.count_prompt(&messages(Ask::First(&empty), wish), &[]);
+        let window = u64::from(self.num_ctx.saturating_sub(1));
+        // The prompt holds the summary so far, the answer the next one; a retry adds a reason.
+        let taken = around + wish.target + u64::from(self.num_predict(wish.target)) + 64;
+        let room = window.saturating_sub(window / self.margin()).saturating_sub(taken);
+        if room < MIN_ROOM {
+            return Err(CompactError::NoRoom { model: self.model.clone(), window: self.num_ctx });
+        }
+        Ok(room)
+    }
+
+    /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the first
+    /// answer ran out of it.
+    pub(super) async fn ask(
+        &self,
+        ask: Ask<'_>,
+        wish: Wish<'_>,
+        limits: Limits,
+    ) -> Result<SummaryAnswer, CompactError> {
+        let mut rejected: Option<Rejected> = None;
+        let mut beginning = None;
+        for _ in 0..2 {
+            let reason = rejected.as_ref().map(ToString::to_string);
+            // A model that thinks whatever it is told needs room for that; one that says too much is told less.
+            let (share, times) = match rejected {
+                Some(Rejected::Empty) => (1, 4),
+                Some(Rejected::BrokeOff { .. }) => (2, 2),
+                _ => (1, 1),
+            };
+            let predict = self.num_predict(wish.target) * times;
+            let told = Wish { rejected: reason.as_deref(), target: wish.target / share, ..wish };
+            let (answer, is_cut) = self.answer(messages(ask, &told), predict).await?;
+            match verify(&answer, is_cut, &self.counter, limits) {
+                Ok(_) if is_cut && let Some(begun) = begun(&answer) => {
+                    return Ok(SummaryAnswer::Beginning(begun));
+                }
+                Ok(summary) => return Ok(SummaryAnswer::Whole(summary)),
+                Err(reason) => {
+                    if let Rejected::BrokeOff { .. } = reason {
+                        beginning = begun(&answer).or(beginning);
+                    }
+                    tracing::info!(model = self.model, "a summary was rejected: {reason}");
+                    rejected = Some(reason);
+                }
+            }
+        }
+        if let Some(beginning) = beginning {
+            return Ok(SummaryAnswer::Beginning(beginning));
+        }
+        Err(self.rejected(rejected.unwrap_or(Rejected::Empty)))
+    }
+
+    /// Completes a summary that broke off with the missing sections of others.
+    pub(super) fn completed(
+        &self,
+        begun: &Summary,
+        others: &[&Summary],
+        limits: Limits,
+    ) -> Result<Summary, CompactError> {
+        completed(begun, others, &self.counter, limits).map_err(|reason| self.rejected(reason))
+    }
+
+    /// Returns the error for a rejected summary of this model.
+    pub(super) fn rejected(&self, reason: Rejected) -> CompactError {
+        CompactError::Rejected { model: self.model.clone(), reason }
+    }
+
+    /// Returns the text of an answer, and whether it ran into its limit.
+    async fn answer(
+        &self,
+        messages: Vec<ContextMessage>,
+        predict: u32,
+    ) -> Result<(String, bool), CompactError> {
+        let request = self.request(messages, predict);
+        for _ in 0..MAX_YIELDS {
+            match self.try_answer(&request).await {
+                Ok(answer) => return Ok(answer),
+                Err(NoAnswer::Failed(error)) => return Err(error),
+                Err(NoAnswer::Yielded) => {}
+            }
+        }
+        Err(self.busy())
+    }
+
+    async fn try_answer(&self, request: &ChatRequest) -> Result<(String, bool), NoAnswer> {
+        let own;
+        let ticket = match self.place {
+            QueuePlace::Held(ticket) => ticket,
+            QueuePlace::Own(priority) => {
+                own = self.core.models.queues().enter(&self.model, priority, "a summary");
+                let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted()).await;
+                admitted.map_err(|_| NoAnswer::Failed(self.busy()))?;
+                &own
+            }
+        };
+        let yields = matches!(self.place, QueuePlace::Own(Priority::Side));
+        let read = self.read(request, ticket, yields);
+        match tokio::time::timeout(ANSWER_LIMIT, read).await {
+            Ok(answer) => answer,
+            Err(_) => Err(NoAnswer::Failed(self.busy())),
+        }
+    }
+
+    async fn read(
+        &self,
+        request: &ChatRequest,
+        ticket: &Ticket,
+        yields: bool,
+    ) -> Result<(String, bool), NoAnswer> {
+        let failed = |error| NoAnswer::Failed(CompactError::Model(error));
+        let backend = self.core.models.backend().map_err(failed)?;
+        let mut stream = backend.stream(request).await.map_err(failed)?;
+        let mut text = String::new();
+        let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let item = tokio::select! {
+                biased;
+                item = stream.next() => item.map_err(failed)?,
+                _ = check.tick(), if yields => {
+                    if ticket.chat_waits() {
+                        return Err(NoAnswer::Yielded);
+                    }
+                    continue;
+                }
+            };
+            match item {
+                ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
+                // A call leaves no text, which the verification rejects.
+                ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
+                ChatItem::End(end) => return Ok((text, end.reason == DoneReason::Length)),
+            }
+        }
+    }
+
+    fn request(&self, messages: Vec<ContextMessage>, predict: u32) -> ChatRequest {
+        let prompt = u32::try_from(self.counter.count_prompt(&messages, &[])).unwrap_or(u32::MAX);
+        let room = self.num_ctx.saturating_sub(1).saturating_sub(prompt).max(1);
+        let options = json!({ "temperature": 0.2 });
+        let sampling = options.as_object().cloned().map(Sampling::check);
+        ChatRequest {
+            model: self.model.clone(),
+            messages,
+            tools: Vec::new(),
+            num_ctx: self.num_ctx,
+            num_predict: NonZeroU32::new(predict.min(room)),
+            sampling: sampling.and_then(Result::ok).unwrap_or_default(),
+            think: self.info.can("thinking").unwrap_or(false).then_some(Think::Off),
+            format: None,
+            keep_alive: self.core.config().ollama.keep_alive,
+        }
+    }
+
+    /// Returns the limit of an answer in tokens: a little over the target, because a longer summary is cut by sections.
+    fn num_predict(&self, target: u64) -> u32 {
+        let wanted = u32::try_from(target + target / 4 + 64).unwrap_or(u32::MAX);
+        wanted.min(self.max_tokens.max(128))
+    }
+
+    /// Returns by how much counts may be wrong, as a divisor.
+    fn margin(&self) -> u64 {
+        if self.counter.kind_of_text() == CountKind::Exact { 64 } else { ESTIMATE_MARGIN_DIVISOR }
+    }
+
+    fn busy(&self) -> CompactError {
+        CompactError::ModelBusy { model: self.model.clone() }
+    }
+}

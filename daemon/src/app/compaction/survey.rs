@@ -1,0 +1,162 @@
+//! What a compaction would do to a session as it is now. Asks no model and writes nothing.
+
+use std::sync::Arc;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{CompactStrategy, CompactionMethod, CountKind};
+use ollm_protocol::methods::context::ContextBuildParams;
+
+use crate::app::context::inputs::{self, BuildLeaf, Inputs};
+use crate::app::core::Core;
+use crate::app::error::AppError;
+use crate::config::CompressionStrategy;
+use crate::context::{self, BuildInput, Built, CutPlan};
+use crate::tokens::Counter;
+
+/// The part of its room by which a conversation must grow before it is compacted again, in percent.
+const MIN_GROWTH_PERCENT: u64 = 10;
+
+/// A compaction as it was asked for.
+#[derive(Clone)]
+pub(super) struct CompactionRequest {
+    /// The context that has to fit.
+    pub(super) params: ContextBuildParams,
+    /// By default the counter of the session's model.
+    pub(super) counter: Option<Counter>,
+    pub(super) strategy: CompactStrategy,
+    /// The user's instructions for the summary.
+    pub(super) instructions: Option<String>,
+}
+
+impl CompactionRequest {
+    /// A request with the configured strategy.
+    pub(super) fn configured(
+        core: &Core,
+        params: ContextBuildParams,
+        counter: Option<Counter>,
+    ) -> Self {
+        let strategy = match core.config().compression.strategy {
+            CompressionStrategy::Summarize => CompactStrategy::Summarize,
+            CompressionStrategy::Truncate => CompactStrategy::Truncate,
+            CompressionStrategy::Hybrid => CompactStrategy::Hybrid,
+        };
+        Self { params, counter, strategy, instructions: None }
+    }
+}
+
+/// A session before its compaction.
+pub(super) struct Survey {
+    pub(super) inputs: Inputs,
+    pub(super) before: ContextBefore,
+}
+
+/// The context before a compaction. Counts are in tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ContextBefore {
+    /// The whole prompt, whether it fits or not.
+    pub(super) tokens: u64,
+    /// The context fits without leaving out what was in it before.
+    pub(super) fits: bool,
+    /// The conversation has reached the share of its room at which it is compacted.
+    pub(super) is_due: bool,
+    /// The most that the conversation may have.
+    pub(super) available: u64,
+    /// The most that a prompt may have.
+    pub(super) prompt_limit: u64,
+    pub(super) count_kind: CountKind,
+    /// The records since the newest compaction, if there is one.
+    grown: Option<u64>,
+    /// The messages in the context.
+    pub(super) n_messages: u64,
+}
+
+impl ContextBefore {
+    /// Returns whether so little was recorded since the last compaction that another one would gain nothing.
+    pub(super) fn is_recent(&self) -> bool {
+        self.grown.is_some_and(|grown| grown * 100 < self.available * MIN_GROWTH_PERCENT)
+    }
+}
+
+/// How a compaction makes room.
+pub(super) enum HeadPlan {
+    /// It does not: every record is recent.
+    Nothing,
+    /// By a head that needs no summary.
+    WithoutSummary(CompactionMethod),
+    /// By a summary of a range.
+    Summary(CutPlan),
+}
+
+/// Looks at a session. Blocks on the disk.
+pub(super) fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Survey, AppError> {
+    let inputs = inputs::load(core, &request.params, request.counter.clone(), BuildLeaf::Active)?;
+    let input = inputs.build_input(&request.params, &inputs.checkpoints);
+    let built = context::build(&input, &inputs.contents(core))?;
+    let threshold = core.config().compression.threshold;
+    let before = context_before(&input, &built, inputs.compaction_at(), threshold);
+    Ok(Survey { inputs, before })
+}
+
+fn context_before(
+    input: &BuildInput<'_>,
+    built: &Built,
+    compaction: Option<Seq>,
+    threshold: f64,
+) -> ContextBefore {
+    let result = &built.result;
+    let fits = built.new_epoch.as_ref().is_none_or(|epoch| epoch.cause != context::OVERFLOW);
+    let since = |seq: Seq| {
+        let later = input.path.iter().rev().take_while(move |item| item.seq > seq);
+        later.map(|item| u64::from(item.tokens)).sum::<u64>()
+    };
+    let budget = &result.budget;
+    let tokens = if fits {
+        result.tokens_used
+    } else {
+        let head = input.epoch.map_or(0, |(_, epoch)| epoch.head_tokens);
+        let whole: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
+        let rest = input.epoch.map_or(whole, |(seq, _)| since(seq));
+        let pending =
+            input.pending.map_or(0, |text| u64::from(input.counter.count_user_text(text)));
+        let fixed = budget.system_prompt_tokens + budget.tool_definition_tokens;
+        (fixed + head + rest + pending).max(budget.prompt_limit + 1)
+    };
+    ContextBefore {
+        tokens,
+        fits,
+        is_due: !fits || context::needs_compaction(built, threshold),
+        available: budget.available_tokens,
+        prompt_limit: budget.prompt_limit,
+        count_kind: result.count_kind,
+        grown: compaction.map(since),
+        n_messages: result.included_message_count,
+    }
+}
+
+/// Chooses how to make room. Blocks on the disk.
+pub(super) fn plan_head(
+    core: &Core,
+    request: &CompactionRequest,
+    survey: &Survey,
+) -> Result<HeadPlan, AppError> {
+    let Survey { inputs, before } = survey;
+    let contents = inputs.contents(core);
+    let input = inputs.build_input(&request.params, &inputs.checkpoints);
+    let gains = |built: Built| built.result.tokens_used < before.tokens;
+    if request.strategy == CompactStrategy::Hybrid
+        && context::prune(&input, &contents)?.is_some_and(gains)
+    {
+        return Ok(HeadPlan::WithoutSummary(CompactionMethod::Pruned));
+    }
+    if request.strategy == CompactStrategy::Truncate {
+        let gains = context::truncate(&input, &contents)?.is_some_and(gains);
+        return Ok(match gains {
+            true => HeadPlan::WithoutSummary(CompactionMethod::Truncated),
+            false => HeadPlan::Nothing,
+        });
+    }
+    let compression = &core.config().compression;
+    let (most, recent) = (compression.summary_max_tokens, compression.preserve_recent_tokens);
+    let cut = context::compaction_cut(&input, most, recent)?;
+    Ok(cut.map_or(HeadPlan::Nothing, HeadPlan::Summary))
+}

@@ -1,0 +1,136 @@
+//! `context.build`: building a context, and recording the epoch that a new plan opens.
+
+use std::sync::Arc;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
+use ollm_protocol::methods::context::ContextBuildParams;
+
+use super::inputs::{self, BuildLeaf, Inputs};
+use super::quota::check_context_size;
+use crate::app::core::{Core, blocking};
+use crate::app::drafts::{MarkedChange, counted, snapshot_mark};
+use crate::app::error::AppError;
+use crate::context::{self, Built};
+use crate::session::Draft;
+use crate::tokens::Counter;
+
+/// Attempts to record deltas and the epoch while other records move the leaf; then the plan is returned unrecorded.
+const MAX_TRIES: usize = 4;
+
+/// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
+pub(crate) async fn build(
+    core: Arc<Core>,
+    params: ContextBuildParams,
+) -> Result<BuiltContext, AppError> {
+    build_with(&core, params, None).await
+}
+
+/// Builds a context with a given counter; by default with that of the session's model.
+pub(crate) async fn build_with(
+    core: &Arc<Core>,
+    params: ContextBuildParams,
+    counter: Option<Counter>,
+) -> Result<BuiltContext, AppError> {
+    check_context_size(params.context_size)?;
+    let id = params.session_id;
+    let params = Arc::new(params);
+    let may_write = params.compact == CompactMode::Auto;
+    for _ in 0..MAX_TRIES {
+        let (request, counter) = (Arc::clone(&params), counter.clone());
+        match blocking(core, move |core| next_step(core, &request, counter)).await? {
+            BuildStep::RecordDeltas { deltas, leaf } => {
+                core.append_if_leaf(id, leaf, deltas).await?;
+            }
+            BuildStep::Return { built, leaf } => {
+                let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
+                    return Ok(remember(core, &params, leaf, *built));
+                };
+                let drafts = epoch_drafts(core, epoch, leaf);
+                // A head that was planned before a concurrent record would leave that record out.
+                if let Some(epoch_at) = core.append_if_leaf(id, leaf, drafts).await? {
+                    return Ok(remember(core, &params, Some(epoch_at), *built));
+                }
+            }
+        }
+    }
+    let request = ContextBuildParams { compact: CompactMode::Never, ..(*params).clone() };
+    let (built, leaf) = blocking(core, move |core| {
+        let inputs = inputs::load(core, &request, counter, BuildLeaf::Active)?;
+        Ok((plan(core, &request, &inputs)?, inputs.leaf))
+    })
+    .await?;
+    Ok(remember(core, &params, leaf, built))
+}
+
+/// The next step of a build.
+enum BuildStep {
+    /// Records changes that the model was not sent yet, so that this build and all later ones send them at the same
+    /// place.
+    RecordDeltas {
+        deltas: Vec<Draft>,
+        leaf: Option<Seq>,
+    },
+    Return {
+        built: Box<Built>,
+        leaf: Option<Seq>,
+    },
+}
+
+/// Blocks on the disk.
+fn next_step(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    counter: Option<Counter>,
+) -> Result<BuildStep, AppError> {
+    let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
+    let leaf = inputs.leaf;
+    if params.compact == CompactMode::Auto {
+        let deltas = inputs.pending_deltas(core)?.into_iter();
+        let deltas: Vec<Draft> =
+            deltas.map(|delta| counted(RecordBody::Delta(delta), &inputs.counter)).collect();
+        if !deltas.is_empty() {
+            return Ok(BuildStep::RecordDeltas { deltas, leaf });
+        }
+    }
+    Ok(BuildStep::Return { built: Box::new(plan(core, params, &inputs)?), leaf })
+}
+
+/// Plans the context of some inputs. Blocks on the disk.
+pub(super) fn plan(
+    core: &Core,
+    params: &ContextBuildParams,
+    inputs: &Inputs,
+) -> Result<Built, AppError> {
+    let input = inputs.build_input(params, &inputs.checkpoints);
+    Ok(context::build(&input, &inputs.contents(core))?)
+}
+
+/// Remembers a build, so that the next one can be compared with it and `context.inspect` can repeat it.
+fn remember(
+    core: &Core,
+    params: &Arc<ContextBuildParams>,
+    leaf: Option<Seq>,
+    built: Built,
+) -> BuiltContext {
+    core.cache.with(params.session_id, |session| {
+        session.builds.note(params, leaf, built.build, &built.result);
+    });
+    built.result
+}
+
+/// Returns the records that open an epoch; a snapshot marker comes first if the epoch shows less than the one before.
+fn epoch_drafts(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<Draft> {
+    let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
+    let mark = shows_less.then(|| snapshot_mark(&core.clock, leaf, MarkedChange::Epoch));
+    mark.into_iter().chain([Draft::new(RecordBody::Epoch(epoch), None)]).collect()
+}
+
+/// Returns params of a build with the tools of the last one, which the next one will have too.
+pub(crate) fn params_like_last(core: &Core, id: ollm_protocol::SessionId) -> ContextBuildParams {
+    let tools = core
+        .cache
+        .peek(id, |session| session.builds.recipe(None).map(|recipe| recipe.params.tools.clone()));
+    let tools = tools.flatten().unwrap_or_default();
+    ContextBuildParams { tools, ..ContextBuildParams::new(id) }
+}

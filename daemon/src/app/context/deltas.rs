@@ -1,0 +1,115 @@
+//! The end of the system message, and the changes of it that are sent later.
+//!
+//! **Invariant**: the system message of an epoch stays as it is. A context entry that is set or changed, and a goal that
+//! a client changes, are sent once, as a `delta` record after the conversation so far.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{Delta, Epoch, RecordBody, RecordKind};
+use ollm_protocol::{Seq, SessionId};
+
+use super::entries::{ENTRIES_PERCENT, entries_block, render_entry};
+use super::folds::{Folds, goal_changes};
+use crate::app::core::Core;
+use crate::app::error::AppError;
+use crate::app::path::ActivePath;
+use crate::config::Config;
+use crate::context::{digest, prompt_limit};
+use crate::goal::block::{MARKER_INSTRUCTION, goal_block, goal_delta};
+use crate::tokens::Counter;
+
+/// The share of the prompt limit that the goal may have, in percent.
+const GOAL_PERCENT: u64 = 15;
+/// The topic of a delta about the goal.
+const GOAL_TOPIC: &str = "goal";
+/// The beginning of the topic of a delta about a context entry; the entry's key follows.
+const ENTRY_TOPIC: &str = "entry:";
+
+/// The end of the system message.
+pub(super) struct Additions {
+    pub(super) text: String,
+    /// The context entries in it: key and digest of the text.
+    pub(super) entries: Vec<(String, String)>,
+}
+
+impl Additions {
+    /// Renders context entries, goal and marker instruction, each within its share.
+    pub(super) fn new(
+        folds: &Folds,
+        counter: &Counter,
+        config: &Config,
+        context_size: u32,
+    ) -> Self {
+        let count = |text: &str| u64::from(counter.count_text(text));
+        let limit = prompt_limit(context_size, config.context.answer_reserve);
+        let entries = entries_block(&folds.entries, &count, limit * ENTRIES_PERCENT / 100);
+        let goal = goal_block(&folds.goals, &count, limit * GOAL_PERCENT / 100);
+        let mut texts: Vec<String> =
+            entries.into_iter().chain(goal).map(|block| block.text).collect();
+        if config.goals.markers {
+            texts.push(MARKER_INSTRUCTION.to_owned());
+        }
+        let digests =
+            folds.entries.iter().map(|entry| (entry.key.clone(), digest(&render_entry(entry))));
+        Self { text: texts.join("\n\n"), entries: digests.collect() }
+    }
+}
+
+/// What the model was sent since the epoch in force was opened, including its system message.
+#[derive(Default)]
+pub(super) struct SentDeltas {
+    /// The context entries: key and digest of the text.
+    pub(super) entries: Vec<(String, String)>,
+    /// The record up to which changes of the goal were sent.
+    goal_until: Option<Seq>,
+}
+
+impl SentDeltas {
+    /// Reads the deltas on the path since the epoch was opened. Blocks on the disk.
+    pub(super) fn load(
+        core: &Core,
+        id: SessionId,
+        path: &ActivePath,
+        epoch: Option<&(Seq, Arc<Epoch>)>,
+    ) -> Result<Self, AppError> {
+        let Some((seq, epoch)) = epoch else { return Ok(Self::default()) };
+        let items = path.after(*seq).iter();
+        let deltas: Vec<Seq> =
+            items.filter(|item| item.kind == RecordKind::Delta).map(|item| item.seq).collect();
+        let entries = epoch.basis.as_ref().map(|basis| basis.entries.clone()).unwrap_or_default();
+        let mut sent = Self { entries, goal_until: Some(*seq) };
+        for (at, body) in deltas.iter().zip(core.sessions.bodies(id, &deltas)?) {
+            let Some(RecordBody::Delta(delta)) = body else { continue };
+            if delta.topic == GOAL_TOPIC {
+                sent.goal_until = Some(*at);
+            } else if let Some(key) = delta.topic.strip_prefix(ENTRY_TOPIC) {
+                sent.entries.retain(|(other, _)| other != key);
+                sent.entries.push((key.to_owned(), digest(&delta.text)));
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Returns the changes of goals and entries since then, each as a delta. Blocks on the disk.
+    pub(super) fn pending(
+        &self,
+        core: &Core,
+        id: SessionId,
+        path: &ActivePath,
+        (folds, additions): (&Folds, &Additions),
+    ) -> Result<Vec<Delta>, AppError> {
+        let mut deltas = Vec::new();
+        for (entry, key_and_digest) in folds.entries.iter().zip(&additions.entries) {
+            if !self.entries.contains(key_and_digest) {
+                let topic = format!("{ENTRY_TOPIC}{}", entry.key);
+                deltas.push(Delta { topic, text: render_entry(entry) });
+            }
+        }
+        let changes = goal_changes(core, id, path, self.goal_until)?;
+        let text = goal_delta(&folds.goals, &changes);
+        if !text.is_empty() {
+            deltas.push(Delta { topic: GOAL_TOPIC.to_owned(), text });
+        }
+        Ok(deltas)
+    }
+}

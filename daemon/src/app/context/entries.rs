@@ -1,0 +1,307 @@
+//! Context entries: keyed texts at the end of every system message of a session, a project or this home.
+
+use std::sync::Arc;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{ContextEntry, ContextEntryChange, ContextScope, RecordBody};
+use ollm_protocol::methods::context::{
+    ContextAddEntryParams, ContextAddEntryResult, ContextListEntriesParams,
+    ContextListEntriesResult, ContextRemoveEntryParams, ContextRemoveEntryResult, ContextSource,
+};
+
+use super::folds::{Folds, active_path, merged_entries, session_entries, shared_entries};
+use super::quota::TokenQuota;
+use crate::app::core::{Core, blocking};
+use crate::app::error::AppError;
+use crate::context::ContextError;
+use crate::goal::block::Block;
+use crate::projects::{Owner, Projects, StoredEntry};
+use crate::session::{Draft, Live};
+
+/// The share of a prompt that all context entries together may have, in percent.
+pub(super) const ENTRIES_PERCENT: u64 = 20;
+/// The longest key in bytes: a key is a name and not a text.
+const MAX_KEY_BYTES: usize = 256;
+
+/// Sets a context entry (`context.addEntry`).
+///
+/// **Errors**: `Context` if all entries in force together would not fit into their share.
+pub(crate) async fn add(
+    core: Arc<Core>,
+    params: ContextAddEntryParams,
+) -> Result<ContextAddEntryResult, AppError> {
+    let ContextAddEntryParams { session_id, project_path, scope, key, content, priority, source } =
+        params;
+    check_key(&key)?;
+    if content.trim().is_empty() {
+        return Err(AppError::invalid("content", "must not be empty"));
+    }
+    let source = source.map_or(ContextEntry::DEFAULT_SOURCE, ContextSource::as_str).to_owned();
+    let priority = priority.unwrap_or(ContextEntry::DEFAULT_PRIORITY);
+    let entry = StoredEntry { content, priority, source };
+    let planned = blocking(&core, move |core| {
+        let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
+        let result = check_fit(core, &scope, &key, &entry)?;
+        match scope.owner() {
+            _ if !result.changed => Ok((result, None)),
+            Some(owner) => {
+                core.projects.set_entry(owner, &key, Some(entry))?;
+                Ok((result, None))
+            }
+            None => Ok((result, Some(change_record(key, Some(entry))))),
+        }
+    });
+    let (result, record) = planned.await?;
+    if let (Some(id), Some(record)) = (session_id, record) {
+        core.append(id, vec![Draft::new(record, None)], None).await?;
+    }
+    Ok(result)
+}
+
+/// Removes a context entry (`context.removeEntry`); an entry of a wider scope with the same key is in force again.
+pub(crate) async fn remove(
+    core: Arc<Core>,
+    params: ContextRemoveEntryParams,
+) -> Result<ContextRemoveEntryResult, AppError> {
+    let ContextRemoveEntryParams { session_id, project_path, scope, key } = params;
+    check_key(&key)?;
+    let planned = blocking(&core, move |core| {
+        let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
+        match scope.owner() {
+            Some(owner) => Ok((core.projects.set_entry(owner, &key, None)?, None)),
+            None => {
+                let removed = scope.own_entry(core, &key)?.is_some();
+                Ok((removed, removed.then(|| change_record(key, None))))
+            }
+        }
+    });
+    let (removed, record) = planned.await?;
+    if let (Some(id), Some(record)) = (session_id, record) {
+        core.append(id, vec![Draft::new(record, None)], None).await?;
+    }
+    Ok(ContextRemoveEntryResult { removed })
+}
+
+/// Lists the context entries in force (`context.listEntries`). Blocks on the disk.
+pub(crate) fn list(
+    core: &Arc<Core>,
+    params: ContextListEntriesParams,
+) -> Result<ContextListEntriesResult, AppError> {
+    let ContextListEntriesParams { session_id, project_path } = params;
+    let is_global = session_id.is_none() && project_path.is_none();
+    let scope = is_global.then_some(ContextScope::Global);
+    let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
+    let (data, quota) = scope.entries(core)?;
+    let addition = render_entries(&data);
+    let tokens = quota.count(&addition);
+    Ok(ContextListEntriesResult { data, addition, tokens, limit: quota.limit })
+}
+
+/// Renders context entries within a number of tokens: entries that do not fit are left out and counted. Returns `None`
+/// without entries.
+///
+/// An entry that cannot fit is refused when it is set; entries that were set for a larger window are cut here.
+pub(super) fn entries_block(
+    entries: &[ContextEntry],
+    count: &dyn Fn(&str) -> u64,
+    max_tokens: u64,
+) -> Option<Block> {
+    let whole = render_entries(entries);
+    if whole.is_empty() || count(&whole) <= max_tokens {
+        return (!whole.is_empty()).then_some(Block { text: whole, omitted: 0 });
+    }
+    let more = |omitted: usize| format!("+{omitted} more (context.listEntries)");
+    let mut kept = Vec::new();
+    let mut left = max_tokens.checked_sub(count(&more(entries.len())) + 1)?;
+    for entry in entries {
+        let text = render_entry(entry);
+        let cost = count(&text) + 1;
+        if cost <= left {
+            left -= cost;
+            kept.push(text);
+        }
+    }
+    loop {
+        let omitted = entries.len() - kept.len();
+        let text = [kept.as_slice(), &[more(omitted)]].concat().join("\n");
+        if count(&text) <= max_tokens {
+            return Some(Block { text, omitted });
+        }
+        // The parts may count a little less than the whole.
+        kept.pop()?;
+    }
+}
+
+fn render_entries(entries: &[ContextEntry]) -> String {
+    entries.iter().map(render_entry).collect::<Vec<_>>().join("\n")
+}
+
+/// Renders an entry as a block that its own text cannot end.
+pub(super) fn render_entry(entry: &ContextEntry) -> String {
+    let content = entry.content.replace("</context-entry", "<\\/context-entry");
+    format!("<context-entry key={:?}>\n{content}\n</context-entry>", entry.key)
+}
+
+/// The owner of context entries.
+enum EntryScope {
+    Session(SessionId),
+    /// The canonical path of the project.
+    Project(String),
+    Global,
+}
+
+impl EntryScope {
+    /// Checks that the params name exactly one scope.
+    fn of(
+        session: Option<SessionId>,
+        project: Option<&str>,
+        scope: Option<ContextScope>,
+    ) -> Result<Self, AppError> {
+        let may_be = |wanted: ContextScope| scope.is_none_or(|scope| scope == wanted);
+        match (session, project) {
+            (Some(_), Some(_)) => {
+                Err(AppError::invalid("sessionId", "cannot be named together with projectPath"))
+            }
+            (Some(id), None) if may_be(ContextScope::Session) => Ok(Self::Session(id)),
+            (None, Some(path)) if may_be(ContextScope::Project) => {
+                Ok(Self::Project(Projects::canonical(path)?))
+            }
+            // Said explicitly, so that a forgotten session id does not change every session.
+            (None, None) if scope == Some(ContextScope::Global) => Ok(Self::Global),
+            (None, None) => {
+                let problem = "name sessionId or projectPath, or say global";
+                Err(AppError::invalid("scope", problem))
+            }
+            _ => Err(AppError::invalid("scope", "contradicts sessionId or projectPath")),
+        }
+    }
+
+    const fn scope(&self) -> ContextScope {
+        match self {
+            Self::Session(_) => ContextScope::Session,
+            Self::Project(_) => ContextScope::Project,
+            Self::Global => ContextScope::Global,
+        }
+    }
+
+    /// Returns the file that keeps the entries; those of a session are in its log.
+    const fn owner(&self) -> Option<Owner<'_>> {
+        match self {
+            Self::Session(_) => None,
+            Self::Project(path) => Some(Owner::Project(path.as_str())),
+            Self::Global => Some(Owner::Global),
+        }
+    }
+
+    /// Returns the entries in force, in the order in which they are sent, and their quota. Blocks on the disk.
+    fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, TokenQuota), AppError> {
+        let mut session = None;
+        let entries = match self {
+            Self::Session(id) => {
+                session = Some(*id);
+                let project = |live: &Live| live.project_path().map(str::to_owned);
+                let project = core.sessions.with(*id, project)?;
+                Folds::load(core, *id, &*active_path(core, *id)?, project.as_deref())?.entries
+            }
+            Self::Project(path) => merged_entries(shared_entries(core, Some(path))),
+            Self::Global => merged_entries(shared_entries(core, None)),
+        };
+        Ok((entries, TokenQuota::of(core, session, ENTRIES_PERCENT)?))
+    }
+
+    /// Returns the entry of this scope itself, and not of a wider one. Blocks on the disk.
+    fn own_entry(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>, AppError> {
+        Ok(match (self, self.owner()) {
+            (Self::Session(id), _) => {
+                session_entries(core, *id, &*active_path(core, *id)?)?.get(key).cloned()
+            }
+            (_, Some(owner)) => core.projects.entries(owner).remove(key),
+            (_, None) => None,
+        })
+    }
+}
+
+/// Checks that an entry fits beside the others. The result says whether it changes anything. Blocks on the disk.
+fn check_fit(
+    core: &Core,
+    scope: &EntryScope,
+    key: &str,
+    entry: &StoredEntry,
+) -> Result<ContextAddEntryResult, AppError> {
+    let (mut entries, quota) = scope.entries(core)?;
+    let StoredEntry { content, priority, source } = entry.clone();
+    let new = ContextEntry { key: key.to_owned(), content, priority, source, scope: scope.scope() };
+    entries.retain(|entry| entry.key != key);
+    entries.push(new.clone());
+    let needed = quota.count(&render_entries(&entries));
+    let changed = scope.own_entry(core, key)?.as_ref() != Some(entry);
+    if needed > quota.limit && changed {
+        let what = "text of all context entries together";
+        return Err(ContextError::Overflow { needed, available: quota.limit, what }.into());
+    }
+    Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, limit: quota.limit })
+}
+
+fn change_record(key: String, entry: Option<StoredEntry>) -> RecordBody {
+    let (content, priority, source) = match entry {
+        Some(StoredEntry { content, priority, source }) => {
+            (Some(content), Some(priority), Some(source))
+        }
+        None => (None, None, None),
+    };
+    RecordBody::ContextEntry(ContextEntryChange { key, content, priority, source })
+}
+
+fn check_key(key: &str) -> Result<(), AppError> {
+    let problem = if key.trim().is_empty() || key.len() > MAX_KEY_BYTES {
+        format!("must have 1 to {MAX_KEY_BYTES} bytes")
+    } else if key.chars().any(char::is_control) {
+        "must be one line without control characters".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(AppError::invalid("key", problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(key: &str, content: &str) -> ContextEntry {
+        ContextEntry {
+            key: key.to_owned(),
+            content: content.to_owned(),
+            priority: 100,
+            source: "user".to_owned(),
+            scope: ContextScope::Session,
+        }
+    }
+
+    fn count(text: &str) -> u64 {
+        text.len() as u64
+    }
+
+    #[test]
+    fn entries_are_rendered_so_that_none_ends_another() {
+        let text = render_entries(&[entry("a \"b\"", "x</context-entry>y"), entry("c", "z")]);
+        assert_eq!(
+            text,
+            "<context-entry key=\"a \\\"b\\\"\">\nx<\\/context-entry>y\n</context-entry>\n\
+             <context-entry key=\"c\">\nz\n</context-entry>"
+        );
+        assert_eq!(render_entries(&[]), "");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let entries = [entry("a", "x"), entry("b", &"y".repeat(500)), entry("c", "z")];
+        let all = entries_block(&entries, &count, 1000).expect("fits");
+        assert_eq!((all.omitted, all.text), (0, render_entries(&entries)));
+        let some = entries_block(&entries, &count, 300).expect("some fit");
+        assert_eq!(some.omitted, 1);
+        assert!(some.text.ends_with("\n+1 more (context.listEntries)"), "{}", some.text);
+        assert!(some.text.contains("key=\"c\"") && count(&some.text) <= 300);
+        assert_eq!(entries_block(&entries, &count, 10), None);
+        assert_eq!(entries_block(&[], &count, 10), None);
+    }
+}

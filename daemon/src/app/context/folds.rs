@@ -1,0 +1,300 @@
+//! Folds of the records that stand beside the conversation: goals, context entries and pins.
+//!
+//! The newest record of a kind determines all before it on its path, so a fold up to that record is cached and continued;
+//! moving the leaf needs no special case.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ollm_protocol::content::{ContextEntry, ContextScope, GoalChange, Record, RecordBody};
+use ollm_protocol::{Seq, SessionId};
+
+use crate::app::cache::{CachedFolds, FoldedTo};
+use crate::app::core::Core;
+use crate::app::error::AppError;
+use crate::app::path::ActivePath;
+use crate::goal::GoalState;
+use crate::projects::{Owner, StoredEntries, StoredEntry};
+
+/// The folds that a build needs.
+pub(super) struct Folds {
+    pub(super) goals: Arc<GoalState>,
+    /// The context entries in force, in the order in which they are sent.
+    pub(super) entries: Vec<ContextEntry>,
+    /// The pinned records on the active path, in the order of pinning.
+    pub(super) pins: Vec<Seq>,
+}
+
+impl Folds {
+    /// Folds what is new on a path. Blocks on the disk.
+    pub(super) fn load(
+        core: &Core,
+        id: SessionId,
+        path: &ActivePath,
+        project_path: Option<&str>,
+    ) -> Result<Self, AppError> {
+        let own = session_entries(core, id, path)?;
+        let mut scopes = shared_entries(core, project_path);
+        scopes.push((ContextScope::Session, StoredEntries::clone(&own)));
+        Ok(Self {
+            goals: goals(core, id, path)?,
+            entries: merged_entries(scopes),
+            pins: pins(core, id, path)?,
+        })
+    }
+}
+
+/// Returns the active path of a session. Blocks on the disk unless the session is open.
+pub(super) fn active_path(core: &Core, id: SessionId) -> Result<Arc<ActivePath>, AppError> {
+    Ok(core.sessions.with(id, |live| core.cache.path_to(live.state(), live.state().leaf()))?)
+}
+
+/// Folds the goals on a path. Blocks on the disk.
+pub(super) fn goals(
+    core: &Core,
+    id: SessionId,
+    path: &ActivePath,
+) -> Result<Arc<GoalState>, AppError> {
+    fold(core, id, &path.goals, |folds| &mut folds.goals)
+}
+
+/// Reads the changes of goals after a record, oldest first. Blocks on the disk.
+pub(super) fn goal_changes(
+    core: &Core,
+    id: SessionId,
+    path: &ActivePath,
+    after: Option<Seq>,
+) -> Result<Vec<GoalChange>, AppError> {
+    let first = path.goals.partition_point(|seq| Some(*seq) <= after);
+    let bodies = core.sessions.bodies(id, &path.goals[first..])?;
+    let changes = bodies.into_iter().filter_map(|body| match body {
+        Some(RecordBody::Goal(change)) => Some(change),
+        _ => None,
+    });
+    Ok(changes.collect())
+}
+
+/// Folds the context entries of the session itself. Blocks on the disk.
+pub(super) fn session_entries(
+    core: &Core,
+    id: SessionId,
+    path: &ActivePath,
+) -> Result<Arc<StoredEntries>, AppError> {
+    fold(core, id, &path.entries, |folds| &mut folds.entries)
+}
+
+/// Reads the context entries of a project and of the home, the narrower scope last. Blocks on the disk.
+pub(super) fn shared_entries(
+    core: &Core,
+    project_path: Option<&str>,
+) -> Vec<(ContextScope, StoredEntries)> {
+    let mut scopes = vec![(ContextScope::Global, core.projects.entries(Owner::Global))];
+    if let Some(path) = project_path {
+        scopes.push((ContextScope::Project, core.projects.entries(Owner::Project(path))));
+    }
+    scopes
+}
+
+/// Merges the entries of several scopes, the narrower ones last, into the order in which they are sent.
+pub(super) fn merged_entries(
+    scopes: impl IntoIterator<Item = (ContextScope, StoredEntries)>,
+) -> Vec<ContextEntry> {
+    let mut by_key = BTreeMap::new();
+    for (scope, entries) in scopes {
+        for (key, StoredEntry { content, priority, source }) in entries {
+            let entry = ContextEntry { key: key.clone(), content, priority, source, scope };
+            by_key.insert(key, entry);
+        }
+    }
+    let mut merged: Vec<_> = by_key.into_values().collect();
+    // Stable: entries of one priority stay in the order of their keys.
+    merged.sort_by_key(|entry| entry.priority);
+    merged
+}
+
+/// Folds the pins whose records are on the path. Blocks on the disk.
+pub(super) fn pins(core: &Core, id: SessionId, path: &ActivePath) -> Result<Vec<Seq>, AppError> {
+    let mut pins = fold::<Vec<Seq>>(core, id, &path.pins, |folds| &mut folds.pins)?.to_vec();
+    pins.retain(|seq| path.contains(*seq));
+    Ok(pins)
+}
+
+/// A fold of the records of one kind.
+trait Fold: Clone + Default {
+    /// Applies the next record of the path.
+    fn apply_record(&mut self, record: Record);
+}
+
+impl Fold for GoalState {
+    fn apply_record(&mut self, record: Record) {
+        let at = record.at;
+        if let Some(RecordBody::Goal(change)) = record.into_body() {
+            // A change that was refused when it was written changes nothing now either.
+            drop(self.apply(at, &change));
+        }
+    }
+}
+
+impl Fold for StoredEntries {
+    fn apply_record(&mut self, record: Record) {
+        let Some(RecordBody::ContextEntry(change)) = record.into_body() else { return };
+        match change.content {
+            None => self.remove(&change.key),
+            Some(content) => {
+                let priority = change.priority.unwrap_or(ContextEntry::DEFAULT_PRIORITY);
+                let source = change.source;
+                let source = source.unwrap_or_else(|| ContextEntry::DEFAULT_SOURCE.to_owned());
+                self.insert(change.key, StoredEntry { content, priority, source })
+            }
+        };
+    }
+}
+
+impl Fold for Vec<Seq> {
+    fn apply_record(&mut self, record: Record) {
+        let Some(RecordBody::Pin(pin)) = record.into_body() else { return };
+        let known = self.iter().position(|seq| *seq == pin.target);
+        match (known, pin.pinned) {
+            (None, true) => self.push(pin.target),
+            (Some(at), false) => drop(self.remove(at)),
+            _ => {}
+        }
+    }
+}
+
+/// Folds the records `seqs`, continuing the cached fold if its newest record is among them.
+fn fold<T: Fold>(
+    core: &Core,
+    id: SessionId,
+    seqs: &[Seq],
+    slot: impl Fn(&mut CachedFolds) -> &mut Option<FoldedTo<T>>,
+) -> Result<Arc<T>, AppError> {
+    let Some(newest) = seqs.last().copied() else { return Ok(Arc::default()) };
+    let cached = core.cache.peek(id, |session| {
+        let cached = slot(&mut session.folds).as_ref()?;
+        let at = seqs.binary_search(&cached.newest).ok()?;
+        Some((at + 1, Arc::clone(&cached.fold)))
+    });
+    let (n_done, mut folded) = cached.flatten().unwrap_or_default();
+    if n_done < seqs.len() {
+        let next = Arc::make_mut(&mut folded);
+        let records = core.sessions.records(id, &seqs[n_done..])?;
+        records.into_iter().flatten().for_each(|record| next.apply_record(record));
+        let cached = FoldedTo { newest, fold: Arc::clone(&folded) };
+        core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
+    }
+    Ok(folded)
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::GoalId;
+    use ollm_protocol::content::{
+        ContextEntryChange, GoalPriority, GoalSource, GoalStep, LeafMove, Pin, SessionHeader,
+    };
+
+    use super::*;
+    use crate::app::testing::TestSession;
+    use crate::session::Birth;
+
+    fn goal(core: &Core, description: &str) -> RecordBody {
+        let step = GoalStep::Create {
+            id: GoalId::from_uuid(core.clock.uuid()),
+            description: description.to_owned(),
+            priority: GoalPriority::Medium,
+        };
+        let source = GoalSource::Client;
+        RecordBody::Goal(GoalChange { source, message_seq: None, steps: vec![step] })
+    }
+
+    fn entry(key: &str, content: Option<&str>, priority: i32) -> RecordBody {
+        let (key, content) = (key.to_owned(), content.map(str::to_owned));
+        let priority = Some(priority);
+        RecordBody::ContextEntry(ContextEntryChange { key, content, priority, source: None })
+    }
+
+    fn pin(target: u64, pinned: bool) -> RecordBody {
+        RecordBody::Pin(Pin { target: Seq(target), pinned })
+    }
+
+    fn folds(session: &TestSession, project_path: Option<&str>) -> Folds {
+        let path = active_path(&session.core, session.id).expect("is open");
+        Folds::load(&session.core, session.id, &path, project_path).expect("folds")
+    }
+
+    /// Returns the active goal, the keys of the entries, and the pins.
+    fn summary(session: &TestSession) -> (Option<String>, Vec<String>, Vec<u64>) {
+        let Folds { goals, entries, pins } = folds(session, None);
+        let goal = goals.active().map(|goal| goal.description.clone());
+        let keys = entries.into_iter().map(|entry| entry.key).collect();
+        (goal, keys, pins.into_iter().map(|seq| seq.0).collect())
+    }
+
+    #[tokio::test]
+    async fn folds_follow_the_leaf_in_both_directions() {
+        let session = TestSession::new(&[]);
+        let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>();
+        assert_eq!(summary(&session), (None, Vec::new(), Vec::new()));
+        let first = session.append(goal(&session.core, "one")).await;
+        session.append(entry("b", Some("x"), 5)).await;
+        session.append(pin(2, true)).await;
+        session.append(pin(99, true)).await;
+        let before = session.append(pin(1, true)).await;
+        let one = (Some("one".to_owned()), keys(&["b"]), vec![2, 1]);
+        assert_eq!(summary(&session), one);
+        session.append(goal(&session.core, "two")).await;
+        session.append(entry("a", Some("y"), 5)).await;
+        session.append(entry("z", Some("y"), -1)).await;
+        let after = session.append(pin(2, false)).await;
+        let two = (Some("two".to_owned()), keys(&["z", "a", "b"]), vec![1]);
+        assert_eq!(summary(&session), two);
+        for (leaf, expect) in [(before, &one), (after, &two), (before, &one)] {
+            let cause = "undo".to_owned();
+            session.append(RecordBody::Leaf(LeafMove { to: Some(leaf), cause })).await;
+            assert_eq!(summary(&session), *expect);
+        }
+        session.append(entry("b", None, 0)).await;
+        assert_eq!(summary(&session).1, Vec::<String>::new());
+
+        let path = active_path(&session.core, session.id).expect("is open");
+        let changes =
+            |after| goal_changes(&session.core, session.id, &path, after).expect("reads").len();
+        assert_eq!((changes(None), changes(Some(first))), (1, 0));
+        session.core.cache.forget(session.id);
+        assert_eq!(summary(&session).0, one.0, "an uncached fold is read from the log");
+    }
+
+    #[tokio::test]
+    async fn narrowest_scope_of_a_key_wins() {
+        let mut session = TestSession::new(&[]);
+        let core = &session.core;
+        session.id = core.clock.session_id();
+        let mut header = SessionHeader::new(session.id, core.clock.now());
+        header.project_path = Some("/p".to_owned());
+        core.sessions.create(Birth { header, key: None }).expect("creates");
+        let set = |owner, key: &str, content: &str| {
+            let (content, source) = (content.to_owned(), "hook".to_owned());
+            let entry = StoredEntry { content, priority: 1, source };
+            core.projects.set_entry(owner, key, Some(entry)).expect("writes");
+        };
+        for key in ["a", "b", "c"] {
+            set(Owner::Global, key, "global");
+        }
+        for key in ["b", "c"] {
+            set(Owner::Project("/p"), key, "project");
+        }
+        set(Owner::Project("/other"), "a", "other");
+        session.append(entry("c", Some("session"), 0)).await;
+        let in_force = || {
+            let entries = folds(&session, Some("/p")).entries.into_iter();
+            entries.map(|entry| (entry.key, entry.content, entry.scope)).collect::<Vec<_>>()
+        };
+        let of = |key: &str, content: &str, scope| (key.to_owned(), content.to_owned(), scope);
+        let a = of("a", "global", ContextScope::Global);
+        let b = of("b", "project", ContextScope::Project);
+        let c = of("c", "session", ContextScope::Session);
+        assert_eq!(in_force(), [c, a.clone(), b.clone()]);
+        session.append(entry("c", None, 0)).await;
+        assert_eq!(in_force(), [a, b, of("c", "project", ContextScope::Project)]);
+    }
+}

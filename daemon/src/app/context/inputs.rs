@@ -1,0 +1,245 @@
+//! Everything that a build of one session depends on, gathered at one moment.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{Checkpoint, Compaction, Delta, Epoch, RecordBody, Retention};
+use ollm_protocol::methods::context::ContextBuildParams;
+use ollm_protocol::{Seq, SessionId};
+
+use super::deltas::{Additions, SentDeltas};
+use super::folds::Folds;
+use crate::app::cache::CachedHead;
+use crate::app::core::Core;
+use crate::app::error::AppError;
+use crate::app::partial::settle;
+use crate::app::path::ActivePath;
+use crate::config::Config;
+use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
+use crate::goal::GoalState;
+use crate::session::{Live, SessionError, Sessions};
+use crate::tokens::Counter;
+
+/// The inputs of a build, apart from the contents of records.
+pub(crate) struct Inputs {
+    pub(crate) id: SessionId,
+    /// The leaf that the build is for.
+    pub(crate) leaf: Option<Seq>,
+    pub(crate) path: Arc<ActivePath>,
+    /// The checkpoints in force, oldest first.
+    pub(crate) checkpoints: Vec<Checkpoint>,
+    pub(crate) counter: Counter,
+    /// The epoch in force, and the record that opened it.
+    pub(crate) epoch: Option<(Seq, Arc<Epoch>)>,
+    /// The model that will read the context, if one is known.
+    pub(crate) model: Option<String>,
+    /// The window in tokens.
+    pub(crate) context_size: u32,
+    /// How much survived the newest compaction.
+    pub(crate) retention: Option<Retention>,
+    pub(crate) build_id: String,
+    folds: Folds,
+    /// The end of the system message as it would be now.
+    additions: Additions,
+    /// What was sent since the epoch was opened.
+    sent: SentDeltas,
+    settings: SessionSettings,
+    mode_text: Option<String>,
+    locked_decisions: Vec<String>,
+    previous: Option<Arc<PreviousBuild>>,
+    config: Arc<Config>,
+}
+
+/// The leaf that a build is for.
+#[derive(Clone, Copy)]
+pub(crate) enum BuildLeaf {
+    /// The active one.
+    Active,
+    /// The one that was active at an earlier build.
+    Earlier(Option<Seq>),
+}
+
+/// What a build takes from the open session.
+struct SessionSettings {
+    system_prompt: Option<String>,
+    context_size: Option<u32>,
+    model: Option<String>,
+    project_path: Option<String>,
+    mode: Option<String>,
+}
+
+/// Gathers the inputs of a build. Blocks on the disk.
+///
+/// `counter`: the counter to use; by default that of the model in force.
+pub(crate) fn load(
+    core: &Arc<Core>,
+    params: &ContextBuildParams,
+    counter: Option<Counter>,
+    leaf: BuildLeaf,
+) -> Result<Inputs, AppError> {
+    let id = params.session_id;
+    if let BuildLeaf::Active = leaf {
+        settle(core, id)?;
+    }
+    let (path, settings) = core.sessions.with(id, |live| view(core, live, leaf))?;
+    let config = core.config();
+    let model = params.model.as_ref().or(settings.model.as_ref()).or(config.ollama.model.as_ref());
+    let model = model.cloned();
+    let counter =
+        counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &params.tools));
+    let context_size = config.context.size_for(params.context_size.or(settings.context_size));
+    let folds = Folds::load(core, id, &path, settings.project_path.as_deref())?;
+    let CachedHead { epoch, compaction } = head(core, id, &path)?;
+    let additions = Additions::new(&folds, &counter, &config, context_size);
+    let sent = SentDeltas::load(core, id, &path, epoch.as_ref())?;
+    let mode_text = settings.mode.as_ref().and_then(|mode| config.modes.text(mode));
+    Ok(Inputs {
+        id,
+        leaf: path.leaf,
+        checkpoints: compaction.as_ref().map_or(Vec::new(), |(_, it)| it.checkpoints.clone()),
+        retention: compaction.and_then(|(_, compaction)| compaction.retention),
+        counter,
+        epoch,
+        model,
+        context_size,
+        build_id: core.clock.uuid().to_string(),
+        locked_decisions: locked_decisions(&folds),
+        folds,
+        additions,
+        sent,
+        mode_text: mode_text.map(str::to_owned),
+        settings,
+        previous: core.cache.with(id, |session| session.builds.last()),
+        config,
+        path,
+    })
+}
+
+impl Inputs {
+    /// Returns the newest compaction on the active path.
+    pub(crate) fn compaction_at(&self) -> Option<Seq> {
+        self.path.compaction_at
+    }
+
+    /// Returns the goals of the session.
+    pub(crate) fn goals(&self) -> &GoalState {
+        &self.folds.goals
+    }
+
+    /// Returns the input of a build with these params and checkpoints.
+    pub(crate) fn build_input<'a>(
+        &'a self,
+        params: &'a ContextBuildParams,
+        checkpoints: &'a [Checkpoint],
+    ) -> BuildInput<'a> {
+        BuildInput {
+            path: &self.path.items,
+            system_prompt: self.settings.system_prompt.as_deref(),
+            mode_text: self.mode_text.as_deref(),
+            additions: &self.additions.text,
+            entries: &self.additions.entries,
+            told_entries: &self.sent.entries,
+            decisions: &self.locked_decisions,
+            pins: &self.folds.pins,
+            project_path: self.settings.project_path.as_deref(),
+            model: self.model.as_deref(),
+            tools: &params.tools,
+            pending: params.pending.as_deref(),
+            context_size: self.context_size,
+            answer_reserve: self.config.context.answer_reserve,
+            user_share: self.config.context.user_share,
+            strategy: params.strategy.as_deref(),
+            compact: params.compact,
+            checkpoints,
+            epoch: self.epoch.as_ref().map(|(seq, epoch)| (*seq, &**epoch)),
+            previous: self.previous.as_deref(),
+            counter: self.counter.clone(),
+            build_id: self.build_id.clone(),
+        }
+    }
+
+    /// Returns the changes beside the conversation that the model was not sent yet. Blocks on the disk.
+    ///
+    /// Empty without an epoch: its system message will hold them.
+    pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>, AppError> {
+        let has_basis = self.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
+        if !has_basis {
+            return Ok(Vec::new());
+        }
+        self.sent.pending(core, self.id, &self.path, (&self.folds, &self.additions))
+    }
+
+    /// Returns a reader of the contents of the session's records.
+    pub(crate) fn contents<'a>(&self, core: &'a Core) -> RecordContents<'a> {
+        RecordContents { sessions: &core.sessions, id: self.id }
+    }
+}
+
+/// Returns the path to the leaf and the settings of an open session.
+fn view(core: &Core, live: &Live, leaf: BuildLeaf) -> (Arc<ActivePath>, SessionSettings) {
+    let state = live.state();
+    let leaf = match leaf {
+        BuildLeaf::Active => state.leaf(),
+        BuildLeaf::Earlier(leaf) => leaf,
+    };
+    let path = core.cache.path_to(state, leaf);
+    let settings = SessionSettings {
+        system_prompt: live.system_prompt().map(str::to_owned),
+        context_size: live.context_size(),
+        model: live.model().map(str::to_owned),
+        project_path: live.project_path().map(str::to_owned),
+        mode: state.mode_on(|seq| path.contains(seq)),
+    };
+    (path, settings)
+}
+
+/// Reads the epoch and the compaction in force, unless they are cached.
+fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead, AppError> {
+    let mut head = core.cache.with(id, |session| session.head.clone());
+    head.epoch.take_if(|(seq, _)| Some(*seq) != path.epoch_at);
+    head.compaction.take_if(|(seq, _)| Some(*seq) != path.compaction_at);
+    if let (None, Some(seq)) = (&head.compaction, path.compaction_at) {
+        let Some(RecordBody::Compaction(compaction)) = body(core, id, seq)? else {
+            return Err(SessionError::Damaged { id, seq }.into());
+        };
+        head.compaction = Some((seq, Arc::new(compaction)));
+    }
+    if let (None, Some(seq)) = (&head.epoch, path.epoch_at) {
+        let opened = match &head.compaction {
+            Some((at, compaction)) if *at == seq => compaction.epoch.clone(),
+            _ => match body(core, id, seq)? {
+                Some(RecordBody::Epoch(epoch)) => Some(epoch),
+                Some(RecordBody::Compaction(Compaction { epoch, .. })) => epoch,
+                _ => None,
+            },
+        };
+        let epoch = opened.ok_or(SessionError::Damaged { id, seq })?;
+        head.epoch = Some((seq, Arc::new(epoch)));
+    }
+    core.cache.with(id, |session| session.head = head.clone());
+    Ok(head)
+}
+
+fn body(core: &Core, id: SessionId, seq: Seq) -> Result<Option<RecordBody>, AppError> {
+    Ok(core.sessions.bodies(id, &[seq])?.pop().flatten())
+}
+
+/// Returns the decisions that the active goal locks.
+fn locked_decisions(folds: &Folds) -> Vec<String> {
+    let goal = folds.goals.active();
+    let decisions = goal.into_iter().flat_map(|goal| &goal.decisions);
+    let locked = decisions.filter(|decision| decision.locked && decision.superseded_by.is_none());
+    locked.map(|decision| decision.description.clone()).collect()
+}
+
+/// The contents of one session's records.
+pub(crate) struct RecordContents<'a> {
+    pub(crate) sessions: &'a Sessions,
+    pub(crate) id: SessionId,
+}
+
+impl Contents for RecordContents<'_> {
+    fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
+        let bodies = self.sessions.bodies(self.id, seqs);
+        bodies.map_err(|error| ContentsError::from(std::io::Error::other(error)))
+    }
+}

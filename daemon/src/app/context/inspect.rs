@@ -1,0 +1,252 @@
+//! `context.status` and `context.inspect`: how full a context is, and why each record is in it or not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ollm_protocol::content::{CompactMode, CountKind, OmittedItem, Reliability, Retention, Role};
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextInspectParams, ContextInspectResult, ContextItem, ContextPart,
+    ContextStatusParams, ContextStatusResult, EpochSummary,
+};
+
+use super::build::{params_like_last, plan};
+use super::inputs::{self, BuildLeaf, Inputs};
+use super::quota::check_context_size;
+use crate::app::core::{Core, blocking};
+use crate::app::error::AppError;
+use crate::context::reliability::{Evidence, judge};
+use crate::context::{Built, Piece, What, trigger};
+use crate::goal::block::GOAL_BLOCK;
+use crate::tokens::Counter;
+
+/// The wait for the size of the model; without it the score is that of a small model.
+const MODEL_INFO_WAIT: Duration = Duration::from_millis(500);
+
+/// Returns how full the context of a session is, and how far it can be trusted (`context.status`).
+pub(crate) async fn status(
+    core: Arc<Core>,
+    params: ContextStatusParams,
+) -> Result<ContextStatusResult, AppError> {
+    check_context_size(params.context_size)?;
+    let (mut status, retention) = blocking(&core, move |core| fill(core, &params)).await?;
+    let (n_compactions, kind) = (status.compression_count, status.count_kind);
+    let model = status.model.as_deref();
+    status.reliability = Some(reliability(&core, model, n_compactions, kind, retention).await);
+    Ok(status)
+}
+
+/// Returns how far a conversation can be trusted, by its compactions and the kind of counting.
+pub(crate) async fn reliability(
+    core: &Core,
+    model: Option<&str>,
+    n_compactions: u64,
+    count_kind: CountKind,
+    retention: Option<Retention>,
+) -> Reliability {
+    let info = async { core.models.info(model?).await.ok() };
+    let info = tokio::time::timeout(MODEL_INFO_WAIT, info).await.ok().flatten();
+    judge(&Evidence {
+        parameters: info.and_then(|info| info.parameter_count),
+        n_compactions: u32::try_from(n_compactions).unwrap_or(u32::MAX),
+        count_kind,
+        retention,
+    })
+}
+
+/// Returns what is in a context and what is not (`context.inspect`). Blocks on the disk.
+pub(crate) fn inspect(
+    core: &Arc<Core>,
+    params: ContextInspectParams,
+) -> Result<ContextInspectResult, AppError> {
+    let ContextInspectParams { session_id: id, build_id, model, tools } = params;
+    if let Some(build_id) = build_id {
+        let recipe = core.cache.peek(id, |session| session.builds.recipe(Some(&build_id)).cloned());
+        let Some(recipe) = recipe.flatten() else {
+            // An unknown session is reported as such.
+            core.summary(id)?;
+            let problem = format!("no recent build of the session is {build_id}");
+            return Err(AppError::invalid("buildId", problem));
+        };
+        let params = ContextBuildParams { compact: CompactMode::Never, ..(*recipe.params).clone() };
+        let mut inputs = inputs::load(core, &params, None, BuildLeaf::Earlier(recipe.leaf))?;
+        inputs.build_id = build_id;
+        let built = plan(core, &params, &inputs)?;
+        let changed = built.build.digest() != recipe.digest;
+        return Ok(inspection(&inputs, built, changed));
+    }
+    let last = params_like_last(core, id);
+    let tools = tools.unwrap_or_else(|| last.tools.clone());
+    let params = ContextBuildParams { tools, model, ..last };
+    let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
+    let built = plan(core, &params, &inputs)?;
+    Ok(inspection(&inputs, built, false))
+}
+
+/// Plans the next context; also returns how much survived the last compaction. Blocks on the disk.
+fn fill(
+    core: &Arc<Core>,
+    params: &ContextStatusParams,
+) -> Result<(ContextStatusResult, Option<Retention>), AppError> {
+    let id = params.session_id;
+    let context_size = params.context_size;
+    let params = ContextBuildParams { context_size, ..params_like_last(core, id) };
+    let inputs = inputs::load(core, &params, None, BuildLeaf::Active)?;
+    let built = plan(core, &params, &inputs)?;
+    let result = &built.result;
+    let budget = &result.budget;
+    let status = ContextStatusResult {
+        model: inputs.model.clone(),
+        num_ctx: result.num_ctx,
+        prompt_limit: result.token_budget,
+        tokens_used: result.tokens_used,
+        available_tokens: budget.available_tokens,
+        conversation_tokens: budget.current_conversation_tokens,
+        trigger_tokens: trigger(budget.available_tokens, core.config().compression.threshold),
+        used_percent: percent(result.tokens_used, result.token_budget),
+        parts: parts(&built, &inputs.counter),
+        count_kind: result.count_kind,
+        strategy: result.strategy.clone(),
+        epoch: epoch_summary(&inputs),
+        compression_count: core.summary(id)?.compression_count,
+        checkpoint_count: inputs.checkpoints.len() as u64,
+        reliability: None,
+    };
+    Ok((status, inputs.retention))
+}
+
+fn epoch_summary(inputs: &Inputs) -> Option<EpochSummary> {
+    let (seq, epoch) = inputs.epoch.as_ref()?;
+    Some(EpochSummary {
+        seq: *seq,
+        strategy: epoch.strategy.clone(),
+        cause: epoch.cause.clone(),
+        head_tokens: epoch.head_tokens,
+    })
+}
+
+fn inspection(inputs: &Inputs, built: Built, changed: bool) -> ContextInspectResult {
+    ContextInspectResult {
+        items: items(inputs, &built),
+        message_tokens: built.tokens,
+        build: built.result,
+        epoch: epoch_summary(inputs),
+        changed,
+    }
+}
+
+/// Lists everything in a context in order, then everything that was left out.
+fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
+    let budget = &built.result.budget;
+    let has_system = built.result.messages.first().is_some_and(|first| first.role == Role::System);
+    let before = u32::from(has_system);
+    let mut items = Vec::new();
+    if has_system {
+        let tokens = budget.system_prompt_tokens;
+        items.push(ContextItem { message: Some(0), tokens, ..item("system", "whole") });
+    }
+    if budget.tool_definition_tokens > 0 {
+        items.push(ContextItem { tokens: budget.tool_definition_tokens, ..item("tools", "whole") });
+    }
+    let mut rest: Vec<ContextItem> =
+        built.pieces.iter().map(|piece| shown_item(inputs, piece, before)).collect();
+    let omitted = built.result.omitted.iter();
+    let (parts, whole): (Vec<&OmittedItem>, Vec<&OmittedItem>) = omitted.partition(|omitted| {
+        rest.iter().any(|item| item.seq == Some(omitted.seq) && item.what == "record")
+    });
+    for part in parts {
+        let shown =
+            rest.iter_mut().find(|item| item.seq == Some(part.seq) && item.what == "record");
+        if let Some(item) = shown {
+            let reason = item.reason.take().map_or(String::new(), |reason| reason + ", ");
+            item.reason = Some(reason + &part.reason);
+        }
+    }
+    rest.extend(whole.into_iter().map(omitted_item));
+    items.append(&mut rest);
+    items
+}
+
+fn shown_item(inputs: &Inputs, piece: &Piece, before: u32) -> ContextItem {
+    let message = u32::try_from(piece.message).ok().map(|at| at + before);
+    let common = ContextItem { tokens: piece.tokens, message, ..item("record", piece.form) };
+    match &piece.what {
+        What::Record(record) => ContextItem {
+            seq: Some(record.seq),
+            kind: Some(record.kind),
+            role: record.role,
+            ..common
+        },
+        What::Checkpoint(id) => {
+            let checkpoint = inputs.checkpoints.iter().find(|checkpoint| checkpoint.id == *id);
+            ContextItem {
+                what: "checkpoint".to_owned(),
+                checkpoint_id: Some(*id),
+                seq: checkpoint.map(|checkpoint| checkpoint.from),
+                through_seq: checkpoint.map(|checkpoint| checkpoint.to),
+                ..common
+            }
+        }
+        What::Block(topic) => ContextItem { what: topic.clone(), ..common },
+    }
+}
+
+fn omitted_item(omitted: &OmittedItem) -> ContextItem {
+    ContextItem {
+        seq: Some(omitted.seq),
+        through_seq: omitted.through_seq,
+        reason: Some(omitted.reason.clone()),
+        tokens: omitted.tokens,
+        ..item("record", "out")
+    }
+}
+
+fn item(what: &str, form: &str) -> ContextItem {
+    ContextItem {
+        what: what.to_owned(),
+        seq: None,
+        through_seq: None,
+        checkpoint_id: None,
+        kind: None,
+        role: None,
+        form: form.to_owned(),
+        reason: None,
+        tokens: 0,
+        message: None,
+    }
+}
+
+/// Divides the window into parts. The tokens around the texts of messages count as recent.
+fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
+    let budget = &built.result.budget;
+    let is_user = |piece: &&Piece| matches!(&piece.what, What::Record(record) if record.role == Some(Role::User));
+    let conversation = budget.current_conversation_tokens;
+    let user: u64 = built.pieces.iter().filter(is_user).map(|piece| piece.tokens).sum();
+    let user = user.min(conversation);
+    let used = built.result.tokens_used;
+    let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());
+    let (entries, goal) = built.additions.split_at(goal_at);
+    let count = |text: &str| u64::from(counter.count_text(text));
+    let (entries, goals) = (count(entries), count(goal));
+    let system = budget.system_prompt_tokens.saturating_sub(entries + goals);
+    let (entries, goals) = match budget.system_prompt_tokens - system {
+        0 => (0, 0),
+        both => (both.saturating_sub(goals), goals.min(both)),
+    };
+    let part = |name: &str, tokens| ContextPart { name: name.to_owned(), tokens };
+    vec![
+        part("system", system),
+        part("entries", entries),
+        part("goals", goals),
+        part("tools", budget.tool_definition_tokens),
+        part("checkpoints", budget.checkpoint_tokens),
+        part("user", user),
+        part("recent", conversation - user),
+        part("free", budget.prompt_limit.saturating_sub(used)),
+        part("reserve", budget.reserve_for_response),
+    ]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "token counts lie far below 2^52")]
+fn percent(tokens: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { (tokens as f64 * 1000.0 / of as f64).round() / 10.0 }
+}

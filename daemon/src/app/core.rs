@@ -1,0 +1,157 @@
+//! The handles that every function of `app` works with, and the ways to write records and to block.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ollm_protocol::content::Session;
+use ollm_protocol::{EventKind, Seq, SessionId};
+use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
+
+use super::cache::SessionCache;
+use super::counts::Counts;
+use super::error::AppError;
+use super::model_speed::MeasuredModels;
+use super::running::{Exclusive, RunningCompaction, RunningTurn};
+use super::schedule::{DueCompactions, DueDocuments};
+use super::uploads::Uploads;
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::config::{Config, OllamaConfig};
+use crate::events::{EventDraft, Events};
+use crate::model::{ModelSettings, Models, Secret, Timeouts};
+use crate::projects::Projects;
+use crate::session::{Appended, Draft, KeyUse, SessionError, Sessions};
+use crate::shutdown::Tasks;
+
+/// The handles of the application layer; built once and shared by all calls.
+pub(crate) struct Core {
+    pub(crate) sessions: Sessions,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) projects: Projects,
+    pub(crate) events: Events,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) models: Models,
+    pub(crate) counts: Counts,
+    pub(crate) speeds: MeasuredModels,
+    pub(crate) cache: SessionCache,
+    pub(crate) turns: Exclusive<RunningTurn>,
+    pub(crate) compactions: Exclusive<RunningCompaction>,
+    pub(crate) due_documents: DueDocuments,
+    pub(crate) due_compactions: DueCompactions,
+    pub(crate) uploads: Uploads,
+    /// Held while a session is created with a key or imported, so that two concurrent retries create one.
+    pub(crate) creating: Mutex<()>,
+    /// Held while sessions are deleted, so that a retry continues the first attempt instead of racing with it.
+    pub(crate) deleting: Mutex<()>,
+    config: RwLock<Arc<Config>>,
+}
+
+impl Core {
+    /// Builds the handles over an open store; `dir` is the daemon's home.
+    pub(crate) fn new(
+        dir: &Path,
+        (sessions, catalog, events): (Sessions, Arc<Catalog>, Events),
+        config: Config,
+        (clock, tasks): (Arc<Clock>, &Tasks),
+    ) -> Self {
+        let models = model_settings(&config.ollama);
+        Self {
+            sessions,
+            catalog,
+            projects: Projects::new(dir),
+            events,
+            models: Models::new(models, Arc::clone(&clock), tasks.clone()),
+            clock,
+            counts: Counts::new(dir.join("vocab")),
+            speeds: MeasuredModels::default(),
+            cache: SessionCache::default(),
+            turns: Exclusive::default(),
+            compactions: Exclusive::default(),
+            due_documents: DueDocuments::default(),
+            due_compactions: DueCompactions::default(),
+            uploads: Uploads::new(dir.to_owned()),
+            creating: Mutex::new(()),
+            deleting: Mutex::new(()),
+            config: RwLock::new(Arc::new(config)),
+        }
+    }
+
+    /// Returns the configuration in force.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.read())
+    }
+
+    /// Replaces the configuration and returns the one before; calls that are running keep theirs.
+    pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
+        self.models.configure(model_settings(&config.ollama));
+        std::mem::replace(&mut *self.config.write(), Arc::new(config))
+    }
+
+    /// Returns a session as lists show it. Blocks on the disk unless the session is open.
+    pub(crate) fn summary(&self, id: SessionId) -> Result<Session, AppError> {
+        Ok(self.sessions.summary(id)?)
+    }
+
+    /// Publishes an event about a session.
+    pub(crate) fn publish(&self, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
+        let (session_id, at) = (Some(id), self.clock.now());
+        self.events.publish(EventDraft { session_id, seq, kind, at, data });
+    }
+
+    /// Appends records and waits until they are durable.
+    ///
+    /// They are queued before the first await, so that calls of one client keep their order.
+    pub(crate) async fn append(
+        &self,
+        id: SessionId,
+        drafts: Vec<Draft>,
+        key: Option<KeyUse>,
+    ) -> Result<Appended, AppError> {
+        let answer = self.sessions.append(id, drafts, key)?;
+        Ok(answer.await.map_err(|_| SessionError::Stopping)??)
+    }
+
+    /// Appends if `leaf` is still active and returns the last seq, or `None` if it moved.
+    pub(crate) async fn append_if_leaf(
+        &self,
+        id: SessionId,
+        leaf: Option<Seq>,
+        drafts: Vec<Draft>,
+    ) -> Result<Option<Seq>, AppError> {
+        let n_before_last = (drafts.len() as u64).saturating_sub(1);
+        let answer = self.sessions.append_after(id, leaf, drafts)?;
+        match answer.await.map_err(|_| SessionError::Stopping)? {
+            Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
+            Err(SessionError::LeafMoved { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Runs work that may block on the disk on a thread where it does not hold up other calls.
+pub(crate) async fn blocking<T: Send + 'static>(
+    core: &Arc<Core>,
+    work: impl FnOnce(&Arc<Core>) -> Result<T, AppError> + Send + 'static,
+) -> Result<T, AppError> {
+    let core = Arc::clone(core);
+    match tokio::task::spawn_blocking(move || work(&core)).await {
+        Ok(done) => done,
+        // The panic barrier around every call reports and logs it.
+        Err(failed) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+        Err(_) => Err(AppError::Stopping),
+    }
+}
+
+/// Returns the settings of the connection to the model server.
+fn model_settings(config: &OllamaConfig) -> ModelSettings {
+    ModelSettings {
+        host: config.host.clone(),
+        key: config.api_key.clone().map(|key| Secret::new(key.0)),
+        timeouts: Timeouts::new(
+            config.connect_timeout,
+            config.first_token_timeout,
+            config.idle_timeout,
+        ),
+    }
+}

@@ -1,0 +1,151 @@
+//! Records before they are written: counted, keyed, and with the goal changes that a model's message asks for.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{
+    CountKind, GoalChange, GoalMarker, GoalSource, GoalStep, Message, RecordBody, RecordKind, Role,
+    SnapshotMark,
+};
+use ollm_protocol::{GoalId, Method, Seq, SessionId, SnapshotId};
+use serde::Serialize;
+
+use super::core::Core;
+use super::error::AppError;
+use crate::clock::Clock;
+use crate::goal::markers;
+use crate::session::{Draft, KeyUse};
+use crate::tokens::Counter;
+
+/// Longer than any id that a client makes; a longer key is content by mistake.
+const MAX_KEY_BYTES: usize = 256;
+
+/// Returns a record with its tokens, counted by `counter`.
+pub(crate) fn counted(body: RecordBody, counter: &Counter) -> Draft {
+    let tokens = counter.count_record(&body);
+    Draft::new(body, Some((tokens, counter.identity())))
+}
+
+/// Returns a record counted for the session's model, with what is in memory: a write waits for nothing but its sync.
+pub(crate) fn counted_for(core: &Arc<Core>, id: SessionId, body: RecordBody) -> (Draft, CountKind) {
+    let counter = session_counter(core, id);
+    let kind = counter.kind();
+    (counted(body, &counter), kind)
+}
+
+/// Returns the counter of a session's model, as far as it is in memory.
+///
+/// A vocabulary that is only on the disk is loaded for the next call. A session that is not open counts by estimate:
+/// opening it here would hold up the caller.
+pub(crate) fn session_counter(core: &Arc<Core>, id: SessionId) -> Counter {
+    let Some(own) = core.sessions.peek(id, |live| live.model().map(str::to_owned)) else {
+        return Counter::ESTIMATE;
+    };
+    let Some(model) = own.or_else(|| core.config().ollama.model.clone()) else {
+        return Counter::ESTIMATE;
+    };
+    let (counter, may_load) = core.counts.at_hand(&model);
+    if may_load {
+        let core = Arc::clone(core);
+        drop(tokio::task::spawn_blocking(move || core.counts.load(Some(&model), None, &[])));
+    }
+    counter
+}
+
+/// Returns the records of a message: the message itself, counted for the session's model, and the goal changes that its
+/// markers ask for. `is_complete`: the message was not cut off.
+///
+/// Markers are only parsed here, which reads nothing and refuses nothing: the fold decides what they change.
+pub(crate) fn message_drafts(
+    core: &Arc<Core>,
+    id: SessionId,
+    message: Message,
+    is_complete: bool,
+) -> (Vec<Draft>, CountKind) {
+    let goal = goal_draft(core, id, &message, is_complete);
+    let (draft, kind) = counted_for(core, id, RecordBody::Message(message));
+    ([draft].into_iter().chain(goal).collect(), kind)
+}
+
+fn goal_draft(core: &Core, id: SessionId, message: &Message, is_complete: bool) -> Option<Draft> {
+    if message.role != Role::Assistant {
+        return None;
+    }
+    let markers = markers::parse(&message.plain_text(), is_complete);
+    if markers.is_empty() {
+        return None;
+    }
+    let sets_goal = markers.iter().any(|marker| matches!(marker, GoalMarker::Goal { .. }));
+    if !sets_goal && !may_have_goals(core, id) {
+        return None;
+    }
+    core.cache.with(id, |session| session.goal_is_queued = true);
+    let steps = marker_steps(&core.clock, &markers);
+    let change = GoalChange { source: GoalSource::Marker, message_seq: None, steps };
+    Some(Draft::new(RecordBody::Goal(change), None))
+}
+
+/// Returns the steps of a goal record for markers.
+pub(crate) fn marker_steps(clock: &Clock, markers: &[GoalMarker]) -> Vec<GoalStep> {
+    let step = |marker: &GoalMarker| GoalStep::Mark {
+        id: GoalId::from_uuid(clock.uuid()),
+        marker: marker.clone(),
+    };
+    markers.iter().map(step).collect()
+}
+
+/// Returns whether a session can have a goal. Without one, markers are words like any others and leave no record.
+fn may_have_goals(core: &Core, id: SessionId) -> bool {
+    let is_queued = core.cache.peek(id, |session| session.goal_is_queued).unwrap_or_default();
+    let has_goal = core.sessions.peek(id, |live| {
+        let newest = live.state().newest_on_path(RecordKind::Goal);
+        newest.is_some()
+    });
+    is_queued || has_goal.unwrap_or(true)
+}
+
+/// The change that a snapshot marker stands before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MarkedChange {
+    Compaction,
+    /// A new head that shows less than the one before.
+    Epoch,
+    ModeChange,
+}
+
+/// Returns the `snapshot` record that marks the state with `leaf` before a change.
+pub(crate) fn snapshot_mark(clock: &Clock, leaf: Option<Seq>, before: MarkedChange) -> Draft {
+    let reason = match before {
+        MarkedChange::Compaction => "compaction",
+        MarkedChange::Epoch => "epoch",
+        MarkedChange::ModeChange => "modeChange",
+    };
+    let snapshot_id = SnapshotId::from_uuid(clock.uuid());
+    let mark = SnapshotMark { snapshot_id, leaf, reason: reason.to_owned() };
+    Draft::new(RecordBody::Snapshot(mark), None)
+}
+
+/// Takes the idempotency key out of params and digests it with the rest, so that a retry differs from a reuse.
+pub(crate) fn take_key<M: Method>(
+    params: &mut M::Params,
+    key: impl Fn(&mut M::Params) -> &mut Option<String>,
+) -> Result<Option<KeyUse>, AppError> {
+    let text = key(params).take();
+    key_use::<M>(text, params)
+}
+
+/// Digests an idempotency key with what it is used for.
+///
+/// **Errors**: `Invalid` for a key that is empty or longer than 256 bytes.
+pub(crate) fn key_use<M: Method>(
+    key: Option<String>,
+    payload: &impl Serialize,
+) -> Result<Option<KeyUse>, AppError> {
+    let Some(key) = key else { return Ok(None) };
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        let problem = format!("must have 1 to {MAX_KEY_BYTES} bytes");
+        return Err(AppError::invalid("key", problem));
+    }
+    let payload = serde_json::to_vec(payload)
+        .map_err(|error| AppError::invalid("params", error.to_string()))?;
+    Ok(Some(KeyUse::new(M::NAME, key, &payload)))
+}

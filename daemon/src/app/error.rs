@@ -1,0 +1,233 @@
+//! What the application layer can fail with: one enum for all of `app`, with those of chat turns and compactions
+//! inside it.
+//!
+//! Must not know the wire: `rpc/error.rs` gives each variant its code, kind and hint.
+
+use std::fmt;
+use std::time::Duration;
+
+use ollm_protocol::content::LoopPattern;
+use ollm_protocol::{Seq, SessionId, Timestamp};
+
+use crate::catalog::CatalogError;
+use crate::context::ContextError;
+use crate::context::compact::verify::Rejected;
+use crate::fsutil::FsError;
+use crate::goal::GoalError;
+use crate::model::ModelError;
+use crate::projects::ProjectError;
+use crate::session::SessionError;
+use crate::session::import::ImportError;
+
+/// A call of the application layer failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AppError {
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    #[error(transparent)]
+    Project(#[from] ProjectError),
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Goal(#[from] GoalError),
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    #[error(transparent)]
+    Compact(#[from] CompactError),
+    #[error(transparent)]
+    Storage(#[from] FsError),
+    /// A parameter is invalid. `field` is its name on the wire.
+    #[error("{field}: {problem}")]
+    Invalid { field: &'static str, problem: String },
+    /// The upload is unknown or too large.
+    #[error("upload {id}: {problem}")]
+    Upload { id: String, problem: &'static str },
+    /// Loop detection stopped the session.
+    #[error("session {id} repeats itself ({pattern}), so the model is not called")]
+    LoopDetected { id: SessionId, pattern: LoopPattern },
+    /// The daemon shut down before the work was done.
+    #[error("the daemon is shutting down")]
+    Stopping,
+}
+
+impl AppError {
+    /// Returns the error for an invalid parameter.
+    pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
+        Self::Invalid { field, problem: problem.into() }
+    }
+}
+
+/// A chat turn did not start, or ended without an answer.
+///
+/// `partial` is the record of the part of the answer that had arrived.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ChatError {
+    /// Another turn of the session is running.
+    #[error("session {id} is being answered by {model} since {since}")]
+    Conflict { id: SessionId, model: String, since: Timestamp },
+    /// No turn of the session waits for tool results.
+    #[error("no turn of session {id} waits for results of tools")]
+    NoPendingCalls { id: SessionId },
+    #[error("the turn was canceled")]
+    Canceled { partial: Option<Seq> },
+    #[error("{source}")]
+    Model { source: ModelError, partial: Option<Seq> },
+    /// The model answered with neither text nor a tool call.
+    #[error(
+        "{model} answered nothing; the prompt has {prompt_tokens} tokens of at most {prompt_limit}"
+    )]
+    EmptyAnswer { model: String, prompt_tokens: u64, prompt_limit: u64, partial: Option<Seq> },
+    /// The model spent its whole answer on thinking.
+    #[error("{model} {spent}")]
+    OnlyThinking { id: SessionId, model: String, spent: SpentTokens, partial: Option<Seq> },
+    /// The server read fewer tokens than were sent.
+    #[error("{model} read {read} of the {sent} tokens that were sent: the server cut the prompt")]
+    Truncated { model: String, sent: u64, read: u64, partial: Option<Seq> },
+    /// The client did not submit the results of `missing` calls in time.
+    #[error("no results of {} within {} s", .missing.join(", "), .after.as_secs())]
+    ToolTimeout { missing: Vec<String>, after: Duration },
+    /// The model called a tool although the client offered none.
+    #[error("{model} called {name}, and no tool was offered to it")]
+    UnexpectedCall { model: String, name: String, partial: Seq },
+}
+
+impl ChatError {
+    /// Returns the record of the part of the answer that had arrived.
+    pub(crate) const fn partial(&self) -> Option<Seq> {
+        match self {
+            Self::Canceled { partial }
+            | Self::Model { partial, .. }
+            | Self::EmptyAnswer { partial, .. }
+            | Self::OnlyThinking { partial, .. }
+            | Self::Truncated { partial, .. } => *partial,
+            Self::UnexpectedCall { partial, .. } => Some(*partial),
+            Self::Conflict { .. } | Self::NoPendingCalls { .. } | Self::ToolTimeout { .. } => None,
+        }
+    }
+}
+
+/// The tokens of an answer that ended before its first word, and the settings that would leave room for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SpentTokens {
+    pub(crate) thinking_tokens: u64,
+    pub(crate) prompt_tokens: u64,
+    /// The largest prompt, in tokens.
+    pub(crate) prompt_limit: u64,
+    /// The context window, in tokens.
+    pub(crate) window: u32,
+    /// The client's `maxTokens`, if the answer ended there.
+    pub(crate) max_tokens: Option<u32>,
+    /// Whether a larger `context.answerReserve` would shorten the prompt.
+    pub(crate) reserve_helps: bool,
+    /// The window that the model was trained for, if it is larger.
+    pub(crate) trained: Option<u32>,
+}
+
+impl fmt::Display for SpentTokens {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { thinking_tokens, prompt_tokens, window, .. } = self;
+        let off = "have it think less (think: false)";
+        if self.max_tokens.is_some() {
+            return write!(
+                out,
+                "spent all {thinking_tokens} tokens that maxTokens allows on thinking and answered nothing; \
+                 {off}, or allow more"
+            );
+        }
+        write!(
+            out,
+            "spent {thinking_tokens} tokens on thinking and answered nothing: the prompt has \
+             {prompt_tokens} tokens, and the window of {window} is full; {off}"
+        )?;
+        if let Some(trained) = self.trained {
+            write!(out, ", or set a larger context.size, up to {trained}")?;
+        }
+        if self.reserve_helps {
+            out.write_str(", or a larger context.answerReserve")?;
+        }
+        Ok(())
+    }
+}
+
+/// A compaction failed or did not start; the context is unchanged.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum CompactError {
+    /// Another compaction of the session is running, started by `holder`.
+    #[error("session {id} is being compacted for {holder} since {since}")]
+    Conflict { id: SessionId, holder: &'static str, since: Timestamp },
+    #[error("no summary was made: {0}")]
+    Model(ModelError),
+    /// Both answers of the model were rejected; `reason` is that of the second.
+    #[error("{model} wrote no summary: {reason}")]
+    Rejected { model: String, reason: Rejected },
+    /// Chats needed the model until the time for the summary was over.
+    #[error("no summary was made, because {model} was busy with chats")]
+    ModelBusy { model: String },
+    /// The summarizer's window has no room for records.
+    #[error("a window of {window} tokens is too small to make a summary with {model}")]
+    NoRoom { model: String, window: u32 },
+    /// A client moved the session to another branch.
+    #[error("session {id} moved to another branch")]
+    BranchMoved { id: SessionId },
+    /// The new context would not be smaller: `after` tokens instead of `before`, both equal if no head could be
+    /// planned.
+    #[error(
+        "the context of session {id} would not become smaller: {before} tokens now, {after} then"
+    )]
+    NoGain { id: SessionId, before: u64, after: u64 },
+}
+
+impl CompactError {
+    /// Returns the stable name of the error, which events carry.
+    pub(crate) const fn reason(&self) -> &'static str {
+        match self {
+            Self::Conflict { .. } => "conflict",
+            Self::Model(error) => error.reason(),
+            Self::Rejected { .. } => "noSummary",
+            Self::ModelBusy { .. } => "crowded",
+            Self::NoRoom { .. } => "noRoom",
+            Self::BranchMoved { .. } => "moved",
+            Self::NoGain { .. } => "noGain",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spent_tokens_name_only_settings_that_would_help() {
+        let check = |max_tokens, reserve_helps, trained, expect: &str| {
+            let spent = SpentTokens {
+                thinking_tokens: 900,
+                prompt_tokens: 3195,
+                prompt_limit: 3482,
+                window: 4096,
+                max_tokens,
+                reserve_helps,
+                trained,
+            };
+            assert_eq!(spent.to_string(), expect);
+        };
+        let window = "spent 900 tokens on thinking and answered nothing: the prompt has 3195 tokens, \
+                      and the window of 4096 is full; have it think less (think: false)";
+        check(None, false, None, window);
+        let size = format!("{window}, or set a larger context.size, up to 40960");
+        check(None, false, Some(40_960), &size);
+        check(None, true, Some(40_960), &format!("{size}, or a larger context.answerReserve"));
+        check(
+            Some(900),
+            true,
+            Some(40_960),
+            "spent all 900 tokens that maxTokens allows on thinking and answered nothing; \
+             have it think less (think: false), or allow more",
+        );
+    }
+}

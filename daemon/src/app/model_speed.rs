@@ -1,0 +1,91 @@
+//! How models were observed to behave in earlier calls: how fast they read a prompt, and with which window they run.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::model::{ChatEnd, PromptCount};
+
+/// Shorter prompts say nothing about how fast a model reads, in tokens.
+const MIN_PROMPT_TOKENS: u64 = 64;
+
+/// The observations of all models, by name; in memory only.
+#[derive(Default)]
+pub(crate) struct MeasuredModels(Mutex<HashMap<String, MeasuredModel>>);
+
+/// The observations of one model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MeasuredModel {
+    /// Tokens of a prompt, and how long the model read them.
+    reading: Option<(u64, Duration)>,
+    /// The window that the server gave the model, if it is smaller than requested.
+    pub(crate) effective: Option<u32>,
+    pub(crate) last_used: Option<Instant>,
+}
+
+impl MeasuredModels {
+    pub(crate) fn get(&self, model: &str) -> MeasuredModel {
+        self.0.lock().get(model).copied().unwrap_or_default()
+    }
+
+    /// Adds the observations of one answer.
+    pub(crate) fn note(&self, model: &str, end: &ChatEnd, effective: Option<u32>) {
+        let mut models = self.0.lock();
+        let measured = models.entry(model.to_owned()).or_default();
+        measured.note(end);
+        measured.effective = effective;
+    }
+}
+
+impl MeasuredModel {
+    /// Estimates how long the model reads a prompt.
+    pub(crate) fn expected_reading(&self, tokens: u64) -> Option<Duration> {
+        let (read, took) = self.reading?;
+        #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+        let share = tokens as f64 / read as f64;
+        Duration::try_from_secs_f64(took.as_secs_f64() * share).ok()
+    }
+
+    fn note(&mut self, end: &ChatEnd) {
+        let read = match end.prompt {
+            PromptCount::Whole(tokens) => tokens.saturating_sub(end.cached_tokens.unwrap_or(0)),
+            PromptCount::Uncached(tokens) => tokens,
+            PromptCount::Unknown => 0,
+        };
+        // A server that does not report cached tokens seems to read faster than it does.
+        if let Some(took) = end.reading.filter(|_| read >= MIN_PROMPT_TOKENS) {
+            self.reading = Some((read, took));
+        }
+        self.last_used = Some(Instant::now());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::DoneReason;
+
+    #[test]
+    fn reading_time_is_proportional_to_the_last_long_prompt() {
+        let models = MeasuredModels::default();
+        assert_eq!(models.get("m").expected_reading(1000), None);
+        let mut end = ChatEnd {
+            reason: DoneReason::Stop,
+            prompt: PromptCount::Whole(600),
+            cached_tokens: Some(100),
+            answer_tokens: Some(5),
+            total: None,
+            load: None,
+            reading: Some(Duration::from_secs(1)),
+            answering: None,
+        };
+        models.note("m", &end, Some(2048));
+        assert_eq!(models.get("m").expected_reading(1000), Some(Duration::from_secs(2)));
+        end.prompt = PromptCount::Uncached(5);
+        models.note("m", &end, None);
+        let measured = models.get("m");
+        assert_eq!(measured.expected_reading(500), Some(Duration::from_secs(1)));
+        assert_eq!(measured.effective, None);
+    }
+}

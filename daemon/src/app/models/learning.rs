@@ -1,0 +1,274 @@
+//! Learning the vocabulary and the template of a model: from the file of its weights on this machine, or from the model
+//! server.
+//!
+//! A failure here is no error of the caller: a model that cannot be learned is counted with what is known.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::app::core::{Core, blocking};
+use crate::app::counts::TemplateVariant;
+use crate::app::error::AppError;
+use crate::model::{ChatRequest, ModelError, ModelInfo, Phase, Sampling, Think};
+use crate::tokens::{Counter, Tokenizer, Vocabulary, learn, probes};
+
+/// The time for rendering a further conversation, which takes milliseconds after the first one.
+const RENDER_LIMIT: Duration = Duration::from_secs(10);
+/// The most bytes that are read of a file of weights; the largest known header has some 30 MB.
+const MAX_HEADER_BYTES: u64 = 128 << 20;
+/// The beginning of the names of blobs; 64 hexadecimal digits follow.
+const BLOB_PREFIX: &str = "sha256-";
+
+/// The prompts that a counter is for.
+#[derive(Clone)]
+pub(crate) struct CountedPrompts {
+    pub(crate) model: String,
+    pub(crate) think: Option<Think>,
+    /// The tools that are sent along.
+    pub(crate) tools: Vec<Value>,
+    /// The window that every request to the model names; `None` if only texts are counted, for which the model need
+    /// not be loaded.
+    pub(crate) num_ctx: Option<u32>,
+}
+
+/// Returns the counter for some prompts, asking the model server for what is not known yet.
+///
+/// **Errors**: only if the server was silent for as long as an answer may take: asking for one would wait as long
+/// again.
+/// **Cancel safety**: what was learned so far stays.
+pub(crate) async fn learned_counter(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+    prompts: &CountedPrompts,
+) -> Result<Counter, ModelError> {
+    let before = known_counter(core, prompts).await;
+    if info.remote_host.is_some() {
+        return Ok(before);
+    }
+    let has_vocabulary = core.counts.has_vocabulary(info, &prompts.model);
+    if !has_vocabulary && !learn_vocabulary(core, info, prompts).await {
+        return Ok(before);
+    }
+    if let Some(num_ctx) = prompts.num_ctx {
+        let variant = TemplateVariant::new(prompts.think, &prompts.tools);
+        learn_template(core, info, prompts, num_ctx, &variant.without_tools(), &[]).await?;
+        if !prompts.tools.is_empty() {
+            learn_template(core, info, prompts, num_ctx, &variant, &prompts.tools).await?;
+        }
+        let model = prompts.model.clone();
+        in_background(core, move |core| core.counts.store_think(&model, variant.think())).await;
+    }
+    Ok(known_counter(core, prompts).await)
+}
+
+/// Returns the counter for some prompts by what is known already.
+pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) -> Counter {
+    let prompts = prompts.clone();
+    let loaded = blocking(core, move |core| {
+        let think = prompts.num_ctx.map(|_| prompts.think);
+        Ok(core.counts.load(Some(&prompts.model), think, &prompts.tools))
+    });
+    loaded.await.unwrap_or(Counter::ESTIMATE)
+}
+
+/// Counts the prompt that the server renders of a request; `None` if the server cannot tell.
+pub(crate) async fn rendered_tokens(core: &Arc<Core>, request: &ChatRequest) -> Option<u64> {
+    let prompt = core.models.backend().ok()?.render(request).await.ok()??;
+    let model = request.model.clone();
+    let counted = blocking(core, move |core| {
+        Ok(core.counts.engine(&model).map(|engine| u64::from(engine.count_prompt(&prompt))))
+    });
+    counted.await.ok()?
+}
+
+/// Stops using the template of a request, whose count differs from the server's.
+pub(crate) async fn distrust(core: &Arc<Core>, request: &ChatRequest) {
+    let (model, think, tools) = (request.model.clone(), request.think, request.tools.clone());
+    in_background(core, move |core| core.counts.distrust(&model, think, &tools)).await;
+}
+
+/// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it.
+pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64) {
+    let has_images = request.messages.iter().any(|message| !message.images.is_empty());
+    // A model that thinks first answers in a given format in two passes, and the server reports one of them.
+    let has_passes = request.format.is_some() && request.think != Some(Think::Off);
+    if has_images || has_passes {
+        return;
+    }
+    let request = request.clone();
+    in_background(core, move |core| core.counts.calibrate(&request, read)).await;
+}
+
+/// Runs work that blocks on the disk and reports its errors itself.
+async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'static) {
+    let done = blocking(core, move |core| {
+        work(core);
+        Ok(())
+    });
+    drop(done.await);
+}
+
+/// Learns a vocabulary; returns whether it is in memory now.
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) -> bool {
+    let model = &prompts.model;
+    if !core.counts.may_try(model) {
+        return false;
+    }
+    if learn_from_file(core, info, model).await {
+        return true;
+    }
+    let asked = async { core.models.backend()?.vocabulary(model).await };
+    let json = match asked.await {
+        Ok(json) => json,
+        Err(error) => {
+            core.counts.note_failure(model, &error);
+            return false;
+        }
+    };
+    let (name, digest) = (model.clone(), info.digest.clone());
+    let learned = blocking(core, move |core| {
+        let learned = Vocabulary::from_show(&json).map_err(|error| error.to_string());
+        let learned = learned.and_then(|vocabulary| {
+            let tokenizer = Tokenizer::new(&vocabulary).map_err(|error| error.to_string())?;
+            core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer);
+            Ok(())
+        });
+        Ok::<_, AppError>(learned)
+    });
+    let error = match learned.await {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => error,
+        Err(error) => error.to_string(),
+    };
+    core.counts.note_failure(model, &error);
+    false
+}
+
+/// Learns a vocabulary from the file of the model's weights, if that is on this machine. The file is read in
+/// milliseconds and has the model's name, which some rules depend on; the server's answer has not.
+async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
+    let Some(path) = info.weights.clone() else { return false };
+    let (name, digest) = (model.to_owned(), info.digest.clone());
+    let learned = blocking(core, move |core| {
+        let found = read_weights(&path, &core.config().ollama.models_dirs);
+        let Some((vocabulary, tokenizer)) = found else { return Ok(false) };
+        core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer);
+        Ok(true)
+    });
+    learned.await.unwrap_or(false)
+}
+
+/// Learns a template with `tools` unless it is known.
+async fn learn_template(
+    core: &Arc<Core>,
+    info: &ModelInfo,
+    prompts: &CountedPrompts,
+    num_ctx: u32,
+    variant: &TemplateVariant,
+    tools: &[Value],
+) -> Result<(), ModelError> {
+    let Some(engine) = core.counts.engine_for_learning(&prompts.model, variant) else {
+        return Ok(());
+    };
+    let attempt = format!("{} {}", prompts.model, variant.key());
+    if !core.counts.may_try(&attempt) {
+        return Ok(());
+    }
+    let with_calls = info.can("tools") != Some(false);
+    let mut rendered = Vec::new();
+    for messages in probes(with_calls) {
+        let request = ChatRequest {
+            model: prompts.model.clone(),
+            messages,
+            tools: tools.to_vec(),
+            num_ctx,
+            num_predict: None,
+            sampling: Sampling::default(),
+            think: prompts.think,
+            format: None,
+            keep_alive: core.config().ollama.keep_alive,
+        };
+        // The first one may load the model.
+        let limit = if rendered.is_empty() { Duration::MAX } else { RENDER_LIMIT };
+        let answer = async { core.models.backend()?.render(&request).await };
+        let Ok(answer) = tokio::time::timeout(limit, answer).await else {
+            core.counts.note_failure(&attempt, &"the model server takes too long to render");
+            return Ok(());
+        };
+        match answer {
+            Ok(Some(prompt)) => rendered.push(Some(prompt)),
+            Ok(None) => {
+                core.counts.note_failure(&attempt, &"the model server does not render");
+                return Ok(());
+            }
+            // A template may refuse one conversation and take the next.
+            Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
+            Err(error) => {
+                core.counts.note_failure(&attempt, &error);
+                let is_hung = matches!(error, ModelError::Timeout { phase: Phase::FirstToken, .. });
+                return if is_hung { Err(error) } else { Ok(()) };
+            }
+        }
+    }
+    let (model, key) = (prompts.model.clone(), variant.key());
+    in_background(core, move |core| match learn(engine.tokenizer(), &rendered) {
+        Some(template) => core.counts.store_template(&model, &key, template),
+        None => core.counts.note_failure(&attempt, &"the template is not understood"),
+    })
+    .await;
+    Ok(())
+}
+
+/// Reads the vocabulary in the file of weights that the server named, or in the blob of that name in `dirs`: a server
+/// in a container names paths of its own. Blocks.
+///
+/// The server is not trusted here: only regular files with the name of a blob are opened, and no more than a header is
+/// read.
+fn read_weights(path: &str, dirs: &[PathBuf]) -> Option<(Vocabulary, Tokenizer)> {
+    let path = Path::new(path);
+    let name = path.file_name()?.to_str().filter(|name| is_blob_name(name))?;
+    let local = dirs.iter().map(|dir| dir.join("blobs").join(name));
+    std::iter::once(path.to_owned()).chain(local).find_map(|path| read_gguf(&path))
+}
+
+fn is_blob_name(name: &str) -> bool {
+    name.strip_prefix(BLOB_PREFIX).is_some_and(|digest| {
+        digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+fn read_gguf(path: &Path) -> Option<(Vocabulary, Tokenizer)> {
+    // Opening a pipe would wait for its writer.
+    if !path.is_absolute() || !std::fs::symlink_metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let log = |error: &dyn std::fmt::Display| {
+        tracing::debug!("no vocabulary from {}: {error}", path.display());
+    };
+    let file = File::open(path).inspect_err(|error| log(error)).ok()?;
+    let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
+    let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
+    let tokenizer = Tokenizer::new(&vocabulary).inspect_err(|error| log(error)).ok()?;
+    Some((vocabulary, tokenizer))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_absolute_paths_of_blobs_are_opened() {
+        let digest = "0123456789abcdef".repeat(4);
+        assert!(is_blob_name(&format!("sha256-{digest}")));
+        assert!(!is_blob_name(&format!("sha256-{}", &digest[1..])));
+        assert!(!is_blob_name(&format!("sha256-{}g", &digest[1..])));
+        assert!(!is_blob_name("passwd"));
+        assert!(read_weights("/etc/passwd", &[]).is_none());
+        assert!(read_weights("relative", &[PathBuf::from("also/relative")]).is_none());
+    }
+}

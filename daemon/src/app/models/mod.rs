@@ -1,0 +1,232 @@
+//! `model.*`: the models of the model server, as clients see them.
+
+pub(crate) mod learning;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use ollm_protocol::content::{CountKind, MIN_CONTEXT_SIZE, ModelServerStatus};
+use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::methods::model::{
+    ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
+    ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams,
+    ModelWarmResult, RunningModelSummary,
+};
+use serde_json::Value;
+
+use self::learning::{CountedPrompts, known_counter, learned_counter};
+use super::core::{Core, blocking};
+use super::error::AppError;
+use crate::model::{
+    KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, ServerStatus, advise,
+    clamp_window,
+};
+use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
+
+/// Longer than any name that a server takes, in bytes.
+const MAX_NAME_BYTES: usize = 512;
+
+/// Returns what is known about the model server, for `daemon.status`.
+pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
+    let ServerStatus { host, reachable, version, error, checked_at } = core.models.status().await;
+    let error = error.map(|error| error.to_string());
+    ModelServerStatus { host, reachable, version, error, checked_at }
+}
+
+/// Lists the models of the server (`model.list`).
+pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult, AppError> {
+    let backend = core.models.backend()?;
+    let data = backend.list().await?.into_iter().map(summary).collect();
+    Ok(ModelListResult { host: backend.host(), data })
+}
+
+/// Describes a model (`model.show`).
+pub(crate) async fn show(
+    core: Arc<Core>,
+    params: ModelShowParams,
+) -> Result<ModelShowResult, AppError> {
+    let model = model_or_default(&core, params.model)?;
+    let info = core.models.show(&model).await?;
+    let host = core.models.backend()?.host();
+    Ok(ModelShowResult { host, model: details(&info, core.models.loads().current(&model)) })
+}
+
+/// Lists the models in the server's memory, with warnings about their size (`model.running`).
+pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunningResult, AppError> {
+    let backend = core.models.backend()?;
+    let mut data = Vec::new();
+    for running in backend.running().await? {
+        // Only the warning about a model that is partly in main memory needs them; it does without.
+        let needs_info =
+            running.size_vram_bytes > 0 && running.size_vram_bytes < running.size_bytes;
+        let info = if needs_info { core.models.info(&running.model).await.ok() } else { None };
+        data.push(running_summary(running, info.and_then(|info| info.geometry)));
+    }
+    Ok(ModelRunningResult { host: backend.host(), data })
+}
+
+/// Loads a model and learns to count for it (`model.warm`).
+pub(crate) async fn warm(
+    core: Arc<Core>,
+    params: ModelWarmParams,
+) -> Result<ModelWarmResult, AppError> {
+    let model = model_or_default(&core, params.model)?;
+    if params.context_size.is_some_and(|size| size < MIN_CONTEXT_SIZE) {
+        return Err(AppError::invalid(
+            "contextSize",
+            format!("must be at least {MIN_CONTEXT_SIZE}"),
+        ));
+    }
+    let config = core.config();
+    let wanted = config.context.size_for(params.context_size);
+    let started = Instant::now();
+    let report = core.models.warm(&model, wanted, config.ollama.keep_alive).await?;
+    let info = core.models.info(&model).await?;
+    let num_ctx = Some(report.window.requested);
+    let prompts = CountedPrompts { model: model.clone(), think: None, tools: Vec::new(), num_ctx };
+    drop(learned_counter(&core, &info, &prompts).await);
+    let running = report.running.as_ref();
+    Ok(ModelWarmResult {
+        host: core.models.backend()?.host(),
+        model,
+        requested_context: report.window.requested,
+        trained_context: report.window.trained,
+        effective_context: report.window.effective,
+        size_bytes: running.map(|running| running.size_bytes),
+        size_vram_bytes: running.map(|running| running.size_vram_bytes),
+        duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        warnings: report.warnings,
+    })
+}
+
+/// Counts a text or a conversation (`model.countTokens`).
+pub(crate) async fn count_tokens(
+    core: Arc<Core>,
+    params: ModelCountTokensParams,
+) -> Result<ModelCountTokensResult, AppError> {
+    let ModelCountTokensParams { model, text, messages, tools } = params;
+    let model = model_or_default(&core, model)?;
+    if text.is_some() == messages.is_some() {
+        return Err(AppError::invalid("text", "give either a text or messages"));
+    }
+    if messages.is_none() && !tools.is_empty() {
+        return Err(AppError::invalid("tools", "belong to messages"));
+    }
+    let counter = counter_for(&core, &model, messages.is_some(), &tools).await?;
+    let counted = blocking(&core, move |_| {
+        Ok(match (text, messages) {
+            (Some(text), _) => {
+                let (tokens, kind) = (u64::from(counter.count_text(&text)), counter.kind_of_text());
+                let is_exact = kind == CountKind::Exact;
+                (tokens, kind, if is_exact { 0 } else { tokens.div_ceil(ESTIMATE_MARGIN_DIVISOR) })
+            }
+            (None, messages) => {
+                let messages = messages.unwrap_or_default();
+                let tokens = counter.count_prompt(&messages, &tools);
+                let margin = counter.margin(&messages, &tools, tokens);
+                (tokens, counter.kind_of(&messages), margin)
+            }
+        })
+    });
+    let (tokens, kind, margin) = counted.await?;
+    Ok(ModelCountTokensResult { model, tokens, kind, margin })
+}
+
+/// Returns the counter of a model, learned from the model server if it is not exact yet.
+async fn counter_for(
+    core: &Arc<Core>,
+    model: &str,
+    needs_template: bool,
+    tools: &[Value],
+) -> Result<Counter, AppError> {
+    let mut prompts = CountedPrompts {
+        model: model.to_owned(),
+        think: None,
+        tools: tools.to_vec(),
+        num_ctx: None,
+    };
+    let known = known_counter(core, &prompts).await;
+    let kind = if needs_template { known.kind() } else { known.kind_of_text() };
+    if kind == CountKind::Exact {
+        return Ok(known);
+    }
+    let info = match core.models.info(model).await {
+        Ok(info) => info,
+        Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
+        // The count is labeled as the estimate that it is.
+        Err(_) => return Ok(known),
+    };
+    let ticket = core.models.queues().enter(model, Priority::Side, "model.countTokens");
+    ticket.admitted().await;
+    if needs_template {
+        let wanted = core.config().context.size_for(None);
+        let wanted = clamp_window(wanted, info.trained, info.can("vision").unwrap_or(false));
+        let loaded = core.models.in_memory(model).await.and_then(|running| running.effective);
+        prompts.num_ctx = Some(core.models.loads().agree(model, wanted, loaded).num_ctx);
+    }
+    Ok(learned_counter(core, &info, &prompts).await.unwrap_or(known))
+}
+
+/// Returns the model that a call names, else the configured one.
+///
+/// **Errors**: `Invalid` without either, or for a text that is no model name.
+pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String, AppError> {
+    let model = model.or_else(|| core.config().ollama.model.clone());
+    match model {
+        None => Err(AppError::invalid("model", "name one, or set ollama.model")),
+        Some(model) if model.trim().is_empty() => Err(AppError::invalid("model", "is empty")),
+        Some(model) if model.len() > MAX_NAME_BYTES || model.chars().any(char::is_control) => {
+            Err(AppError::invalid("model", "is not a model name"))
+        }
+        Some(model) => Ok(model),
+    }
+}
+
+fn summary(listed: ListedModel) -> ModelSummary {
+    ModelSummary {
+        model: listed.model,
+        digest: listed.digest,
+        size_bytes: listed.size_bytes,
+        modified_at: listed.modified_at,
+        family: listed.family,
+        parameter_size: listed.parameter_size,
+        quantization: listed.quantization,
+        trained_context: listed.trained,
+        capabilities: listed.capabilities,
+        remote_host: listed.remote_host,
+    }
+}
+
+fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
+    let info = info.clone();
+    ModelDetails {
+        model: info.model,
+        digest: info.digest,
+        architecture: info.architecture,
+        family: info.family,
+        parameter_size: info.parameter_size,
+        parameter_count: info.parameter_count,
+        quantization: info.quantization,
+        trained_context: info.trained,
+        requested_context: requested,
+        context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
+        capabilities: info.capabilities,
+        system: info.system,
+        hidden_messages: info.messages.len() as u64,
+        template: info.template,
+        remote_host: info.remote_host,
+    }
+}
+
+fn running_summary(running: RunningModel, geometry: Option<KvGeometry>) -> RunningModelSummary {
+    let warnings = advise(&running, geometry).into_iter().collect();
+    RunningModelSummary {
+        model: running.model,
+        digest: running.digest,
+        size_bytes: running.size_bytes,
+        size_vram_bytes: running.size_vram_bytes,
+        effective_context: running.effective,
+        expires_at: running.expires_at,
+        warnings,
+    }
+}

@@ -1,0 +1,138 @@
+//! The one observer of all sessions: everything that follows a durable record hangs here, so that no writer can forget
+//! any of it.
+//!
+//! It is called on the writers' threads, after the sync and before the reply, in the order of the log. It only marks what
+//! is due and publishes events: it never blocks.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use ollm_protocol::content::{GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody};
+use ollm_protocol::{EventKind, SessionId};
+use serde_json::{Value, json};
+
+use super::core::Core;
+use super::sessions::retention::Retention;
+use super::{compaction, loops};
+use crate::events::EventDraft;
+use crate::session::{Change, Observer};
+
+/// Receives the changes of all sessions.
+pub(crate) struct SessionObserver {
+    retention: Arc<Retention>,
+    /// Set once, before the first session is opened; weak, because the core owns the sessions that report here.
+    core: OnceLock<Weak<Core>>,
+}
+
+impl SessionObserver {
+    pub(crate) fn new(retention: Arc<Retention>) -> Self {
+        Self { retention, core: OnceLock::new() }
+    }
+
+    /// Starts to report to a core.
+    pub(crate) fn report_to(&self, core: &Arc<Core>) {
+        // A second core would be a defect of the composition; the first one stays.
+        drop(self.core.set(Arc::downgrade(core)));
+    }
+}
+
+impl Observer for SessionObserver {
+    fn changed(&self, id: SessionId, change: &Change<'_>) {
+        let Some(core) = self.core.get().and_then(Weak::upgrade) else { return };
+        core.catalog.mark_dirty(id);
+        match change {
+            Change::Created(session) => {
+                self.retention.request();
+                core.events.publish(EventDraft {
+                    session_id: Some(id),
+                    seq: None,
+                    kind: EventKind::SessionCreated,
+                    at: session.start_time,
+                    data: json!({ "title": session.title }),
+                });
+            }
+            Change::Recorded { seq, at, body, tokens } => {
+                if let Some((kind, data)) = event_of(body, *tokens) {
+                    let (session_id, seq) = (Some(id), Some(*seq));
+                    core.events.publish(EventDraft { session_id, seq, kind, at: *at, data });
+                }
+                core.due_documents.mark(id);
+                loops::follow(&core, id, *seq, body);
+                compaction::follow(&core, id);
+            }
+            Change::Recovered { torn_bytes, damaged } => {
+                tracing::warn!(session = %id, torn_bytes, damaged, "the log was not whole");
+            }
+        }
+    }
+}
+
+/// Returns the event of a record, or `None` for kinds that subscribers do not need.
+fn event_of(body: &RecordBody, tokens: u32) -> Option<(EventKind, Value)> {
+    Some(match body {
+        RecordBody::Message(message) => {
+            (EventKind::MessageRecorded, json!({ "role": message.role, "tokens": tokens }))
+        }
+        RecordBody::ToolCall(call) => {
+            (EventKind::ToolCallRecorded, json!({ "name": call.name, "tokens": tokens }))
+        }
+        RecordBody::Meta(patch) => meta_event(patch)?,
+        RecordBody::ModeChange(change) => (
+            EventKind::ModeChanged,
+            json!({ "from": change.from, "to": change.to, "trigger": change.trigger }),
+        ),
+        RecordBody::Leaf(LeafMove { to, cause }) => {
+            (EventKind::BranchChanged, json!({ "to": to, "cause": cause }))
+        }
+        RecordBody::Loop(LoopMark { pattern: Some(pattern) }) => {
+            (EventKind::LoopDetected, json!({ "pattern": pattern }))
+        }
+        RecordBody::Goal(change) => (EventKind::GoalUpdated, goal_data(change)),
+        RecordBody::Close(close) => (EventKind::SessionClosed, json!({ "reason": close.reason })),
+        _ => return None,
+    })
+}
+
+/// Returns which parts of a goal changed, without their texts.
+fn goal_data(change: &GoalChange) -> Value {
+    let actions: Vec<_> = change.steps.iter().map(GoalStep::action).collect();
+    let mut data = json!({ "source": change.source, "actions": actions });
+    if let Some(seq) = change.message_seq {
+        data["messageSeq"] = json!(seq);
+    }
+    data
+}
+
+/// Returns the names of the changed fields. Archiving is announced by its caller, with a reason that is not recorded.
+fn meta_event(patch: &MetaPatch) -> Option<(EventKind, Value)> {
+    if patch.archived == Some(true) {
+        return None;
+    }
+    let Ok(Value::Object(fields)) = serde_json::to_value(patch) else { return None };
+    let names: Vec<&String> = fields.keys().collect();
+    Some((EventKind::SessionUpdated, json!({ "fields": names })))
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::Pin;
+    use ollm_protocol::methods::session::SessionUpdateParams;
+
+    use super::*;
+    use crate::app::sessions::update;
+    use crate::app::testing::TestSession;
+
+    #[tokio::test]
+    async fn every_kind_of_record_schedules_the_document() {
+        let session = TestSession::new(&[]);
+        let due = || session.core.due_documents.take_all();
+        session.record("user", "hello").await;
+        assert_eq!(due(), [session.id]);
+        let title = Some("a title".to_owned());
+        let params = SessionUpdateParams { title, ..SessionUpdateParams::new(session.id) };
+        update::update(Arc::clone(&session.core), params).await.expect("updates");
+        assert_eq!(due(), [session.id]);
+        session.append(RecordBody::Pin(Pin { target: ollm_protocol::Seq(1), pinned: true })).await;
+        assert_eq!(due(), [session.id]);
+        assert!(due().is_empty());
+    }
+}

@@ -1,0 +1,148 @@
+//! Answers that are being written: recorded piece by piece, so that a crash loses at most a second of them.
+//!
+//! A piece is a `custom` record of the daemon's own name, out of the context. The whole answer follows as a message and
+//! makes its pieces meaningless. Pieces at the end of a session are left from a crash: [`settle`] turns them into a
+//! message. FORMAT.md, "Partial answers", describes the records.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::content::{Custom, Message, Part, RecordBody, RecordKind, Role};
+use ollm_protocol::{Seq, SessionId};
+use serde::{Deserialize, Serialize};
+
+use super::core::Core;
+use super::drafts::message_drafts;
+use super::error::AppError;
+use crate::session::{Draft, Live, SessionError};
+
+/// The finish reason of an answer that a crash or an error cut off.
+pub(crate) const INTERRUPTED: &str = "interrupted";
+/// The name of the custom records that hold pieces.
+const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
+/// The time between two pieces.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The part of an answer since the piece before.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct AnswerPiece {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    model: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    thinking: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    text: String,
+}
+
+/// Records the pieces of an answer while it grows.
+pub(crate) struct PartialWriter {
+    id: SessionId,
+    model: String,
+    text_bytes: usize,
+    thinking_bytes: usize,
+    last: Instant,
+}
+
+impl PartialWriter {
+    pub(crate) fn new(id: SessionId, model: &str) -> Self {
+        let last = Instant::now();
+        Self { id, model: model.to_owned(), text_bytes: 0, thinking_bytes: 0, last }
+    }
+
+    /// Queues a piece with the new part of the answer, at most once a second.
+    ///
+    /// Nobody waits for its sync: an error of the disk is reported when the whole answer is written.
+    pub(crate) fn write(&mut self, core: &Core, text: &str, thinking: &str) {
+        let has_grown = text.len() > self.text_bytes || thinking.len() > self.thinking_bytes;
+        if !has_grown || self.last.elapsed() < INTERVAL {
+            return;
+        }
+        let piece = AnswerPiece {
+            model: self.model.clone(),
+            thinking: thinking[self.thinking_bytes..].to_owned(),
+            text: text[self.text_bytes..].to_owned(),
+        };
+        let data = serde_json::to_value(&piece).expect("a struct of strings is JSON");
+        let custom = Custom { name: PARTIAL_ANSWER.to_owned(), data, context_text: None };
+        let draft = Draft::new(RecordBody::Custom(custom), None);
+        if let Err(error) = core.sessions.append(self.id, vec![draft], None) {
+            tracing::warn!(session = %self.id, "a piece of an answer is not recorded: {error}");
+        }
+        (self.text_bytes, self.thinking_bytes) = (text.len(), thinking.len());
+        self.last = Instant::now();
+    }
+}
+
+/// Turns the pieces that a crash left at the end of a session into a message, unless a turn is writing them. Blocks on
+/// the disk.
+///
+/// Costs a look at the last record if there are none.
+pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+    if core.turns.is_running(id) { Ok(()) } else { settle_now(core, id) }
+}
+
+/// Like [`settle`], for the turn that holds the session and has not begun to write.
+pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+    let (leaf, seqs) = core.sessions.with(id, last_customs)?;
+    // Custom records of other clients end a session too: only the newest is read if it is one of those.
+    let Some((newest, before)) = seqs.split_first() else { return Ok(()) };
+    let Some(newest) = pieces(core, id, &[*newest])?.pop() else { return Ok(()) };
+    let mut whole = AnswerPiece::default();
+    for piece in pieces(core, id, before)?.into_iter().rev().chain([newest]) {
+        whole.model = piece.model;
+        whole.thinking.push_str(&piece.thinking);
+        whole.text.push_str(&piece.text);
+    }
+    let mut message = Message::text(Role::Assistant, "", core.clock.now());
+    message.parts = answer_parts(whole.thinking, whole.text);
+    message.model = Some(whole.model);
+    message.finish_reason = Some(INTERRUPTED.to_owned());
+    let (drafts, _) = message_drafts(core, id, message, false);
+    let answer = core.sessions.append_after(id, leaf, drafts)?;
+    match answer.blocking_recv().map_err(|_| SessionError::Stopping)? {
+        // A concurrent record or settlement: in both cases the pieces no longer end the session.
+        Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the active leaf, and the custom records that end the path with it, newest first.
+fn last_customs(live: &Live) -> (Option<Seq>, Vec<Seq>) {
+    let state = live.state();
+    let (leaf, mut next, mut seqs) = (state.leaf(), state.leaf(), Vec::new());
+    while let Some(seq) = next
+        && let Some(entry) = state.entry(seq)
+        && entry.kind() == Some(RecordKind::Custom)
+    {
+        seqs.push(seq);
+        next = entry.parent();
+    }
+    (leaf, seqs)
+}
+
+/// Reads pieces, up to the first record that is not one.
+fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<AnswerPiece>, AppError> {
+    Ok(core.sessions.bodies(id, seqs)?.into_iter().map_while(piece_of).collect())
+}
+
+/// Counts the pieces at the beginning of `seqs`.
+pub(crate) fn n_pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<usize, AppError> {
+    Ok(pieces(core, id, seqs)?.len())
+}
+
+fn piece_of(body: Option<RecordBody>) -> Option<AnswerPiece> {
+    match body {
+        Some(RecordBody::Custom(custom)) if custom.name == PARTIAL_ANSWER => {
+            serde_json::from_value(custom.data).ok()
+        }
+        _ => None,
+    }
+}
+
+/// Returns the parts of an answer's message without its tool calls.
+pub(crate) fn answer_parts(thinking: String, text: String) -> Vec<Part> {
+    let thinking = (!thinking.is_empty()).then_some(Part::Thinking { text: thinking });
+    let text = (!text.is_empty()).then_some(Part::Text { text });
+    thinking.into_iter().chain(text).collect()
+}

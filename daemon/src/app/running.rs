@@ -1,0 +1,279 @@
+//! The chat turns and compactions that are running: at most one of each per session.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ollm_protocol::methods::chat::{ChatToolCall, ChatToolResult};
+use ollm_protocol::{Seq, SessionId, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// A registry that holds at most one `T` per session; clones share it.
+pub(crate) struct Exclusive<T>(Arc<Mutex<HashMap<SessionId, Holder<T>>>>);
+
+/// A value that holds a session's place.
+pub(crate) struct Holder<T> {
+    pub(crate) value: Arc<T>,
+    /// Canceled when the claim is dropped.
+    ended: CancellationToken,
+}
+
+impl<T> Holder<T> {
+    /// Waits until the claim is dropped. Cancel safe.
+    pub(crate) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+impl<T> Clone for Holder<T> {
+    fn clone(&self) -> Self {
+        Self { value: Arc::clone(&self.value), ended: self.ended.clone() }
+    }
+}
+
+/// A session's place in a registry; dropping it frees the place.
+pub(crate) struct Claim<T> {
+    registry: Exclusive<T>,
+    session_id: SessionId,
+    pub(crate) value: Arc<T>,
+}
+
+impl<T> Exclusive<T> {
+    /// Registers `value` for a session.
+    ///
+    /// **Errors**: the holder of the place.
+    pub(crate) fn claim(&self, session_id: SessionId, value: T) -> Result<Claim<T>, Holder<T>> {
+        let mut holders = self.0.lock();
+        if let Some(holder) = holders.get(&session_id) {
+            return Err(holder.clone());
+        }
+        let holder = Holder { value: Arc::new(value), ended: CancellationToken::new() };
+        holders.insert(session_id, holder.clone());
+        Ok(Claim { registry: self.clone(), session_id, value: holder.value })
+    }
+
+    /// Returns what is running for a session.
+    pub(crate) fn get(&self, session_id: SessionId) -> Option<Arc<T>> {
+        self.0.lock().get(&session_id).map(|holder| Arc::clone(&holder.value))
+    }
+
+    pub(crate) fn is_running(&self, session_id: SessionId) -> bool {
+        self.0.lock().contains_key(&session_id)
+    }
+
+    /// Waits until nothing is running for a session. Cancel safe.
+    pub(crate) async fn wait_until_free(&self, session_id: SessionId) {
+        loop {
+            let holder = self.0.lock().get(&session_id).cloned();
+            match holder {
+                Some(holder) => holder.ended().await,
+                None => return,
+            }
+        }
+    }
+}
+
+impl<T> Clone for Exclusive<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Default for Exclusive<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T> Drop for Claim<T> {
+    fn drop(&mut self) {
+        let removed = self.registry.0.lock().remove(&self.session_id);
+        // After the lock is free: a waiter looks at the registry again.
+        if let Some(removed) = removed {
+            removed.ended.cancel();
+        }
+    }
+}
+
+/// A chat turn that is running.
+pub(crate) struct RunningTurn {
+    pub(crate) model: String,
+    pub(crate) started: Timestamp,
+    /// Ends the turn.
+    pub(crate) cancel: CancellationToken,
+    /// The tool calls whose results the turn waits for.
+    pub(crate) pending_calls: PendingCalls,
+}
+
+/// A compaction that is running.
+pub(crate) struct RunningCompaction {
+    pub(crate) trigger: CompactionTrigger,
+    pub(crate) started: Timestamp,
+    /// Asks a background compaction to give up its place.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// The caller of a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CompactionTrigger {
+    /// `context.compact`.
+    Client,
+    /// A chat turn that is about to call its model.
+    ChatTurn,
+    /// The background task.
+    Background,
+}
+
+impl CompactionTrigger {
+    /// Returns the name that conflict errors show.
+    pub(crate) const fn holder(self) -> &'static str {
+        match self {
+            Self::Client => "context.compact",
+            Self::ChatTurn => "chat.send",
+            Self::Background => "the daemon",
+        }
+    }
+
+    /// Returns whether no client asked for the compaction.
+    pub(crate) const fn is_automatic(self) -> bool {
+        !matches!(self, Self::Client)
+    }
+}
+
+/// The tool calls of one message whose results are missing.
+#[derive(Default)]
+pub(crate) struct PendingCalls {
+    state: Mutex<PendingState>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct PendingState {
+    /// The message that made the calls.
+    message: Option<Seq>,
+    missing: Vec<ChatToolCall>,
+    /// Submissions whose records are not durable yet.
+    n_writing: usize,
+}
+
+/// Calls whose results are about to be recorded.
+pub(crate) struct TakenCalls {
+    /// The message that made the calls.
+    pub(crate) message: Option<Seq>,
+    pub(crate) calls: Vec<ChatToolCall>,
+}
+
+/// A submission of tool results was refused.
+pub(crate) enum RefusedResults {
+    /// The turn waits for no results.
+    NothingPending,
+    /// The turn does not wait for this call, or the submission names it twice.
+    UnknownCall(String),
+}
+
+impl PendingCalls {
+    /// Starts to wait for the calls of a message.
+    pub(crate) fn begin(&self, message: Seq, calls: Vec<ChatToolCall>) {
+        *self.state.lock() = PendingState { message: Some(message), missing: calls, n_writing: 0 };
+    }
+
+    /// Stops waiting and returns the ids of the calls without a result.
+    pub(crate) fn end(&self) -> Vec<String> {
+        self.state.lock().missing.drain(..).map(|call| call.id).collect()
+    }
+
+    /// Waits until every result is durable. Cancel safe.
+    pub(crate) async fn complete(&self) {
+        loop {
+            let changed = self.changed.notified();
+            let is_complete = {
+                let state = self.state.lock();
+                state.missing.is_empty() && state.n_writing == 0
+            };
+            if is_complete {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Takes the calls that `results` answer: all of them or none.
+    pub(crate) fn take(&self, results: &[ChatToolResult]) -> Result<TakenCalls, RefusedResults> {
+        let mut state = self.state.lock();
+        if state.missing.is_empty() {
+            return Err(RefusedResults::NothingPending);
+        }
+        for (at, result) in results.iter().enumerate() {
+            let is_missing = state.missing.iter().any(|call| call.id == result.id);
+            if !is_missing || results[..at].iter().any(|earlier| earlier.id == result.id) {
+                return Err(RefusedResults::UnknownCall(result.id.clone()));
+            }
+        }
+        let is_answered = |call: &ChatToolCall| results.iter().any(|result| result.id == call.id);
+        let (calls, missing) = state.missing.drain(..).partition(is_answered);
+        state.missing = missing;
+        state.n_writing += 1;
+        Ok(TakenCalls { message: state.message, calls })
+    }
+
+    /// Ends a submission: its records are durable, or `failed` calls wait for their results again. Returns the ids of
+    /// the calls that are still missing.
+    pub(crate) fn finish(&self, failed: Vec<ChatToolCall>) -> Vec<String> {
+        let mut state = self.state.lock();
+        state.n_writing -= 1;
+        state.missing.extend(failed);
+        let missing = state.missing.iter().map(|call| call.id.clone()).collect();
+        drop(state);
+        self.changed.notify_one();
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id() -> SessionId {
+        SessionId::from_uuid(uuid::Uuid::nil())
+    }
+
+    #[tokio::test]
+    async fn claim_excludes_others_until_dropped() {
+        let registry = Exclusive::default();
+        let claim = registry.claim(id(), 1).map_err(drop).expect("the place is free");
+        let holder = registry.claim(id(), 2).map(drop).expect_err("the place is taken");
+        assert_eq!(*holder.value, 1);
+        assert_eq!(registry.get(id()).as_deref(), Some(&1));
+        tokio::join!(registry.wait_until_free(id()), holder.ended(), async { drop(claim) });
+        assert!(!registry.is_running(id()));
+        assert!(registry.claim(id(), 3).is_ok());
+    }
+
+    #[tokio::test]
+    async fn pending_calls_complete_when_every_result_is_durable() {
+        let call = |id: &str| ChatToolCall {
+            id: id.to_owned(),
+            name: "read".to_owned(),
+            args: serde_json::Value::Null,
+        };
+        let result = |id: &str| {
+            serde_json::from_value(serde_json::json!({ "id": id, "result": { "llmContent": "" } }))
+                .expect("a result")
+        };
+        let pending = PendingCalls::default();
+        assert!(matches!(pending.take(&[result("a")]), Err(RefusedResults::NothingPending)));
+        pending.begin(Seq(1), vec![call("a"), call("b")]);
+        for wrong in [vec![result("c")], vec![result("a"), result("a")]] {
+            assert!(matches!(pending.take(&wrong), Err(RefusedResults::UnknownCall(_))));
+        }
+        let taken =
+            pending.take(&[result("a"), result("b")]).map_err(drop).expect("both are missing");
+        assert_eq!((taken.message, taken.calls.len()), (Some(Seq(1)), 2));
+        let not_yet = tokio::time::timeout(std::time::Duration::ZERO, pending.complete()).await;
+        assert!(not_yet.is_err(), "the records are not durable");
+        assert_eq!(pending.finish(vec![call("b")]), ["b"]);
+        assert_eq!(pending.end(), ["b"]);
+        pending.complete().await;
+    }
+}

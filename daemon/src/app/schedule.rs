@@ -1,0 +1,253 @@
+//! Sessions with background work due: documents to write, and compactions to try.
+//!
+//! The observer marks sessions here on the writers' threads; two tasks take the marks and do the work. A mark is a
+//! state and not a message: marking a session twice is one piece of work, and nothing queues up.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ollm_protocol::{Seq, SessionId};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// The pause after the first failed compaction; it doubles with each further failure.
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
+/// The longest pause after failed compactions.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1800);
+/// The most sessions whose pauses and reports are remembered; a forgotten session only tries again sooner.
+const MAX_REMEMBERED: usize = 512;
+
+/// Sessions whose document may be due.
+#[derive(Default)]
+pub(crate) struct DueDocuments {
+    state: Mutex<DocumentState>,
+    wake: Notify,
+    /// Held while a document is written.
+    writing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct DocumentState {
+    /// When each changed session will have been idle for long enough.
+    due: HashMap<SessionId, Instant>,
+    /// The size of each log in bytes when its document was last written.
+    written_at: HashMap<SessionId, u64>,
+    idle: Duration,
+}
+
+impl DueDocuments {
+    /// Marks a session as changed.
+    pub(crate) fn mark(&self, id: SessionId) {
+        let mut state = self.state.lock();
+        let was_empty = state.due.is_empty();
+        let due = Instant::now() + state.idle;
+        state.due.insert(id, due);
+        drop(state);
+        if was_empty {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until documents are due and takes them. `idle` is how long a session must be unchanged. Cancel safe.
+    pub(crate) async fn next(&self, idle: Duration) -> Vec<SessionId> {
+        loop {
+            self.state.lock().idle = idle;
+            let next = self.state.lock().due.values().min().copied();
+            match next {
+                None => self.wake.notified().await,
+                Some(next) => tokio::time::sleep_until(next).await,
+            }
+            let now = Instant::now();
+            let mut state = self.state.lock();
+            let due: Vec<_> = state.due.extract_if(|_, due| *due <= now).collect();
+            if !due.is_empty() {
+                return due.into_iter().map(|(id, _)| id).collect();
+            }
+        }
+    }
+
+    /// Takes every marked session, due or not.
+    pub(crate) fn take_all(&self) -> Vec<SessionId> {
+        self.state.lock().due.drain().map(|(id, _)| id).collect()
+    }
+
+    /// Excludes other writers of documents until the guard is dropped.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ()> {
+        self.writing.lock()
+    }
+
+    /// Returns the size of a session's log in bytes when its document was last written by this process.
+    pub(crate) fn written_at(&self, id: SessionId) -> Option<u64> {
+        self.state.lock().written_at.get(&id).copied()
+    }
+
+    /// Notes that the document of a log of `log_bytes` was written.
+    pub(crate) fn note_written(&self, id: SessionId, log_bytes: u64) {
+        self.state.lock().written_at.insert(id, log_bytes);
+    }
+
+    /// Forgets a session that is being deleted. No document is written until the guard is dropped, so that none
+    /// appears after the session's files are removed.
+    pub(crate) fn forget(&self, id: SessionId) -> MutexGuard<'_, ()> {
+        let guard = self.writing.lock();
+        let mut state = self.state.lock();
+        state.due.remove(&id);
+        state.written_at.remove(&id);
+        guard
+    }
+}
+
+/// Sessions whose context may be due for compaction, and the pauses after failures; in memory only.
+#[derive(Default)]
+pub(crate) struct DueCompactions {
+    state: Mutex<CompactionState>,
+    wake: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct CompactionState {
+    due: HashSet<SessionId>,
+    sessions: HashMap<SessionId, SessionCompactions>,
+}
+
+#[derive(Default)]
+struct SessionCompactions {
+    n_failures: u32,
+    paused_until: Option<Instant>,
+    /// The reason of the last skipped compaction that was reported, and the newest compaction then.
+    skipped: Option<(&'static str, Option<Seq>)>,
+}
+
+impl DueCompactions {
+    /// Marks a session as due.
+    pub(crate) fn mark(&self, id: SessionId) {
+        if self.state.lock().due.insert(id) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Waits until a session is due that `is_busy` does not refuse, and takes it. Cancel safe.
+    ///
+    /// A refused session stays due: the caller asks again when the session is no longer busy.
+    pub(crate) async fn next(&self, is_busy: impl Fn(SessionId) -> bool) -> SessionId {
+        loop {
+            {
+                let mut state = self.state.lock();
+                let free = state.due.iter().copied().find(|id| !is_busy(*id));
+                if let Some(id) = free {
+                    state.due.remove(&id);
+                    return id;
+                }
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// Notes that a compaction failed, which pauses automatic ones.
+    pub(crate) fn note_failure(&self, id: SessionId) {
+        self.with(id, |session| {
+            let factor = 1 << session.n_failures.min(10);
+            let pause = FIRST_PAUSE.saturating_mul(factor).min(LONGEST_PAUSE);
+            session.n_failures += 1;
+            session.paused_until = Some(Instant::now() + pause);
+        });
+    }
+
+    /// Notes that a compaction succeeded, which ends a pause.
+    pub(crate) fn note_success(&self, id: SessionId) {
+        self.with(id, |session| *session = SessionCompactions::default());
+    }
+
+    /// Returns whether automatic compactions of a session are paused after a failure.
+    pub(crate) fn is_paused(&self, id: SessionId) -> bool {
+        let state = self.state.lock();
+        let until = state.sessions.get(&id).and_then(|session| session.paused_until);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Notes that a compaction was skipped; returns whether subscribers do not know that yet.
+    pub(crate) fn note_skip(&self, id: SessionId, reason: &'static str, at: Option<Seq>) -> bool {
+        self.with(id, |session| session.skipped.replace((reason, at)) != Some((reason, at)))
+    }
+
+    /// Forgets a deleted session.
+    pub(crate) fn forget(&self, id: SessionId) {
+        let mut state = self.state.lock();
+        state.due.remove(&id);
+        state.sessions.remove(&id);
+    }
+
+    fn with<T>(&self, id: SessionId, change: impl FnOnce(&mut SessionCompactions) -> T) -> T {
+        let mut state = self.state.lock();
+        if state.sessions.len() >= MAX_REMEMBERED && !state.sessions.contains_key(&id) {
+            state.sessions.clear();
+        }
+        change(state.sessions.entry(id).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(number: u128) -> SessionId {
+        SessionId::from_uuid(uuid::Uuid::from_u128(number))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_are_due_after_the_idle_time() {
+        let documents = DueDocuments::default();
+        let idle = Duration::from_secs(2);
+        let never = tokio::time::timeout(Duration::ZERO, documents.next(idle)).await;
+        assert!(never.is_err(), "no session has changed");
+        documents.mark(id(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        documents.mark(id(1));
+        documents.mark(id(2));
+        let marked = Instant::now();
+        assert_eq!(documents.next(idle).await.len(), 2);
+        assert_eq!(marked.elapsed().as_secs(), 2);
+        documents.mark(id(3));
+        drop(documents.forget(id(3)));
+        assert!(documents.take_all().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_compactions_pause_for_doubling_times() {
+        let compactions = DueCompactions::default();
+        for expected in [30, 60, 120] {
+            compactions.note_failure(id(1));
+            tokio::time::advance(Duration::from_secs(expected - 1)).await;
+            assert!(compactions.is_paused(id(1)));
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(!compactions.is_paused(id(1)));
+        }
+        compactions.note_failure(id(1));
+        compactions.note_success(id(1));
+        assert!(!compactions.is_paused(id(1)) && !compactions.is_paused(id(2)));
+    }
+
+    #[tokio::test]
+    async fn busy_session_stays_due() {
+        let compactions = DueCompactions::default();
+        compactions.mark(id(1));
+        compactions.mark(id(2));
+        assert_eq!(compactions.next(|busy| busy == id(1)).await, id(2));
+        assert_eq!(compactions.next(|_| false).await, id(1));
+    }
+
+    #[test]
+    fn skip_is_new_once_per_reason_and_compaction() {
+        let compactions = DueCompactions::default();
+        for (reason, at, is_new) in [
+            ("recent", None, true),
+            ("recent", None, false),
+            ("paused", None, true),
+            ("recent", Some(Seq(3)), true),
+        ] {
+            assert_eq!(compactions.note_skip(id(1), reason, at), is_new, "{reason} {at:?}");
+        }
+    }
+}

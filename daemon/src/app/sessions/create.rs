@@ -1,0 +1,93 @@
+//! `session.create`: starting a session, or returning the one that the same key started.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::content::{Session, SessionHeader};
+use ollm_protocol::method;
+use ollm_protocol::methods::session::{SessionCreateParams, SessionResult};
+
+use super::update::{check_metadata, check_texts};
+use crate::app::context::quota::{check_context_size, check_system_prompt};
+use crate::app::core::Core;
+use crate::app::drafts::key_use;
+use crate::app::error::AppError;
+use crate::projects::Projects;
+use crate::session::{Birth, KeyUse, SessionError};
+
+/// The wait for the catalog to learn the newest sessions, which may have used the key.
+const CATCH_UP: Duration = Duration::from_secs(5);
+
+/// Starts a session, or returns the one that the same key started (`session.create`). Blocks on the disk.
+pub(crate) fn create(
+    core: &Arc<Core>,
+    mut params: SessionCreateParams,
+) -> Result<SessionResult, AppError> {
+    let key = params.key.take();
+    let key = key_use::<method::SessionCreate>(key, &params)?;
+    let _one_at_a_time = key.is_some().then(|| core.creating.lock());
+    if let Some(key) = &key
+        && let Some(session) = created_before(core, key)?
+    {
+        return Ok(SessionResult { session });
+    }
+    let header = checked_header(core, params)?;
+    Ok(SessionResult { session: core.sessions.create(Birth { header, key })? })
+}
+
+/// Finds the session that a key started, among the open ones and in the catalog.
+fn created_before(core: &Core, key: &KeyUse) -> Result<Option<Session>, AppError> {
+    let found = match core.sessions.find_create_key(&key.digest.key) {
+        Some(found) => Some(found),
+        None => {
+            // After a crash the catalog knows the newest sessions only when it has read their logs.
+            if !core.catalog.wait_caught_up(Instant::now() + CATCH_UP) {
+                let id = core.clock.session_id();
+                return Err(SessionError::Busy { id, waiting: 1 }.into());
+            }
+            core.catalog.find_create_key(key.digest.key)?
+        }
+    };
+    let Some((id, payload)) = found else { return Ok(None) };
+    if payload != key.digest.payload {
+        return Err(SessionError::KeyConflict { id, seq: ollm_protocol::Seq(0) }.into());
+    }
+    match core.sessions.summary(id) {
+        Ok(session) => Ok(Some(session)),
+        Err(SessionError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader, AppError> {
+    let SessionCreateParams {
+        project_path,
+        model,
+        provider,
+        title,
+        system_prompt,
+        context_size,
+        mode,
+        metadata,
+        key: _,
+    } = params;
+    check_context_size(context_size)?;
+    check_texts(title.as_deref(), None, system_prompt.as_deref())?;
+    check_metadata(metadata.as_ref())?;
+    check_system_prompt(core, system_prompt.as_deref(), context_size, model.as_deref())?;
+    let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
+    Ok(SessionHeader {
+        session_id: core.clock.session_id(),
+        start_time: core.clock.now(),
+        project_path,
+        model,
+        provider,
+        title: title.filter(|title| !title.is_empty()),
+        system_prompt: system_prompt.filter(|prompt| !prompt.is_empty()),
+        context_size,
+        mode,
+        forked_from: None,
+        imported_from: None,
+        metadata: metadata.unwrap_or_default(),
+    })
+}

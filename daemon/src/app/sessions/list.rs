@@ -1,0 +1,188 @@
+//! `session.list`, `search`, `current` and `setCurrent`: the catalog, overlaid with the open sessions, which are
+//! newer.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::methods::session::{
+    SessionCurrentParams, SessionCurrentResult, SessionListParams, SessionListResult,
+    SessionSearchParams, SessionSearchResult, SessionSetCurrentParams,
+};
+
+use crate::app::core::Core;
+use crate::app::error::AppError;
+use crate::catalog::{ListQuery, SearchQuery};
+use crate::projects::Projects;
+use crate::session::{IDLE_CLOSE_MS, project};
+
+const DEFAULT_LIMIT: u32 = 25;
+const MAX_LIST: u32 = 1000;
+const MAX_SEARCH: u32 = 200;
+/// A catalog that is behind by at most so many sessions is following; by more, it is being rebuilt.
+const FEW_BEHIND: u64 = 8;
+/// The wait of a search for a catalog that is following, so that it finds the newest records.
+const CATCH_UP: Duration = Duration::from_millis(50);
+
+/// Lists sessions, the most recently active first (`session.list`). Blocks on the disk.
+pub(crate) fn list(
+    core: &Arc<Core>,
+    params: SessionListParams,
+) -> Result<SessionListResult, AppError> {
+    let limit = check_limit(params.limit, MAX_LIST)? as usize;
+    let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
+    let project_hash =
+        params.project_path.as_deref().map(Projects::lenient).map(|path| project::hash(&path));
+    let wanted =
+        ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
+    let open = core.sessions.open_summaries();
+    let known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
+    let mut data: Vec<Session> =
+        open.into_iter().filter(|session| wanted.admits(session)).collect();
+    let query = ListQuery {
+        project_hash: wanted.project_hash.as_deref(),
+        statuses: wanted.statuses(),
+        id_prefix: wanted.id_prefix.as_deref(),
+        limit: limit + 1,
+        after: wanted.after,
+        exclude: &known,
+    };
+    let now = core.clock.now().unix_ms();
+    let stored = core.catalog.list(&query)?.into_iter().map(|mut session| {
+        let rest_ms = now - session.last_activity.unix_ms();
+        // The catalog's row is from when the session was active.
+        if session.status == SessionStatus::Active && rest_ms > IDLE_CLOSE_MS {
+            session.status = SessionStatus::Closed;
+        }
+        session
+    });
+    data.extend(stored.filter(|session| wanted.admits(session)));
+    data.sort_by_key(|session| std::cmp::Reverse(order_of(session)));
+    let more = data.len() > limit;
+    data.truncate(limit);
+    let next_cursor = more.then(|| data.last().map(cursor_of)).flatten();
+    Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
+}
+
+/// The sessions that a list is about.
+struct ListFilter {
+    project_hash: Option<String>,
+    status: Option<SessionStatus>,
+    id_prefix: Option<String>,
+    after: Option<(i64, SessionId)>,
+}
+
+impl ListFilter {
+    fn admits(&self, session: &Session) -> bool {
+        let status = match self.status {
+            Some(status) => session.status == status,
+            None => session.status != SessionStatus::Archived,
+        };
+        status
+            && (self.project_hash.is_none() || self.project_hash == session.project_hash)
+            && self.after.is_none_or(|after| order_of(session) < after)
+            && self.id_prefix.as_deref().is_none_or(|prefix| has_prefix(session, prefix))
+    }
+
+    /// Returns the statuses to ask the catalog for: its rows of closed sessions may still say active.
+    const fn statuses(&self) -> &'static [SessionStatus] {
+        use SessionStatus::{Active, Archived, Closed, Corrupted};
+        match self.status {
+            None => &[Active, Closed, Corrupted],
+            Some(Active) => &[Active],
+            Some(Closed) => &[Active, Closed],
+            Some(Archived) => &[Archived],
+            Some(Corrupted) => &[Corrupted],
+        }
+    }
+}
+
+fn has_prefix(session: &Session, prefix: &str) -> bool {
+    let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
+    plain(&session.session_id.to_string()).starts_with(&plain(prefix))
+}
+
+fn order_of(session: &Session) -> (i64, SessionId) {
+    (session.last_activity.unix_ms(), session.session_id)
+}
+
+fn cursor_of(session: &Session) -> String {
+    format!("{}:{}", session.last_activity.unix_ms(), session.session_id)
+}
+
+fn parse_cursor(cursor: &str) -> Result<(i64, SessionId), AppError> {
+    let parse = || {
+        let (at, id) = cursor.split_once(':')?;
+        Some((at.parse().ok()?, id.parse().ok()?))
+    };
+    parse().ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a list"))
+}
+
+fn check_limit(limit: Option<u32>, max: u32) -> Result<u32, AppError> {
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if (1..=max).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
+}
+
+/// Finds text in all records (`session.search`). Blocks on the disk.
+pub(crate) fn search(
+    core: &Arc<Core>,
+    params: SessionSearchParams,
+) -> Result<SessionSearchResult, AppError> {
+    let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
+    let project_hash =
+        params.project_path.as_deref().map(Projects::lenient).map(|path| project::hash(&path));
+    if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
+        core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
+    }
+    let page = core.catalog.search(&SearchQuery {
+        query: &params.query,
+        session_id: params.session_id,
+        project_hash: project_hash.as_deref(),
+        role: params.role,
+        since: params.since,
+        until: params.until,
+        sort: params.sort,
+        limit,
+        cursor: params.cursor.as_deref(),
+    })?;
+    Ok(SessionSearchResult {
+        data: page.hits,
+        next_cursor: page.next_cursor,
+        behind: (page.behind > 0).then_some(page.behind),
+    })
+}
+
+/// Returns the current session of a project (`session.current`). Blocks on the disk.
+pub(crate) fn current(
+    core: &Arc<Core>,
+    params: SessionCurrentParams,
+) -> Result<SessionCurrentResult, AppError> {
+    let path = Projects::lenient(&params.project_path);
+    let Some(id) = core.projects.current(&path)? else {
+        return Ok(SessionCurrentResult { session: None });
+    };
+    match core.sessions.summary(id) {
+        Ok(session) => Ok(SessionCurrentResult { session: Some(session) }),
+        // The log was removed by hand.
+        Err(crate::session::SessionError::NotFound { .. }) => {
+            Ok(SessionCurrentResult { session: None })
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Sets the current session of a project (`session.setCurrent`). Blocks on the disk.
+pub(crate) fn set_current(
+    core: &Arc<Core>,
+    params: SessionSetCurrentParams,
+) -> Result<SessionCurrentResult, AppError> {
+    let path = Projects::canonical(&params.project_path)?;
+    let session = params.session_id.map(|id| core.sessions.summary(id)).transpose()?;
+    core.projects.set_current(&path, params.session_id)?;
+    Ok(SessionCurrentResult { session })
+}

@@ -1,0 +1,11 @@
+//! `session.*`: recording, reading, listing, changing, deleting and transferring sessions.
+
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod documents;
+pub(crate) mod input;
+pub(crate) mod list;
+pub(crate) mod read;
+pub(crate) mod retention;
+pub(crate) mod transfer;
+pub(crate) mod update;

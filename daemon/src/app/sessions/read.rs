@@ -1,0 +1,173 @@
+//! `session.get` and `session.resume`: the records of a session, page by page.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use ollm_protocol::content::{Record, Session};
+use ollm_protocol::methods::session::{
+    BranchFilter, SessionGetParams, SessionGetResult, SessionResumeParams,
+};
+use ollm_protocol::{EventKind, Seq, SessionId};
+use serde_json::Value;
+
+use crate::app::core::Core;
+use crate::app::error::AppError;
+use crate::app::partial::settle;
+use crate::session::index::Entry;
+use crate::session::{Live, SessionError};
+
+const DEFAULT_LIMIT: u32 = 100;
+const DEFAULT_RESUME_LIMIT: u32 = 50;
+const MAX_LIMIT: u32 = 1000;
+/// The most bytes of records in a page, far enough below a frame that escapes and names fit too.
+const PAGE_BYTES: usize = 6 * 1024 * 1024;
+
+/// Reads a page of records (`session.get`). Blocks on the disk.
+pub(crate) fn get(
+    core: &Arc<Core>,
+    params: SessionGetParams,
+) -> Result<SessionGetResult, AppError> {
+    let SessionGetParams { session_id, from, limit, branch } = params;
+    page(core, session_id, from.unwrap_or_default(), limit.unwrap_or(DEFAULT_LIMIT), branch)
+}
+
+/// Announces that a session is resumed, and reads its last page (`session.resume`). Blocks on the disk.
+pub(crate) fn resume(
+    core: &Arc<Core>,
+    params: SessionResumeParams,
+) -> Result<SessionGetResult, AppError> {
+    let limit = params.limit.unwrap_or(DEFAULT_RESUME_LIMIT);
+    let from = -i64::from(limit);
+    let found = page(core, params.session_id, from, limit, BranchFilter::All)?;
+    core.publish(params.session_id, None, EventKind::SessionResumed, Value::Null);
+    Ok(found)
+}
+
+/// Consecutive records of a session.
+pub(super) struct RecordSlice {
+    pub(super) session: Session,
+    pub(super) system_prompt: Option<String>,
+    /// The readable ones, oldest first, with their `active` flag.
+    pub(super) records: Vec<Record>,
+    /// The seq after the last record that was looked at.
+    pub(super) next: u64,
+    /// The number of records of the session, damaged ones included.
+    pub(super) len: u64,
+}
+
+fn page(
+    core: &Arc<Core>,
+    id: SessionId,
+    from: i64,
+    limit: u32,
+    branch: BranchFilter,
+) -> Result<SessionGetResult, AppError> {
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
+    }
+    settle(core, id)?;
+    let first = core.sessions.with(id, |live| first_of(live, from))??;
+    let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
+    let more = found.next < found.len;
+    let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
+    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
+}
+
+/// Reads at most `limit` records from `first` to before `end`. Blocks on the disk.
+pub(super) fn slice(
+    core: &Core,
+    id: SessionId,
+    first: u64,
+    end: u64,
+    limit: usize,
+) -> Result<RecordSlice, AppError> {
+    read(core, id, first..end, limit, BranchFilter::All)
+}
+
+fn read(
+    core: &Core,
+    id: SessionId,
+    range: Range<u64>,
+    limit: usize,
+    branch: BranchFilter,
+) -> Result<RecordSlice, AppError> {
+    let now = core.clock.now();
+    let (mut slice, reader, wanted) = core.sessions.with(id, |live| {
+        let (wanted, next) = select(live, range, limit, branch);
+        let slice = RecordSlice {
+            session: live.summary(now),
+            system_prompt: live.state().system_prompt().map(str::to_owned),
+            records: Vec::with_capacity(wanted.len()),
+            next,
+            len: live.state().entries().len() as u64,
+        };
+        (slice, live.reader(), wanted)
+    })?;
+    let mut bytes = 0;
+    let mut unreadable = Vec::new();
+    for (seq, entry, active) in wanted {
+        let Some(record) = reader.read(entry) else {
+            unreadable.push(seq);
+            continue;
+        };
+        bytes += weight(&record, entry);
+        if bytes > PAGE_BYTES && !slice.records.is_empty() {
+            slice.next = seq.0;
+            break;
+        }
+        slice.records.push(Record { active, ..record });
+    }
+    if !unreadable.is_empty() {
+        core.sessions.note_unreadable(id, unreadable);
+        slice.session = core.sessions.summary(id)?;
+    }
+    Ok(slice)
+}
+
+/// Returns the seq that `from` means: a negative one counts from the end.
+fn first_of(live: &Live, from: i64) -> Result<u64, SessionError> {
+    let len = live.state().entries().len() as u64;
+    let (id, distance) = (live.state().id(), from.unsigned_abs());
+    if from < 0 {
+        return Ok(len.saturating_sub(distance));
+    }
+    // A client that follows a session asks for the record after the newest one.
+    if distance > len {
+        return Err(SessionError::RecordNotFound { id, seq: Seq(distance) });
+    }
+    Ok(distance)
+}
+
+/// Returns the first `limit` readable entries of a range with their `active` flag, and the seq after the last one that
+/// was looked at.
+fn select(
+    live: &Live,
+    range: Range<u64>,
+    limit: usize,
+    branch: BranchFilter,
+) -> (Vec<(Seq, Entry, bool)>, u64) {
+    let state = live.state();
+    let path = state.path();
+    let mut wanted = Vec::new();
+    let mut next = range.start;
+    for entry in state.entries().iter().skip(usize::try_from(next).unwrap_or(usize::MAX)) {
+        if wanted.len() == limit || next == range.end {
+            break;
+        }
+        let seq = Seq(next);
+        next += 1;
+        let active = state.is_on_path(seq, &path);
+        if !entry.is_damaged() && (active || branch == BranchFilter::All) {
+            wanted.push((seq, *entry, active));
+        }
+    }
+    (wanted, next)
+}
+
+/// Estimates the bytes of a record on the wire.
+fn weight(record: &Record, entry: Entry) -> usize {
+    if entry.has(Entry::HAS_BLOBS) {
+        return serde_json::to_vec(record).map_or(0, |json| json.len());
+    }
+    entry.len as usize
+}

@@ -1,0 +1,204 @@
+//! Retention: old sessions beyond the configured limits are archived, or deleted if the user chose that; always with
+//! an event.
+//!
+//! Pinned, archived, imported and active sessions are exempt and do not count.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ollm_protocol::content::SessionStatus;
+use ollm_protocol::{SessionId, Timestamp};
+use tokio::sync::Notify;
+
+use super::{delete, update};
+use crate::app::core::{Core, blocking};
+use crate::app::error::AppError;
+use crate::catalog::RetentionRow;
+use crate::config::{OnLimit, SessionsConfig};
+
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Runs after sessions are created and after the configuration changes, one run at a time.
+#[derive(Default)]
+pub(crate) struct Retention {
+    due: Notify,
+}
+
+impl Retention {
+    /// Requests a run; several requests before it starts are one.
+    pub(crate) fn request(&self) {
+        self.due.notify_one();
+    }
+
+    /// Runs when requested; never returns.
+    pub(crate) async fn run(&self, core: Arc<Core>) {
+        loop {
+            self.due.notified().await;
+            if let Err(error) = apply(&core).await {
+                tracing::warn!("retention did not finish: {error}");
+            }
+        }
+    }
+}
+
+/// The action on one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RetentionAction {
+    Archive(SessionId),
+    Delete(SessionId),
+}
+
+async fn apply(core: &Arc<Core>) -> Result<(), AppError> {
+    let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
+    let now = core.clock.now();
+    for action in actions(rows, &core.config().sessions, now) {
+        // One session that cannot be archived must not keep the others.
+        if let Err(error) = carry_out(core, action).await {
+            tracing::warn!(?action, "retention skipped a session: {error}");
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a session is still unused: the catalog, which chose it, may be behind.
+fn is_unused(core: &Core, id: SessionId) -> Result<bool, AppError> {
+    let session = core.summary(id)?;
+    let is_closed = session.status == SessionStatus::Closed;
+    Ok(is_closed && !session.pinned && session.imported_from.is_none())
+}
+
+async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<(), AppError> {
+    match action {
+        RetentionAction::Archive(id) => {
+            if !blocking(core, move |core| is_unused(core, id)).await? {
+                return Ok(());
+            }
+            update::archive_for(core, id, "retention").await?;
+        }
+        RetentionAction::Delete(id) => {
+            blocking(core, move |core| {
+                if is_unused(core, id)? {
+                    delete::delete_for(core, id, "retention")?;
+                }
+                Ok(())
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+/// Chooses actions: first for sessions over the limit of their project or too old, then for those over the whole limit.
+fn actions(
+    mut rows: Vec<RetentionRow>,
+    config: &SessionsConfig,
+    now: Timestamp,
+) -> Vec<RetentionAction> {
+    let unused_ms = |row: &RetentionRow| now.unix_ms() - row.last_activity_ms;
+    rows.retain(|row| {
+        let is_unused = row.status == SessionStatus::Closed || unused_ms(row) > DAY_MS;
+        let counts = !matches!(row.status, SessionStatus::Archived | SessionStatus::Corrupted);
+        counts && is_unused && !row.pinned && !row.imported
+    });
+    rows.sort_by_key(|row| std::cmp::Reverse((row.last_activity_ms, row.session_id)));
+    let mut actions = Vec::new();
+    let mut per_project: HashMap<String, u32> = HashMap::new();
+    let max_age_ms = i64::from(config.auto_archive_after_days) * DAY_MS;
+    rows.retain(|row| {
+        let in_project = row.project_hash.clone().map_or(0, |hash| {
+            let count = per_project.entry(hash).or_default();
+            *count += 1;
+            *count
+        });
+        let crowded =
+            config.max_sessions_per_project > 0 && in_project > config.max_sessions_per_project;
+        let old = max_age_ms > 0 && unused_ms(row) > max_age_ms;
+        if crowded || old {
+            actions.push(RetentionAction::Archive(row.session_id));
+        }
+        !crowded && !old
+    });
+    if config.max_sessions > 0 {
+        for row in rows.iter().skip(config.max_sessions as usize) {
+            actions.push(match config.on_limit {
+                OnLimit::Archive => RetentionAction::Archive(row.session_id),
+                OnLimit::Delete => RetentionAction::Delete(row.session_id),
+            });
+        }
+    }
+    actions
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::SessionId;
+
+    use super::*;
+    use crate::config::{Config, FlagOverrides};
+
+    const NOW_MS: i64 = 1_800_000_000_000;
+
+    fn id(number: u8) -> SessionId {
+        format!("00000000-0000-7000-8000-0000000000{number:02}").parse().expect("a UUID")
+    }
+
+    /// A session of no project, closed and unused for some days.
+    fn row(number: u8, days: i64) -> RetentionRow {
+        RetentionRow {
+            session_id: id(number),
+            last_activity_ms: NOW_MS - days * DAY_MS,
+            status: SessionStatus::Closed,
+            pinned: false,
+            imported: false,
+            project_hash: None,
+        }
+    }
+
+    fn settings(change: impl FnOnce(&mut SessionsConfig)) -> SessionsConfig {
+        let dir = std::path::Path::new("/nowhere");
+        let no_variables = std::iter::empty::<(String, String)>();
+        let loaded = Config::load(dir, None, no_variables, &FlagOverrides::default());
+        let mut settings = loaded.expect("defaults").0.sessions;
+        change(&mut settings);
+        settings
+    }
+
+    fn check(rows: Vec<RetentionRow>, settings: &SessionsConfig, expect: &[RetentionAction]) {
+        assert_eq!(actions(rows, settings, Timestamp::from_unix_ms(NOW_MS)), expect);
+    }
+
+    #[test]
+    fn oldest_sessions_over_the_limit_go_except_exempt_ones() {
+        let two = settings(|settings| settings.max_sessions = 2);
+        let rows = || vec![row(1, 5), row(2, 2), row(3, 9), row(4, 3)];
+        check(rows(), &two, &[RetentionAction::Archive(id(1)), RetentionAction::Archive(id(3))]);
+        let deletes = settings(|settings| {
+            settings.max_sessions = 2;
+            settings.on_limit = OnLimit::Delete;
+        });
+        check(rows(), &deletes, &[RetentionAction::Delete(id(1)), RetentionAction::Delete(id(3))]);
+        check(rows(), &settings(|settings| settings.max_sessions = 0), &[]);
+
+        let exempt = [
+            RetentionRow { pinned: true, ..row(5, 20) },
+            RetentionRow { imported: true, ..row(6, 20) },
+            RetentionRow { status: SessionStatus::Archived, ..row(7, 20) },
+            RetentionRow { status: SessionStatus::Corrupted, ..row(8, 20) },
+            RetentionRow { status: SessionStatus::Active, ..row(9, 0) },
+        ];
+        let one = settings(|settings| settings.max_sessions = 1);
+        check(exempt.into_iter().chain([row(1, 5)]).collect(), &one, &[]);
+    }
+
+    #[test]
+    fn age_and_project_limits_archive_even_if_the_whole_limit_deletes() {
+        let settings = settings(|settings| {
+            settings.max_sessions_per_project = 1;
+            settings.on_limit = OnLimit::Delete;
+        });
+        let of =
+            |project: &str, row| RetentionRow { project_hash: Some(project.to_owned()), ..row };
+        let rows = vec![of("a", row(1, 1)), of("a", row(2, 2)), of("b", row(3, 3)), row(4, 31)];
+        check(rows, &settings, &[RetentionAction::Archive(id(2)), RetentionAction::Archive(id(4))]);
+    }
+}

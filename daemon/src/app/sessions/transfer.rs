@@ -1,0 +1,319 @@
+//! `session.export` and `session.import`: sessions as files, chunk by chunk.
+
+use std::sync::Arc;
+
+use ollm_protocol::content::{ExportFormat, ImportLoss, ImportReport, RecordBody};
+use ollm_protocol::methods::session::{
+    SessionExportParams, SessionExportResult, SessionImportParams, SessionImportResult,
+};
+use ollm_protocol::{Seq, SessionId};
+
+use super::read::{RecordSlice, slice};
+use crate::app::core::Core;
+use crate::app::drafts::session_counter;
+use crate::app::error::AppError;
+use crate::projects::Projects;
+use crate::session::document::SessionFacts;
+use crate::session::export::Exporter;
+use crate::session::import::{ImportedRecord, detect_and_parse};
+use crate::session::{Birth, Draft, KeyUse, Parent, SessionError};
+use crate::tokens::Counter;
+
+/// The most records in one chunk of an export, and in one append of an import.
+const CHUNK_RECORDS: usize = 256;
+
+/// Reads the next chunk of an export (`session.export`). Blocks on the disk.
+pub(crate) fn export(
+    core: &Arc<Core>,
+    params: SessionExportParams,
+) -> Result<SessionExportResult, AppError> {
+    let id = params.session_id;
+    let mut progress = match &params.cursor {
+        Some(cursor) => ExportProgress::parse(cursor, params.format)?,
+        None => ExportProgress::start(core, id, params.format)?,
+    };
+    let mut data = String::new();
+    let page = progress.advance(core, id, &mut data)?;
+    Ok(SessionExportResult {
+        data,
+        next_cursor: (!page.is_last).then(|| progress.to_cursor()),
+        done_records: page.done_records,
+        total_records: progress.end,
+    })
+}
+
+/// The progress of an export. All chunks stop at the record that was the last at the first chunk.
+pub(super) struct ExportProgress {
+    end: u64,
+    next: u64,
+    has_begun: bool,
+    exporter: Exporter,
+}
+
+/// A page of an export that was written.
+pub(super) struct ExportedPage {
+    pub(super) is_last: bool,
+    /// The records of this pass that are written.
+    done_records: u64,
+}
+
+impl ExportProgress {
+    /// Starts an export.
+    pub(super) fn start(
+        core: &Core,
+        id: SessionId,
+        format: ExportFormat,
+    ) -> Result<Self, AppError> {
+        let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
+        Ok(Self { end, next: 0, has_begun: false, exporter: Exporter::new(format) })
+    }
+
+    /// Writes the next page of records to `out`. Blocks on the disk.
+    pub(super) fn advance(
+        &mut self,
+        core: &Core,
+        id: SessionId,
+        out: &mut String,
+    ) -> Result<ExportedPage, AppError> {
+        let RecordSlice { session, system_prompt, records, next: after, .. } =
+            slice(core, id, self.next, self.end, CHUNK_RECORDS)?;
+        let facts = SessionFacts { session: &session, system_prompt: system_prompt.as_deref() };
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.exporter.begin(&facts, out);
+        }
+        for record in records {
+            self.exporter.record(record, out);
+        }
+        let pass_is_over = after >= self.end;
+        self.next = if pass_is_over { 0 } else { after };
+        let is_last = pass_is_over && !self.exporter.end_pass(&facts, out);
+        Ok(ExportedPage { is_last, done_records: after.min(self.end) })
+    }
+
+    fn to_cursor(&self) -> String {
+        format!("{}:{}:{}", self.end, self.next, self.exporter.to_cursor())
+    }
+
+    fn parse(cursor: &str, format: ExportFormat) -> Result<Self, AppError> {
+        let parse = || {
+            let mut fields = cursor.splitn(3, ':');
+            let end = fields.next()?.parse().ok()?;
+            let next = fields.next()?.parse().ok()?;
+            let exporter = Exporter::from_cursor(fields.next()?)?;
+            (exporter.format() == format).then_some(Self { end, next, has_begun: true, exporter })
+        };
+        parse().ok_or_else(|| AppError::invalid("cursor", "is not a cursor of this export"))
+    }
+}
+
+/// Takes a chunk of a file, and imports the session with the last one (`session.import`). Blocks on the disk.
+pub(crate) fn import(
+    core: &Arc<Core>,
+    params: SessionImportParams,
+) -> Result<SessionImportResult, AppError> {
+    let SessionImportParams { upload_id, data, last, project_path, dry_run } = params;
+    let text = match (upload_id, last) {
+        (None, true) => data,
+        (None, false) => {
+            let id = core.clock.uuid().to_string();
+            core.uploads.begin(id.clone())?;
+            core.uploads.append(&id, &data)?;
+            return Ok(pending(id));
+        }
+        (Some(id), false) => {
+            core.uploads.append(&id, &data)?;
+            return Ok(pending(id));
+        }
+        (Some(id), true) => {
+            core.uploads.append(&id, &data)?;
+            core.uploads.take(&id)?
+        }
+    };
+    let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
+    let hash = blake3::hash(text.as_bytes());
+    let digest = hash.to_hex();
+    let mut imported = detect_and_parse(&text, &digest, || id_from_hash(&hash))?;
+    drop(text);
+    // Retention leaves imported sessions alone, whatever the header of the file says.
+    imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
+    if project_path.is_some() {
+        imported.header.project_path = project_path;
+    }
+    let mut report = imported.report;
+    let _one_at_a_time = core.creating.lock();
+    let id = imported.header.session_id;
+    let existing = existing(core, id, &imported.records)?;
+    existing.complete_report(imported.records.len(), &mut report);
+    if dry_run {
+        let session = core.sessions.summary(id).ok();
+        return Ok(SessionImportResult { upload_id: None, session, report: Some(report) });
+    }
+    if matches!(existing, ExistingSession::None) {
+        core.sessions.create(Birth { header: imported.header, key: None })?;
+    }
+    if let ExistingSession::None | ExistingSession::Prefix(_) = existing {
+        append_rest(core, id, imported.records, existing.n_known())?;
+    }
+    let session = Some(core.sessions.summary(id)?);
+    Ok(SessionImportResult { upload_id: None, session, report: Some(report) })
+}
+
+/// The session that already has the id of a file.
+#[derive(Clone, Copy)]
+enum ExistingSession {
+    None,
+    /// It has this many of the file's first records, and no others.
+    Prefix(usize),
+    /// It has all of the file's records.
+    Complete,
+    /// It has the same messages and tool calls, but not the file's other records: it was imported from a document.
+    SameConversation,
+}
+
+impl ExistingSession {
+    /// Returns how many records of the file need not be written.
+    const fn n_known(self) -> usize {
+        match self {
+            Self::Prefix(known) => known,
+            Self::None | Self::Complete | Self::SameConversation => 0,
+        }
+    }
+
+    /// Completes the report of a file with `n_records`.
+    fn complete_report(self, n_records: usize, report: &mut ImportReport) {
+        report.already_imported = matches!(self, Self::Complete | Self::SameConversation);
+        report.imported_records =
+            if report.already_imported { 0 } else { (n_records - self.n_known()) as u64 };
+        if matches!(self, Self::SameConversation) {
+            report.losses.push(ImportLoss {
+                line: None,
+                what: "records that are not messages or tool calls".to_owned(),
+                reason: "the session exists already with the same messages; to import these records too, \
+                         delete it and import the file again"
+                    .to_owned(),
+            });
+        }
+    }
+}
+
+/// Compares a file's records with the session of its id.
+///
+/// **Errors**: `Exists` if the session has other content.
+fn existing(
+    core: &Core,
+    id: SessionId,
+    records: &[ImportedRecord],
+) -> Result<ExistingSession, AppError> {
+    let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
+        Ok(len) => len.saturating_sub(1),
+        Err(SessionError::NotFound { .. }) => return Ok(ExistingSession::None),
+        Err(error) => return Err(error.into()),
+    };
+    let same = stored.min(records.len());
+    if has_same_records(core, id, &records[..same])? {
+        let is_complete = stored > 0 && stored >= records.len();
+        return Ok(match is_complete {
+            true => ExistingSession::Complete,
+            false => ExistingSession::Prefix(same),
+        });
+    }
+    // A document has fewer kinds of records than a log: it is recognized by its messages and tool calls.
+    if has_same_conversation(core, id, stored, records)? {
+        return Ok(ExistingSession::SameConversation);
+    }
+    Err(SessionError::Exists { id }.into())
+}
+
+/// Returns the id for a file without a usable one; the same file always gets the same id.
+fn id_from_hash(hash: &blake3::Hash) -> SessionId {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_bytes()[..16]);
+    SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+fn pending(id: String) -> SessionImportResult {
+    SessionImportResult { upload_id: Some(id), session: None, report: None }
+}
+
+/// Returns whether the first records of a session equal the imported ones.
+fn has_same_records(
+    core: &Core,
+    id: SessionId,
+    records: &[ImportedRecord],
+) -> Result<bool, AppError> {
+    for (chunk, first) in records.chunks(CHUNK_RECORDS).zip((1..).step_by(CHUNK_RECORDS)) {
+        let seqs: Vec<Seq> = (first..).take(chunk.len()).map(Seq).collect();
+        let stored = core.sessions.records(id, &seqs)?;
+        let are_equal = chunk.iter().zip(stored).all(|(new, old)| {
+            old.is_some_and(|old| old.at == new.at && old.into_body().as_ref() == Some(&new.body))
+        });
+        if !are_equal {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns whether the messages and tool calls of a session begin as the imported ones do.
+fn has_same_conversation(
+    core: &Core,
+    id: SessionId,
+    n_stored: usize,
+    records: &[ImportedRecord],
+) -> Result<bool, AppError> {
+    let is_conversation =
+        |body: &RecordBody| matches!(body, RecordBody::Message(_) | RecordBody::ToolCall(_));
+    let mut imported =
+        records.iter().map(|record| &record.body).filter(|body| is_conversation(body));
+    for first in (1..=n_stored as u64).step_by(CHUNK_RECORDS) {
+        let seqs: Vec<Seq> = (first..=n_stored as u64).take(CHUNK_RECORDS).map(Seq).collect();
+        for stored in core.sessions.bodies(id, &seqs)?.into_iter().flatten().filter(is_conversation)
+        {
+            match imported.next() {
+                None => return Ok(true),
+                Some(body) if *body == stored => {}
+                Some(_) => return Ok(false),
+            }
+        }
+    }
+    Ok(imported.next().is_none())
+}
+
+/// Appends the records after the first `n_known` in chunks, so that later records prove earlier ones durable. An import
+/// that is cut off continues when it is repeated. Blocks on the disk.
+fn append_rest(
+    core: &Arc<Core>,
+    id: SessionId,
+    records: Vec<ImportedRecord>,
+    n_known: usize,
+) -> Result<(), AppError> {
+    let mut rest = records.into_iter().skip(n_known).peekable();
+    let mut next = n_known as u64 + 1;
+    let counter = session_counter(core, id);
+    while rest.peek().is_some() {
+        let drafts: Vec<Draft> =
+            rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(&counter, new)).collect();
+        let count = drafts.len() as u64;
+        let answer = core.sessions.append(id, drafts, None)?;
+        let appended = answer.blocking_recv().map_err(|_| SessionError::Stopping)??;
+        if appended.seq != Seq(next) {
+            // A concurrent record shifted the seqs, so the references inside the file are wrong now.
+            return Err(SessionError::LeafMoved { id }.into());
+        }
+        next += count;
+    }
+    Ok(())
+}
+
+/// Returns a record of a file as a draft; the file's first record is the session's second.
+fn draft(counter: &Counter, record: ImportedRecord) -> Draft {
+    let ImportedRecord { parent, at, body, key } = record;
+    let tokens = counter.count_record(&body);
+    Draft {
+        tokens: Some((tokens, counter.identity())),
+        at: Some(at),
+        parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
+        key: key.map(|key| KeyUse::new("session.import", key, &[])),
+        body,
+    }
+}
