@@ -1,7 +1,7 @@
-//! What a call costs: a trivial one against a bare echo, and one by `ollmctl` against `/bin/true`.
+//! The cost of a call: a trivial one against a bare echo server, and one by `ollmctl` against `/bin/true`.
 //!
-//! Run with `cargo bench --bench calls`. Client and server share one core where `taskset` exists: otherwise the
-//! wake-up of an idle core is measured instead of the software.
+//! Run with `cargo bench --bench calls`. Client and server share one core where `taskset` exists; otherwise the
+//! wake-up of an idle core dominates the measurement.
 
 mod harness;
 
@@ -13,13 +13,12 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use harness::daemon::{Client, Daemon, Home, request};
-use harness::report::{Report, Row, Samples};
+use harness::daemon::{Client, Daemon, Home, hello, request};
+use harness::report::{Report, Row, Samples, is_bench_run};
 
 const CALLS: usize = 50_000;
 const ROUNDS: usize = 5;
 const PROCESSES: usize = 400;
-const OLLMCTL: &str = env!("CARGO_BIN_EXE_ollmctl");
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
@@ -28,7 +27,7 @@ fn main() -> Result<()> {
     {
         return echo(Path::new(socket), reply_bytes.parse()?);
     }
-    if !harness::report::is_asked_for() {
+    if !is_bench_run() {
         return Ok(());
     }
     let home = Home::new()?;
@@ -36,36 +35,36 @@ fn main() -> Result<()> {
     trivial_call(&home)
 }
 
-/// `ollmctl` and `/bin/true` in turns, on all cores.
+/// Measures `ollmctl` and `/bin/true` in turns, on all cores.
 fn one_shot(home: &Home) -> Result<()> {
     let daemon = Daemon::start(home)?;
     let report = Report::new("calls", &json!({ "pinned": false }));
-    let (mut ours, mut floor) = (Samples::default(), Samples::default());
+    let (mut ctl, mut floor) = (Samples::default(), Samples::default());
     let params = hello().to_string();
     for _ in 0..PROCESSES {
-        let mut ctl = Command::new(OLLMCTL);
-        ctl.env("OLLM_HOME", home.path()).env("OLLM_SOCKET", home.path().join("s"));
-        ours.push(wall(ctl.args(["call", "daemon.hello", &params]))?);
-        floor.push(wall(&mut Command::new("/bin/true"))?);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ollmctl"));
+        command.env("OLLM_HOME", home.path()).env("OLLM_SOCKET", home.socket());
+        ctl.push(time(command.args(["call", "daemon.hello", &params]))?);
+        floor.push(time(&mut Command::new("/bin/true"))?);
     }
-    let (value, base) = (ours.percentile_us(50.0), floor.percentile_us(50.0));
-    report.row(Row::latency("/bin/true", &floor))?;
-    report.row(Row::latency("ollmctl one-shot", &ours).at_most_times(value, base, 2.5))?;
+    report.print(Row::latency("/bin/true", &floor))?;
+    let row = Row::latency("ollmctl one-shot", &ctl);
+    report.print(row.at_most_times(ctl.p50_us(), floor.p50_us(), 2.5))?;
     daemon.stop()
 }
 
-fn wall(command: &mut Command) -> Result<Duration> {
+fn time(command: &mut Command) -> Result<Duration> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
-    let started = Instant::now();
+    let start = Instant::now();
     let status = command.status()?;
-    let elapsed = started.elapsed();
+    let elapsed = start.elapsed();
     if !status.success() {
         bail!("{command:?} failed");
     }
     Ok(elapsed)
 }
 
-/// The daemon and the echo in turns, so that both see the same machine.
+/// Measures the daemon and the echo server in turns, so that both see the same state of the machine.
 fn trivial_call(home: &Home) -> Result<()> {
     let is_pinned = pin_to_one_core();
     let report = Report::new("calls", &json!({ "pinned": is_pinned }));
@@ -75,46 +74,41 @@ fn trivial_call(home: &Home) -> Result<()> {
     let reply_bytes = client.exchange(&call)?.len();
     let echo_socket = home.path().join("e");
     let mut server = spawn_echo(&echo_socket, reply_bytes)?;
-    let mut echo = connect_patiently(&echo_socket)?;
-    let (mut ours, mut floor) = (Samples::default(), Samples::default());
+    let mut echo = connect_with_retries(&echo_socket)?;
+    let (mut calls, mut floor) = (Samples::default(), Samples::default());
     for _ in 0..ROUNDS {
-        for (client, samples) in [(&mut echo, &mut floor), (&mut client, &mut ours)] {
+        for (client, samples) in [(&mut echo, &mut floor), (&mut client, &mut calls)] {
             let round = Samples::take(CALLS / ROUNDS, || client.exchange(&call).map(drop))?;
             samples.extend(round);
         }
     }
     server.kill()?;
     server.wait()?;
-    report.row(Row::latency("tokio echo, same frames", &floor))?;
-    let (value, base) = (ours.percentile_us(50.0), floor.percentile_us(50.0));
-    report.row(
-        Row::latency("trivial call", &ours)
+    report.print(Row::latency("tokio echo, same frames", &floor))?;
+    report.print(
+        Row::latency("trivial call", &calls)
             .with("requestBytes", call.len())
             .with("replyBytes", reply_bytes)
-            .at_most_times(value, base, 1.5),
+            .at_most_times(calls.p50_us(), floor.p50_us(), 1.5),
     )?;
     daemon.stop()
 }
 
-fn hello() -> serde_json::Value {
-    json!({ "client": "bench", "version": "1", "protocolMin": 1, "protocolMax": 1 })
-}
-
-/// Binds this process, and with it those that it starts, to the first core.
+/// Binds this process, and with it the processes that it starts, to the first core.
 fn pin_to_one_core() -> bool {
-    let own = std::process::id().to_string();
+    let pid = std::process::id().to_string();
     let mut command = Command::new("taskset");
-    command.args(["-a", "-p", "-c", "0", &own]).stdout(Stdio::null());
+    command.args(["-a", "-p", "-c", "0", &pid]).stdout(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
 fn spawn_echo(socket: &Path, reply_bytes: usize) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--echo").arg(socket).arg(reply_bytes.to_string());
-    command.spawn().context("start the echo")
+    command.spawn().context("start the echo server")
 }
 
-fn connect_patiently(socket: &Path) -> Result<Client> {
+fn connect_with_retries(socket: &Path) -> Result<Client> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
         match Client::connect(socket) {
@@ -125,7 +119,7 @@ fn connect_patiently(socket: &Path) -> Result<Client> {
     }
 }
 
-/// Answers every line with a line of so many bytes: the least that a server can do.
+/// Answers every line with a line of a fixed size, which is the least that a server can do.
 fn echo(socket: &Path, reply_bytes: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {

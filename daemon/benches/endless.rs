@@ -1,86 +1,141 @@
-//! Conversations without an end in small windows: what the context engine keeps, reuses, saves and costs.
+//! Endless conversations in small windows: what the context engine keeps, reuses, saves and costs.
 //!
 //! Run with `cargo bench --bench endless`. The model server is part of this program: it answers by a script, calls
-//! tools, and summarizes well or badly. Generated sessions go through every window with every summarizer, and a real
-//! one where `-- --session FILE` names a file in the format of pi. Further arguments: `--turns N` (10,000 with the good
-//! summarizer), `--turns-of-others N` (300), `--windows 2048,8192`, `--summarizers good,failing` (or `none`),
-//! `--no-speed`. Homes are in memory where the system has such a place, because the disk is not what is measured.
+//! tools, and summarizes well or badly. Generated sessions run in every window with every summarizer; a real session is
+//! replayed if `-- --session FILE` names a file in the format of pi. Further arguments: `--turns N` (10,000 with the
+//! good summarizer), `--turns-of-others N` (300), `--windows 2048,8192`, `--summarizers good,failing` (or `none`),
+//! `--no-speed`. Homes are in memory if possible, because the disk is not measured.
 //!
-//! It fails when a conversation overflows or stops, when a fact is lost that has its share, when a compaction frees
-//! nothing, when less than 95 % of a prompt is reused outside new heads, or when a bar of speed is missed.
+//! The program fails if a conversation overflows or stops, if a fact is lost that has its share, if a compaction frees
+//! nothing, if less than 95 % of a prompt is reused outside of new heads, or if a speed misses its bar.
 
 mod harness;
 mod simulator;
 
 use std::io::Write as _;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
-use harness::report::Report;
-use simulator::options::Options;
-use simulator::replay::Session;
-use simulator::stage::Scratch;
-use simulator::summarizer::Summarizer;
-use simulator::tally::Tally;
+use harness::daemon::Home;
+use harness::report::{Report, is_bench_run};
+use simulator::metrics::RunMetrics;
+use simulator::model_server::Summarizer;
+use simulator::replay::RealSession;
 use simulator::{generated, replay, speed};
 
+/// The turns of a generated session with the good summarizer, and with the others.
+const TURNS: usize = 10_000;
+const TURNS_OF_OTHERS: usize = 300;
+const WINDOWS: [u32; 6] = [2048, 4096, 8192, 16_384, 32_768, 131_072];
+
 fn main() -> Result<()> {
-    if !harness::report::is_asked_for() {
+    if !is_bench_run() {
         return Ok(());
     }
-    let options = Options::read()?;
-    let report = Report::new("endless", &json!({ "homes": Scratch::place() }));
-    let mut tallies = Vec::new();
+    let options = Options::from_args()?;
+    let report = Report::new("endless", &json!({ "homes": Home::memory_location() }));
+    let mut runs = Vec::new();
     for &summarizer in &options.summarizers {
         for &window in &options.windows {
-            let tally = generated::run(summarizer, window, options.turns_with(summarizer))?;
-            report.row(tally.row())?;
-            tallies.push(tally);
+            let run = generated::run(summarizer, window, options.n_turns(summarizer))?;
+            report.print(run.row())?;
+            runs.push(run);
         }
     }
-    real(&options, &report, &mut tallies)?;
+    if let Some(path) = &options.session {
+        let session = RealSession::read(path)?;
+        for summarizer in [Summarizer::Good, Summarizer::Failing] {
+            for &window in &options.windows {
+                let run = replay::run(&session, summarizer, window)?;
+                report.print(run.row())?;
+                runs.push(run);
+            }
+        }
+    } else {
+        writeln!(std::io::stderr(), "no real session is replayed: --session names none")?;
+    }
     let is_fast = !options.speed || speed::run(&report)?;
-    table(&tallies)?;
-    let n_missed = tallies.iter().filter(|tally| !tally.missed().is_empty()).count();
+    print_table(&runs)?;
+    let n_missed = runs.iter().filter(|run| !run.missed().is_empty()).count();
     if n_missed > 0 || !is_fast {
-        bail!("{n_missed} of {} runs missed what must be; speed: {is_fast}", tallies.len());
+        bail!("{n_missed} of {} runs missed a limit; speed: {is_fast}", runs.len());
     }
     Ok(())
 }
 
-/// Replays the session that was named.
-fn real(options: &Options, report: &Report, tallies: &mut Vec<Tally>) -> Result<()> {
-    let Some(path) = &options.session else {
-        writeln!(std::io::stderr(), "no real session is replayed: none is named with --session")?;
-        return Ok(());
-    };
-    let session = Session::read(path)?;
-    for summarizer in [Summarizer::Good, Summarizer::Failing] {
-        for &window in &options.windows {
-            let tally = replay::run(&session, summarizer, window)?;
-            report.row(tally.row())?;
-            tallies.push(tally);
-        }
-    }
-    Ok(())
-}
-
-/// All runs for people.
-fn table(tallies: &[Tally]) -> Result<()> {
+/// Prints all runs for people.
+fn print_table(runs: &[RunMetrics]) -> Result<()> {
     let mut out = std::io::stderr();
-    writeln!(out, "\n{}", Tally::heading())?;
-    for tally in tallies {
-        writeln!(out, "{}", tally.line())?;
+    writeln!(out, "\n{}", RunMetrics::heading())?;
+    for run in runs {
+        writeln!(out, "{}", run.line())?;
     }
-    for tally in tallies {
-        let missed = tally.missed();
+    for run in runs {
+        let missed = run.missed();
         if !missed.is_empty() {
-            writeln!(out, "{} {}: {}", tally.window, tally.name, missed.join("; "))?;
+            writeln!(out, "{} {}: {}", run.window, run.name, missed.join("; "))?;
         }
-        for word in tally.words() {
-            writeln!(out, "    {word}")?;
+        for finding in run.findings() {
+            writeln!(out, "    {finding}")?;
         }
     }
     Ok(())
+}
+
+/// The arguments of the program.
+struct Options {
+    turns: usize,
+    turns_of_others: usize,
+    windows: Vec<u32>,
+    summarizers: Vec<Summarizer>,
+    /// The path of a real session in the format of pi.
+    session: Option<String>,
+    /// Whether calls are timed on a session of 100,000 records.
+    speed: bool,
+}
+
+impl Options {
+    /// Parses the arguments; ignores those of cargo.
+    fn from_args() -> Result<Self> {
+        let mut options = Self {
+            turns: TURNS,
+            turns_of_others: TURNS_OF_OTHERS,
+            windows: WINDOWS.to_vec(),
+            summarizers: Summarizer::ALL.to_vec(),
+            session: None,
+            speed: true,
+        };
+        let mut arguments = std::env::args().skip(1);
+        while let Some(name) = arguments.next() {
+            let mut value = || arguments.next().with_context(|| format!("{name} needs a value"));
+            match name.as_str() {
+                "--bench" => {}
+                "--turns" => options.turns = value()?.parse()?,
+                "--turns-of-others" => options.turns_of_others = value()?.parse()?,
+                "--windows" => options.windows = list(&value()?, |item| item.parse().ok())?,
+                "--summarizers" => options.summarizers = list(&value()?, Summarizer::named)?,
+                "--session" => options.session = Some(value()?),
+                "--no-speed" => options.speed = false,
+                _ => bail!("unknown argument {name}"),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Returns the number of turns with a summarizer.
+    fn n_turns(&self, summarizer: Summarizer) -> usize {
+        match summarizer {
+            Summarizer::Good => self.turns,
+            _ => self.turns_of_others.min(self.turns),
+        }
+    }
+}
+
+/// Parses a list with commas; `none` is the empty list.
+fn list<T>(text: &str, parse: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    text.split(',').map(|item| parse(item).with_context(|| format!("unknown {item}"))).collect()
 }

@@ -1,4 +1,4 @@
-//! What a daemon costs that has nothing to do: memory and wake-ups.
+//! The cost of an idle daemon: memory and wake-ups.
 //!
 //! Run with `cargo bench --bench idle`; it takes about three minutes.
 
@@ -7,70 +7,63 @@ mod harness;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde_json::json;
 
-use harness::daemon::{Client, Daemon, Home};
-use harness::process::{rss_kib, status_number};
-use harness::report::{Report, Row, rounded};
+use harness::daemon::{Client, Daemon, Home, message, status_number};
+use harness::report::{Report, Row, is_bench_run, rounded};
 
-const BAR_KIB: f64 = 15.0 * 1024.0;
+const MAX_MEMORY_KIB: f64 = 15.0 * 1024.0;
+/// The daemon checks its socket twice a minute and unused sessions once; each check wakes up to two threads, and the
+/// runtime wakes once or twice on the way to a distant timer.
+const MAX_WAKEUPS_PER_MINUTE: f64 = 12.0;
 const MESSAGES: usize = 400;
+/// The time after which the daemon has released what it keeps for further work.
 const SETTLE: Duration = Duration::from_secs(75);
 const WATCH: Duration = Duration::from_secs(30);
 
 fn main() -> Result<()> {
-    if !harness::report::is_asked_for() {
+    if !is_bench_run() {
         return Ok(());
     }
     let home = Home::new()?;
     let daemon = Daemon::start(&home)?;
     let report = Report::new("idle", &json!({ "messages": MESSAGES }));
     std::thread::sleep(Duration::from_secs(1));
-    memory(&report, &daemon, "memory, fresh")?;
+    memory(&report, &daemon, "memory, after the start")?;
     work(&mut daemon.connect()?)?;
-    let row = Row::new("memory, right after work", "KiB").with("value", rss_kib(daemon.pid())?);
-    report.row(row)?;
+    report.print(Row::value("memory, right after work", "KiB", daemon.rss_kib()?))?;
     std::thread::sleep(SETTLE);
     memory(&report, &daemon, "memory, a minute after work")?;
     let before = wakeups(daemon.pid())?;
     std::thread::sleep(WATCH);
-    let mut by_thread = BTreeMap::new();
-    for (thread, count) in wakeups(daemon.pid())? {
-        let more = count - before.get(&thread).copied().unwrap_or_default();
-        if more > 0 {
-            by_thread.insert(thread, Value::from(more));
-        }
-    }
-    let total: u64 = by_thread.values().filter_map(Value::as_u64).sum();
+    let after = wakeups(daemon.pid())?.into_iter().map(|(thread, count)| {
+        let n_new = count - before.get(&thread).copied().unwrap_or_default();
+        (thread, n_new)
+    });
+    let by_thread: BTreeMap<String, u64> = after.filter(|(_, n_new)| *n_new > 0).collect();
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
-    let a_minute = total as f64 * 60.0 / WATCH.as_secs_f64();
-    // The socket is looked at twice a minute and unused sessions once; each time wakes up to two threads, and
-    // the runtime wakes once or twice on the way to a timer that is far.
-    let row = Row::new("wake-ups", "1/min").with("value", rounded(a_minute));
-    report.row(
-        row.with("byThread", Value::Object(by_thread.into_iter().collect()))
-            .at_most(a_minute, 12.0),
-    )?;
+    let per_minute = by_thread.values().sum::<u64>() as f64 * 60.0 / WATCH.as_secs_f64();
+    let row = Row::value("wake-ups", "1/min", rounded(per_minute));
+    let row = row.with("byThread", json!(by_thread));
+    report.print(row.at_most(per_minute, MAX_WAKEUPS_PER_MINUTE))?;
     daemon.stop()
 }
 
 fn memory(report: &Report, daemon: &Daemon, name: &str) -> Result<()> {
-    let kib = rss_kib(daemon.pid())?;
+    let kib = daemon.rss_kib()?;
     #[expect(clippy::cast_precision_loss, reason = "kilobytes of one process")]
     let value = kib as f64;
-    report.row(Row::new(name, "KiB").with("value", kib).at_most(value, BAR_KIB))
+    report.print(Row::value(name, "KiB", kib).at_most(value, MAX_MEMORY_KIB))
 }
 
-/// A conversation with everything that a client does beside it.
+/// Records a conversation and calls what a client calls besides.
 fn work(client: &mut Client) -> Result<()> {
-    let created = client.call("session.create", &json!({ "model": "bench" }))?;
-    let id = created["session"]["sessionId"].as_str().context("a session has an id")?.to_owned();
+    let id = client.create(&json!({ "model": "bench" }))?;
     for at in 0..MESSAGES {
         let role = if at % 2 == 0 { "user" } else { "assistant" };
-        let content = format!("message {at}: {}", "some words that follow each other ".repeat(30));
-        let message = json!({ "role": role, "content": content });
-        client.call("session.record", &json!({ "sessionId": id, "message": message }))?;
+        let text = format!("message {at}: {}", "some words that follow each other ".repeat(30));
+        client.call("session.record", &message(&id, role, &text))?;
         if at % 20 == 0 {
             client.call("context.build", &json!({ "sessionId": id, "contextSize": 8192 }))?;
             client.call("session.list", &json!({}))?;
@@ -82,15 +75,15 @@ fn work(client: &mut Client) -> Result<()> {
     Ok(())
 }
 
-/// How often each thread was woken so far.
+/// Returns the number of wake-ups of each thread so far.
 fn wakeups(pid: u32) -> Result<BTreeMap<String, u64>> {
-    let mut found = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let dir = thread?.path();
         let name = std::fs::read_to_string(dir.join("comm"))?;
         let id = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let count = status_number(&dir.join("status"), "voluntary_ctxt_switches")?;
-        found.insert(format!("{} {id}", name.trim()), count);
+        counts.insert(format!("{} {id}", name.trim()), count);
     }
-    Ok(found)
+    Ok(counts)
 }

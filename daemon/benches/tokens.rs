@@ -1,7 +1,8 @@
-//! Exact counting: prose and code for each vocabulary, texts that are bad for merging, and how long loading takes.
+//! Exact counting: the speed on prose and code for each vocabulary and on the worst texts for merging, and the time to
+//! load a vocabulary.
 //!
-//! Run with `cargo bench --bench tokens`; `OLLM_BENCH_VOCAB=DIR` adds every `.gguf` file of a folder, and
-//! `OLLM_BENCH_TEXT=FILE` another text. The floor is one walk over the characters of the same text in the same run.
+//! Run with `cargo bench --bench tokens`; `OLLM_BENCH_VOCAB=DIR` adds every `.gguf` file of a directory, and
+//! `OLLM_BENCH_TEXT=FILE` another text. The floor is one pass over the characters of the same text in the same run.
 
 mod harness;
 
@@ -13,23 +14,23 @@ use anyhow::{Context as _, Result, anyhow};
 use ollm_daemon::bench_api::{Tokenizer, TokenizerError, Vocabulary};
 use serde_json::json;
 
-use harness::report::{Report, Row, rounded};
-use harness::text::Text;
+use harness::generate::TextGenerator;
+use harness::report::{Report, Row, is_bench_run, rounded};
 
-/// Enough that a scheduler's slice does not matter, little enough that a run takes seconds.
+/// Large enough that a time slice of the scheduler does not matter, small enough that a run takes seconds.
 const TEXT_BYTES: usize = 4 << 20;
 const MESSAGE_BYTES: usize = 1024;
-const BAD_BYTES: usize = 1_000_000;
+const WORST_BYTES: usize = 1_000_000;
 const ROUNDS: usize = 5;
-/// What the common families must reach.
-const BAR_MB_PER_S: f64 = 50.0;
-/// A bad text of so many times the length may cost this many times as much: 10 log 10 of n log n, and cold caches.
+/// The speed that the common families must reach.
+const MIN_MB_PER_S: f64 = 50.0;
+/// The factor by which ten times the text may cost more: n log n, and cold caches.
 const MAX_GROWTH: f64 = 25.0;
-/// Families that split text into words first, and so repeat them.
+/// Families that split text into words first, and so can reuse the counts of words.
 const COMMON: [&str; 3] = ["gpt-2", "llama-bpe", "qwen2"];
 
 fn main() -> Result<()> {
-    if !harness::report::is_asked_for() {
+    if !is_bench_run() {
         return Ok(());
     }
     let report = Report::new("tokens", &json!({ "textBytes": TEXT_BYTES }));
@@ -40,30 +41,30 @@ fn main() -> Result<()> {
         for (kind, text) in &texts {
             ns_per_byte = speed(&report, &name, kind, &tokenizer, text)?;
         }
-        bad(&report, &name, &tokenizer, ns_per_byte)?;
+        worst_texts(&report, &name, &tokenizer, ns_per_byte)?;
     }
     Ok(())
 }
 
-/// Generated messages and the sources of this repository; the last one is what bad texts are compared with.
+/// Returns generated messages and the files of this repository. The worst texts are compared with the last one.
 fn texts() -> Result<Vec<(String, String)>> {
-    let mut generator = Text::new(7);
+    let mut generator = TextGenerator::new(7);
     let generated = (0..TEXT_BYTES / MESSAGE_BYTES).map(|_| generator.message(MESSAGE_BYTES));
     let mut texts = vec![("generated prose".to_owned(), generated.collect())];
     if let Ok(path) = std::env::var("OLLM_BENCH_TEXT") {
         let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         texts.push(("given text".to_owned(), text));
     }
-    for (kind, ending) in [("documentation", "md"), ("code", "rs")] {
+    for (kind, extension) in [("documentation", "md"), ("code", "rs")] {
         let mut text = String::new();
-        collect(Path::new(env!("CARGO_MANIFEST_DIR")), ending, &mut text)?;
+        collect(Path::new(env!("CARGO_MANIFEST_DIR")), extension, &mut text)?;
         texts.push((kind.to_owned(), text));
     }
     Ok(texts)
 }
 
-/// Appends every file of the repository with an ending.
-fn collect(dir: &Path, ending: &str, text: &mut String) -> Result<()> {
+/// Appends every file under a directory that has an extension.
+fn collect(dir: &Path, extension: &str, text: &mut String) -> Result<()> {
     let mut entries: Vec<PathBuf> = std::fs::read_dir(dir)
         .with_context(|| format!("list {}", dir.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
@@ -75,8 +76,8 @@ fn collect(dir: &Path, ending: &str, text: &mut String) -> Result<()> {
             continue;
         }
         if path.is_dir() {
-            collect(&path, ending, text)?;
-        } else if path.extension().is_some_and(|own| own == ending) {
+            collect(&path, extension, text)?;
+        } else if path.extension().is_some_and(|own| own == extension) {
             let file = std::fs::read_to_string(&path);
             text.push_str(&file.with_context(|| format!("read {}", path.display()))?);
         }
@@ -84,6 +85,7 @@ fn collect(dir: &Path, ending: &str, text: &mut String) -> Result<()> {
     Ok(())
 }
 
+/// Returns the vocabularies of the fixtures and of `OLLM_BENCH_VOCAB` with their names.
 fn vocabularies() -> Result<Vec<(String, Vocabulary)>> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/vocab");
     let mut vocabularies = Vec::new();
@@ -99,7 +101,7 @@ fn vocabularies() -> Result<Vec<(String, Vocabulary)>> {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let name = stem.trim_start_matches("ggml-vocab-").to_owned();
         let is_known = vocabularies.iter().any(|(known, _)| *known == name);
-        if path.extension().is_some_and(|ending| ending == "gguf") && !is_known {
+        if path.extension().is_some_and(|extension| extension == "gguf") && !is_known {
             let file = std::fs::File::open(&path)?;
             vocabularies.push((name, Vocabulary::from_gguf(file)?));
         }
@@ -107,12 +109,12 @@ fn vocabularies() -> Result<Vec<(String, Vocabulary)>> {
     Ok(vocabularies)
 }
 
-/// How long a stored vocabulary takes until it counts, and what it needs then.
+/// Measures the time to load a stored vocabulary, and its memory; returns `None` if its rules are unknown.
 fn load(report: &Report, name: &str, vocabulary: &Vocabulary) -> Result<Option<Tokenizer>> {
     let bytes = vocabulary.to_bytes();
-    let started = Instant::now();
+    let start = Instant::now();
     let stored = Vocabulary::from_bytes(&bytes)?;
-    let decoded = started.elapsed();
+    let decoded = start.elapsed();
     let tokenizer = match Tokenizer::new(&stored) {
         Ok(tokenizer) => tokenizer,
         Err(
@@ -123,16 +125,16 @@ fn load(report: &Report, name: &str, vocabulary: &Vocabulary) -> Result<Option<T
             return Ok(None);
         }
     };
-    let row = Row::new(&format!("{name}: load the stored vocabulary"), "ms")
-        .with("value", rounded(started.elapsed().as_secs_f64() * 1e3))
+    let loaded_ms = rounded(start.elapsed().as_secs_f64() * 1e3);
+    let row = Row::value(&format!("{name}: load the stored vocabulary"), "ms", loaded_ms)
         .with("decodeMs", rounded(decoded.as_secs_f64() * 1e3))
         .with("storedBytes", bytes.len())
         .with("heapBytes", tokenizer.heap_bytes());
-    report.row(row)?;
+    report.print(row)?;
     Ok(Some(tokenizer))
 }
 
-/// Measures one text, the first time and when its words are known; gives nanoseconds a byte of the latter.
+/// Measures one text, first with unknown and then with known words; returns nanoseconds per byte of the latter.
 fn speed(
     report: &Report,
     name: &str,
@@ -142,29 +144,24 @@ fn speed(
 ) -> Result<f64> {
     let mb_per_s = |seconds: f64| megabytes(text.len()) / seconds;
     let floor = mb_per_s(best(|| text.chars().filter(|char| char.is_alphanumeric()).count()));
-    let started = Instant::now();
+    let start = Instant::now();
     let tokens = tokenizer.count(text);
-    let first = mb_per_s(started.elapsed().as_secs_f64());
+    let first = mb_per_s(start.elapsed().as_secs_f64());
     let value = mb_per_s(best(|| tokenizer.count(text)));
-    let row = Row::new(&format!("{name}: {kind}"), "MB/s")
-        .with("value", rounded(value))
+    let mut row = Row::value(&format!("{name}: {kind}"), "MB/s", rounded(value))
         .with("first", rounded(first))
         .with("bytes", text.len())
         .with("tokens", tokens)
-        .with("floor", rounded(floor))
-        .with("ratio", rounded(value / floor));
-    let bar = COMMON.contains(&name);
-    let row = if bar {
-        row.with("bar", format!(">= {BAR_MB_PER_S}")).with("met", value >= BAR_MB_PER_S)
-    } else {
-        row
-    };
-    report.row(row)?;
+        .ratio(floor, value / floor);
+    if COMMON.contains(&name) {
+        row = row.bar(&format!(">= {MIN_MB_PER_S}"), value >= MIN_MB_PER_S);
+    }
+    report.print(row)?;
     Ok(1e3 / value)
 }
 
-/// Measures texts of one unit over and over: against ordinary text, and against a tenth of the same.
-fn bad(report: &Report, name: &str, tokenizer: &Tokenizer, ordinary: f64) -> Result<()> {
+/// Measures texts that repeat one unit, against ordinary text and against a tenth of the same text.
+fn worst_texts(report: &Report, name: &str, tokenizer: &Tokenizer, ordinary: f64) -> Result<()> {
     let units = [
         ("one letter", "a"),
         ("spaces", " "),
@@ -176,29 +173,26 @@ fn bad(report: &Report, name: &str, tokenizer: &Tokenizer, ordinary: f64) -> Res
         ("half special tokens", "<|"),
     ];
     for (kind, unit) in units {
-        let text = unit.repeat(BAD_BYTES / unit.len());
-        let tenth = unit.repeat(BAD_BYTES / unit.len() / 10);
+        let text = unit.repeat(WORST_BYTES / unit.len());
+        let tenth = unit.repeat(WORST_BYTES / unit.len() / 10);
         let seconds = best(|| tokenizer.count(&text));
         let growth = seconds / best(|| tokenizer.count(&tenth));
         let ns_per_byte = 1e3 * seconds / megabytes(text.len());
-        let row = Row::new(&format!("{name}: 1 MB of {kind}"), "ns/B")
-            .with("value", rounded(ns_per_byte))
-            .with("floor", rounded(ordinary))
-            .with("ratio", rounded(ns_per_byte / ordinary))
+        let row = Row::value(&format!("{name}: 1 MB of {kind}"), "ns/B", rounded(ns_per_byte))
+            .ratio(ordinary, ns_per_byte / ordinary)
             .with("growth", rounded(growth))
-            .with("bar", format!("10 times the text <= {MAX_GROWTH}x"))
-            .with("met", growth <= MAX_GROWTH);
-        report.row(row)?;
+            .bar(&format!("10 times the text <= {MAX_GROWTH}x"), growth <= MAX_GROWTH);
+        report.print(row)?;
     }
     Ok(())
 }
 
-/// Seconds of the quickest of some rounds.
+/// Returns the seconds of the fastest of some rounds.
 fn best<T>(mut work: impl FnMut() -> T) -> f64 {
     let round = |_| {
-        let started = Instant::now();
+        let start = Instant::now();
         black_box(work());
-        started.elapsed().as_secs_f64()
+        start.elapsed().as_secs_f64()
     };
     (0..ROUNDS).map(round).fold(f64::INFINITY, f64::min)
 }

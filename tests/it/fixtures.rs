@@ -1,18 +1,18 @@
-//! Frozen bytes: one raw request and response a method, and the log of version 1 with its replay.
+//! Frozen fixtures: a raw request and response per method, and a log of version 1 with its replay.
 //!
-//! A rename made in the daemon and in the client at once still fails here. `OLLM_WRITE_FIXTURES=1` writes the
-//! responses anew, for a method that is new; a changed response of an old one is a change of the protocol.
+//! A field that is renamed in the daemon and in the client at once still fails here. `OLLM_WRITE_FIXTURES=1` writes
+//! the responses of new methods; a changed response of an old method is a change of the protocol.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 
 use ollm_protocol::METHODS;
 use serde_json::{Value, json};
 
-use crate::harness::{FakeOllama, Sandbox, Wire, fixture};
+use crate::harness::{FakeOllama, Sandbox, Wire, array, files_under, fixture_path};
 
-/// What differs from run to run although nothing changed.
-const VOLATILE: &[&str] = &[
+/// The fields whose values differ between two runs.
+const VARYING_FIELDS: &[&str] = &[
     "pid",
     "memoryBytes",
     "sizeBytes",
@@ -26,27 +26,30 @@ const VOLATILE: &[&str] = &[
     "durationMs",
 ];
 
-fn write_fixtures() -> bool {
+/// The id of the session in the frozen log.
+const FROZEN_SESSION: &str = "0b6a7c1e-3f52-4c39-9d0e-6d1c2a9f4e03";
+
+fn must_write() -> bool {
     std::env::var_os("OLLM_WRITE_FIXTURES").is_some()
 }
 
-/// The session that requests name as `<session>`.
-fn prepare(wire: &mut Wire, project: &str) -> String {
+/// Creates the session that requests name as `<session>`.
+fn create_session(wire: &mut Wire, project: &str) -> String {
     let session =
         wire.create(json!({ "projectPath": project, "model": "qwen3:8b", "title": "Fixture" }));
     let message = json!({ "role": "user", "content": "What is in foo_bar.rs?", "timestamp": "2026-01-27T10:00:00Z" });
-    let _result = wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+    wire.ok("session.record", json!({ "sessionId": session, "message": message }));
     let parts = json!([
         { "type": "text", "text": "I look." },
         { "type": "toolCall", "id": "call_1", "name": "read_file", "args": { "path": "foo_bar.rs" } },
     ]);
     let message =
         json!({ "role": "assistant", "parts": parts, "timestamp": "2026-01-27T10:00:01Z" });
-    let _result = wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+    wire.ok("session.record", json!({ "sessionId": session, "message": message }));
     session
 }
 
-/// Replaces what a request could not know when it was written.
+/// Replaces placeholders such as `<session>` in a request.
 fn fill(value: &mut Value, names: &BTreeMap<&str, String>) {
     match value {
         Value::String(text) => {
@@ -60,22 +63,22 @@ fn fill(value: &mut Value, names: &BTreeMap<&str, String>) {
     }
 }
 
-/// Replaces what differs from run to run by the name of what it is.
-fn blur(value: &mut Value, names: &BTreeMap<&str, String>) {
+/// Replaces values that differ between two runs by placeholders.
+fn mask(value: &mut Value, names: &BTreeMap<&str, String>) {
     match value {
         Value::String(text) => {
             for (name, value) in names {
                 *text = text.replace(value, name);
             }
-            *text = blur_text(text);
+            *text = mask_text(text);
         }
-        Value::Array(values) => values.iter_mut().for_each(|value| blur(value, names)),
+        Value::Array(values) => values.iter_mut().for_each(|value| mask(value, names)),
         Value::Object(map) => {
             for (key, value) in map {
-                if VOLATILE.contains(&key.as_str()) {
+                if VARYING_FIELDS.contains(&key.as_str()) {
                     *value = json!(format!("<{key}>"));
                 } else {
-                    blur(value, names);
+                    mask(value, names);
                 }
             }
         }
@@ -83,8 +86,8 @@ fn blur(value: &mut Value, names: &BTreeMap<&str, String>) {
     }
 }
 
-/// Replaces ids and instants inside a text, those of the fixture's own messages excepted.
-fn blur_text(text: &str) -> String {
+/// Replaces ids and times inside a text, except for the date of the fixtures' own messages.
+fn mask_text(text: &str) -> String {
     let shapes = [
         ("<id>", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"),
         ("<time>", "dddd-dd-ddTdd:dd:dd.dddZ"),
@@ -100,47 +103,45 @@ fn blur_text(text: &str) -> String {
             })
         })
     };
-    let mut blurred = String::new();
+    let mut masked = String::new();
     let mut at = 0;
     while at < text.len() {
         let shape = shapes.iter().find(|(_, shape)| fits(shape, at));
         match shape {
             Some((name, shape)) if !text[at..].starts_with("2026-01-27") => {
-                blurred.push_str(name);
+                masked.push_str(name);
                 at += shape.len();
             }
             _ => {
                 let char = text[at..].chars().next().unwrap();
-                blurred.push(char);
+                masked.push(char);
                 at += char.len_utf8();
             }
         }
     }
-    blurred
+    masked
 }
 
-/// The document of `rpc.discover` is checked elsewhere; here only its frame counts.
+/// Reduces the document of `rpc.discover`, which `daemon.rs` checks, to the names of the methods.
 fn shorten(method: &str, response: &mut Value) {
     if method == "rpc.discover" {
-        let names = response["result"]["methods"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|method| method["name"].clone());
+        let names =
+            array(&response["result"]["methods"]).iter().map(|method| method["name"].clone());
         response["result"] = json!({ "methods": names.collect::<Vec<_>>(), "openrpc": response["result"]["openrpc"] });
     }
 }
 
-fn replay(method: &str, path: &PathBuf) {
+/// Sends the request of a fixture and compares the response.
+fn check_method(method: &str, path: &Path) {
     let text = std::fs::read_to_string(path).unwrap();
     let frozen: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(frozen["request"]["method"], method, "{}", path.display());
     let sandbox = Sandbox::new();
-    let fake = FakeOllama::start("0.33.0");
-    sandbox.write_config(&format!("ollama: {{ host: '{}', model: tiny }}\n", fake.host()));
-    let (_daemon, mut wire) = sandbox.served();
-    let project = sandbox.project("project");
-    let session = prepare(&mut wire, &project);
+    let fake = FakeOllama::new();
+    sandbox.write_config(&fake.config("tiny"));
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let project = sandbox.project_dir("project");
+    let session = create_session(&mut wire, &project);
     let home = sandbox.home().canonicalize().unwrap().to_str().unwrap().to_owned();
     let socket = sandbox.socket().to_str().unwrap().to_owned();
     let mut names = BTreeMap::from([
@@ -148,13 +149,10 @@ fn replay(method: &str, path: &PathBuf) {
         ("<project>", project),
         ("<home>", home),
         ("<socket>", socket),
-        ("<model-server>", fake.url().to_owned()),
+        ("<model-server>", fake.url()),
     ]);
-    crate::harness::until("the catalog has caught up and the model server is known", || {
-        let status = wire.ok("daemon.status", json!({}));
-        let known = status["modelServer"].get("reachable").is_some();
-        (status["catalog"]["behind"] == 0 && known).then_some(())
-    });
+    wire.wait_for_catalog();
+    wire.model_server();
     for before in frozen["before"].as_array().into_iter().flatten() {
         let mut before = before.clone();
         fill(&mut before, &names);
@@ -168,8 +166,8 @@ fn replay(method: &str, path: &PathBuf) {
     wire.send(&request.to_string());
     let mut response = wire.frame().unwrap();
     shorten(method, &mut response);
-    blur(&mut response, &names);
-    if write_fixtures() {
+    mask(&mut response, &names);
+    if must_write() {
         let mut whole = frozen.as_object().unwrap().clone();
         let _old = whole.insert("response".to_owned(), response);
         std::fs::write(path, format!("{:#}\n", Value::Object(whole))).unwrap();
@@ -179,40 +177,37 @@ fn replay(method: &str, path: &PathBuf) {
 }
 
 #[test]
-fn every_method_answers_as_it_was_written_down() {
+fn response_of_every_method_matches_its_fixture() {
     std::thread::scope(|scope| {
         for half in [0, 1] {
             scope.spawn(move || {
                 for method in METHODS.iter().skip(half).step_by(2) {
-                    replay(method.name, &fixture(&format!("wire/{}.json", method.name)));
+                    check_method(method.name, &fixture_path(&format!("wire/{}.json", method.name)));
                 }
             });
         }
     });
 }
 
-/// The id in the name of the frozen log.
-const FROZEN: &str = "0b6a7c1e-3f52-4c39-9d0e-6d1c2a9f4e03";
-
-/// What a log means: the session as lists show it, and its records.
-fn meaning(wire: &mut Wire) -> Value {
-    let page = wire.ok("session.get", json!({ "sessionId": FROZEN, "limit": 1 }));
-    let mut session = page["session"].clone();
-    // Closing by age depends on today's date.
+/// Returns everything that is derived from the frozen log: session, records, document and context.
+fn replay(wire: &mut Wire) -> Value {
+    let mut session = wire.session(FROZEN_SESSION);
+    // The status depends on the age of the session.
     let _status = session.as_object_mut().map(|session| session.remove("status"));
-    let document: Value = serde_json::from_str(&wire.export(FROZEN, "json")).unwrap();
-    let context = wire.ok("context.build", json!({ "sessionId": FROZEN, "contextSize": 4096 }));
-    let mut meaning = json!({
+    let document: Value = serde_json::from_str(&wire.export(FROZEN_SESSION, "json")).unwrap();
+    let context =
+        wire.ok("context.build", json!({ "sessionId": FROZEN_SESSION, "contextSize": 4096 }));
+    let mut replay = json!({
         "session": session,
-        "records": wire.records(FROZEN),
+        "records": wire.records(FROZEN_SESSION),
         "document": document,
         "context": context["messages"],
     });
-    abridge(&mut meaning);
-    meaning
+    abridge(&mut replay);
+    replay
 }
 
-/// Shows of a long text its size and its ends.
+/// Replaces long texts by their size and their ends.
 fn abridge(value: &mut Value) {
     match value {
         Value::String(text) if text.len() > 1000 => {
@@ -225,30 +220,30 @@ fn abridge(value: &mut Value) {
 }
 
 #[test]
-fn a_log_of_version_1_means_what_it_always_meant() {
-    let directory = fixture("session/v1");
-    let log = directory.join(format!("{FROZEN}.jsonl"));
+fn replay_of_version_1_log_matches_its_fixture() {
+    let directory = fixture_path("session/v1");
+    let log = directory.join(format!("{FROZEN_SESSION}.jsonl"));
     let expected = directory.join("replay.json");
     let sandbox = Sandbox::new();
-    // Texts of modes belong to the version of the daemon, not to the log.
+    // The texts of modes belong to the daemon, not to the log.
     sandbox.write_config("modes: { planning: ' ' }\n");
     std::fs::create_dir_all(sandbox.home().join("sessions")).unwrap();
-    std::fs::copy(&log, sandbox.log_of(FROZEN)).unwrap();
-    let blobs = directory.join(format!("{FROZEN}.blobs"));
-    for blob in crate::harness::every_file(&blobs) {
-        let target = sandbox.home().join(format!("sessions/{FROZEN}.blobs"));
+    std::fs::copy(&log, sandbox.log_path(FROZEN_SESSION)).unwrap();
+    let blobs = directory.join(format!("{FROZEN_SESSION}.blobs"));
+    for blob in files_under(&blobs) {
+        let target = sandbox.home().join(format!("sessions/{FROZEN_SESSION}.blobs"));
         std::fs::create_dir_all(&target).unwrap();
         std::fs::copy(&blob, target.join(blob.file_name().unwrap())).unwrap();
     }
-    let (daemon, mut wire) = sandbox.served();
-    let found = meaning(&mut wire);
+    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    let found = replay(&mut wire);
     assert!(daemon.terminate().success());
     assert_eq!(
-        std::fs::read(sandbox.log_of(FROZEN)).unwrap(),
+        std::fs::read(sandbox.log_path(FROZEN_SESSION)).unwrap(),
         std::fs::read(&log).unwrap(),
-        "reading changes nothing"
+        "reading does not change the log"
     );
-    if !expected.exists() && write_fixtures() {
+    if !expected.exists() && must_write() {
         std::fs::write(&expected, format!("{found:#}\n")).unwrap();
     }
     let frozen: Value = serde_json::from_str(&std::fs::read_to_string(&expected).unwrap()).unwrap();

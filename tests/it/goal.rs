@@ -1,47 +1,45 @@
-//! Goals over the socket: what clients and markers change, what is in the log, what a restart finds.
+//! `goal.*`: changes by clients and by markers in messages, their records, and what a restart finds.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, FakeOllama, Fault, Sandbox, Wire, text_message};
+use crate::harness::{
+    Answer, FakeOllama, Fault, ModelSession, Sandbox, UNKNOWN_SESSION, Wire, array, assert_fields,
+    start, text_message,
+};
 
-/// Calls a method of a session's goals.
+/// Calls a method for the goals of a session.
 #[track_caller]
-fn goal(wire: &mut Wire, session: &str, verb: &str, mut params: Value) -> Value {
+fn goal(wire: &mut Wire, session: &str, method: &str, mut params: Value) -> Value {
     params["sessionId"] = json!(session);
-    wire.ok(verb, params)
+    wire.ok(method, params)
 }
 
-/// The active goal.
+/// Returns the active goal.
 #[track_caller]
-fn active(wire: &mut Wire, session: &str) -> Option<Value> {
+fn active_goal(wire: &mut Wire, session: &str) -> Option<Value> {
     let listed = goal(wire, session, "goal.list", json!({ "status": "active" }));
-    let data = listed["data"].as_array().unwrap();
+    let data = array(&listed["data"]);
     assert!(data.len() <= 1, "{listed}");
     data.first().cloned()
 }
 
-fn of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
+fn records_of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
     records.iter().filter(|record| record["type"] == kind).collect()
 }
 
 #[test]
-fn a_goal_is_worked_on_and_survives_a_crash() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.served();
+fn goal_changes_are_recorded_and_survive_a_kill() {
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
-    let of = json!({ "sessionId": session });
-    let _error = wire.refused(
-        "goal.addCheckpoint",
-        json!({ "sessionId": session, "description": "x" }),
-        "goalNotFound",
-    );
-    let _subscription = wire.subscribe(of.clone());
+    let params = json!({ "sessionId": session, "description": "x" });
+    wire.refused("goal.addCheckpoint", params, "goalNotFound");
+    wire.subscribe(json!({ "sessionId": session }));
     let checkpoints = json!(["Design  the\nflow"]);
-    let made =
+    let params =
         json!({ "description": "Implement auth", "priority": "high", "checkpoints": checkpoints });
-    let first = goal(&mut wire, &session, "goal.create", made)["goal"].clone();
-    assert_eq!((&first["status"], &first["source"]), (&json!("active"), &json!("client")));
-    assert_eq!(first["checkpoints"][0]["description"], "Design the flow", "on one line");
+    let first = goal(&mut wire, &session, "goal.create", params)["goal"].clone();
+    assert_fields(&first, json!({ "status": "active", "source": "client" }));
+    assert_eq!(first["checkpoints"][0]["description"], "Design the flow", "joined to one line");
     let event = wire.events_until("goal-updated").pop().unwrap();
     assert_eq!(
         event["data"],
@@ -61,7 +59,7 @@ fn a_goal_is_worked_on_and_survives_a_crash() {
     let locked = goal(&mut wire, &session, "goal.lockDecision", json!({ "decisionId": decision }));
     assert_eq!(locked["goal"]["decisions"][0]["locked"], true);
     let again = goal(&mut wire, &session, "goal.lockDecision", json!({ "decisionId": decision }));
-    assert_eq!(again.get("seq"), None, "nothing is to be changed");
+    assert_eq!(again.get("seq"), None, "a locked decision is unchanged");
     let instead = json!({ "description": "Use cookies", "supersedes": decision });
     let instead = goal(&mut wire, &session, "goal.addDecision", instead);
     assert_eq!(instead["goal"]["decisions"][0]["supersededBy"], instead["decisionId"]);
@@ -79,13 +77,13 @@ fn a_goal_is_worked_on_and_survives_a_crash() {
             .clone();
     let paused = goal(&mut wire, &session, "goal.list", json!({ "status": "paused" }));
     assert_eq!(paused["data"][0]["id"], first["id"]);
-    let back = json!({ "goalId": first["id"], "status": "active" });
-    let back = goal(&mut wire, &session, "goal.update", back);
-    assert_eq!(back["goal"], whole, "a goal comes back as it was");
-    daemon.kill9();
+    let params = json!({ "goalId": first["id"], "status": "active" });
+    let resumed = goal(&mut wire, &session, "goal.update", params);
+    assert_eq!(resumed["goal"], whole, "a resumed goal is unchanged");
+    daemon.kill();
 
-    let (_daemon, mut wire) = sandbox.served();
-    assert_eq!(active(&mut wire, &session), Some(whole));
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(active_goal(&mut wire, &session), Some(whole));
     let page = goal(&mut wire, &session, "goal.list", json!({ "limit": 1 }));
     assert_eq!((&page["data"][0]["id"], &page["nextCursor"]), (&second["id"], &second["id"]));
     let page =
@@ -94,24 +92,23 @@ fn a_goal_is_worked_on_and_survives_a_crash() {
 }
 
 #[test]
-fn bad_input_and_retries_change_nothing() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.served();
+fn invalid_params_and_retried_keys_change_nothing() {
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
-    let made = json!({ "sessionId": session, "description": "Ship it", "key": "k" });
-    let first = wire.ok("goal.create", made.clone());
-    let retried = wire.ok("goal.create", made);
-    assert_eq!((&retried["goal"], &retried["duplicate"]), (&first["goal"], &json!(true)));
+    let params = json!({ "sessionId": session, "description": "Ship it", "key": "k" });
+    let first = wire.ok("goal.create", params.clone());
+    let retried = wire.ok("goal.create", params);
+    assert_fields(&retried, json!({ "goal": first["goal"], "duplicate": true }));
     assert_eq!(retried["seq"], first["seq"]);
     let other = json!({ "sessionId": session, "description": "Another", "key": "k" });
-    let _error = wire.refused("goal.create", other, "conflict");
+    wire.refused("goal.create", other, "conflict");
     let step = json!({ "sessionId": session, "description": "Add login" });
     let added = wire.ok("goal.addCheckpoint", step);
-    let twin = json!({ "sessionId": session, "description": "add LOGIN!" });
-    let error = wire.refused("goal.addCheckpoint", twin, "conflict");
+    let duplicate = json!({ "sessionId": session, "description": "add LOGIN!" });
+    let error = wire.refused("goal.addCheckpoint", duplicate, "conflict");
     assert_eq!(error["data"]["holder"], added["checkpointId"]);
     let records = wire.records(&session).len();
-    let unknown = "01890000-0000-7000-8000-000000000000";
+    let unknown = UNKNOWN_SESSION;
     for (method, params, kind) in [
         ("goal.create", json!({ "description": " \n" }), "invalidParams"),
         ("goal.create", json!({ "description": "x".repeat(5000) }), "invalidParams"),
@@ -133,21 +130,20 @@ fn bad_input_and_retries_change_nothing() {
     ] {
         let mut params = params;
         params["sessionId"] = json!(session);
-        let _error = wire.refused(method, params, kind);
+        wire.refused(method, params, kind);
     }
     let missing = json!({ "sessionId": unknown, "description": "x" });
-    let _error = wire.refused("goal.create", missing, "sessionNotFound");
+    wire.refused("goal.create", missing, "sessionNotFound");
     assert_eq!(wire.records(&session).len(), records);
 }
 
 #[test]
-fn clients_at_once_make_one_goal_active_and_add_a_step_once() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.served();
+fn concurrent_clients_add_an_equal_checkpoint_once() {
+    let (sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({}));
     let _goal = goal(&mut wire, &session, "goal.create", json!({ "description": "Ship it" }));
     let added: usize = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..4)
+        let clients: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
                     let mut wire = Wire::connect(&sandbox.socket());
@@ -156,45 +152,44 @@ fn clients_at_once_make_one_goal_active_and_add_a_step_once() {
                 })
             })
             .collect();
-        all.into_iter().map(|one| one.join().unwrap()).sum()
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
     assert_eq!(added, 1);
-    assert_eq!(active(&mut wire, &session).unwrap()["checkpoints"].as_array().unwrap().len(), 1);
-    assert_eq!(of_type(&wire.records(&session), "goal").len(), 2);
+    assert_eq!(
+        active_goal(&mut wire, &session).unwrap()["checkpoints"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(records_of_type(&wire.records(&session), "goal").len(), 2);
 }
 
 #[test]
-fn markers_are_written_with_their_message() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.served();
+fn markers_are_recorded_with_their_message_and_change_the_goal() {
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({}));
-    let _seq = wire.record(&session, "user", "[GOAL] a user says");
-    let _seq = wire.record(&session, "assistant", "[CHECKPOINT] for no goal - COMPLETED");
-    let _seq = wire.record(&session, "assistant", "```\n[GOAL] in a fence\n```\n> [GOAL] quoted");
-    assert!(of_type(&wire.records(&session), "goal").is_empty());
+    wire.record(&session, "user", "[GOAL] a user says");
+    wire.record(&session, "assistant", "[CHECKPOINT] for no goal - COMPLETED");
+    wire.record(&session, "assistant", "```\n[GOAL] in a fence\n```\n> [GOAL] quoted");
+    assert!(records_of_type(&wire.records(&session), "goal").is_empty());
     let mut follower = Wire::connect(&sandbox.socket());
-    let _subscription = follower.subscribe(json!({ "sessionId": session }));
-    // Not waiting for answers: the second message's markers are for the first one's goal.
-    let said = [
+    follower.subscribe(json!({ "sessionId": session }));
+    // Pipelined: the markers of the second message belong to the goal of the first one.
+    let texts = [
         "[GOAL] Implement auth\n[CHECKPOINT] Add login - IN PROGRESS\n[DECISION] Use JWT - LOCKED",
         "[CHECKPOINT] add login \u{2014} completed\n[NEXT] Write tests",
     ];
-    for text in said {
-        let _id = wire.request("session.record", text_message(&session, "assistant", text));
+    for text in texts {
+        wire.request("session.record", text_message(&session, "assistant", text));
     }
-    // Answers come in any order, numbers in the order of the calls.
+    // Responses come in any order, seqs are in the order of the calls.
     let mut seqs =
         [wire.frame(), wire.frame()].map(|frame| frame.unwrap()["result"]["seq"].clone());
     seqs.sort_by_key(Value::as_u64);
-    let found = active(&mut wire, &session).unwrap();
-    assert_eq!(
-        (&found["description"], &found["source"]),
-        (&json!("Implement auth"), &json!("marker"))
-    );
+    let found = active_goal(&mut wire, &session).unwrap();
+    assert_fields(&found, json!({ "description": "Implement auth", "source": "marker" }));
     assert_eq!(found["checkpoints"][0]["status"], "completed");
     assert_eq!(found["nextSteps"], json!(["Write tests"]));
     let records = wire.records(&session);
-    let changes = of_type(&records, "goal");
+    let changes = records_of_type(&records, "goal");
     for (change, seq) in changes.iter().zip(&seqs) {
         assert_eq!((&change["goal"]["messageSeq"], &change["parent"]), (seq, seq));
     }
@@ -206,80 +201,59 @@ fn markers_are_written_with_their_message() {
     );
 
     let decision = found["decisions"][0]["id"].clone();
-    let _seq = wire.record(&session, "assistant", "[DECISION] use jwt");
-    assert_eq!(active(&mut wire, &session).unwrap()["decisions"], found["decisions"]);
+    wire.record(&session, "assistant", "[DECISION] use jwt");
+    assert_eq!(active_goal(&mut wire, &session).unwrap()["decisions"], found["decisions"]);
     let instead = json!({ "description": "Use cookies", "supersedes": decision });
     let _decided = goal(&mut wire, &session, "goal.addDecision", instead);
-    let before = active(&mut wire, &session).unwrap();
+    let before = active_goal(&mut wire, &session).unwrap();
     let applied = goal(&mut wire, &session, "goal.applyMarkers", json!({ "seq": seqs[0] }));
-    assert_eq!(applied["applied"], 1, "the others say what holds already");
+    assert_eq!(applied["applied"], 1, "the other markers change nothing");
     assert_eq!(wire.records(&session).last().unwrap()["seq"], applied["seq"]);
     let reopened = applied["goal"]["checkpoints"][0]["status"].clone();
-    assert_eq!(reopened, "in-progress", "the user asked for the old message");
+    assert_eq!(reopened, "in-progress", "the old marker is applied again");
     assert_eq!(applied["goal"]["decisions"], before["decisions"]);
     let applied = goal(&mut wire, &session, "goal.applyMarkers", json!({ "text": "no markers" }));
-    assert_eq!((&applied["markers"], &applied["applied"]), (&json!([]), &json!(0)));
-    let before = active(&mut wire, &session);
+    assert_fields(&applied, json!({ "markers": [], "applied": 0 }));
+    let before = active_goal(&mut wire, &session);
     assert!(daemon.terminate().success());
-    let (_daemon, mut wire) = sandbox.served();
-    assert_eq!(active(&mut wire, &session), before, "a restart finds the same");
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(active_goal(&mut wire, &session), before, "a restart finds the same goal");
     let copy = wire.export(&session, "jsonl");
     let elsewhere = Sandbox::new();
-    let (_daemon, mut wire) = elsewhere.served();
-    let _report = wire.ok("session.import", json!({ "data": copy, "last": true }));
-    assert_eq!(active(&mut wire, &session), before, "and so does an import");
-}
-
-/// Runs a turn; its last event.
-#[track_caller]
-fn turn(wire: &mut Wire, session: &str, text: Option<&str>) -> Value {
-    let mut params = json!({ "sessionId": session });
-    if let Some(text) = text {
-        params["message"] = json!({ "role": "user", "content": text });
-    }
-    let _turn = wire.ok("chat.send", params);
-    loop {
-        let event = wire.told("chat.event");
-        if ["done", "error"].contains(&event["kind"].as_str().unwrap()) {
-            return event;
-        }
-    }
+    let (_daemon, mut wire) = elsewhere.daemon_and_wire();
+    wire.ok("session.import", json!({ "data": copy, "last": true }));
+    assert_eq!(active_goal(&mut wire, &session), before, "an import finds the same goal");
 }
 
 #[test]
-fn what_a_broken_answer_said_goes_with_it() {
-    let sandbox = Sandbox::new();
-    let fake = FakeOllama::start("0.33.0");
-    sandbox.write_config(&format!("ollama: {{ host: '{}', model: tiny }}\n", fake.host()));
-    let (_daemon, mut wire) = sandbox.served();
-    let session = wire.create(json!({}));
-    fake.answer(Answer::text("[GOAL] Go\nastray\n[CHECKPOINT] half a line"));
-    fake.next("/api/chat", &[Fault::Break { after: 3 }]);
-    assert_eq!(turn(&mut wire, &session, Some("Please."))["kind"], "error");
-    let found = active(&mut wire, &session).unwrap();
-    assert_eq!((&found["description"], &found["checkpoints"]), (&json!("Go"), &json!([])));
-    assert_eq!(turn(&mut wire, &session, None)["kind"], "done");
-    assert_eq!(active(&mut wire, &session), None, "the answer that holds sets no goal");
+fn markers_of_a_broken_answer_are_replaced_with_it() {
+    let fake = FakeOllama::new();
+    let mut chat = ModelSession::new(&fake);
+    fake.script(Answer::text("[GOAL] Go\nastray\n[CHECKPOINT] half a line"));
+    fake.inject("/api/chat", &[Fault::Break { after: 3 }]);
+    chat.failed_turn("Please.", "modelFailed");
+    let found = active_goal(&mut chat.wire, &chat.id).unwrap();
+    assert_fields(&found, json!({ "description": "Go", "checkpoints": [] }));
+    chat.send(json!({}));
+    chat.events_until("done");
+    assert_eq!(active_goal(&mut chat.wire, &chat.id), None, "the second answer sets no goal");
 }
 
 #[test]
-fn an_answer_moves_its_goal_on() {
-    let sandbox = Sandbox::new();
-    let fake = FakeOllama::start("0.33.0");
-    sandbox.write_config(&format!("ollama: {{ host: '{}', model: tiny }}\n", fake.host()));
-    let (_daemon, mut wire) = sandbox.served();
-    let session = wire.create(json!({}));
-    fake.answer(Answer::text("[GOAL] Reverse a list\n[CHECKPOINT] Read the code - COMPLETED"));
-    let last = turn(&mut wire, &session, Some("Please."));
-    let records = wire.records(&session);
-    let change = of_type(&records, "goal")[0];
-    assert_eq!((&change["goal"]["messageSeq"], &change["parent"]), (&last["seq"], &last["seq"]));
-    let found = active(&mut wire, &session).unwrap();
+fn markers_of_an_answer_change_the_goal() {
+    let fake = FakeOllama::new();
+    let mut chat = ModelSession::new(&fake);
+    fake.script(Answer::text("[GOAL] Reverse a list\n[CHECKPOINT] Read the code - COMPLETED"));
+    let done = chat.turn("Please.").pop().unwrap();
+    let records = chat.records();
+    let change = records_of_type(&records, "goal")[0];
+    assert_eq!((&change["goal"]["messageSeq"], &change["parent"]), (&done["seq"], &done["seq"]));
+    let found = active_goal(&mut chat.wire, &chat.id).unwrap();
     assert_eq!(found["checkpoints"][0]["status"], "completed", "{found}");
 }
 
 #[test]
-fn a_person_works_on_a_goal_from_the_shell() {
+fn goal_commands_change_and_print_the_goal() {
     let sandbox = Sandbox::new();
     let _daemon = sandbox.daemon();
     let ctl = |args: &[&str]| sandbox.ctl(args);

@@ -1,38 +1,35 @@
-//! The integration tests: black box, on the real binaries, one module per noun.
+//! The integration tests: black-box tests of the real binaries, one module per noun or topic.
 //!
-//! A test gets a home of its own, runs in any order and beside all others, and waits on conditions with
-//! deadlines, never for a fixed time. `OLLM_TEST_BIN_DIR` points at installed binaries instead of the built ones.
+//! Each test has a home of its own, runs in any order and beside all others, and waits for conditions with deadlines,
+//! never for a fixed time. Start with [`harness`] to write one. `OLLM_TEST_BIN_DIR` names a directory of installed
+//! binaries to test instead of the built ones.
 
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "helpers of tests fail loudly and make files with std, as a user's own tools would"
+    reason = "test helpers fail by panic and write files with std, as tools of a user do"
 )]
 
 mod chat;
-mod chat_client;
-mod compact;
+mod compaction;
+mod config;
 mod context;
-mod context_entries;
-mod counts;
 mod crash;
 mod ctl;
 mod daemon;
 mod env;
 mod event;
-mod exec;
-mod fake;
-mod faults;
+mod fake_ollama;
 mod fixtures;
 mod goal;
 mod harness;
 mod loops;
 mod model;
 mod search;
-mod service;
 mod session;
+mod storage_faults;
 mod tidy;
-mod tour;
+mod tokens;
 mod wire;

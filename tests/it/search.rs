@@ -1,11 +1,13 @@
-//! `session.search`: what was said is found, by its words and their parts, in every condition of the catalog.
+//! `session.search`: words, parts of names, ideographs, filters and pages, whatever happened to the catalog before.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Sandbox, Wire, until};
+use crate::harness::{Wire, array, assert_fields, start, until};
 
-/// What is said in these tests: role and text.
-const SAID: &[(&str, &str)] = &[
+/// The roles and texts of the recorded messages.
+const MESSAGES: &[(&str, &str)] = &[
     ("user", "Why does parse_config_file panic on an empty file?"),
     ("assistant", "Because HttpServerBuilder calls unwrapOrDefault too early."),
     ("user", "See daemon/src/session/log.rs, please."),
@@ -16,35 +18,28 @@ const SAID: &[(&str, &str)] = &[
     ("user", "Since 2024-06-01 os.path is wrong on x86_64-linux."),
 ];
 
-fn filled(wire: &mut Wire) -> String {
+/// Records [`MESSAGES`] in a session, waits for the catalog, and returns the session id.
+fn record_messages(wire: &mut Wire) -> String {
     let session = wire.create(json!({ "title": "Search me" }));
-    for (role, text) in SAID {
-        let _seq = wire.record(&session, role, text);
+    for (role, text) in MESSAGES {
+        wire.record(&session, role, text);
     }
-    caught_up(wire);
+    wire.wait_for_catalog();
     session
 }
 
-/// Waits until the catalog holds everything.
-fn caught_up(wire: &mut Wire) {
-    until("the catalog has caught up", || {
-        let catalog = wire.ok("daemon.status", json!({}))["catalog"].clone();
-        (catalog["state"] == "ready" && catalog["behind"] == 0).then_some(())
-    });
-}
-
-/// The positions of the hits, sorted.
+/// Returns the sorted seqs of the hits.
 fn hits(wire: &mut Wire, params: &Value) -> Vec<u64> {
     let found = wire.ok("session.search", params.clone());
     assert_eq!(found.get("behind"), None, "{found}");
     let mut seqs: Vec<u64> =
-        found["data"].as_array().unwrap().iter().map(|hit| hit["seq"].as_u64().unwrap()).collect();
+        array(&found["data"]).iter().map(|hit| hit["seq"].as_u64().unwrap()).collect();
     seqs.sort_unstable();
     seqs
 }
 
-/// What every catalog of [`SAID`] must answer, however it came about.
-fn check_answers(wire: &mut Wire) {
+/// Checks the hits that every catalog of [`MESSAGES`] must return.
+fn assert_answers(wire: &mut Wire) {
     let mut check = |query: &str, expected: &[u64]| {
         assert_eq!(hits(wire, &json!({ "query": query })), expected, "{query}");
     };
@@ -75,28 +70,23 @@ fn check_answers(wire: &mut Wire) {
 }
 
 #[test]
-fn words_parts_of_names_paths_and_ideographs_are_found() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.served();
-    let _session = filled(&mut wire);
-    check_answers(&mut wire);
+fn words_parts_of_names_and_ideographs_are_found() {
+    let (_sandbox, _daemon, mut wire) = start();
+    let _session = record_messages(&mut wire);
+    assert_answers(&mut wire);
 }
 
 #[test]
-fn a_hit_says_where_it_is_and_shows_the_words() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.served();
+fn hit_has_session_seq_and_snippet_with_match() {
+    let (_sandbox, _daemon, mut wire) = start();
     let session = wire.create(json!({ "title": "Long" }));
     let text = format!("{} The needle\nlies here. {}", "hay ".repeat(400), "straw ".repeat(400));
     let seq = wire.record(&session, "assistant", &text);
-    caught_up(&mut wire);
+    wire.wait_for_catalog();
     let found = wire.ok("session.search", json!({ "query": "needle" }));
     let hit = &found["data"][0];
     assert_eq!(hit["sessionId"], session.as_str());
-    assert_eq!(
-        (&hit["seq"], &hit["role"], &hit["title"]),
-        (&json!(seq), &json!("assistant"), &json!("Long"))
-    );
+    assert_fields(hit, json!({ "seq": seq, "role": "assistant", "title": "Long" }));
     let snippet: Vec<char> = hit["snippet"].as_str().unwrap().chars().collect();
     assert!(snippet.len() < 400 && !snippet.contains(&'\n'), "{hit}");
     let range = &hit["matches"][0];
@@ -106,21 +96,20 @@ fn a_hit_says_where_it_is_and_shows_the_words() {
 
 #[test]
 fn filters_and_pages_narrow_the_hits() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.served();
-    let project = sandbox.project("p");
+    let (sandbox, _daemon, mut wire) = start();
+    let project = sandbox.project_dir("p");
     let mut sessions = Vec::new();
     for n in 0..3 {
         let params = if n == 1 { json!({ "projectPath": project }) } else { json!({}) };
         let session = wire.create(params);
         for (at, role) in ["user", "assistant"].into_iter().cycle().take(10).enumerate() {
-            let message = json!({ "role": role, "content": "common word", "timestamp": format!("2026-0{}-0{}T00:00:00Z", n + 1, at % 9 + 1) });
-            let _result =
-                wire.ok("session.record", json!({ "sessionId": session, "message": message }));
+            let time = format!("2026-0{}-0{}T00:00:00Z", n + 1, at % 9 + 1);
+            let message = json!({ "role": role, "content": "common word", "timestamp": time });
+            wire.ok("session.record", json!({ "sessionId": session, "message": message }));
         }
         sessions.push(session);
     }
-    caught_up(&mut wire);
+    wire.wait_for_catalog();
     let mut count = |extra: Value| {
         let mut params = json!({ "query": "common", "limit": 200 });
         params.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -131,40 +120,26 @@ fn filters_and_pages_narrow_the_hits() {
     assert_eq!(count(json!({ "sessionId": sessions[2] })), 10);
     assert_eq!(count(json!({ "projectPath": project })), 10);
     assert_eq!(count(json!({ "sort": "relevance" })), 30);
-    assert_eq!(count(json!({ "since": "2026-03-01T00:00:00Z" })), 10, "by the time it was said");
+    assert_eq!(
+        count(json!({ "since": "2026-03-01T00:00:00Z" })),
+        10,
+        "by the timestamp of the message"
+    );
     assert_eq!(count(json!({ "until": "2026-02-01T00:00:00Z" })), 10);
 
-    let mut seen = std::collections::BTreeSet::new();
-    let mut last_at = "9999".to_owned();
-    let mut cursor = Value::Null;
-    loop {
-        let mut params = json!({ "query": "common", "limit": 7 });
-        if !cursor.is_null() {
-            params["cursor"] = cursor.clone();
-        }
-        let page = wire.ok("session.search", params);
-        for hit in page["data"].as_array().unwrap() {
-            let at = hit["at"].as_str().unwrap().to_owned();
-            assert!(at <= last_at, "newest first");
-            last_at = at;
-            assert!(
-                seen.insert((hit["sessionId"].to_string(), hit["seq"].as_u64())),
-                "each hit once"
-            );
-        }
-        match page.get("nextCursor") {
-            Some(next) => cursor = next.clone(),
-            None => break,
-        }
-    }
-    assert_eq!(seen.len(), 30);
+    let pages = wire.pages("session.search", json!({ "query": "common", "limit": 7 }));
+    let hits: Vec<&Value> = pages.iter().flat_map(|page| array(&page["data"])).collect();
+    assert_eq!(hits.len(), 30);
+    let times: Vec<&str> = hits.iter().map(|hit| hit["at"].as_str().unwrap()).collect();
+    assert!(times.is_sorted_by(|newer, older| newer >= older), "the newest hit is first");
+    let places = hits.iter().map(|hit| (hit["sessionId"].to_string(), hit["seq"].as_u64()));
+    assert_eq!(places.collect::<BTreeSet<_>>().len(), 30, "a hit is returned once");
 }
 
 #[test]
-fn odd_queries_are_answered_or_refused_and_never_break() {
-    let sandbox = Sandbox::new();
-    let (_daemon, mut wire) = sandbox.served();
-    let _session = filled(&mut wire);
+fn unusual_query_is_answered_or_refused() {
+    let (_sandbox, _daemon, mut wire) = start();
+    let _session = record_messages(&mut wire);
     let long = "word ".repeat(2000);
     for query in [
         "",
@@ -194,36 +169,32 @@ fn odd_queries_are_answered_or_refused_and_never_break() {
             ),
         }
     }
-    check_answers(&mut wire);
+    assert_answers(&mut wire);
 }
 
 #[test]
-fn everything_acknowledged_is_found_after_a_kill() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.served();
+fn acknowledged_messages_are_found_after_a_kill() {
+    let (sandbox, daemon, mut wire) = start();
     let session = wire.create(json!({ "title": "Search me" }));
-    for (role, text) in SAID {
-        let _seq = wire.record(&session, role, text);
+    for (role, text) in MESSAGES {
+        wire.record(&session, role, text);
     }
-    daemon.kill9();
-    let (_daemon, mut wire) = sandbox.served();
-    caught_up(&mut wire);
-    check_answers(&mut wire);
+    daemon.kill();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    wire.wait_for_catalog();
+    assert_answers(&mut wire);
 }
 
 #[test]
-fn a_lost_or_ruined_catalog_is_rebuilt_while_the_daemon_answers() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.served();
-    let session = filled(&mut wire);
+fn missing_or_damaged_catalog_is_rebuilt_while_the_daemon_serves() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = record_messages(&mut wire);
     let list_before = wire.ok("session.list", json!({}));
     assert!(daemon.terminate().success());
     let catalog = sandbox.home().join("catalog.sqlite3");
-    let ruin: [(&str, &dyn Fn()); 4] = [
+    let damages: [(&str, &dyn Fn()); 4] = [
         ("deleted", &|| std::fs::remove_file(&catalog).unwrap()),
-        ("overwritten", &|| {
-            std::fs::write(&catalog, b"this is no database, ".repeat(1000)).unwrap()
-        }),
+        ("overwritten", &|| std::fs::write(&catalog, b"not a database, ".repeat(1000)).unwrap()),
         ("emptied", &|| std::fs::write(&catalog, b"").unwrap()),
         ("damaged inside", &|| {
             let mut bytes = std::fs::read(&catalog).unwrap();
@@ -233,45 +204,43 @@ fn a_lost_or_ruined_catalog_is_rebuilt_while_the_daemon_answers() {
             std::fs::write(&catalog, bytes).unwrap();
         }),
     ];
-    for (how, ruin) in ruin {
-        ruin();
-        let (daemon, mut wire) = sandbox.served();
-        // Reading and recording need no catalog.
-        assert_eq!(wire.records(&session).len(), SAID.len() + 1, "{how}");
-        until("the catalog is whole again", || {
-            // A damage that the start does not see comes to light with the first question.
+    for (name, damage) in damages {
+        damage();
+        let (daemon, mut wire) = sandbox.daemon_and_wire();
+        // Reading needs no catalog.
+        assert_eq!(wire.records(&session).len(), MESSAGES.len() + 1, "{name}");
+        until("the catalog is rebuilt", || {
+            // Some damage is only found by a query.
             let _found = wire.call("session.search", json!({ "query": "panic" }));
-            let catalog = wire.ok("daemon.status", json!({}))["catalog"].clone();
-            (catalog["state"] == "ready"
+            let catalog = wire.status()["catalog"].clone();
+            catalog["state"] == "ready"
                 && catalog["behind"] == 0
                 && wire
                     .call("session.search", json!({ "query": "接続" }))
-                    .is_ok_and(|found| found["data"][0].is_object()))
-            .then_some(())
+                    .is_ok_and(|found| found["data"][0].is_object())
         });
-        check_answers(&mut wire);
+        assert_answers(&mut wire);
         let mut list = wire.ok("session.list", json!({}));
-        assert_eq!(list.as_object_mut().unwrap().remove("behind"), None, "{how}");
-        assert_eq!(list, list_before, "{how}: the same list");
+        assert_eq!(list.as_object_mut().unwrap().remove("behind"), None, "{name}");
+        assert_eq!(list, list_before, "{name}: the list is the same");
         assert!(daemon.terminate().success());
     }
 }
 
 #[test]
-fn a_catalog_that_lags_behind_the_log_catches_up() {
-    let sandbox = Sandbox::new();
-    let (daemon, mut wire) = sandbox.served();
-    let session = filled(&mut wire);
+fn catalog_that_is_behind_the_log_catches_up() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = record_messages(&mut wire);
     assert!(daemon.terminate().success());
     let catalog = sandbox.home().join("catalog.sqlite3");
     let old = std::fs::read(&catalog).unwrap();
-    let (daemon, mut wire) = sandbox.served();
+    let (daemon, mut wire) = sandbox.daemon_and_wire();
     let seq = wire.record(&session, "user", "a later platypus");
-    caught_up(&mut wire);
+    wire.wait_for_catalog();
     assert!(daemon.terminate().success());
     std::fs::write(&catalog, old).unwrap();
-    let (_daemon, mut wire) = sandbox.served();
-    caught_up(&mut wire);
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    wire.wait_for_catalog();
     assert_eq!(hits(&mut wire, &json!({ "query": "platypus" })), [seq]);
-    check_answers(&mut wire);
+    assert_answers(&mut wire);
 }

@@ -1,4 +1,4 @@
-//! A daemon of its own home, and a plain blocking client of it.
+//! A daemon with a scratch home, a blocking client of it, and what the system reports of its process.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,45 +9,79 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::{Value, json};
 
-/// The binary under test.
-pub(crate) const OLLMD: &str = env!("CARGO_BIN_EXE_ollmd");
-/// Longer than any daemon needs to listen; a program that waits longer has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// A catalog that is ready for so long has been compared with the logs.
-const STAYS_READY: Duration = Duration::from_millis(600);
-/// The home keeps all sessions of a measurement, however many and however old.
+/// The time in which a daemon must listen.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// The time for which the catalog must be ready, because a new daemon compares it with the logs after a delay.
+const READY_FOR: Duration = Duration::from_millis(600);
+/// Configuration that keeps all sessions of a measurement, however many and however old.
 const CONFIG: &str =
     "sessions: { maxSessions: 0, maxSessionsPerProject: 0, autoArchiveAfterDays: 0 }\n";
+/// A file system in memory, for measurements that the disk should not affect.
+const MEMORY: &str = "/dev/shm";
 
-/// A scratch home on the disk of the build directory, because memory file systems sync for nothing.
+/// The home directory of a daemon.
 pub(crate) struct Home {
     path: PathBuf,
-    /// Removes it at the end.
+    /// Removes a scratch home when dropped.
     _scratch: Option<tempfile::TempDir>,
 }
 
 impl Home {
-    /// An empty home.
+    /// Creates a scratch home on the disk of the build directory, because memory file systems do not sync.
     pub(crate) fn new() -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("b").tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
+        Self::scratch_in(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// Creates a scratch home in memory if possible, else as [`Home::new`].
+    pub(crate) fn in_memory() -> Result<Self> {
+        Self::scratch_in(Path::new(MEMORY)).or_else(|_| Self::new())
+    }
+
+    /// Returns where [`Home::in_memory`] creates homes.
+    pub(crate) fn memory_location() -> &'static str {
+        if Path::new(MEMORY).is_dir() { MEMORY } else { "the build directory" }
+    }
+
+    fn scratch_in(parent: &Path) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("b").tempdir_in(parent)?;
         let home = Self::at(dir.path())?;
         Ok(Self { _scratch: Some(dir), ..home })
     }
 
-    /// A home that stays, so that a later run finds the logs of an earlier one. The directory must be there.
+    /// Uses an existing directory and keeps it, so that a later run finds the logs of an earlier one.
     pub(crate) fn at(path: &Path) -> Result<Self> {
-        let sessions = path.join("sessions");
-        if !sessions.is_dir() {
-            std::fs::create_dir(&sessions)?;
+        let home = Self { path: path.to_owned(), _scratch: None };
+        if !home.sessions().is_dir() {
+            std::fs::create_dir(home.sessions())?;
         }
-        let mut config = std::fs::File::create(path.join("config.yaml"))?;
-        config.write_all(CONFIG.as_bytes())?;
-        Ok(Self { path: path.to_owned(), _scratch: None })
+        home.write_config("")?;
+        Ok(home)
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the directory of the session logs.
+    pub(crate) fn sessions(&self) -> PathBuf {
+        self.path.join("sessions")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join("s")
+    }
+
+    /// Writes a configuration with further sections.
+    pub(crate) fn write_config(&self, more: &str) -> Result<()> {
+        let mut file = std::fs::File::create(self.path.join("config.yaml"))?;
+        Ok(file.write_all(format!("{CONFIG}{more}").as_bytes())?)
+    }
+
+    /// Removes the catalog, which the next daemon then rebuilds.
+    pub(crate) fn remove_catalog(&self) {
+        for suffix in ["", "-wal", "-shm"] {
+            drop(std::fs::remove_file(self.path.join(format!("catalog.sqlite3{suffix}"))));
+        }
     }
 }
 
@@ -58,12 +92,12 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon of a home; returns as soon as it accepts.
+    /// Starts a daemon; returns as soon as it accepts a connection.
     pub(crate) fn start(home: &Home) -> Result<Self> {
-        let socket = home.path().join("s");
-        // A killed daemon leaves its socket, which would refuse instead of being absent.
+        let socket = home.socket();
+        // A killed daemon leaves a socket that refuses connections.
         drop(std::fs::remove_file(&socket));
-        let child = Command::new(OLLMD)
+        let child = Command::new(env!("CARGO_BIN_EXE_ollmd"))
             .env("OLLM_HOME", home.path())
             .arg("--socket")
             .arg(&socket)
@@ -73,7 +107,7 @@ impl Daemon {
             .spawn()
             .context("start ollmd")?;
         let mut daemon = Self { child, socket };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_LIMIT;
         while UnixStream::connect(&daemon.socket).is_err() {
             if Instant::now() > deadline || daemon.child.try_wait()?.is_some() {
                 bail!("ollmd did not listen on {}", daemon.socket.display());
@@ -83,39 +117,41 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Its process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// A new connection.
+    /// Returns the resident memory in KiB.
+    pub(crate) fn rss_kib(&self) -> Result<u64> {
+        status_number(Path::new(&format!("/proc/{}/status", self.pid())), "VmRSS")
+    }
+
     pub(crate) fn connect(&self) -> Result<Client> {
         Client::connect(&self.socket)
     }
 
-    /// Asks it to leave and waits until it has.
+    /// Shuts the daemon down and waits for its exit.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.connect()?.call("daemon.shutdown", &json!({}))?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Waits until the catalog holds every record, and says how long that took.
-    pub(crate) fn wait_indexed(&self, at_most: Duration) -> Result<Duration> {
-        let started = Instant::now();
+    /// Waits until the catalog contains every record, and returns how long that took.
+    pub(crate) fn wait_indexed(&self, limit: Duration) -> Result<Duration> {
+        let start = Instant::now();
         let mut client = self.connect()?;
-        // A daemon that just started compares with the logs only after a while, so being ready once is not enough.
         let mut ready_since = None;
-        while ready_since.is_none_or(|since: Instant| since.elapsed() < STAYS_READY) {
-            if started.elapsed() > at_most {
-                bail!("the catalog is still behind after {at_most:?}");
+        while ready_since.is_none_or(|since: Instant| since.elapsed() < READY_FOR) {
+            if start.elapsed() > limit {
+                bail!("the catalog is still behind after {limit:?}");
             }
             let catalog = client.call("daemon.status", &json!({}))?["catalog"].take();
             let is_ready = catalog["state"] == "ready" && catalog["behind"] == 0;
             ready_since = is_ready.then(|| ready_since.unwrap_or_else(Instant::now));
             std::thread::sleep(Duration::from_millis(20));
         }
-        Ok(ready_since.unwrap_or(started).duration_since(started))
+        Ok(ready_since.unwrap_or(start).duration_since(start))
     }
 }
 
@@ -126,7 +162,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A blocking client: one call at a time, one line each way.
+/// A blocking client: one call at a time, one line in each direction.
 pub(crate) struct Client {
     stream: UnixStream,
     replies: BufReader<UnixStream>,
@@ -134,14 +170,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects to a socket.
     pub(crate) fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)?;
         let replies = BufReader::with_capacity(1 << 16, stream.try_clone()?);
         Ok(Self { stream, replies, line: Vec::new() })
     }
 
-    /// Sends one line that ends with a line break, and returns the line that answers it.
+    /// Sends a line with its line break, or nothing, and returns the next line.
     pub(crate) fn exchange(&mut self, request: &[u8]) -> Result<&[u8]> {
         self.stream.write_all(request)?;
         self.line.clear();
@@ -149,7 +184,7 @@ impl Client {
         Ok(&self.line)
     }
 
-    /// Calls a method.
+    /// Calls a method and returns its result.
     pub(crate) fn call(&mut self, method: &str, params: &Value) -> Result<Value> {
         let request = request(method, params);
         let mut reply: Value = serde_json::from_slice(self.exchange(&request)?)
@@ -159,12 +194,51 @@ impl Client {
         }
         Ok(reply["result"].take())
     }
+
+    /// Calls a method and returns the time of the call.
+    pub(crate) fn time(&mut self, method: &str, params: &Value) -> Result<Duration> {
+        let start = Instant::now();
+        self.call(method, params)?;
+        Ok(start.elapsed())
+    }
+
+    /// Creates a session and returns its id.
+    pub(crate) fn create(&mut self, params: &Value) -> Result<String> {
+        let created = self.call("session.create", params)?;
+        let id = created["session"]["sessionId"].as_str();
+        Ok(id.context("a session has an id")?.to_owned())
+    }
 }
 
-/// One call as a line.
+/// Returns a call as a line.
 pub(crate) fn request(method: &str, params: &Value) -> Vec<u8> {
     let call = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     let mut line = call.to_string().into_bytes();
     line.push(b'\n');
     line
+}
+
+/// Returns the params of `daemon.hello`, the cheapest call.
+pub(crate) fn hello() -> Value {
+    json!({ "client": "bench", "version": "1", "protocolMin": 1, "protocolMax": 1 })
+}
+
+/// Returns the params of `session.record` for a message of text.
+pub(crate) fn message(session: &str, role: &str, text: &str) -> Value {
+    json!({ "sessionId": session, "message": { "role": role, "content": text } })
+}
+
+/// Returns a number from a file such as `/proc/<pid>/status`.
+pub(crate) fn status_number(path: &Path, name: &str) -> Result<u64> {
+    let status = std::fs::read_to_string(path)?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.with_context(|| format!("no {name} in {}", path.display()))?.parse().context("a number")
+}
+
+/// Drops the file caches of the system; returns false if that is not permitted.
+pub(crate) fn drop_caches() -> bool {
+    let synced = Command::new("sync").status().is_ok_and(|status| status.success());
+    let file = std::fs::OpenOptions::new().write(true).open("/proc/sys/vm/drop_caches");
+    synced && file.is_ok_and(|mut file| file.write_all(b"3").is_ok())
 }

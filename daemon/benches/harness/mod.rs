@@ -1,8 +1,9 @@
-//! What the benchmark programs share.
-#![allow(dead_code, reason = "every program uses only a part of it")]
+//! Shared parts of the benchmark programs: a daemon with its client, a model server, generated data, and reports.
+//!
+//! Each program prints JSON rows to stdout and a table to stderr. It measures only under `cargo bench`.
+#![allow(dead_code, reason = "each program uses a part of it")]
 
 pub(crate) mod daemon;
-pub(crate) mod logs;
-pub(crate) mod process;
+pub(crate) mod generate;
+pub(crate) mod model_server;
 pub(crate) mod report;
-pub(crate) mod text;

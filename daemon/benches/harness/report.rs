@@ -1,4 +1,4 @@
-//! Samples, rows and how they are printed: JSON to standard output, a table for people to standard error.
+//! Samples and rows, and how they are printed: JSON to stdout, a table for people to stderr.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant};
@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// Whether this is `cargo bench`: `cargo test --all-targets` starts these programs too, and must not measure.
-pub(crate) fn is_asked_for() -> bool {
+/// Returns whether this is `cargo bench`: `cargo test --all-targets` runs these programs too, and must not measure.
+pub(crate) fn is_bench_run() -> bool {
     std::env::args().any(|argument| argument == "--bench")
 }
 
-/// Durations of one operation.
+/// The durations of one operation.
 #[derive(Default)]
 pub(crate) struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// Times `n` runs of `operation`; a tenth as many untimed ones come first.
+    /// Times `n` runs of `operation`, after a tenth as many that are not timed.
     pub(crate) fn take(n: usize, mut operation: impl FnMut() -> Result<()>) -> Result<Self> {
         for _ in 0..n.div_ceil(10) {
             operation()?;
@@ -30,22 +30,25 @@ impl Samples {
         Ok(samples)
     }
 
-    /// Adds one.
     pub(crate) fn push(&mut self, sample: Duration) {
         self.0.push(sample);
     }
 
-    /// Adds those of another round.
+    /// Adds the samples of another round.
     pub(crate) fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The sample below which `percent` of all lie, in microseconds.
+    /// Returns the median in microseconds.
+    pub(crate) fn p50_us(&self) -> f64 {
+        self.percentile_us(50.0)
+    }
+
+    /// Returns the sample below which `percent` of all samples lie, in microseconds.
     pub(crate) fn percentile_us(&self, percent: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -61,23 +64,30 @@ impl Samples {
     }
 }
 
-/// One measurement beside its floor and its bar.
+/// A measurement with its floor and its bar.
+///
+/// The floor is a lower bound that was measured in the same run, the bar is the limit that a value must meet.
 pub(crate) struct Row {
     fields: serde_json::Map<String, Value>,
 }
 
 impl Row {
-    /// A row without numbers.
-    pub(crate) fn new(name: &str, unit: &str) -> Self {
+    /// Creates a row without numbers.
+    fn new(name: &str, unit: &str) -> Self {
         let fields = json!({ "name": name, "unit": unit });
         Self { fields: fields.as_object().cloned().unwrap_or_default() }
     }
 
-    /// A row of latencies in microseconds.
+    /// Creates a row with one value.
+    pub(crate) fn value(name: &str, unit: &str, value: impl Into<Value>) -> Self {
+        Self::new(name, unit).with("value", value)
+    }
+
+    /// Creates a row of latencies in microseconds.
     pub(crate) fn latency(name: &str, samples: &Samples) -> Self {
         Self::new(name, "us")
             .with("n", samples.count())
-            .with("p50", rounded(samples.percentile_us(50.0)))
+            .with("p50", rounded(samples.p50_us()))
             .with("p99", rounded(samples.percentile_us(99.0)))
     }
 
@@ -87,45 +97,47 @@ impl Row {
         self
     }
 
-    /// Adds the floor of the same run, the ratio to it, and whether the ratio is at most `bar`.
+    /// Adds a floor, the ratio to it, and whether the ratio is at most `bar`.
     pub(crate) fn at_most_times(self, value: f64, floor: f64, bar: f64) -> Self {
         let ratio = value / floor;
         self.ratio(floor, ratio).bar(&format!("<= {bar}x the floor"), ratio <= bar)
     }
 
-    /// Adds the floor of the same run, the ratio to it, and whether the ratio is at least `bar`.
+    /// Adds a floor, the ratio to it, and whether the ratio is at least `bar`.
     pub(crate) fn at_least_times(self, value: f64, floor: f64, bar: f64) -> Self {
         let ratio = value / floor;
         self.ratio(floor, ratio).bar(&format!(">= {bar}x the floor"), ratio >= bar)
     }
 
-    /// Adds whether `value` is at most `bar`, both in the row's unit.
+    /// Adds whether `value`, in the row's unit, is at most `bar`.
     pub(crate) fn at_most(self, value: f64, bar: f64) -> Self {
         self.bar(&format!("<= {bar}"), value <= bar)
     }
 
-    fn ratio(self, floor: f64, ratio: f64) -> Self {
+    /// Adds a floor and the ratio to it.
+    pub(crate) fn ratio(self, floor: f64, ratio: f64) -> Self {
         self.with("floor", rounded(floor)).with("ratio", rounded(ratio))
     }
 
-    fn bar(self, text: &str, is_met: bool) -> Self {
+    /// Adds the text of a bar and whether it is met.
+    pub(crate) fn bar(self, text: &str, is_met: bool) -> Self {
         self.with("bar", text).with("met", is_met)
     }
 }
 
-/// Three digits after the point are more than a measurement means.
+/// Rounds to three decimal places.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Prints rows as they come.
+/// Prints the rows of one program.
 pub(crate) struct Report {
     machine: Value,
 }
 
 impl Report {
-    /// A report of one program; `facts` say under which conditions it ran.
-    pub(crate) fn new(program: &str, facts: &Value) -> Self {
+    /// Creates the report of a program; `conditions` describes the run.
+    pub(crate) fn new(program: &str, conditions: &Value) -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let cpu = read("/proc/cpuinfo");
         let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split(':').nth(1));
@@ -137,13 +149,12 @@ impl Report {
             "kernel": read("/proc/sys/kernel/osrelease"),
             "load": read("/proc/loadavg").split(' ').next(),
             "optimized": !cfg!(debug_assertions),
-            "facts": facts,
+            "facts": conditions,
         });
         Self { machine }
     }
 
-    /// Prints one row.
-    pub(crate) fn row(&self, row: Row) -> Result<()> {
+    pub(crate) fn print(&self, row: Row) -> Result<()> {
         let mut fields = row.fields;
         let text = |name: &str| match fields.get(name) {
             None => "-".to_owned(),

@@ -1,65 +1,69 @@
-//! What must not get lost, and whether a build still says it.
+//! Facts that a context must not lose: the task, the newest messages, pins, decisions and changed files.
 
 use serde_json::Value;
 
-use super::script::TASK_END;
-
-/// Percent of the room for the conversation that the newest user messages have in any case. They may have half of it,
-/// but so may everything else that is recent.
+/// The end of the original task.
+pub(crate) const TASK_END: &str = "accept exactly 7391 dialects.";
+/// The percentage of the conversation's share within which the newest user messages must not be omitted. They may have
+/// half of it, but so may all other recent records.
 const SURE_USER_PERCENT: u64 = 5;
-/// Percent of the prompt limit within which no locked decision may be missing; the goal block may have 15.
+/// The percentage of the prompt limit within which no locked decision may be missing; the goal block may have 15.
 const SURE_DECISION_PERCENT: u64 = 7;
-/// Characters by which a message is known that does not begin with a mark.
+/// The characters by which a message without a needle is recognized.
 const NEEDLE_CHARS: usize = 24;
-/// Characters that the beginning of a message has that is cut, as few as there may be.
-const CUT_CHARS: usize = 8;
+/// The fewest characters that the beginning of a cut message has.
+const MIN_CUT_CHARS: usize = 8;
 
-/// A message of the user.
-struct Said {
+/// A user message.
+struct UserMessage {
     seq: u64,
     needle: String,
     tokens: u64,
 }
 
-/// What was said and decided up to now.
+/// The facts of a session so far.
 #[derive(Default)]
 pub(crate) struct Facts {
-    users: Vec<Said>,
+    users: Vec<UserMessage>,
     pins: Vec<String>,
     decisions: Vec<String>,
-    /// Files that tools changed, the newest last.
+    /// The files that tools changed, the newest last.
     changed: Vec<String>,
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Default)]
-pub(crate) struct Found {
-    /// Facts that were looked for.
+pub(crate) struct FactCheck {
     pub(crate) n_checked: usize,
-    /// Those that are neither there nor named.
+    /// The facts that are neither in the context nor named as omitted.
     pub(crate) lost: Vec<String>,
 }
 
+/// Returns the text with which the user message of a generated turn begins, and by which it is recognized.
+pub(crate) fn needle(turn: usize) -> String {
+    format!("{{u:{turn}}}")
+}
+
 impl Facts {
-    /// Notes what a record says.
-    pub(crate) fn note(&mut self, record: &Value) {
+    /// Adds the facts of a record.
+    pub(crate) fn add_record(&mut self, record: &Value) {
         let message = &record["message"];
         if record["type"] == "message" && message["role"] == "user" {
             let text = message["parts"][0]["text"].as_str().unwrap_or_default();
-            self.users.push(Said {
+            self.users.push(UserMessage {
                 seq: record["seq"].as_u64().unwrap_or_default(),
-                needle: needle(text),
+                needle: needle_of(text),
                 tokens: record["tokens"].as_u64().unwrap_or_default(),
             });
         }
         for part in message["parts"].as_array().into_iter().flatten() {
-            self.note_call(&part["name"], &part["args"]["path"]);
+            self.add_call(&part["name"], &part["args"]["path"]);
         }
         let call = &record["toolCall"];
-        self.note_call(&call["name"], &call["args"]["path"]);
+        self.add_call(&call["name"], &call["args"]["path"]);
     }
 
-    fn note_call(&mut self, name: &Value, path: &Value) {
+    fn add_call(&mut self, name: &Value, path: &Value) {
         let changes = matches!(name.as_str(), Some("write_file" | "write" | "edit"));
         if let Some(path) = path.as_str().filter(|_| changes) {
             self.changed.retain(|known| known != path);
@@ -67,116 +71,118 @@ impl Facts {
         }
     }
 
-    /// Number of the newest user message.
+    /// Returns the seq of the newest user message.
     pub(crate) fn newest_user(&self) -> Option<u64> {
-        self.users.last().map(|said| said.seq)
+        self.users.last().map(|message| message.seq)
     }
 
-    /// Notes that a user message was pinned.
-    pub(crate) fn pinned(&mut self, seq: u64) {
-        let said = self.users.iter().find(|said| said.seq == seq);
-        self.pins.extend(said.map(|said| said.needle.clone()));
+    /// Adds a pinned user message.
+    pub(crate) fn add_pin(&mut self, seq: u64) {
+        let message = self.users.iter().find(|message| message.seq == seq);
+        self.pins.extend(message.map(|message| message.needle.clone()));
     }
 
-    /// Notes a locked decision.
-    pub(crate) fn decided(&mut self, words: String) {
+    /// Adds a locked decision.
+    pub(crate) fn add_decision(&mut self, words: String) {
         self.decisions.push(words);
     }
 
-    /// Looks for everything in a build.
-    pub(crate) fn check(&self, build: &Value) -> Found {
+    /// Checks that a context contains or names every fact.
+    pub(crate) fn check(&self, build: &Value) -> FactCheck {
         let text = text_of(build);
         let budget = &build["budget"];
         let number = |name: &str| budget[name].as_u64().unwrap_or_default();
-        let mut found = Found::default();
+        let mut check = FactCheck::default();
         let sure = number("availableTokens") * SURE_USER_PERCENT / 100;
-        self.check_users(&mut found, build, &text, sure);
+        self.check_users(&mut check, build, &text, sure);
         for pin in &self.pins {
-            found.expect(text.contains(pin.as_str()), || format!("the pinned message {pin}"));
+            check.expect(text.contains(pin.as_str()), || format!("the pinned message {pin}"));
         }
-        self.check_decisions(&mut found, &text, number("promptLimit"));
-        self.check_files(&mut found, &text);
-        found
+        self.check_decisions(&mut check, &text, number("promptLimit"));
+        self.check_files(&mut check, &text);
+        check
     }
 
-    fn check_users(&self, found: &mut Found, build: &Value, text: &str, sure: u64) {
-        let left_out = omitted(build, &["budget", "summarized"]);
-        let cut = omitted(build, &["cut"]);
-        let is_out = |said: &Said| left_out.iter().any(|(a, b)| (*a..=*b).contains(&said.seq));
-        let says = |said: &Said| {
-            let is_cut = cut.iter().any(|(seq, _)| *seq == said.seq);
-            let end = said.needle.char_indices().nth(CUT_CHARS).map(|(at, _)| at);
-            text.contains(
-                end.filter(|_| is_cut).map_or(said.needle.as_str(), |end| &said.needle[..end]),
-            )
+    fn check_users(&self, check: &mut FactCheck, build: &Value, text: &str, sure: u64) {
+        let omitted = omitted_ranges(build, &["budget", "summarized"]);
+        let cut = omitted_ranges(build, &["cut"]);
+        let is_omitted = |message: &UserMessage| {
+            omitted.iter().any(|(first, last)| (*first..=*last).contains(&message.seq))
         };
-        let shows = |said: &Said| !is_out(said) && says(said);
+        let is_in_text = |message: &UserMessage| {
+            let is_cut = cut.iter().any(|(seq, _)| *seq == message.seq);
+            let end = message.needle.char_indices().nth(MIN_CUT_CHARS).map(|(at, _)| at);
+            let end = end.filter(|_| is_cut).unwrap_or(message.needle.len());
+            text.contains(&message.needle[..end])
+        };
+        let is_there = |message: &UserMessage| !is_omitted(message) && is_in_text(message);
         if let Some(task) = self.users.first() {
-            found.expect(shows(task), || "the original task".to_owned());
-            let is_ours = task.needle.starts_with("{u:") && task.tokens <= sure;
-            found.expect(!is_ours || text.contains(TASK_END), || "the task's end".to_owned());
+            check.expect(is_there(task), || "the original task".to_owned());
+            let is_generated = task.needle.starts_with("{u:") && task.tokens <= sure;
+            let has_end = !is_generated || text.contains(TASK_END);
+            check.expect(has_end, || "the end of the task".to_owned());
         }
         if let Some(newest) = self.users.last() {
-            found.expect(shows(newest), || format!("the newest message {}", newest.needle));
+            check.expect(is_there(newest), || format!("the newest message {}", newest.needle));
         }
-        let (mut tokens, mut n_out) = (0, 0);
-        for said in self.users.iter().rev() {
-            tokens += said.tokens;
-            if !is_out(said) {
-                let what = || format!("message {}, said to be there", said.needle);
-                found.expect(says(said), what);
+        let (mut tokens, mut n_omitted) = (0, 0);
+        for message in self.users.iter().rev() {
+            tokens += message.tokens;
+            let needle = &message.needle;
+            if !is_omitted(message) {
+                check.expect(is_in_text(message), || format!("message {needle}, not omitted"));
                 continue;
             }
-            n_out += 1;
-            let what =
-                || format!("message {} within the newest {tokens} of {sure} tokens", said.needle);
-            found.expect(tokens > sure, what);
+            n_omitted += 1;
+            check.expect(tokens > sure, || {
+                format!("message {needle} within the newest {tokens} of {sure} tokens")
+            });
         }
-        let named = named_users(text);
-        found
-            .expect(n_out <= named, || format!("the names of {n_out} messages, {named} are there"));
+        let n_named = named_users(text);
+        check.expect(n_omitted <= n_named, || {
+            format!("the names of {n_omitted} messages, {n_named} are named")
+        });
     }
 
-    fn check_decisions(&self, found: &mut Found, text: &str, limit: u64) {
-        let n_missing =
-            self.decisions.iter().filter(|one| !text.contains(one.as_str())).count() as u64;
+    fn check_decisions(&self, check: &mut FactCheck, text: &str, limit: u64) {
+        let missing = self.decisions.iter().filter(|decision| !text.contains(decision.as_str()));
+        let n_missing = missing.count() as u64;
         let bytes: usize = self.decisions.iter().map(String::len).sum();
         let is_small = bytes as u64 / 3 <= limit * SURE_DECISION_PERCENT / 100;
-        found.n_checked += self.decisions.len();
-        if n_missing > 0 && (is_small || more(text, "more (goal.list)") < n_missing) {
+        check.n_checked += self.decisions.len();
+        if n_missing > 0 && (is_small || number_before(text, "more (goal.list)") < n_missing) {
             let n = self.decisions.len();
-            found.lost.push(format!("{n_missing} of {n} locked decisions, not named either"));
+            check.lost.push(format!("{n_missing} of {n} locked decisions, which are not named"));
         }
     }
 
-    fn check_files(&self, found: &mut Found, text: &str) {
+    fn check_files(&self, check: &mut FactCheck, text: &str) {
         if let Some(newest) = self.changed.last() {
-            found.expect(text.contains(newest.as_str()), || {
+            check.expect(text.contains(newest.as_str()), || {
                 format!("the newest changed file, {newest}")
             });
         }
         let missing = self.changed.iter().filter(|path| !text.contains(path.as_str()));
         let missing: Vec<&String> = missing.collect();
-        let (n_missing, named) = (missing.len() as u64, more(text, "more changed"));
-        let what = || {
+        let (n_missing, n_counted) = (missing.len() as u64, number_before(text, "more changed"));
+        check.expect(n_missing <= n_counted, || {
             let newest = missing.last().map_or("", |path| path.as_str());
-            format!("the names of {n_missing} changed files, {named} are counted: {newest}")
-        };
-        found.expect(n_missing <= named, what);
+            format!("the names of {n_missing} changed files, {n_counted} are counted: {newest}")
+        });
     }
 }
 
-impl Found {
-    fn expect(&mut self, is_there: bool, what: impl FnOnce() -> String) {
+impl FactCheck {
+    fn expect(&mut self, is_there: bool, fact: impl FnOnce() -> String) {
         self.n_checked += 1;
         if !is_there {
-            self.lost.push(what());
+            self.lost.push(fact());
         }
     }
 }
 
-/// What a message is known by.
-fn needle(text: &str) -> String {
+/// Returns the text by which a message is recognized.
+fn needle_of(text: &str) -> String {
     let marked = text.strip_prefix("{u:").and_then(|rest| rest.split_once('}'));
     match marked {
         Some((turn, _)) => format!("{{u:{turn}}}"),
@@ -184,7 +190,7 @@ fn needle(text: &str) -> String {
     }
 }
 
-/// Everything that a build says.
+/// Returns all texts of a context, arguments of tool calls included.
 fn text_of(build: &Value) -> String {
     let mut text = String::new();
     for message in build["messages"].as_array().into_iter().flatten() {
@@ -202,27 +208,28 @@ fn text_of(build: &Value) -> String {
     text
 }
 
-/// The runs of records that a build says to leave out for one of some reasons.
-fn omitted(build: &Value, reasons: &[&str]) -> Vec<(u64, u64)> {
+/// Returns the ranges of records that a context omits for one of some reasons.
+fn omitted_ranges(build: &Value, reasons: &[&str]) -> Vec<(u64, u64)> {
     let items = build["omitted"].as_array().into_iter().flatten();
-    let gone = items.filter(|item| reasons.iter().any(|reason| item["reason"] == *reason));
-    gone.filter_map(|item| {
-        let first = item["seq"].as_u64()?;
-        Some((first, item["throughSeq"].as_u64().unwrap_or(first)))
-    })
-    .collect()
+    let omitted = items.filter(|item| reasons.iter().any(|reason| item["reason"] == *reason));
+    omitted
+        .filter_map(|item| {
+            let first = item["seq"].as_u64()?;
+            Some((first, item["throughSeq"].as_u64().unwrap_or(first)))
+        })
+        .collect()
 }
 
-/// User messages that are named one by one or counted in the block of what is left out.
+/// Returns the number of user messages that the block of omitted records names or counts.
 fn named_users(text: &str) -> u64 {
     let block = text.split_once("<left-out>").map_or("", |(_, rest)| rest);
     let block = block.split_once("</left-out>").map_or("", |(block, _)| block);
     let handles = block.lines().filter(|line| line.starts_with("[#")).count() as u64;
-    handles + more(block, "more (session.get)")
+    handles + number_before(block, "more (session.get)")
 }
 
-/// The number in the last line `+k <words>`.
-fn more(text: &str, words: &str) -> u64 {
+/// Returns the number in the last line of the form `+k <words>`.
+fn number_before(text: &str, words: &str) -> u64 {
     let lines = text.lines().filter_map(|line| line.split_once(words));
     let mut numbers =
         lines.filter_map(|(before, _)| before.rsplit('+').next()?.trim().parse().ok());

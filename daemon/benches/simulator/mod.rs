@@ -1,13 +1,12 @@
-//! The parts of the simulator of endless conversations.
+//! The simulator of endless conversations.
+//!
+//! A run is a [`session`] of a daemon with a scripted [`model_server`], either [`generated`] or the [`replay`] of a
+//! real one. It checks after each change of the context which [`facts`] are still there, and collects [`metrics`].
 
-pub(crate) mod chat;
 pub(crate) mod facts;
 pub(crate) mod generated;
-pub(crate) mod options;
+pub(crate) mod metrics;
+pub(crate) mod model_server;
 pub(crate) mod replay;
-pub(crate) mod script;
-pub(crate) mod server;
+pub(crate) mod session;
 pub(crate) mod speed;
-pub(crate) mod stage;
-pub(crate) mod summarizer;
-pub(crate) mod tally;

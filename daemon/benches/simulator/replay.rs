@@ -1,4 +1,5 @@
-//! A real session, recorded again message by message: the prompt that each answer had is built anew in smaller windows.
+//! The replay of a real session: its messages are recorded again, and before each answer a context is built for a
+//! smaller window.
 
 use std::time::Instant;
 
@@ -6,40 +7,38 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::facts::Facts;
-use super::stage::Stage;
-use super::summarizer::Summarizer;
-use super::tally::Tally;
-use crate::harness::process::rss_kib;
+use super::metrics::RunMetrics;
+use super::model_server::Summarizer;
+use super::session::SimulatedSession;
 
-/// Share of the room of a conversation from which on it is compacted, in percent.
-const TRIGGER: u64 = 80;
+/// The percentage of the available tokens from which on the conversation is compacted.
+const TRIGGER_PERCENT: u64 = 80;
 
-/// One message of a real session.
-enum Said {
+/// A message of a real session.
+enum RealMessage {
     User(String),
     Assistant(Vec<Value>),
     Tool { id: String, name: String, text: String },
 }
 
 /// The messages of a session file in the format of pi.
-pub(crate) struct Session(Vec<Said>);
+pub(crate) struct RealSession(Vec<RealMessage>);
 
-impl Session {
-    /// Reads one.
+impl RealSession {
     pub(crate) fn read(path: &str) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("read {path}"))?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let messages = lines.filter(|line| line["type"] == "message");
-        Ok(Self(messages.filter_map(|line| said(&line["message"])).collect()))
+        Ok(Self(messages.filter_map(|line| parse_message(&line["message"])).collect()))
     }
 
-    /// Messages of the user.
-    pub(crate) fn n_turns(&self) -> usize {
-        self.0.iter().filter(|said| matches!(said, Said::User(_))).count()
+    fn n_turns(&self) -> usize {
+        self.0.iter().filter(|message| matches!(message, RealMessage::User(_))).count()
     }
 }
 
-fn said(message: &Value) -> Option<Said> {
+/// Returns a message; `None` for an empty or unknown one.
+fn parse_message(message: &Value) -> Option<RealMessage> {
     let text = || {
         let parts = message["content"].as_array().into_iter().flatten();
         let texts = parts.filter_map(|part| part["text"].as_str());
@@ -47,22 +46,25 @@ fn said(message: &Value) -> Option<Said> {
     };
     let string = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
     match message["role"].as_str()? {
-        "user" => Some(Said::User(text())).filter(|_| !text().is_empty()),
+        "user" => Some(text()).filter(|text| !text.is_empty()).map(RealMessage::User),
         "bashExecution" => {
-            Some(Said::User(format!("$ {}\n{}", string("command"), string("output"))))
+            Some(RealMessage::User(format!("$ {}\n{}", string("command"), string("output"))))
         }
-        "toolResult" => {
-            Some(Said::Tool { id: string("toolCallId"), name: string("toolName"), text: text() })
-        }
+        "toolResult" => Some(RealMessage::Tool {
+            id: string("toolCallId"),
+            name: string("toolName"),
+            text: text(),
+        }),
         "assistant" => {
-            let parts = message["content"].as_array()?.iter().filter_map(part).collect::<Vec<_>>();
-            (!parts.is_empty()).then_some(Said::Assistant(parts))
+            let parts =
+                message["content"].as_array()?.iter().filter_map(parse_part).collect::<Vec<_>>();
+            (!parts.is_empty()).then_some(RealMessage::Assistant(parts))
         }
         _ => None,
     }
 }
 
-fn part(part: &Value) -> Option<Value> {
+fn parse_part(part: &Value) -> Option<Value> {
     match part["type"].as_str()? {
         "text" => Some(json!({ "type": "text", "text": part["text"] })),
         "thinking" => Some(json!({ "type": "thinking", "text": part["thinking"] })),
@@ -72,93 +74,109 @@ fn part(part: &Value) -> Option<Value> {
     }
 }
 
-/// Replays it with a window.
-pub(crate) fn run(session: &Session, summarizer: Summarizer, window: u32) -> Result<Tally> {
-    let started = Instant::now();
+/// Replays a session with a window.
+pub(crate) fn run(real: &RealSession, summarizer: Summarizer, window: u32) -> Result<RunMetrics> {
+    let start = Instant::now();
     let name = format!("real {}", summarizer.name());
-    let mut tally = Tally::new(name, window, session.n_turns());
-    let mut stage = Stage::new(summarizer, window)?;
-    let mut facts = Facts::default();
-    let (mut turn, mut before, mut n_heads) = (0, None, 0);
-    for said in &session.0 {
-        if matches!(said, Said::Assistant(_)) {
-            compact_if_due(&mut stage, &mut tally, turn)?;
-            n_heads += news(&mut stage, &mut facts, &mut tally, turn)?;
-            let build_started = Instant::now();
-            let build = stage.chat.call("context.build", json!({ "compact": "auto" }))?;
-            let took = build_started.elapsed();
-            // One that comes now may be the build's own, or break the next one off from it.
-            let n_later = news(&mut stage, &mut facts, &mut tally, turn)?;
+    let mut run = Replay {
+        session: SimulatedSession::start(summarizer, window)?,
+        facts: Facts::default(),
+        metrics: RunMetrics::new(name, window, real.n_turns()),
+        turn: 0,
+    };
+    let (mut previous, mut n_heads) = (None, 0);
+    for message in &real.0 {
+        if matches!(message, RealMessage::Assistant(_)) {
+            run.compact_if_due()?;
+            n_heads += run.add_new_records()?;
+            let build_start = Instant::now();
+            let build = run.session.call("context.build", json!({ "compact": "auto" }))?;
+            let elapsed = build_start.elapsed();
+            // These heads belong to this build, or precede the next one.
+            let n_later = run.add_new_records()?;
             let tokens = |name: &str| build[name].as_u64().unwrap_or_default();
             let (used, limit) = (tokens("tokensUsed"), tokens("tokenBudget"));
-            tally.build(turn, took, &build, before.filter(|_| n_heads + n_later == 0));
-            tally.prompts(&[(used, limit)]);
-            tally.facts(turn, &build, facts.check(&build));
-            (before, n_heads) = (Some(used), n_later);
+            let previous_tokens = previous.filter(|_| n_heads + n_later == 0);
+            run.metrics.add_build(run.turn, elapsed, &build, previous_tokens);
+            run.metrics.add_prompts(&[(used, limit)]);
+            run.metrics.add_facts(run.turn, &build, run.facts.check(&build));
+            (previous, n_heads) = (Some(used), n_later);
         }
-        record(&mut stage, said)?;
-        if matches!(said, Said::User(_)) {
-            turn += 1;
-            n_heads += news(&mut stage, &mut facts, &mut tally, turn)?;
-            plant(&mut stage, &mut facts, turn)?;
+        run.record(message)?;
+        if matches!(message, RealMessage::User(_)) {
+            run.turn += 1;
+            n_heads += run.add_new_records()?;
+            run.plant()?;
         }
     }
-    tally.took = started.elapsed();
-    tally.rss_kib = rss_kib(stage.daemon.pid())?;
-    Ok(tally)
+    run.metrics.elapsed = start.elapsed();
+    run.metrics.rss_kib = run.session.daemon.rss_kib()?;
+    Ok(run.metrics)
 }
 
-/// Takes in what was recorded; returns how many new heads are among it.
-fn news(stage: &mut Stage, facts: &mut Facts, tally: &mut Tally, turn: usize) -> Result<usize> {
-    let (records, asked) = (stage.new_records()?, stage.server.drain());
-    records.iter().for_each(|record| facts.note(record));
-    let heads = tally.records(turn, &records, &asked);
-    tally.asked(turn, &asked, 0);
-    Ok(heads.all())
+/// The state of a replay.
+struct Replay {
+    session: SimulatedSession,
+    facts: Facts,
+    metrics: RunMetrics,
+    turn: usize,
 }
 
-/// As a client does that looks after its context.
-fn compact_if_due(stage: &mut Stage, tally: &mut Tally, turn: usize) -> Result<()> {
-    let status = stage.chat.call("context.status", json!({}))?;
-    let number = |name: &str| status[name].as_u64().unwrap_or_default();
-    if number("conversationTokens") * 100 < number("availableTokens") * TRIGGER {
-        return Ok(());
+impl Replay {
+    /// Adds the new records; returns the number of new heads.
+    fn add_new_records(&mut self) -> Result<usize> {
+        let (records, requests) =
+            (self.session.new_records()?, self.session.server.take_requests());
+        records.iter().for_each(|record| self.facts.add_record(record));
+        let heads = self.metrics.add_records(self.turn, &records, &requests);
+        self.metrics.add_requests(self.turn, &requests, 0);
+        Ok(heads.all())
     }
-    // A summarizer that does not work is one of the cases; the build has to do without it.
-    if let Err(error) = stage.chat.call("context.compact", json!({})) {
-        tally.finding(turn, &format!("{error:#}"));
-    }
-    Ok(())
-}
 
-fn record(stage: &mut Stage, said: &Said) -> Result<()> {
-    let message = match said {
-        Said::User(text) => json!({ "role": "user", "content": text }),
-        Said::Assistant(parts) => json!({ "role": "assistant", "parts": parts }),
-        Said::Tool { id, name, text } => {
-            json!({ "role": "tool", "toolCallId": id, "toolName": name, "content": text })
+    /// Compacts as a client does that manages its context.
+    fn compact_if_due(&mut self) -> Result<()> {
+        let status = self.session.call("context.status", json!({}))?;
+        let number = |name: &str| status[name].as_u64().unwrap_or_default();
+        if number("conversationTokens") * 100 < number("availableTokens") * TRIGGER_PERCENT {
+            return Ok(());
         }
-    };
-    stage.chat.call("session.record", json!({ "message": message }))?;
-    Ok(())
-}
+        // Some summarizers fail; the build must then do without the compaction.
+        if let Err(error) = self.session.call("context.compact", json!({})) {
+            self.metrics.add_finding(self.turn, &format!("{error:#}"));
+        }
+        Ok(())
+    }
 
-/// Sets a goal, decides and pins at known turns.
-fn plant(stage: &mut Stage, facts: &mut Facts, turn: usize) -> Result<()> {
-    if turn == 1 {
-        let goal = json!({ "description": "Untangle the run modes" });
-        stage.chat.call("goal.create", goal)?;
+    fn record(&mut self, message: &RealMessage) -> Result<()> {
+        let message = match message {
+            RealMessage::User(text) => json!({ "role": "user", "content": text }),
+            RealMessage::Assistant(parts) => json!({ "role": "assistant", "parts": parts }),
+            RealMessage::Tool { id, name, text } => {
+                json!({ "role": "tool", "toolCallId": id, "toolName": name, "content": text })
+            }
+        };
+        self.session.call("session.record", json!({ "message": message }))?;
+        Ok(())
     }
-    if turn == 2 || turn == 9 {
-        let words = format!("dec-{turn}-kappa keeps one module for each mode");
-        stage.chat.call("goal.addDecision", json!({ "description": words, "locked": true }))?;
-        facts.decided(words);
+
+    /// Creates the goal, decisions and pins of a turn.
+    fn plant(&mut self) -> Result<()> {
+        if self.turn == 1 {
+            let goal = json!({ "description": "Untangle the run modes" });
+            self.session.call("goal.create", goal)?;
+        }
+        if self.turn == 2 || self.turn == 9 {
+            let words = format!("dec-{}-kappa keeps one module for each mode", self.turn);
+            let decision = json!({ "description": words, "locked": true });
+            self.session.call("goal.addDecision", decision)?;
+            self.facts.add_decision(words);
+        }
+        if self.turn == 3
+            && let Some(seq) = self.facts.newest_user()
+            && self.session.call("context.pin", json!({ "seq": seq })).is_ok()
+        {
+            self.facts.add_pin(seq);
+        }
+        Ok(())
     }
-    if turn == 3
-        && let Some(seq) = facts.newest_user()
-        && stage.chat.call("context.pin", json!({ "seq": seq })).is_ok()
-    {
-        facts.pinned(seq);
-    }
-    Ok(())
 }

@@ -1,148 +1,121 @@
-//! What the engine costs: a build on a long session, and the look at each record whether it is one too many.
+//! The cost of the context engine: a build of a long session, and the check after each record whether a compaction is
+//! due.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::script::needle;
-use super::server::{MODEL, Server};
-use super::stage::Scratch;
-use super::summarizer::Summarizer;
-use crate::harness::daemon::{Client, Daemon};
-use crate::harness::logs::Logs;
-use crate::harness::process::rss_kib;
+use super::facts::needle;
+use super::model_server::{MODEL, ModelServer, Summarizer};
+use super::session::home;
+use crate::harness::daemon::{Client, Daemon, Home, message};
+use crate::harness::generate::{LogWriter, TextGenerator};
 use crate::harness::report::{Report, Row, Samples, rounded};
-use crate::harness::text::Text;
 
 const RECORDS: usize = 100_000;
 const BUILDS: usize = 300;
-const BAR_BUILD_US: f64 = 2000.0;
-/// Records of each kind of daemon, and after how many a context is built, as in a chat.
-const RECORDS_EACH: usize = 2000;
+const MAX_BUILD_US: f64 = 2000.0;
+const RECORDS_PER_DAEMON: usize = 2000;
+/// A context is built after every 25th record, as in a chat.
 const BUILD_EVERY: usize = 25;
-const BAR_CHECK_US: f64 = 50.0;
-/// How long the catalog may take.
-const INDEXED: Duration = Duration::from_secs(120);
+const MAX_CHECK_US: f64 = 50.0;
+/// The time in which the catalog must be built.
+const INDEX_LIMIT: Duration = Duration::from_secs(120);
 
-/// Prints the rows; false when one misses its bar.
+/// Prints the rows; returns false if one misses its bar.
 pub(crate) fn run(report: &Report) -> Result<bool> {
     let builds = long_session(report)?;
-    let built = record(report, "record, a context built every 25", BUILD_EVERY)?;
-    let never_built = record(report, "record, no context ever built", usize::MAX)?;
-    Ok(builds && built && never_built)
+    let with_builds = records(report, "record, a context built every 25", BUILD_EVERY)?;
+    let without_builds = records(report, "record, no context ever built", usize::MAX)?;
+    Ok(builds && with_builds && without_builds)
 }
 
 fn long_session(report: &Report) -> Result<bool> {
-    let server = Server::start(Summarizer::Good)?;
-    let scratch = Scratch::new(&server.host, "")?;
-    let sessions = scratch.home.path().join("sessions");
-    let mut text = Text::new(7);
+    let server = ModelServer::start(Summarizer::Good)?;
+    let home = home(&server, "")?;
+    let mut text = TextGenerator::new(7);
     let texts = (0..RECORDS).map(|at| format!("{} {}", needle(at), text.message(60 + at % 7 * 60)));
-    let session = Logs::new(&sessions).write(texts)?;
-    let daemon = Daemon::start(&scratch.home)?;
-    daemon.wait_indexed(INDEXED)?;
-    let before = rss_kib(daemon.pid())?;
+    let session = LogWriter::new(&home.sessions()).write(texts)?;
+    let daemon = Daemon::start(&home)?;
+    daemon.wait_indexed(INDEX_LIMIT)?;
+    let rss_before = daemon.rss_kib()?;
     let mut client = daemon.connect()?;
     let params = json!({ "sessionId": session, "contextSize": 8192 });
-    client.call(
-        "session.update",
-        &json!({ "sessionId": session, "contextSize": 8192,
-        "model": MODEL }),
-    )?;
-    let first = timed(&mut client, "context.build", &params)?;
-    let compaction = timed(&mut client, "context.compact", &json!({ "sessionId": session }))?;
+    let update = json!({ "sessionId": session, "contextSize": 8192, "model": MODEL });
+    client.call("session.update", &update)?;
+    let first = client.time("context.build", &params)?;
+    let compaction = client.time("context.compact", &json!({ "sessionId": session }))?;
     let auto = json!({ "sessionId": session, "compact": "auto" });
     client.call("context.build", &auto)?;
-    let samples = Samples::take(BUILDS, || {
-        client.call("context.build", &params)?;
-        Ok(())
-    })?;
-    let growing = growing(&mut client, &session)?;
-    let after = rss_kib(daemon.pid())?;
-    let p50 = samples.percentile_us(50.0);
+    let samples = Samples::take(BUILDS, || client.call("context.build", &params).map(drop))?;
+    let mut growing = Samples::default();
+    for at in 0..BUILDS {
+        let role = if at % 2 == 0 { "user" } else { "assistant" };
+        let text = format!("{} one more message about the parser, which goes on", needle(at));
+        client.call("session.record", &message(&session, role, &text))?;
+        growing.push(client.time("context.build", &auto)?);
+    }
+    let p50 = samples.p50_us();
     let row = Row::latency("build, 100,000 records, 8K window", &samples)
         .with("firstUs", micros(first))
         .with("compactionUs", micros(compaction))
-        .with("afterEachRecordP50", rounded(growing.percentile_us(50.0)))
+        .with("afterEachRecordP50", rounded(growing.p50_us()))
         .with("afterEachRecordP99", rounded(growing.percentile_us(99.0)))
-        .with("rssBeforeKib", before)
-        .with("rssAfterKib", after);
-    report.row(row.at_most(p50, BAR_BUILD_US))?;
+        .with("rssBeforeKib", rss_before)
+        .with("rssAfterKib", daemon.rss_kib()?);
+    report.print(row.at_most(p50, MAX_BUILD_US))?;
     daemon.stop()?;
-    Ok(p50 <= BAR_BUILD_US)
+    Ok(p50 <= MAX_BUILD_US)
 }
 
-/// Builds that each follow one more record, through the compactions that come due.
-fn growing(client: &mut Client, session: &str) -> Result<Samples> {
-    let mut samples = Samples::default();
-    for at in 0..BUILDS {
-        let role = if at % 2 == 0 { "user" } else { "assistant" };
-        let words = format!("{} one more message about the parser, which goes on", needle(at));
-        client.call("session.record", &message(session, role, &words))?;
-        let auto = json!({ "sessionId": session, "compact": "auto" });
-        samples.push(timed(client, "context.build", &auto)?);
-    }
-    Ok(samples)
-}
-
-/// Records with and without the look whether a compaction is due, in turns, so that both meet the same machine.
-fn record(report: &Report, name: &str, build_every: usize) -> Result<bool> {
-    let server = Server::start(Summarizer::Good)?;
+/// Records with and without the check, in turns, so that both see the same state of the machine.
+fn records(report: &Report, name: &str, build_every: usize) -> Result<bool> {
+    let server = ModelServer::start(Summarizer::Good)?;
     let mut with = Recorder::new(&server, "")?;
     let mut without = Recorder::new(&server, "compression: { enabled: false }\n")?;
     let (mut checked, mut unchecked) = (Samples::default(), Samples::default());
-    for at in 0..RECORDS_EACH {
+    for at in 0..RECORDS_PER_DAEMON {
         unchecked.push(without.record(at, build_every)?);
         checked.push(with.record(at, build_every)?);
     }
     with.daemon.stop()?;
     without.daemon.stop()?;
-    let added = checked.percentile_us(50.0) - unchecked.percentile_us(50.0);
-    report.row(Row::latency(&format!("{name}, compression off"), &unchecked))?;
+    let added = checked.p50_us() - unchecked.p50_us();
+    report.print(Row::latency(&format!("{name}, compression off"), &unchecked))?;
     let row = Row::latency(name, &checked).with("value", rounded(added));
-    report.row(row.at_most(added, BAR_CHECK_US))?;
-    Ok(added <= BAR_CHECK_US)
+    report.print(row.at_most(added, MAX_CHECK_US))?;
+    Ok(added <= MAX_CHECK_US)
 }
 
+/// A daemon with one session.
 struct Recorder {
     daemon: Daemon,
     client: Client,
     session: String,
-    _scratch: Scratch,
+    _home: Home,
 }
 
 impl Recorder {
-    fn new(server: &Server, config: &str) -> Result<Self> {
-        let scratch = Scratch::new(&server.host, config)?;
-        let daemon = Daemon::start(&scratch.home)?;
+    fn new(server: &ModelServer, config: &str) -> Result<Self> {
+        let home = home(server, config)?;
+        let daemon = Daemon::start(&home)?;
         let mut client = daemon.connect()?;
-        let params = json!({ "model": MODEL, "contextSize": 131_072 });
-        let created = client.call("session.create", &params)?;
-        let session = created["session"]["sessionId"].as_str().unwrap_or_default().to_owned();
-        Ok(Self { daemon, client, session, _scratch: scratch })
+        let session = client.create(&json!({ "model": MODEL, "contextSize": 131_072 }))?;
+        Ok(Self { daemon, client, session, _home: home })
     }
 
+    /// Records a message and returns the time of the call.
     fn record(&mut self, at: usize, build_every: usize) -> Result<Duration> {
         let role = if at.is_multiple_of(2) { "user" } else { "assistant" };
-        let words = format!("{} a message of a few words and no more", needle(at));
-        let params = message(&self.session, role, &words);
-        let took = timed(&mut self.client, "session.record", &params)?;
+        let text = format!("{} a message of a few words and no more", needle(at));
+        let params = message(&self.session, role, &text);
+        let elapsed = self.client.time("session.record", &params)?;
         if at.is_multiple_of(build_every) && at > 0 {
             self.client.call("context.build", &json!({ "sessionId": self.session }))?;
         }
-        Ok(took)
+        Ok(elapsed)
     }
-}
-
-fn message(session: &str, role: &str, text: &str) -> Value {
-    json!({ "sessionId": session, "message": { "role": role, "content": text } })
-}
-
-fn timed(client: &mut Client, method: &str, params: &Value) -> Result<Duration> {
-    let started = Instant::now();
-    client.call(method, params)?;
-    Ok(started.elapsed())
 }
 
 fn micros(time: Duration) -> f64 {

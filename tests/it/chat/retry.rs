@@ -1,143 +1,152 @@
-//! Asking again for an answer that did not come to its end: nothing is ever continued by itself.
+//! Turns that answer a message again: after a broken answer, with an idempotency key, and when nothing is unanswered.
 
 use serde_json::{Value, json};
 
-use super::{Chat, text_of, tool};
-use crate::harness::{Answer, FakeOllama, Fault};
+use super::{conversation, read_call, send_with_tool, submit_first, text_of};
+use crate::harness::{Answer, FakeOllama, Fault, ModelSession, array, assert_fields};
 
-/// Breaks an answer off after its first word.
-fn broken(fake: &FakeOllama) {
-    fake.answer(Answer::text("one two three"));
-    fake.next("/api/chat", &[Fault::Break { after: 1 }]);
+/// Scripts an answer whose connection breaks after the first word.
+fn break_next_answer(fake: &FakeOllama) {
+    fake.script(Answer::text("one two three"));
+    fake.inject("/api/chat", &[Fault::Break { after: 1 }]);
 }
 
-/// The roles and texts of the newest request.
-fn newest_request(fake: &FakeOllama) -> Vec<(String, String)> {
+/// Returns the roles and texts of the messages in the last request.
+fn last_request(fake: &FakeOllama) -> Vec<(String, String)> {
     let messages = fake.requests("/api/chat").pop().unwrap().body["messages"].clone();
     let text = |message: &Value, name: &str| message[name].as_str().unwrap().to_owned();
-    let messages = messages.as_array().unwrap().iter();
+    let messages = array(&messages).iter();
     messages.map(|message| (text(message, "role"), text(message, "content"))).collect()
 }
 
-impl Chat {
-    /// What is in force of what was said.
-    fn in_force(&mut self) -> Vec<String> {
-        let params = json!({ "sessionId": self.session, "branch": "active" });
-        let records = self.wire.ok("session.get", params)["records"].clone();
-        let parts = records.as_array().unwrap().iter().map(|record| &record["message"]["parts"]);
-        parts.filter_map(|parts| parts[0]["text"].as_str().map(str::to_owned)).collect()
-    }
-
-    fn again(&mut self) -> Value {
-        json!({ "sessionId": self.session })
-    }
+/// Returns the texts of the messages on the active path.
+fn active_texts(chat: &mut ModelSession) -> Vec<String> {
+    let records = chat.ok("session.get", json!({ "branch": "active" }))["records"].clone();
+    let parts = array(&records).iter().map(|record| &record["message"]["parts"]);
+    parts.filter_map(|parts| parts[0]["text"].as_str().map(str::to_owned)).collect()
 }
 
 #[test]
-fn an_answer_that_was_broken_off_is_given_anew_and_never_continued() {
-    let fake = FakeOllama::start("0.33.0");
-    broken(&fake);
-    let mut chat = Chat::with(&fake);
-    let _error = chat.failing("count", "modelFailed");
+fn turn_without_message_replaces_a_broken_answer() {
+    let fake = FakeOllama::new();
+    break_next_answer(&fake);
+    let mut chat = ModelSession::new(&fake);
+    chat.failed_turn("count", "modelFailed");
     let mut other = chat.daemon.wire();
-    let _subscription = other.subscribe(json!({ "kinds": ["branch-changed"] }));
-    fake.answer(Answer::text("four five"));
-    let again = chat.again();
-    chat.begin(again);
-    assert_eq!(text_of(&chat.until("done")), "four five");
-    assert_eq!(newest_request(&fake), [("user".to_owned(), "count".to_owned())]);
-    assert_eq!(chat.in_force(), ["count", "four five"]);
-    let said: Vec<String> = chat.said().into_iter().map(|said| said.1).collect();
-    assert_eq!(said, ["count", "one ", "four five"], "the log keeps all of it");
-    let moved = other.event();
-    // Behind the question lies the epoch that its context opened.
-    assert_eq!(moved["data"], json!({ "to": 2, "cause": "retry" }), "{moved}");
+    other.subscribe(json!({ "kinds": ["branch-changed"] }));
+    fake.script(Answer::text("four five"));
+    chat.send(json!({}));
+    assert_eq!(text_of(&chat.events_until("done")), "four five");
+    assert_eq!(last_request(&fake), [("user".to_owned(), "count".to_owned())]);
+    assert_eq!(active_texts(&mut chat), ["count", "four five"]);
+    let texts: Vec<String> = conversation(&mut chat).into_iter().map(|message| message.1).collect();
+    assert_eq!(texts, ["count", "one ", "four five"], "the log keeps all messages");
+    let event = other.event();
+    // Record 2 is the epoch that the context of the question opened.
+    assert_eq!(event["data"], json!({ "to": 2, "cause": "retry" }), "{event}");
 }
 
 #[test]
-fn a_retry_with_its_key_continues_nothing_either() {
-    let fake = FakeOllama::start("0.33.0");
-    broken(&fake);
-    let mut chat = Chat::with(&fake);
-    let mut params = chat.params("count");
+fn retried_key_of_an_answered_turn_returns_the_same_answer() {
+    let fake = FakeOllama::new();
+    let mut chat = ModelSession::new(&fake);
+    let mut params = chat.message("once");
     params["key"] = json!("k");
-    chat.begin(params.clone());
-    let _error = chat.until("error");
-    chat.begin(params);
-    assert_eq!(text_of(&chat.until("done")), "ok");
-    assert_eq!(newest_request(&fake), [("user".to_owned(), "count".to_owned())]);
-    assert_eq!(chat.in_force(), ["count", "ok"]);
+    chat.send(params.clone());
+    let first = chat.events_until("done").pop().unwrap();
+    chat.send(params);
+    let again = chat.events_until("done");
+    assert_eq!(again[0]["duplicate"], true);
+    assert_eq!(again.last().unwrap()["seq"], first["seq"]);
+    assert_eq!(fake.requests("/api/chat").len(), 1);
 }
 
 #[test]
-fn what_was_recorded_behind_a_broken_answer_stays_in_force() {
-    let fake = FakeOllama::start("0.33.0");
-    broken(&fake);
-    let mut chat = Chat::with(&fake);
-    let _error = chat.failing("count", "modelFailed");
-    let mode = json!({ "sessionId": chat.session, "mode": "planning" });
-    let _changed = chat.wire.ok("session.setMode", mode);
-    let custom = json!({ "sessionId": chat.session, "name": "editor.cursor", "data": { "at": 7 } });
-    let _recorded = chat.wire.ok("session.recordCustom", custom);
-    let again = chat.again();
-    chat.begin(again);
-    let _done = chat.until("done");
-    assert_eq!(chat.in_force(), ["count", "ok"]);
-    let params = json!({ "sessionId": chat.session, "branch": "active" });
-    let got = chat.wire.ok("session.get", params);
-    let kinds = |kind: &str| {
-        let records = got["records"].as_array().unwrap().iter();
+fn retried_key_of_a_broken_turn_replaces_the_answer_once() {
+    let fake = FakeOllama::new();
+    break_next_answer(&fake);
+    let mut chat = ModelSession::new(&fake);
+    let mut params = chat.message("count");
+    params["key"] = json!("k");
+    chat.send(params.clone());
+    chat.events_until("error");
+    fake.script(Answer::text("four five").cut());
+    chat.send(params.clone());
+    let second = chat.events_until("done");
+    assert_eq!(second[0]["duplicate"], true);
+    assert_eq!(second.last().unwrap()["finishReason"], "length");
+    assert_eq!(last_request(&fake), [("user".to_owned(), "count".to_owned())]);
+    assert_eq!(active_texts(&mut chat), ["count", "four five"]);
+    chat.send(params);
+    let third = chat.events_until("done").pop().unwrap();
+    assert_fields(
+        &third,
+        json!({ "seq": second.last().unwrap()["seq"], "finishReason": "length" }),
+    );
+    assert_eq!(fake.requests("/api/chat").len(), 2);
+    let user_messages = conversation(&mut chat).into_iter().filter(|message| message.0 == "user");
+    assert_eq!(user_messages.count(), 1);
+}
+
+#[test]
+fn records_behind_a_broken_answer_stay_on_the_active_path() {
+    let fake = FakeOllama::new();
+    break_next_answer(&fake);
+    let mut chat = ModelSession::new(&fake);
+    chat.failed_turn("count", "modelFailed");
+    chat.ok("session.setMode", json!({ "mode": "planning" }));
+    let custom = json!({ "name": "editor.cursor", "data": { "at": 7 } });
+    chat.ok("session.recordCustom", custom);
+    chat.send(json!({}));
+    chat.events_until("done");
+    assert_eq!(active_texts(&mut chat), ["count", "ok"]);
+    let active = chat.ok("session.get", json!({ "branch": "active" }));
+    let count = |kind: &str| {
+        let records = array(&active["records"]).iter();
         records.filter(|record| record["type"] == kind).count()
     };
-    assert_eq!((kinds("modeChange"), kinds("custom")), (1, 1));
+    assert_eq!((count("modeChange"), count("custom")), (1, 1));
 }
 
 #[test]
-fn a_tool_loop_goes_on_behind_its_last_result() {
-    let fake = FakeOllama::start("0.33.0");
-    fake.answer(Answer::text("").call("read", json!({ "path": "a" })));
-    let mut chat = Chat::with(&fake);
-    let mut params = chat.params("what is in a?");
-    params["tools"] = json!([tool("read")]);
-    chat.begin(params);
-    let asked = chat.until("toolCalls").pop().unwrap();
-    fake.answer(Answer::text("it says x"));
-    fake.next("/api/chat", &[Fault::Break { after: 1 }]);
-    let result = json!({ "id": asked["calls"][0]["id"], "result": { "llmContent": "x" } });
-    let results = json!({ "sessionId": chat.session, "results": [result] });
-    let _seqs = chat.wire.ok("chat.submitToolResults", results);
-    let _error = chat.until("error");
-    let again = chat.again();
-    chat.begin(again);
-    assert_eq!(text_of(&chat.until("done")), "ok");
-    let sent = newest_request(&fake);
+fn broken_answer_after_a_tool_result_is_replaced_behind_the_result() {
+    let fake = FakeOllama::new();
+    fake.script(read_call(json!({ "path": "a" })));
+    let mut chat = ModelSession::new(&fake);
+    send_with_tool(&mut chat, "what is in a?");
+    let event = chat.events_until("toolCalls").pop().unwrap();
+    fake.script(Answer::text("it says x"));
+    fake.inject("/api/chat", &[Fault::Break { after: 1 }]);
+    submit_first(&mut chat, &event, "x");
+    chat.events_until("error");
+    chat.send(json!({}));
+    assert_eq!(text_of(&chat.events_until("done")), "ok");
+    let sent = last_request(&fake);
     let roles: Vec<&str> = sent.iter().map(|(role, _)| role.as_str()).collect();
     assert_eq!(roles, ["user", "assistant", "tool"]);
 }
 
 #[test]
-fn an_answer_that_was_cut_may_be_asked_for_again() {
-    let fake = FakeOllama::start("0.33.0");
-    fake.answer(Answer { reason: "length", ..Answer::text("one two") });
-    let mut chat = Chat::with(&fake);
-    let _cut = chat.turn("count");
-    let again = chat.again();
-    chat.begin(again);
-    let _done = chat.until("done");
-    assert_eq!(newest_request(&fake), [("user".to_owned(), "count".to_owned())]);
+fn cut_answer_can_be_replaced() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("one two").cut());
+    let mut chat = ModelSession::new(&fake);
+    chat.turn("count");
+    chat.send(json!({}));
+    chat.events_until("done");
+    assert_eq!(last_request(&fake), [("user".to_owned(), "count".to_owned())]);
 }
 
 #[test]
-fn what_is_answered_or_empty_has_no_answer_to_come() {
-    let fake = FakeOllama::start("0.33.0");
-    let mut chat = Chat::with(&fake);
-    let again = chat.again();
-    let error = chat.wire.refused("chat.send", again.clone(), "invalidParams");
+fn turn_without_message_is_refused_if_nothing_is_unanswered() {
+    let fake = FakeOllama::new();
+    let mut chat = ModelSession::new(&fake);
+    let error = chat.refused("chat.send", json!({}), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("nothing was said"), "{error}");
-    let _done = chat.turn("hello");
-    let error = chat.wire.refused("chat.send", again, "invalidParams");
+    chat.turn("hello");
+    let error = chat.refused("chat.send", json!({}), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("answered already"), "{error}");
     assert_eq!(fake.requests("/api/chat").len(), 1);
-    assert_eq!(chat.in_force(), ["hello", "ok"]);
-    let _done = chat.turn("and now?");
+    assert_eq!(active_texts(&mut chat), ["hello", "ok"]);
+    chat.turn("and now?");
 }

@@ -1,36 +1,46 @@
-//! Deadlines, processes that must end, and random numbers that can be repeated.
+//! Waiting with a deadline, and random numbers that can be repeated.
 
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long anything may take. Generous, since the machine may be busy; reached only when something is wrong.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+/// The time limit of every wait. Only a failing test reaches it, so it is generous: the machine may be slow or busy.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
-/// How often a condition is looked at that nothing announces.
-const LOOK: Duration = Duration::from_millis(2);
+/// The pause between two checks of a condition.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Waits until a condition gives a value; fails with `what` when it does not in time.
+/// Waits until a condition holds.
+///
+/// **Panics** with `condition_name` when the deadline passes first.
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until(condition_name: &str, mut condition: impl FnMut() -> bool) {
+    until_some(condition_name, || condition().then_some(()));
+}
+
+/// Waits until `condition` returns a value, and returns that value.
+///
+/// **Panics** with `condition_name` when the deadline passes first.
+#[track_caller]
+pub(crate) fn until_some<T>(condition_name: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + DEADLINE;
     loop {
         if let Some(value) = condition() {
             return value;
         }
-        assert!(Instant::now() < end, "not in {DEADLINE:?}: {what}");
-        std::thread::sleep(LOOK);
+        assert!(Instant::now() < end, "not within {DEADLINE:?}: {condition_name}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waiting for a process with a deadline.
-pub(crate) trait Waits {
-    /// The status, or `None` when the process still runs at the end.
+/// Waiting for a child process with a time limit.
+pub(crate) trait ChildExt {
+    /// Waits for the exit and returns its status, or `None` if the process still runs when `limit` has passed.
     #[must_use]
-    fn wait_for(&mut self, limit: Duration) -> Option<ExitStatus>;
+    fn wait_timeout(&mut self, limit: Duration) -> Option<ExitStatus>;
 }
 
-impl Waits for Child {
-    fn wait_for(&mut self, limit: Duration) -> Option<ExitStatus> {
+impl ChildExt for Child {
+    fn wait_timeout(&mut self, limit: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + limit;
         loop {
             if let Some(status) = self.try_wait().unwrap() {
@@ -39,18 +49,18 @@ impl Waits for Child {
             if Instant::now() >= end {
                 return None;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// A small generator (xorshift64*); `OLLM_TEST_SEED` repeats a run.
+/// A pseudo-random generator (xorshift64*); `OLLM_TEST_SEED` repeats a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator whose seed is printed, so that a failure can be repeated.
-    pub(crate) fn announced(test: &str) -> Self {
+    /// Returns a generator and prints its seed, so that a failure can be repeated.
+    pub(crate) fn seeded(test: &str) -> Self {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
         let seed =
             std::env::var("OLLM_TEST_SEED").map_or_else(|_| now(), |seed| seed.parse().unwrap());
@@ -58,7 +68,7 @@ impl Random {
         Self(seed | 1)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

@@ -1,4 +1,4 @@
-//! Raw bytes on the socket, and just enough JSON-RPC to ask questions.
+//! A connection to the daemon's socket: raw bytes and frames, JSON-RPC calls, and shortcuts for common calls.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::DEADLINE;
+use super::{DEADLINE, until};
 
-/// How frames are told apart.
+/// How frames are delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// One frame a line.
+    /// One frame per line.
     Lines,
     /// A header with the length before each frame.
     ContentLength,
@@ -26,18 +26,19 @@ pub(crate) struct Wire {
     stream: UnixStream,
     framing: Framing,
     received: Vec<u8>,
+    /// Notifications that arrived before a response that was waited for.
     notifications: VecDeque<Value>,
     next_id: u64,
 }
 
+/// Bytes and frames.
 impl Wire {
-    /// Connects; frames are lines.
+    /// Connects with frames as lines.
     #[track_caller]
     pub(crate) fn connect(socket: &Path) -> Self {
         Self::connect_as(socket, Framing::Lines)
     }
 
-    /// Connects with a framing.
     #[track_caller]
     pub(crate) fn connect_as(socket: &Path, framing: Framing) -> Self {
         let stream = UnixStream::connect(socket)
@@ -46,19 +47,19 @@ impl Wire {
         Self { stream, framing, received: Vec::new(), notifications: VecDeque::new(), next_id: 1 }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes without framing.
     #[track_caller]
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends bytes as they are; false when the daemon closed the connection.
+    /// Sends bytes without framing; returns false if the daemon closed the connection or does not read.
     pub(crate) fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Lets sending fail when the daemon takes nothing for so long.
-    pub(crate) fn limit_writes(&self, limit: Duration) {
+    /// Sets the time after which sending fails because the daemon does not read.
+    pub(crate) fn set_write_timeout(&self, limit: Duration) {
         self.stream.set_write_timeout(Some(limit)).unwrap();
     }
 
@@ -72,41 +73,35 @@ impl Wire {
         self.send_bytes(frame.as_bytes());
     }
 
-    /// Says that nothing more comes; answers can still be read.
+    /// Closes the sending half; responses can still be read.
     #[track_caller]
     pub(crate) fn close_write(&self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
-    /// The next frame; `None` when the daemon closed the connection.
+    /// Waits for the next frame; returns `None` if the daemon closed the connection.
     #[track_caller]
     pub(crate) fn frame(&mut self) -> Option<Value> {
-        self.frame_within(DEADLINE).unwrap_or_else(|| panic!("no frame in {DEADLINE:?}"))
-    }
-
-    /// As [`Wire::frame`]; the outer `None` means that nothing came in time.
-    #[track_caller]
-    pub(crate) fn frame_within(&mut self, limit: Duration) -> Option<Option<Value>> {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + DEADLINE;
         loop {
             if let Some(frame) = self.take_frame() {
                 let text = std::str::from_utf8(&frame).expect("frames are UTF-8");
-                return Some(Some(
-                    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}")),
-                ));
+                let frame = serde_json::from_str(text);
+                return Some(frame.unwrap_or_else(|error| panic!("{error}: {text}")));
             }
-            let left = end.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())?;
-            self.stream.set_read_timeout(Some(left)).unwrap();
+            let remaining = end.saturating_duration_since(Instant::now());
+            assert!(!remaining.is_zero(), "no frame within {DEADLINE:?}");
+            self.stream.set_read_timeout(Some(remaining)).unwrap();
             let mut chunk = [0; 64 * 1024];
             match self.stream.read(&mut chunk) {
                 Ok(0) => {
-                    assert!(self.received.is_empty(), "a frame was cut: {:?}", self.received);
-                    return Some(None);
+                    assert!(self.received.is_empty(), "an incomplete frame: {:?}", self.received);
+                    return None;
                 }
                 Ok(n) => self.received.extend_from_slice(&chunk[..n]),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
-                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => return Some(None),
+                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => return None,
                     _ => panic!("cannot read: {error}"),
                 },
             }
@@ -134,23 +129,24 @@ impl Wire {
             }
         }
     }
+}
 
+/// JSON-RPC.
+impl Wire {
     /// Sends a request and returns its id.
     #[track_caller]
     pub(crate) fn request(&mut self, method: &str, params: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.send(
-            &json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string(),
-        );
+        self.send(&rpc_request(id, method, params).to_string());
         id
     }
 
-    /// Waits for the answer to a request; notifications that come before are kept.
+    /// Waits for the response to a request; keeps notifications that arrive before it.
     #[track_caller]
-    pub(crate) fn answer(&mut self, id: u64) -> Result<Value, Value> {
+    pub(crate) fn response(&mut self, id: u64) -> Result<Value, Value> {
         loop {
-            let frame = self.frame().unwrap_or_else(|| panic!("closed before the answer to {id}"));
+            let frame = self.frame().unwrap_or_else(|| panic!("closed before response {id}"));
             assert_eq!(frame["jsonrpc"], "2.0", "{frame}");
             if frame.get("method").is_some() {
                 self.notifications.push_back(frame);
@@ -160,7 +156,7 @@ impl Wire {
                     None => Ok(frame["result"].clone()),
                 };
             } else {
-                panic!("an answer to something else than {id}: {frame}");
+                panic!("expected response {id}: {frame}");
             }
         }
     }
@@ -169,10 +165,10 @@ impl Wire {
     #[track_caller]
     pub(crate) fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.request(method, params);
-        self.answer(id)
+        self.response(id)
     }
 
-    /// Calls a method that must succeed.
+    /// Calls a method, checks that it succeeds, and returns the result.
     #[track_caller]
     pub(crate) fn ok(&mut self, method: &str, params: Value) -> Value {
         match self.call(method, params.clone()) {
@@ -181,68 +177,47 @@ impl Wire {
         }
     }
 
-    /// Calls a method that must be refused with an error kind; returns the error.
+    /// Calls a method, checks that it fails with an error kind, and returns the error.
     #[track_caller]
     pub(crate) fn refused(&mut self, method: &str, params: Value, kind: &str) -> Value {
         match self.call(method, params.clone()) {
             Ok(result) => panic!("{method} {} succeeded: {}", brief(&params), brief(&result)),
             Err(error) => {
-                assert_eq!(kind_of(&error), kind, "{method}: {error}");
+                assert_eq!(error_kind(&error), kind, "{method}: {error}");
                 error
             }
         }
     }
 
-    /// Follows events; returns the subscription.
+    /// Waits for the next notification, checks its method, and returns its item.
     #[track_caller]
-    pub(crate) fn subscribe(&mut self, params: Value) -> Value {
-        self.ok("event.subscribe", params)
-    }
-
-    /// The next event of any subscription of events.
-    #[track_caller]
-    pub(crate) fn event(&mut self) -> Value {
-        self.told("event.event")
-    }
-
-    /// The next item of any subscription of one kind.
-    #[track_caller]
-    pub(crate) fn told(&mut self, method: &str) -> Value {
+    pub(crate) fn notification(&mut self, method: &str) -> Value {
         let notification = self
             .notifications
             .pop_front()
-            .unwrap_or_else(|| self.frame().expect("closed before the next event"));
+            .unwrap_or_else(|| self.frame().expect("closed before the next notification"));
         assert_eq!(notification["method"], method, "{notification}");
         notification["params"]["result"].clone()
     }
+}
 
-    /// Events up to one of a kind, that one included.
-    #[track_caller]
-    pub(crate) fn events_until(&mut self, kind: &str) -> Vec<Value> {
-        let mut events = Vec::new();
-        loop {
-            events.push(self.event());
-            if events.last().is_some_and(|event| event["kind"] == kind) {
-                return events;
-            }
-        }
-    }
-
-    /// Begins a session and returns its id.
+/// Shortcuts for common calls.
+impl Wire {
+    /// Creates a session and returns its id.
     #[track_caller]
     pub(crate) fn create(&mut self, params: Value) -> String {
         let created = self.ok("session.create", params);
         created["session"]["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// Records a message of text and returns its position.
+    /// Records a message of text and returns its seq.
     #[track_caller]
     pub(crate) fn record(&mut self, session: &str, role: &str, text: &str) -> u64 {
         let recorded = self.ok("session.record", text_message(session, role, text));
         recorded["seq"].as_u64().unwrap()
     }
 
-    /// Every record of a session, page by page.
+    /// Returns every record of a session, read page by page.
     #[track_caller]
     pub(crate) fn records(&mut self, session: &str) -> Vec<Value> {
         let mut records = Vec::new();
@@ -258,36 +233,129 @@ impl Wire {
         }
     }
 
-    /// Exports a session, chunk by chunk.
+    /// Returns what `session.get` reports of a session itself.
     #[track_caller]
-    pub(crate) fn export(&mut self, session: &str, format: &str) -> String {
-        let mut text = String::new();
-        let mut params = json!({ "sessionId": session, "format": format });
+    pub(crate) fn session(&mut self, session: &str) -> Value {
+        let page = self.ok("session.get", json!({ "sessionId": session, "limit": 1 }));
+        page["session"].clone()
+    }
+
+    /// Returns all pages of a method whose result has a `nextCursor`.
+    #[track_caller]
+    pub(crate) fn pages(&mut self, method: &str, mut params: Value) -> Vec<Value> {
+        let mut pages = Vec::new();
         loop {
-            let chunk = self.ok("session.export", params.clone());
-            text.push_str(chunk["data"].as_str().unwrap());
-            match chunk.get("nextCursor") {
-                Some(next) => params["cursor"] = next.clone(),
-                None => {
-                    assert_eq!(chunk["doneRecords"], chunk["totalRecords"], "{format}");
-                    return text;
-                }
+            let page = self.ok(method, params.clone());
+            let next = page.get("nextCursor").cloned();
+            pages.push(page);
+            match next {
+                Some(cursor) => params["cursor"] = cursor,
+                None => return pages,
             }
         }
     }
+
+    /// Exports a session, read chunk by chunk.
+    #[track_caller]
+    pub(crate) fn export(&mut self, session: &str, format: &str) -> String {
+        let params = json!({ "sessionId": session, "format": format });
+        let chunks = self.pages("session.export", params);
+        let last = chunks.last().unwrap();
+        assert_eq!(last["doneRecords"], last["totalRecords"], "{format}");
+        chunks.iter().map(|chunk| chunk["data"].as_str().unwrap()).collect()
+    }
+
+    /// Subscribes to events and returns the subscription id.
+    #[track_caller]
+    pub(crate) fn subscribe(&mut self, params: Value) -> Value {
+        self.ok("event.subscribe", params)
+    }
+
+    /// Waits for the next event.
+    #[track_caller]
+    pub(crate) fn event(&mut self) -> Value {
+        self.notification("event.event")
+    }
+
+    /// Waits for events up to and including the first of a kind.
+    #[track_caller]
+    pub(crate) fn events_until(&mut self, kind: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        loop {
+            events.push(self.event());
+            if events.last().is_some_and(|event| event["kind"] == kind) {
+                return events;
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn status(&mut self) -> Value {
+        self.ok("daemon.status", json!({}))
+    }
+
+    /// Waits until the catalog contains every record.
+    #[track_caller]
+    pub(crate) fn wait_for_catalog(&mut self) {
+        until("the catalog is up to date", || {
+            let catalog = &self.status()["catalog"];
+            catalog["state"] == "ready" && catalog["behind"] == 0
+        });
+    }
+
+    /// Waits until the daemon has a number of `connections` or `subscriptions`.
+    #[track_caller]
+    pub(crate) fn wait_for_count(&mut self, field: &str, count: usize) {
+        until(&format!("{count} {field}"), || self.status()[field] == count);
+    }
+
+    /// Waits until the daemon has contacted the model server, and returns the server's status.
+    #[track_caller]
+    pub(crate) fn model_server(&mut self) -> Value {
+        let mut server = Value::Null;
+        until("the model server was contacted", || {
+            server = self.status()["modelServer"].take();
+            server.get("reachable").is_some()
+        });
+        server
+    }
 }
 
-/// The params of `session.record` for a message of text.
+/// Returns a JSON-RPC request.
+pub(crate) fn rpc_request(id: u64, method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+}
+
+/// Returns a JSON-RPC notification.
+pub(crate) fn rpc_notification(method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "method": method, "params": params })
+}
+
+/// Returns the params of `session.record` for a message of text.
 pub(crate) fn text_message(session: &str, role: &str, text: &str) -> Value {
     json!({ "sessionId": session, "message": { "role": role, "content": text } })
 }
 
-/// The stable name of an error.
-pub(crate) fn kind_of(error: &Value) -> &str {
+/// Returns the elements of a value that must be an array.
+#[track_caller]
+pub(crate) fn array(value: &Value) -> &[Value] {
+    value.as_array().unwrap_or_else(|| panic!("not an array: {value}"))
+}
+
+/// Checks that an object has the expected fields; it may have others.
+#[track_caller]
+pub(crate) fn assert_fields(found: &Value, expected: Value) {
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(found[name], *value, "{name} of {found}");
+    }
+}
+
+/// Returns the stable kind of an error.
+pub(crate) fn error_kind(error: &Value) -> &str {
     error["data"]["kind"].as_str().unwrap_or("(an error without a kind)")
 }
 
+/// Returns the beginning of a value's text, for a failure message.
 fn brief(value: &Value) -> String {
-    let text = value.to_string();
-    text.chars().take(400).collect()
+    value.to_string().chars().take(400).collect()
 }

@@ -214,7 +214,7 @@ fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
         context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
         capabilities: info.capabilities,
         system: info.system,
-        hidden_messages: info.n_hidden_messages as u64,
+        hidden_messages: info.n_hidden_messages,
         template: info.template,
         remote_host: info.remote_host,
     }

@@ -1,82 +1,82 @@
-//! `/api/chat` as each engine does it: counts, truncation, loading, and the pieces of an answer.
+//! `/api/chat` as each engine handles it: loading, truncation, counts, and the lines of an answer.
 
 use serde_json::{Value, json};
 
 use super::models::{self, Model, render};
+use super::state::{Answer, Engine, Reply, State, wants_summary};
 use super::vocabulary::tokenize;
-use super::{Answer, Era, Loaded, Reply, Server, asks_for_a_summary};
 
-/// Tokens at the beginning that are kept when a prompt is cut.
+/// The tokens at the beginning that survive the truncation of a prompt.
 const NUM_KEEP: usize = 4;
 
-/// The answer to a request, or why there is none.
-pub(super) fn chat(server: &mut Server, request: &Value) -> Reply {
+/// Handles a chat request.
+pub(super) fn chat(state: &mut State, request: &Value) -> Reply {
     let Some(name) = request["model"].as_str().filter(|name| !name.is_empty()) else {
         return Reply::error(400, "model is required");
     };
     let Some(model) = models::find(name) else {
         return Reply::error(404, &format!("model '{name}' not found"));
     };
-    if let Some(refusal) = refuse(model, request) {
-        return refusal;
+    if let Some(error) = unsupported(model, request) {
+        return error;
     }
     if request["options"].get("num_ctx").is_some_and(|size| !size.is_u64()) {
         return Reply::error(500, "option \"num_ctx\" must be of type integer");
     }
     let messages = request["messages"].as_array().cloned().unwrap_or_default();
-    let unloads = request["keep_alive"] == 0;
-    if messages.is_empty() && unloads {
-        server.loaded.retain(|loaded| loaded.name != model.name);
-        return Reply::whole(&last(name, "unload"));
+    if messages.is_empty() && request["keep_alive"] == 0 {
+        state.loaded.retain(|loaded| loaded.name != model.name);
+        return Reply::json(&done(name, "unload"));
     }
-    let num_ctx = load(server, model, request);
+    let num_ctx = load(state, model, request);
     if messages.is_empty() {
-        // The real server gives no durations here.
-        return Reply::whole(&last(name, "load"));
+        // The real server reports no durations here.
+        return Reply::json(&done(name, "load"));
     }
     let tools = request["tools"].as_array().cloned().unwrap_or_default();
     let think = request["think"] != json!(false);
     let mut prompt = render(name, &messages, &tools, think);
-    if request["_debug_render_only"] == true && server.has((0, 11, 5)) {
-        return Reply::whole(&json!({
+    if request["_debug_render_only"] == true && state.is_at_least(0, 11, 5) {
+        return Reply::json(&json!({
             "model": name, "created_at": "2026-01-27T10:00:00Z", "done": false,
             "message": { "role": "", "content": "" },
             "_debug_info": { "rendered_template": prompt },
         }));
     }
-    let limit = match server.era() {
-        // llama-server wants one token of the window for the answer.
-        Era::LlamaServer => num_ctx - 1,
-        Era::LlamaCpp | Era::GoRunner => num_ctx,
+    let limit = match state.engine() {
+        // llama-server reserves one token of the window for the answer.
+        Engine::LlamaServer => num_ctx - 1,
+        Engine::LlamaCpp | Engine::GoRunner => num_ctx,
     };
-    let truncates = request["truncate"] != json!(false) || !server.has((0, 12, 6));
+    let truncates = request["truncate"] != json!(false) || !state.is_at_least(0, 12, 6);
     let mut tokens = tokenize(&prompt);
     if tokens.len() > limit && !truncates {
-        return overflow(server.era(), tokens.len(), num_ctx);
+        return overflow(state.engine(), tokens.len(), num_ctx);
     }
-    // Whole messages go first, without a word; the last one and system messages stay.
+    // Whole messages are dropped first, silently; system messages and the last message stay.
     let mut kept = messages;
     while tokens.len() > limit {
-        let Some(oldest) = kept[..kept.len() - 1].iter().position(|one| one["role"] != "system")
+        let Some(oldest) = kept[..kept.len() - 1].iter().position(|kept| kept["role"] != "system")
         else {
             break;
         };
-        let _gone = kept.remove(oldest);
+        let _dropped = kept.remove(oldest);
         prompt = render(name, &kept, &tools, think);
         tokens = tokenize(&prompt);
     }
     if tokens.len() > limit {
-        // Then tokens: all engines but those of the middle lose about half of the window.
-        let room = match server.era() {
-            Era::GoRunner => num_ctx,
+        // Then tokens are dropped: all engines but the Go runner lose about half of the window.
+        let room = match state.engine() {
+            Engine::GoRunner => num_ctx,
             _ => num_ctx - ((num_ctx - NUM_KEEP) / 2).max(1),
         };
         let _cut: Vec<u32> = tokens.drain(NUM_KEEP..tokens.len() - (room - NUM_KEEP)).collect();
     }
-    stream(server, model, request, tokens, num_ctx)
+    answer(state, model, request, tokens, num_ctx)
 }
 
-fn refuse(model: &Model, request: &Value) -> Option<Reply> {
+/// Returns the error for a request that needs a capability which the model lacks.
+fn unsupported(model: &Model, request: &Value) -> Option<Reply> {
     let name = request["model"].as_str().unwrap_or_default();
     let tools = request["tools"].as_array().is_some_and(|tools| !tools.is_empty());
     if tools && !model.can("tools") {
@@ -92,20 +92,20 @@ fn refuse(model: &Model, request: &Value) -> Option<Reply> {
         .then(|| Reply::error(400, &format!("\"{name}\" does not support thinking")))
 }
 
-/// Loads the model unless it is there with the same window; the window is clamped without a word.
-fn load(server: &mut Server, model: &Model, request: &Value) -> usize {
-    let automatic = if server.has((0, 6, 7)) { 4096 } else { 2048 };
+/// Loads the model and returns its window, which is clamped silently.
+fn load(state: &mut State, model: &Model, request: &Value) -> usize {
+    let automatic = if state.is_at_least(0, 6, 7) { 4096 } else { 2048 };
     let num_ctx = request["options"]["num_ctx"].as_u64().unwrap_or(automatic);
-    let num_ctx = num_ctx.clamp(4, server.largest_window);
-    server.load(model.name, num_ctx);
+    let num_ctx = num_ctx.clamp(4, state.largest_window);
+    state.load(model.name, num_ctx);
     usize::try_from(num_ctx).unwrap()
 }
 
-fn overflow(era: Era, needed: usize, num_ctx: usize) -> Reply {
-    if era != Era::LlamaServer {
+fn overflow(engine: Engine, needed: usize, num_ctx: usize) -> Reply {
+    if engine != Engine::LlamaServer {
         return Reply::error(400, "the input length exceeds the context length");
     }
-    // The engine's own answer, handed on as a text.
+    // The server passes the engine's error on as a text.
     let message = format!(
         "request ({needed} tokens) exceeds the available context size ({num_ctx} tokens), try increasing it"
     );
@@ -116,18 +116,18 @@ fn overflow(era: Era, needed: usize, num_ctx: usize) -> Reply {
     Reply::error(400, &inner.to_string())
 }
 
-/// The pieces of the next scripted answer.
-fn stream(
-    server: &mut Server,
+/// Returns the lines of the next scripted answer.
+fn answer(
+    state: &mut State,
     model: &Model,
     request: &Value,
     prompt: Vec<u32>,
     num_ctx: usize,
 ) -> Reply {
     let name = request["model"].as_str().unwrap_or_default();
-    let summary = server.summary.clone().filter(|_| asks_for_a_summary(request));
-    let Answer { thinking, pieces, tool_calls, calls_at_the_end, reason } =
-        summary.or_else(|| server.answers.pop_front()).unwrap_or_default();
+    let summary = state.summary.clone().filter(|_| wants_summary(request));
+    let Answer { thinking, text, tool_calls, tool_calls_in_done, reason } =
+        summary.or_else(|| state.answers.pop_front()).unwrap_or_default();
     let message = |fields: Value| {
         let mut message = json!({ "role": "assistant", "content": "" });
         fields.as_object().into_iter().flatten().for_each(|(field, value)| {
@@ -138,69 +138,63 @@ fn stream(
         })
     };
     let mut lines: Vec<Value> = Vec::new();
-    let mut answered = 0;
-    let asked = request["options"]["num_predict"].as_i64().filter(|asked| *asked > 0);
+    let mut n_answered = 0;
+    let num_predict = request["options"]["num_predict"].as_i64().filter(|tokens| *tokens > 0);
     let room = num_ctx.saturating_sub(prompt.len());
-    let most = asked.map_or(room, |asked| room.min(usize::try_from(asked).unwrap()));
+    let limit = num_predict.map_or(room, |tokens| room.min(usize::try_from(tokens).unwrap()));
     let mut reason = reason.to_owned();
-    for (field, piece) in thinking
-        .iter()
-        .map(|piece| ("thinking", piece))
-        .chain(pieces.iter().map(|piece| ("content", piece)))
-    {
-        let tokens = tokenize(piece).len();
-        if answered + tokens > most {
-            answered = most;
+    let thinking = thinking.iter().map(|chunk| ("thinking", chunk));
+    for (field, chunk) in thinking.chain(text.iter().map(|chunk| ("content", chunk))) {
+        let tokens = tokenize(chunk).len();
+        if n_answered + tokens > limit {
+            n_answered = limit;
             "length".clone_into(&mut reason);
             break;
         }
-        answered += tokens;
-        lines.push(message(json!({ field: piece })));
+        n_answered += tokens;
+        lines.push(message(json!({ field: chunk })));
     }
     let calls = json!({ "tool_calls": tool_calls });
-    if !tool_calls.is_empty() && !calls_at_the_end {
+    if !tool_calls.is_empty() && !tool_calls_in_done {
         lines.push(message(calls.clone()));
     }
-    let mut end = last(name, &reason);
-    if !tool_calls.is_empty() && calls_at_the_end {
+    let mut end = done(name, &reason);
+    if !tool_calls.is_empty() && tool_calls_in_done {
         end["message"]["tool_calls"] = calls["tool_calls"].clone();
     }
-    let before = server.cached.insert(model.name, prompt.clone()).unwrap_or_default();
-    let shared = prompt.iter().zip(&before).take_while(|(now, then)| now == then).count();
+    let previous = state.prompt_cache.insert(model.name, prompt.clone()).unwrap_or_default();
+    let shared = prompt.iter().zip(&previous).take_while(|(new, old)| new == old).count();
     // The engine always computes the last token.
     let cached = shared.min(prompt.len() - 1);
-    let counted = match server.counts_whole_prompt() {
-        true => prompt.len(),
-        false => prompt.len() - cached,
-    };
+    let counted = prompt.len() - if state.counts_cached_tokens() { 0 } else { cached };
     let numbers = [
         ("total_duration", 3_000_000),
         ("load_duration", 1_000_000),
         ("prompt_eval_count", counted),
         ("prompt_eval_duration", 1_000_000),
-        ("eval_count", answered),
-        ("eval_duration", if answered > 0 { 1_000_000 } else { 0 }),
+        ("eval_count", n_answered),
+        ("eval_duration", if n_answered > 0 { 1_000_000 } else { 0 }),
     ];
-    // Numbers that are 0 are left out.
+    // The real server omits numbers that are 0.
     numbers.iter().filter(|(_, number)| *number > 0).for_each(|(field, number)| {
         end[*field] = json!(number);
     });
-    if server.has((0, 33, 1)) && cached > 0 {
+    if state.is_at_least(0, 33, 1) && cached > 0 {
         end["prompt_eval_cached_count"] = json!(cached);
     }
     lines.push(end);
     if request["stream"] == false {
-        return Reply::whole(&joined(&lines));
+        return Reply::json(&joined(&lines));
     }
     Reply::Stream(lines.iter().map(|line| format!("{line}\n").into_bytes()).collect())
 }
 
-/// All lines as one answer.
+/// Joins the lines into the answer of a request with `stream: false`.
 fn joined(lines: &[Value]) -> Value {
     let mut whole = lines.last().cloned().unwrap();
     for field in ["content", "thinking"] {
-        let pieces = lines.iter().filter_map(|line| line["message"][field].as_str());
-        let text: String = pieces.collect();
+        let chunks = lines.iter().filter_map(|line| line["message"][field].as_str());
+        let text: String = chunks.collect();
         if field == "content" || !text.is_empty() {
             whole["message"][field] = json!(text);
         }
@@ -212,22 +206,10 @@ fn joined(lines: &[Value]) -> Value {
     whole
 }
 
-fn last(name: &str, reason: &str) -> Value {
+/// Returns the line that ends an answer.
+fn done(name: &str, reason: &str) -> Value {
     json!({
         "model": name, "created_at": "2026-01-27T10:00:01Z", "done": true, "done_reason": reason,
         "message": { "role": "assistant", "content": "" },
     })
-}
-
-impl Server {
-    /// Loads a model with a window, again if it was another one.
-    pub(super) fn load(&mut self, name: &'static str, num_ctx: u64) {
-        if self.loaded.iter().any(|loaded| loaded.name == name && loaded.num_ctx == num_ctx) {
-            return;
-        }
-        self.loaded.retain(|loaded| loaded.name != name);
-        let _forgotten = self.cached.remove(name);
-        self.loaded.push(Loaded { name, num_ctx });
-        self.n_loads += 1;
-    }
 }

@@ -1,0 +1,125 @@
+//! One session of a simulation: a daemon, a scripted model server, and a client that answers tool calls.
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+
+use super::model_server::{MODEL, ModelServer, Summarizer};
+use crate::harness::daemon::{Client, Daemon, Home, request};
+
+/// Creates a home in memory, because the disk is not measured. Loops are not detected, because random words have some.
+pub(crate) fn home(server: &ModelServer, more: &str) -> Result<Home> {
+    let home = Home::in_memory()?;
+    let host = &server.host;
+    home.write_config(&format!(
+        "loopDetection: {{ enabled: false }}\nollama: {{ host: '{host}', model: '{MODEL}' }}\n{more}"
+    ))?;
+    Ok(home)
+}
+
+/// The outcome of a turn.
+#[derive(Default)]
+pub(crate) struct TurnOutcome {
+    /// The error that ended the turn.
+    pub(crate) error: Option<Value>,
+    /// The tokens and the limit of each prompt.
+    pub(crate) prompts: Vec<(u64, u64)>,
+}
+
+/// A session with everything that one run needs.
+pub(crate) struct SimulatedSession {
+    pub(crate) server: ModelServer,
+    pub(crate) daemon: Daemon,
+    /// The connection that gets the events of turns.
+    turns: Client,
+    calls: Client,
+    id: String,
+    next_seq: u64,
+    _home: Home,
+}
+
+impl SimulatedSession {
+    /// Starts a daemon with a session of a window.
+    pub(crate) fn start(summarizer: Summarizer, window: u32) -> Result<Self> {
+        let server = ModelServer::start(summarizer)?;
+        let home = home(&server, "")?;
+        let daemon = Daemon::start(&home)?;
+        let system = "You are a careful engineer. Answer briefly.";
+        let params = json!({ "model": MODEL, "contextSize": window, "systemPrompt": system });
+        let (turns, mut calls) = (daemon.connect()?, daemon.connect()?);
+        let id = calls.create(&params)?;
+        Ok(Self { server, daemon, turns, calls, id, next_seq: 0, _home: home })
+    }
+
+    /// Calls a method with the session's id.
+    pub(crate) fn call(&mut self, method: &str, mut params: Value) -> Result<Value> {
+        params["sessionId"] = json!(self.id);
+        self.calls.call(method, &params)
+    }
+
+    /// Sends a message and answers tool calls until the turn ends.
+    pub(crate) fn turn(
+        &mut self,
+        message: &str,
+        tools: &Value,
+        mut tool_result: impl FnMut(&str, &Value) -> String,
+    ) -> Result<TurnOutcome> {
+        let mut outcome = TurnOutcome::default();
+        let params = json!({ "sessionId": self.id, "tools": tools,
+            "message": { "role": "user", "content": message } });
+        let mut line: Value =
+            serde_json::from_slice(self.turns.exchange(&request("chat.send", &params))?)?;
+        loop {
+            if let Some(error) = line.get("error") {
+                outcome.error = Some(error.clone());
+                return Ok(outcome);
+            }
+            let event = &line["params"]["result"];
+            match event["kind"].as_str() {
+                Some("toolCalls") => {
+                    let calls = event["calls"].as_array().into_iter().flatten();
+                    let results = calls.map(|call| {
+                        let name = call["name"].as_str().unwrap_or_default();
+                        let text = tool_result(name, &call["args"]);
+                        json!({ "id": call["id"], "result": { "llmContent": text, "success": true } })
+                    });
+                    let results: Vec<Value> = results.collect();
+                    self.call("chat.submitToolResults", json!({ "results": results }))?;
+                }
+                Some("usage") => {
+                    let number = |name: &str| event["usage"][name].as_u64().unwrap_or_default();
+                    outcome.prompts.push((number("contextTokens"), number("promptLimit")));
+                }
+                Some("done") => return Ok(outcome),
+                Some("error") => {
+                    outcome.error = Some(event.clone());
+                    return Ok(outcome);
+                }
+                _ => {}
+            }
+            let next = self.turns.exchange(b"")?;
+            if next.is_empty() {
+                bail!("the daemon closed the connection during a turn");
+            }
+            line = serde_json::from_slice(next)?;
+        }
+    }
+
+    /// Returns the records since the last call.
+    pub(crate) fn new_records(&mut self) -> Result<Vec<Value>> {
+        let mut records = Vec::new();
+        loop {
+            let params = json!({ "from": self.next_seq, "limit": 1000 });
+            let mut page = self.call("session.get", params)?;
+            let Value::Array(page_records) = page["records"].take() else { break };
+            let Some(last) = page_records.last().and_then(|record| record["seq"].as_u64()) else {
+                break;
+            };
+            self.next_seq = last + 1;
+            records.extend(page_records);
+            if page["nextFrom"].is_null() {
+                break;
+            }
+        }
+        Ok(records)
+    }
+}

@@ -1,0 +1,286 @@
+//! `ollmctl chat` on a terminal: prompts, commands, Ctrl-C, and errors in the middle of a conversation.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{ChatFixture, pairs};
+use crate::harness::{Answer, FakeOllama, Fault, Terminal};
+
+#[test]
+fn conversation_with_multiline_input_commands_and_history() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("Use \u{1b}[2Jreversed().\u{1b}]0;owned\u{7}"));
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    terminal.send("How do I \\\r");
+    terminal.send("reverse a list?\r");
+    terminal.expect("Use reversed().");
+    terminal.expect("Context: ");
+    terminal.send("/sesion info\r");
+    terminal.expect("try:");
+    terminal.expect("/session info");
+    terminal.send("/debug context\r");
+    terminal.expect("counted exactly, by full-history");
+    terminal.send("//usr is a path\r");
+    terminal.expect("ok");
+    terminal.expect("Context: ");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let screen = terminal.screen();
+    assert!(!screen.contains("\u{1b}[2J") && !screen.contains("owned"), "{screen:?}");
+    let messages = fixture.messages();
+    assert_eq!(messages[0].1, "How do I \nreverse a list?");
+    assert_eq!(messages[2].1, "/usr is a path");
+    let history = fixture.sandbox.home().join("chat-history");
+    assert_eq!(history.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn missing_model_is_chosen_from_a_list() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::with_config(&format!("ollama:\n  host: {}\n", fake.host()));
+    let error = fixture.chat(&["hello"], "").fails(2);
+    for name in ["tiny:latest", "thinker:latest", "plain:latest", "try: ollmctl chat --model "] {
+        assert!(error.contains(name), "{name}: {error}");
+    }
+    let mut terminal = fixture.terminal(&["hello"]);
+    terminal.expect("Which one, 1 to 3?");
+    terminal.send("tiny:latest\r");
+    terminal.expect("ok");
+    assert_eq!(terminal.exit_code(), 0);
+    assert_eq!(fixture.sessions()[0]["model"], "tiny:latest");
+}
+
+#[test]
+fn resumed_session_is_chosen_from_a_list() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    for text in ["about lists", "about trees"] {
+        assert_eq!(fixture.chat(&[text], "").ok(), "ok\n");
+    }
+    let mut terminal = fixture.terminal(&["--resume"]);
+    terminal.expect("about lists");
+    terminal.send("2\r");
+    terminal.expect("about lists");
+    terminal.expect("/help");
+    terminal.send("and then?\r");
+    terminal.expect("Context: ");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    assert_eq!(fixture.messages()[2].1, "and then?");
+    assert_eq!(fixture.messages()[0].1, "about lists");
+}
+
+#[test]
+fn goal_and_pin_commands_change_the_session() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("[CHECKPOINT] Read the code - COMPLETED"));
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&["--no-history"]);
+    terminal.expect("> ");
+    terminal.send("/goal Reverse a list\r");
+    terminal.expect("goal: Reverse a list");
+    terminal.send("Begin.\r");
+    terminal.expect("Context: ");
+    terminal.send("/pin\r");
+    terminal.expect("pinned: #");
+    terminal.send("/goal\r");
+    terminal.expect("done   Read the code");
+    terminal.send("/unpin\r");
+    terminal.expect("nothing is pinned");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+}
+
+#[test]
+fn pasted_text_is_one_unchanged_message() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&["--no-history"]);
+    terminal.expect("> ");
+    terminal.send("\u{1b}[200~make \\\r  all\r\u{1b}[201~");
+    terminal.send("\r");
+    terminal.expect("Context: ");
+    terminal.expect("> ");
+    terminal.send("\u{4}");
+    assert_eq!(terminal.exit_code(), 0);
+    assert_eq!(fixture.messages()[0].1, "make \\\n  all");
+    assert!(!fixture.sandbox.home().join("chat-history").exists());
+}
+
+#[test]
+fn ctrl_c_cancels_the_answer_and_a_second_one_exits() {
+    let fake = FakeOllama::new();
+    for _ in 0..2 {
+        fake.script(Answer::text("half an answer"));
+        fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    }
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    terminal.send("hello\r");
+    terminal.expect("half");
+    terminal.send("\u{3}");
+    // The notice stands on a line of its own.
+    terminal.expect("\n");
+    terminal.expect("canceled; the answer so far is kept");
+    assert_eq!(fixture.messages(), pairs(&[("user", "hello"), ("assistant", "half ")]));
+    let view = fixture.sandbox.ctl(["sessions", "view", "last"]).ok();
+    assert!(view.contains("(canceled)"), "{view}");
+    terminal.send("/retry\r");
+    terminal.expect("half");
+    // The client must exit even if the daemon hangs.
+    fixture.daemon.signal(Signal::STOP);
+    terminal.send("\u{3}");
+    terminal.expect("Ctrl-C again leaves");
+    terminal.send("\u{3}");
+    assert_eq!(terminal.exit_code(), 130);
+    fixture.daemon.signal(Signal::CONT);
+}
+
+#[test]
+fn ctrl_c_at_empty_prompt_exits_after_confirmation() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    terminal.send("never sent");
+    terminal.expect("never sent");
+    terminal.send("\u{3}");
+    // Waits for the next prompt, not for a redrawn one: before it, Ctrl-C would still be a signal.
+    terminal.expect("\n");
+    terminal.expect("> ");
+    terminal.send("\u{3}");
+    terminal.expect("Ctrl-C again leaves");
+    terminal.expect("> ");
+    terminal.send("\u{3}");
+    assert_eq!(terminal.exit_code(), 0);
+    assert!(fixture.sessions().is_empty());
+}
+
+#[test]
+fn failed_turn_does_not_end_the_chat() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&["-m", "absent"]);
+    terminal.expect("> ");
+    terminal.send("hello\r");
+    terminal.expect("try: ollama pull absent");
+    terminal.expect("/retry");
+    terminal.send("/model tiny\r");
+    terminal.expect("the model is tiny from now on");
+    terminal.send("/retry\r");
+    terminal.expect("ok");
+    terminal.expect("Context: ");
+    terminal.send("/session archive\r");
+    terminal.expect("archived");
+    terminal.send("/history\r");
+    terminal.expect("there are no messages yet");
+    terminal.expect("> ");
+    terminal.send("\u{4}");
+    assert_eq!(terminal.exit_code(), 0);
+    assert!(fixture.sessions().is_empty(), "the session is archived");
+}
+
+#[test]
+fn incomplete_answer_is_explained_with_a_hint() {
+    let fake = FakeOllama::new();
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&[]);
+    terminal.expect("> ");
+    fake.script(Answer::text("half an answer").cut());
+    terminal.send("one\r");
+    terminal.expect("the answer was cut after ");
+    terminal.expect(" tokens: the window of 8,192 is full; send 'go on' to continue it");
+    fake.script(Answer::text("half an answer"));
+    let text = "CUDA error: out of memory".to_owned();
+    fake.inject("/api/chat", &[Fault::ErrorLine { after: 1, text }]);
+    terminal.send("two\r");
+    terminal.expect("half \r\nerror: model tiny at ");
+    terminal.expect("is not running: CUDA error: out of memory");
+    terminal.expect("your message and the answer so far are kept: /retry asks again");
+    fake.script(Answer::text("half an answer"));
+    fake.inject("/api/chat", &[Fault::Break { after: 1 }]);
+    terminal.send("/retry\r");
+    terminal.expect("broke: ");
+    terminal.expect("the answer so far is kept: /retry asks again");
+    fake.script(Answer::text("half an answer"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    terminal.send("/retry\r");
+    terminal.expect("half");
+    fixture.daemon.kill();
+    terminal.expect("error: ollmd closed the connection");
+    terminal.expect("try: /retry, which starts ollmd if it does not run");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+}
+
+#[test]
+fn answer_of_only_thinking_gets_hint_to_disable_thinking() {
+    let fake = FakeOllama::new();
+    fake.script(Answer::text("").thinking("let me see").cut());
+    let fixture = ChatFixture::new(&fake);
+    let mut terminal = fixture.terminal(&["-m", "thinker"]);
+    terminal.expect("> ");
+    terminal.send("what is it?\r");
+    terminal.expect("let me see");
+    terminal.expect("error: thinker spent ");
+    terminal.expect("try: /think off, and then /retry");
+    terminal.send("/think off\r");
+    terminal.expect("thinking is off from now on");
+    terminal.send("/retry\r");
+    terminal.expect("ok");
+    terminal.expect("Context: ");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let requests = fake.requests("/api/chat");
+    assert_eq!((requests.len(), &requests[1].body["think"]), (2, &json!(false)));
+    fake.script(Answer::text("").thinking("let me see").cut());
+    let error = fixture.chat(&["-m", "thinker", "and now?"], "").fails(1);
+    assert!(error.contains("--no-think  # then /retry"), "{error}");
+    let id = fixture.sessions()[0]["sessionId"].as_str().unwrap().to_owned();
+    let view = fixture.sandbox.ctl(["sessions", "view", &id]).ok();
+    assert!(view.contains("(length)"), "{view}");
+}
+
+#[test]
+fn ctrl_c_cancels_a_compaction_and_not_the_chat() {
+    let fake = FakeOllama::new();
+    let config = fake.config("tiny") + "compression:\n  enabled: false\n";
+    let fixture = ChatFixture::with_config(&config);
+    let mut wire = fixture.daemon.wire();
+    // Loads the vocabulary, so that counts do not change later.
+    wire.ok("model.countTokens", json!({ "text": "x" }));
+    let session = wire.create(json!({ "contextSize": 8192 }));
+    let words = "and some words about it that nobody needs later on ".repeat(3);
+    for at in 0..14 {
+        wire.record(&session, "user", &format!("request {at}: {words}"));
+        wire.record(&session, "assistant", &format!("answer {at}: {words}"));
+    }
+    let mut terminal = fixture.terminal(&["-r", "last"]);
+    terminal.expect("> ");
+    fake.script_summaries(Answer::text("## Goal\n- never used"));
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    terminal.send("/compact --apply\r");
+    terminal.expect("summarizing #1 to #");
+    terminal.send("\u{3}");
+    terminal.expect("canceled; the context is unchanged");
+    terminal.send("so what is it?\r");
+    terminal.expect("ok");
+    terminal.expect("Context: ");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.exit_code(), 0);
+    let records = wire.records(&session);
+    assert!(
+        !records.iter().any(|record| record["type"] == "compaction"),
+        "the session is unchanged"
+    );
+    fake.inject("/api/chat", &[Fault::Stall { after: 1 }]);
+    let mut terminal = Terminal::start(&fixture.sandbox, &["context", "compact", "last"]);
+    terminal.expect("summarizing #1 to #");
+    terminal.send("\u{3}");
+    terminal.wait_exit();
+}

@@ -1,0 +1,178 @@
+//! `ollmctl record` and `ollmctl sessions`: a session from its first message to its deletion.
+
+use serde_json::{Value, json};
+
+use super::{n_sessions, two_sessions};
+use crate::harness::{Sandbox, UNKNOWN_SESSION, array, assert_fields, fixture_path, until};
+
+#[test]
+fn conversation_is_recorded_searched_exported_and_deleted() {
+    let sandbox = Sandbox::new();
+    let project = sandbox.project_dir("work");
+    // The first command starts the daemon.
+    let printed = sandbox.ctl(["record", "--project", &project, "How do I reverse a list?"]).ok();
+    let id =
+        printed.split_whitespace().find(|word| word.len() == 36).expect("a session id").to_owned();
+    assert!(sandbox.log_path(&id).is_file());
+    let _said = sandbox
+        .ctl_with_input(
+            ["record", "--project", &project, "--role", "assistant", "--model", "qwen3:8b", "-"],
+            "Use reversed().\n",
+        )
+        .ok();
+    let listed = sandbox.ctl(["sessions", "list"]).ok();
+    assert!(listed.contains("How do I reverse a list?"), "{listed}");
+    let viewed = sandbox.ctl(["sessions", "view", "last"]).ok();
+    assert!(viewed.contains("reverse a list?") && viewed.contains("Use reversed()."), "{viewed}");
+    until("search finds the answer", || {
+        sandbox.ctl(["sessions", "search", "reversed"]).stdout.contains("reversed")
+    });
+    let file = sandbox.path("session.md");
+    sandbox.ctl(["sessions", "export", "last", "--output", file.to_str().unwrap()]).ok();
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("Use reversed()."), "{text}");
+    let built = sandbox
+        .ctl(["context", "build", "last", "--size", "4096", "--pending", "And in Rust?", "--json"])
+        .json();
+    assert_eq!(array(&built["messages"]).last().unwrap()["content"], "And in Rust?");
+    sandbox.ctl(["sessions", "rename", "last", "Lists"]).ok();
+    assert!(sandbox.ctl(["sessions", "list"]).ok().contains("Lists"));
+    sandbox.ctl(["sessions", "archive", &id]).ok();
+    assert!(!sandbox.ctl(["sessions", "list"]).ok().contains("Lists"));
+    sandbox.ctl(["sessions", "unarchive", &id]).ok();
+    sandbox.ctl(["sessions", "delete", "--yes", &id]).ok();
+    assert!(!sandbox.log_path(&id).exists());
+    sandbox.ctl(["daemon", "stop"]).ok();
+    assert!(
+        !sandbox.home().join("daemon.json").exists(),
+        "the daemon has ended when the command returns"
+    );
+}
+
+#[test]
+fn pi_session_is_imported_once() {
+    let sandbox = Sandbox::new();
+    let _daemon = sandbox.daemon();
+    let file = fixture_path("import/pi-mono-session.jsonl");
+    let file = file.to_str().unwrap();
+    let planned = sandbox.ctl(["sessions", "import", "--dry-run", file]).ok();
+    assert!(!planned.is_empty());
+    assert_eq!(n_sessions(&sandbox), 0);
+    sandbox.ctl(["sessions", "import", file]).ok();
+    let list = sandbox.ctl(["sessions", "list", "--json"]).json();
+    assert_eq!(array(&list["data"]).len(), 1, "{list}");
+    assert!(list["data"][0]["messageCount"].as_u64().unwrap() > 10, "{list}");
+    assert!(list["data"][0]["importedFrom"].as_str().unwrap().contains("pi"), "{list}");
+    let again = sandbox.ctl(["sessions", "import", file]);
+    assert_eq!(again.code, Some(0));
+    assert_eq!(n_sessions(&sandbox), 1);
+    // The project directory of the session does not exist on this machine.
+    let resumed = sandbox.ctl(["sessions", "resume", "last"]);
+    assert!(resumed.stderr.contains("its project is not on this machine: /"), "{resumed:?}");
+    assert!(!resumed.ok().is_empty());
+    let viewed = sandbox.ctl(["sessions", "view", "last", "--limit", "5"]).ok();
+    assert!(viewed.lines().count() > 3 && !viewed.contains('\u{1b}'), "{viewed}");
+    let from_stdin = sandbox
+        .ctl_with_input(["sessions", "import", "-"], &std::fs::read_to_string(file).unwrap());
+    assert_eq!(from_stdin.code, Some(0), "{from_stdin:?}");
+    let missing = sandbox.ctl(["sessions", "import", "/nowhere/at/all.jsonl"]).fails(3);
+    assert!(missing.contains("/nowhere/at/all.jsonl"), "{missing}");
+}
+
+#[test]
+fn session_argument_is_id_unique_prefix_or_last() {
+    let sandbox = Sandbox::new();
+    let [first, second] = two_sessions(&sandbox);
+    let _daemon = sandbox.daemon();
+    let view = |id: &str| sandbox.ctl(["sessions", "view", id]).ok();
+    assert!(view(&first).contains("parsing tables"));
+    assert!(view(&first[..30]).contains("parsing tables"));
+    assert!(view(&second[..30].to_uppercase()).contains("rendering trees"));
+    assert!(view("last").contains("rendering trees"));
+    let ambiguous = sandbox.ctl(["sessions", "view", &first[..4]]).fails(2);
+    assert!(
+        ambiguous.contains(&first) && ambiguous.contains(&second),
+        "the error lists both: {ambiguous}"
+    );
+    sandbox.ctl(["sessions", "view", "ffffffff"]).fails(3);
+    sandbox.ctl(["sessions", "view", UNKNOWN_SESSION]).fails(3);
+    sandbox.ctl(["sessions", "view", "../../etc/passwd"]).fails(2);
+}
+
+#[test]
+fn last_without_sessions_is_not_found() {
+    let sandbox = Sandbox::new();
+    let _daemon = sandbox.daemon();
+    assert_eq!(sandbox.ctl(["sessions", "list"]).ok(), "no sessions\n");
+    let none = sandbox.ctl(["sessions", "view", "last"]).fails(3);
+    assert!(none.contains("no session"), "{none}");
+    let list = sandbox.ctl(["sessions", "list", "--json"]).json();
+    assert_eq!(list["data"], json!([]));
+}
+
+#[test]
+fn destructive_command_without_terminal_requires_yes() {
+    let sandbox = Sandbox::new();
+    let [first, second] = two_sessions(&sandbox);
+    let _daemon = sandbox.daemon();
+    let commands: [&[&str]; 3] = [
+        &["sessions", "delete", &first],
+        &["sessions", "clear", "--all"],
+        &["sessions", "cleanup", "--keep", "0"],
+    ];
+    for command in commands {
+        let refused = sandbox.ctl(command).fails(2);
+        assert!(refused.contains("--yes"), "{refused}");
+        // Answers from a pipe are not accepted.
+        sandbox.ctl_with_input(command, "y\ny\n").fails(2);
+    }
+    sandbox.ctl(["sessions", "clear", "--yes"]).fails(2);
+    assert_eq!(n_sessions(&sandbox), 2);
+    let planned = sandbox.ctl(["sessions", "cleanup", "--keep", "1", "--dry-run", "--json"]).json();
+    assert_eq!(planned["deleted"][0]["sessionId"], first.as_str());
+    sandbox.ctl(["sessions", "cleanup", "--keep", "1", "--yes"]).ok();
+    assert!(!sandbox.log_path(&first).exists() && sandbox.log_path(&second).exists());
+    sandbox.ctl(["sessions", "clear", "--all", "--yes"]).ok();
+    assert!(!sandbox.log_path(&second).exists());
+}
+
+#[test]
+fn first_list_after_start_is_complete() {
+    let sandbox = Sandbox::new();
+    let [_, second] = two_sessions(&sandbox);
+    // The command starts a daemon, which has not compared its catalog with the logs yet.
+    let listed = sandbox.ctl(["sessions", "list"]).ok();
+    assert!(listed.contains("parsing tables") && !listed.contains("missing"), "{listed}");
+    sandbox.ctl(["daemon", "stop"]).ok();
+    sandbox.remove_catalog();
+    let viewed = sandbox.ctl(["sessions", "view", "last", "--json"]).json();
+    assert_eq!(viewed["session"]["sessionId"], second.as_str());
+}
+
+#[test]
+fn project_without_current_session_is_not_found() {
+    let sandbox = Sandbox::new();
+    let project = sandbox.project_dir("empty");
+    let _daemon = sandbox.daemon();
+    let error = sandbox.ctl(["sessions", "current", "--project", &project]).fails(3);
+    assert!(error.contains(&format!("{project} has no current session")), "{error}");
+    let error = sandbox.ctl(["--json", "sessions", "current", "--project", &project]).fails(3);
+    let error: Value = serde_json::from_str(&error).unwrap();
+    assert_eq!(error["error"]["kind"], "sessionNotFound");
+}
+
+#[test]
+fn export_with_json_prints_document_or_summary_of_written_file() {
+    let sandbox = Sandbox::new();
+    let [id, _] = two_sessions(&sandbox);
+    let _daemon = sandbox.daemon();
+    let document = sandbox.ctl(["--json", "sessions", "export", &id]).json();
+    assert_eq!(document["sessionId"], id.as_str(), "the export is the session document");
+    let file = sandbox.path("session.md");
+    let file = file.to_str().unwrap();
+    let written = sandbox.ctl(["--json", "sessions", "export", &id, "--output", file]).json();
+    assert_fields(&written, json!({ "path": file, "format": "markdown" }));
+    assert_eq!(written["sizeBytes"], std::fs::metadata(file).unwrap().len());
+    let error = sandbox.ctl(["--json", "sessions", "export", &id, "--format", "html"]).fails(2);
+    assert!(serde_json::from_str::<Value>(&error).unwrap()["error"]["hint"].is_string(), "{error}");
+}

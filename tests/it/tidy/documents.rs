@@ -1,0 +1,74 @@
+//! Documents and fixtures that must list what the code defines.
+
+use std::collections::BTreeSet;
+
+use ollm_protocol::{ErrorKind, EventKind, METHODS};
+use serde_json::Value;
+
+use super::{read, report, root};
+use crate::harness::{files_under, fixture_path};
+
+#[test]
+fn every_method_error_and_event_has_a_row_in_protocol_md() {
+    let text = read(&root().join("protocol/PROTOCOL.md"));
+    let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+    let has_row = |name: &str| rows.iter().any(|row| row.contains(&format!("`{name}`")));
+    let methods = METHODS.iter().map(|method| method.name.to_owned());
+    let errors = ErrorKind::ALL.iter().map(|kind| kind.as_str().to_owned());
+    let names = methods.chain(errors).chain(event_kinds());
+    let problems: Vec<String> = names
+        .filter(|name| !has_row(name))
+        .map(|name| format!("`{name}` has no row in protocol/PROTOCOL.md"))
+        .collect();
+    report(&problems);
+}
+
+/// Returns the names of all event kinds, read from the source of the enum.
+fn event_kinds() -> Vec<String> {
+    let source = read(&root().join("protocol/src/event.rs"));
+    let body = source.split("pub enum EventKind {").nth(1).unwrap().split("\n}").next().unwrap();
+    let variants = body.lines().map(str::trim).filter(|line| line.starts_with(char::is_uppercase));
+    let kinds: Vec<String> = variants.map(|name| kebab_case(name.trim_end_matches(','))).collect();
+    for kind in &kinds {
+        let parsed: Result<EventKind, _> = serde_json::from_value(Value::String(kind.clone()));
+        assert!(parsed.is_ok(), "{kind} is not an event kind");
+    }
+    kinds
+}
+
+fn kebab_case(name: &str) -> String {
+    let mut kebab = String::new();
+    for char in name.chars() {
+        if char.is_uppercase() && !kebab.is_empty() {
+            kebab.push('-');
+        }
+        kebab.extend(char.to_lowercase());
+    }
+    kebab
+}
+
+#[test]
+fn every_method_has_a_fixture_and_a_test() {
+    let tests = files_under(&root().join("tests/it")).into_iter();
+    let tests = tests.filter(|path| !path.ends_with("fixtures.rs"));
+    let tests: String = tests.map(|path| read(&path)).collect();
+    let mut problems = Vec::new();
+    for method in METHODS {
+        let fixture = format!("wire/{}.json", method.name);
+        if !fixture_path(&fixture).is_file() {
+            problems.push(format!("{} has no tests/fixtures/{fixture}", method.name));
+        }
+        if !tests.contains(&format!("\"{}\"", method.name)) {
+            problems.push(format!("{} is called by no test", method.name));
+        }
+    }
+    let known: BTreeSet<String> =
+        METHODS.iter().map(|method| format!("{}.json", method.name)).collect();
+    for path in files_under(&fixture_path("wire")) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if !known.contains(name) {
+            problems.push(format!("{} is the fixture of no method", path.display()));
+        }
+    }
+    report(&problems);
+}

@@ -1,0 +1,101 @@
+//! Files and functions: none is forgotten or too long, modules have one style, and each file says what it owns.
+
+use super::{is_test_file, read, report, sources};
+
+/// The lines of a file with its unit tests. Most files have 150 to 600.
+const MAX_FILE_LINES: usize = 900;
+/// The lines of a function.
+const MAX_FUNCTION_LINES: usize = 80;
+
+#[test]
+fn every_source_file_belongs_to_a_module() {
+    let mut problems = Vec::new();
+    for path in sources() {
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        let directory = path.parent().unwrap();
+        let is_crate_root = stem == "main" || stem == "lib" || directory.ends_with("benches");
+        if is_crate_root {
+            continue;
+        }
+        let (name, parent) = match stem {
+            "mod" => {
+                let name = directory.file_name().unwrap().to_str().unwrap();
+                (name, directory.parent().unwrap())
+            }
+            stem => (stem, directory),
+        };
+        // Every benchmark program is a crate root, whatever its name.
+        let parents = if parent.ends_with("benches") {
+            let entries = std::fs::read_dir(parent).unwrap().map(|entry| entry.unwrap().path());
+            entries.filter(|path| path.is_file()).collect()
+        } else {
+            ["mod.rs", "lib.rs", "main.rs"].map(|file| parent.join(file)).to_vec()
+        };
+        let declares = |line: &str| {
+            let declaration = line.trim().trim_end_matches(';').rsplit_once("mod ");
+            declaration.is_some_and(|(before, declared)| {
+                declared == name && (before.is_empty() || before.starts_with("pub"))
+            })
+        };
+        let mut parents = parents.iter().filter(|parent| parent.is_file() && **parent != path);
+        if !parents.any(|parent| read(parent).lines().any(declares)) {
+            problems.push(format!("{} belongs to no module", path.display()));
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn module_with_several_files_is_a_folder_with_mod_rs() {
+    let files = sources().into_iter();
+    let problems = files.filter(|path| path.with_extension("").is_dir());
+    let problems: Vec<String> =
+        problems.map(|path| format!("{} has a folder beside it", path.display())).collect();
+    report(&problems);
+}
+
+#[test]
+fn files_and_functions_have_limited_size_and_files_have_docs() {
+    let mut problems = Vec::new();
+    for path in sources() {
+        let text = read(&path);
+        let n_lines = text.lines().count();
+        if n_lines > MAX_FILE_LINES {
+            problems.push(format!("{} has {n_lines} lines", path.display()));
+        }
+        let is_unit_test = is_test_file(&path) && path.iter().any(|name| name == "src");
+        if !is_unit_test && !text.starts_with("//!") {
+            problems.push(format!("{} has no `//!` docs", path.display()));
+        }
+        for (at, n_lines) in functions(&text) {
+            if n_lines > MAX_FUNCTION_LINES {
+                problems.push(format!("{}:{at}: a function of {n_lines} lines", path.display()));
+            }
+        }
+    }
+    report(&problems);
+}
+
+/// Returns the line number of each function and the lines between its braces. Relies on rustfmt, which closes a
+/// function at the column of its first line.
+fn functions(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut functions = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let words = code.split('(').next().unwrap_or_default();
+        if !words.split(' ').any(|word| word == "fn") || words.contains(['"', '/', '=']) {
+            continue;
+        }
+        let signature = lines[at..].iter().position(|line| line.ends_with(['{', '}', ';']));
+        let Some(open) = signature.map(|end| at + end).filter(|open| lines[*open].ends_with('{'))
+        else {
+            continue;
+        };
+        let close = format!("{}}}", &line[..line.len() - code.len()]);
+        if let Some(n_lines) = lines[open + 1..].iter().position(|line| *line == close) {
+            functions.push((at + 1, n_lines));
+        }
+    }
+    functions
+}

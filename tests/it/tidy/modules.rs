@@ -1,0 +1,156 @@
+//! Edges between modules and crates: lower ones never use upper ones, and the methods of the wire stay on top.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use super::{is_test_file, production_code, read, report, root};
+use crate::harness::files_under;
+
+/// The modules of the daemon by level. A module uses modules of lower levels and none of its own, except for its
+/// part of `config`.
+const LEVELS: &[&[&str]] = &[
+    &["clock", "error_chain", "flags", "fsutil"],
+    &["shutdown"],
+    &["tokens", "model", "goal"],
+    &["session"],
+    &["catalog", "context", "loops", "env", "events", "config", "projects"],
+    &["app"],
+    &["rpc"],
+    &["server"],
+    &["bench_api", "daemon"],
+];
+
+/// The modules of the daemon that know the params and results of methods.
+const USERS_OF_METHODS: &[&str] = &["app", "rpc", "server", "daemon"];
+/// Modules below them that still do.
+///
+/// `env`: its results are still those of the wire; remove the entry with that use.
+const EXCEPTIONS: &[&str] = &["env"];
+
+/// Returns the production files of the daemon, each with its module.
+fn daemon_files() -> Vec<(String, PathBuf)> {
+    let source = root().join("daemon/src");
+    let files = files_under(&source).into_iter().filter(|path| !is_test_file(path));
+    let modules = files.map(|path| {
+        let relative = path.strip_prefix(&source).unwrap();
+        let first = relative.components().next().unwrap().as_os_str().to_str().unwrap();
+        (first.trim_end_matches(".rs").to_owned(), path)
+    });
+    modules.filter(|(module, _)| module != "lib").collect()
+}
+
+/// Returns the names that follow `<root>::` in some code, those in braces included.
+fn names_in<'a>(code: &'a str, root: &str) -> BTreeSet<&'a str> {
+    let name = |text: &'a str| {
+        let text = text.trim_start();
+        let end = text.find(|char: char| !char.is_alphanumeric() && char != '_');
+        &text[..end.unwrap_or(text.len())]
+    };
+    let mut names = BTreeSet::new();
+    for (at, prefix) in code.match_indices(&format!("{root}::")) {
+        let path = &code[at + prefix.len()..];
+        let Some(group) = path.strip_prefix('{') else {
+            names.insert(name(path));
+            continue;
+        };
+        names.insert(name(group));
+        let mut depth = 0;
+        for (at, char) in group.char_indices() {
+            match char {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => drop(names.insert(name(&group[at + 1..]))),
+                _ => {}
+            }
+        }
+    }
+    names
+}
+
+#[test]
+fn names_in_returns_the_first_names_of_paths_and_groups() {
+    let check = |code, expected: &[&str]| {
+        assert_eq!(names_in(code, "crate").into_iter().collect::<Vec<_>>(), expected, "{code}");
+    };
+    check("use crate::goal::Goal; crate::clock::now()", &["clock", "goal"]);
+    check("use crate::{\n    goal::{self, Goal},\n    model,\n};", &["", "goal", "model"]);
+    check("use other::goal;", &[]);
+}
+
+#[test]
+fn modules_of_the_daemon_use_only_lower_levels() {
+    let level = |module: &str| LEVELS.iter().position(|level| level.contains(&module));
+    let files = daemon_files();
+    let mut problems = Vec::new();
+    for module in LEVELS.iter().copied().flatten() {
+        if !files.iter().any(|(existing, _)| existing == module) {
+            problems.push(format!("`{module}` has a level and does not exist"));
+        }
+    }
+    for (module, path) in &files {
+        let Some(own) = level(module) else {
+            problems.push(format!("{}: `{module}` has no level in this test", path.display()));
+            continue;
+        };
+        let text = read(path);
+        for used in names_in(production_code(&text), "crate") {
+            if used == module || used.is_empty() || used.starts_with(char::is_uppercase) {
+                continue;
+            }
+            let is_lower = level(used).is_some_and(|level| level < own);
+            if !is_lower && used != "config" {
+                problems.push(format!("{} uses `{used}`", path.display()));
+            }
+        }
+    }
+    report(&problems);
+}
+
+#[test]
+fn only_upper_modules_of_the_daemon_use_the_methods_of_the_protocol() {
+    let mut users = BTreeSet::new();
+    for (module, path) in daemon_files() {
+        if names_in(production_code(&read(&path)), "ollm_protocol").contains("methods") {
+            users.insert(module);
+        }
+    }
+    let allowed: BTreeSet<String> =
+        USERS_OF_METHODS.iter().chain(EXCEPTIONS).map(|module| (*module).to_owned()).collect();
+    let mut problems: Vec<String> = users
+        .difference(&allowed)
+        .map(|module| format!("`{module}` uses ollm_protocol::methods"))
+        .collect();
+    let stale = EXCEPTIONS.iter().filter(|module| !users.contains(**module));
+    problems.extend(stale.map(|module| format!("`{module}` is no exception any more")));
+    report(&problems);
+}
+
+#[test]
+fn crates_have_only_their_allowed_dependencies() {
+    let manifest = |name: &str| read(&root().join(name).join("Cargo.toml"));
+    let depends =
+        |name: &str, on: &str| manifest(name).lines().any(|line| line.trim_start().starts_with(on));
+    assert!(!depends("client", "ollm-daemon"), "the client does not use the daemon");
+    assert!(!depends("daemon", "ollm-client"), "the daemon does not use the client");
+    for dependency in ["tokio", "jsonrpsee", "rusqlite", "ollm-"] {
+        assert!(!depends("protocol", dependency), "the protocol does not use {dependency}");
+    }
+    assert!(!depends("client", "rusqlite"), "the client does not open the catalog");
+    for name in [".", "protocol", "daemon", "client"] {
+        let text = manifest(name);
+        assert!(
+            text.contains("[lints]\nworkspace = true"),
+            "{name} uses the lints of the workspace"
+        );
+        let dependencies = text.split("\n[").filter(|section| {
+            section.starts_with("dependencies]") || section.starts_with("dev-dependencies]")
+        });
+        for line in dependencies.flat_map(str::lines).filter(|line| line.contains(" = ")) {
+            assert!(
+                line.contains("workspace"),
+                "{name}: the version of `{line}` stands in the workspace"
+            );
+        }
+    }
+}
