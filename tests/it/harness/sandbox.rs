@@ -139,10 +139,7 @@ impl Drop for Sandbox {
             return;
         }
         let mut command = self.command("ollmctl");
-        command
-            .args(["--no-spawn", "daemon", "stop"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.args(["--no-spawn", "daemon", "stop"]).stdout(Stdio::null()).stderr(Stdio::null());
         if let Ok(mut child) = command.spawn()
             && child.wait_timeout(DEADLINE).is_none()
         {

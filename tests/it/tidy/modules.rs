@@ -22,10 +22,6 @@ const LEVELS: &[&[&str]] = &[
 
 /// The modules of the daemon that know the params and results of methods.
 const USERS_OF_METHODS: &[&str] = &["app", "rpc", "server", "daemon"];
-/// Modules below them that still do.
-///
-/// `env`: its results are still those of the wire; remove the entry with that use.
-const EXCEPTIONS: &[&str] = &["env"];
 
 /// Returns the production files of the daemon, each with its module.
 fn daemon_files() -> Vec<(String, PathBuf)> {
@@ -115,14 +111,11 @@ fn only_upper_modules_of_the_daemon_use_the_methods_of_the_protocol() {
             users.insert(module);
         }
     }
-    let allowed: BTreeSet<String> =
-        USERS_OF_METHODS.iter().chain(EXCEPTIONS).map(|module| (*module).to_owned()).collect();
-    let mut problems: Vec<String> = users
-        .difference(&allowed)
+    let problems: Vec<String> = users
+        .iter()
+        .filter(|module| !USERS_OF_METHODS.contains(&module.as_str()))
         .map(|module| format!("`{module}` uses ollm_protocol::methods"))
         .collect();
-    let stale = EXCEPTIONS.iter().filter(|module| !users.contains(**module));
-    problems.extend(stale.map(|module| format!("`{module}` is no exception any more")));
     report(&problems);
 }
 

@@ -68,7 +68,7 @@ pub(crate) struct SearchQuery<'a> {
 /// A page of hits.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SearchPage {
-    /// The hits. Their score is `1 / (1 + rank)` when sorted by time, and that of [`rank`] when sorted by relevance.
+    /// The hits. Their score is `1 / (1 + rank)` when sorted by time, and that of [`rank()`] when sorted by relevance.
     pub hits: Vec<SearchHit>,
     /// The cursor of the next page; absent at the end.
     pub next_cursor: Option<String>,

@@ -1,6 +1,6 @@
 //! The texts that the pages for people share: names, times, the main argument of a tool call.
 //!
-//! Texts of models, tools and files pass [`plain`] before they enter a page.
+//! Texts of models, tools and files pass [`sanitize`] before they enter a page.
 
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Role, Session};
