@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::cache::SessionCache;
 use super::counts::Counts;
-use super::error::AppError;
+use super::error::{AppError, Result};
 use super::model_speed::MeasuredModels;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments};
@@ -89,7 +89,7 @@ impl Core {
     }
 
     /// Returns a session as lists show it. Blocks on the disk unless the session is open.
-    pub(crate) fn summary(&self, id: SessionId) -> Result<Session, AppError> {
+    pub(crate) fn summary(&self, id: SessionId) -> Result<Session> {
         Ok(self.sessions.summary(id)?)
     }
 
@@ -107,7 +107,7 @@ impl Core {
         id: SessionId,
         drafts: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
-    ) -> Result<Appended, AppError> {
+    ) -> Result<Appended> {
         let answer = self.sessions.append(id, drafts, key)?;
         Ok(answer.await.map_err(|_| SessionError::Stopping)??)
     }
@@ -118,7 +118,7 @@ impl Core {
         id: SessionId,
         leaf: Option<Seq>,
         drafts: Vec<NewRecord>,
-    ) -> Result<Option<Seq>, AppError> {
+    ) -> Result<Option<Seq>> {
         let n_before_last = (drafts.len() as u64).saturating_sub(1);
         let answer = self.sessions.append_after(id, leaf, drafts)?;
         match answer.await.map_err(|_| SessionError::Stopping)? {
@@ -132,8 +132,8 @@ impl Core {
 /// Runs work that may block on the disk on a thread where it does not hold up other calls.
 pub(crate) async fn blocking<T: Send + 'static>(
     core: &Arc<Core>,
-    work: impl FnOnce(&Arc<Core>) -> Result<T, AppError> + Send + 'static,
-) -> Result<T, AppError> {
+    work: impl FnOnce(&Arc<Core>) -> Result<T> + Send + 'static,
+) -> Result<T> {
     let core = Arc::clone(core);
     match tokio::task::spawn_blocking(move || work(&core)).await {
         Ok(done) => done,

@@ -10,7 +10,7 @@ use ollm_protocol::{GoalId, Method, Seq, SessionId, SnapshotId};
 use serde::Serialize;
 
 use super::core::Core;
-use super::error::AppError;
+use super::error::{AppError, Result};
 use crate::clock::Clock;
 use crate::goal::markers;
 use crate::session::{IdempotencyKey, NewRecord};
@@ -137,7 +137,7 @@ pub(crate) fn snapshot_mark(clock: &Clock, leaf: Option<Seq>, before: MarkedChan
 pub(crate) fn take_key<M: Method>(
     params: &mut M::Params,
     key: impl Fn(&mut M::Params) -> &mut Option<String>,
-) -> Result<Option<IdempotencyKey>, AppError> {
+) -> Result<Option<IdempotencyKey>> {
     let text = key(params).take();
     key_use::<M>(text, params)
 }
@@ -148,7 +148,7 @@ pub(crate) fn take_key<M: Method>(
 pub(crate) fn key_use<M: Method>(
     key: Option<String>,
     payload: &impl Serialize,
-) -> Result<Option<IdempotencyKey>, AppError> {
+) -> Result<Option<IdempotencyKey>> {
     let Some(key) = key else { return Ok(None) };
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
         let problem = format!("must have 1 to {MAX_KEY_BYTES} bytes");

@@ -19,6 +19,9 @@ use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
 
+/// The result of a call of the application layer.
+pub(crate) type Result<T, E = AppError> = std::result::Result<T, E>;
+
 /// A call of the application layer failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AppError {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::core::Core;
 use super::drafts::message_drafts;
-use super::error::AppError;
+use super::error::Result;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
 /// The finish reason of an answer that a crash or an error cut off.
@@ -78,12 +78,12 @@ impl PartialWriter {
 /// the disk.
 ///
 /// Costs a look at the last record if there are none.
-pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<()> {
     if core.turns.is_running(id) { Ok(()) } else { settle_now(core, id) }
 }
 
 /// Like [`settle`], for the turn that holds the session and has not begun to write.
-pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
     let (leaf, seqs) = core.sessions.with(id, last_customs)?;
     // Custom records of other clients end a session too: only the newest is read if it is one of those.
     let Some((newest, before)) = seqs.split_first() else { return Ok(()) };
@@ -122,12 +122,12 @@ fn last_customs(live: &OpenSession) -> (Option<Seq>, Vec<Seq>) {
 }
 
 /// Reads pieces, up to the first record that is not one.
-fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<AnswerPiece>, AppError> {
+fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<AnswerPiece>> {
     Ok(core.sessions.bodies(id, seqs)?.into_iter().map_while(piece_of).collect())
 }
 
 /// Counts the pieces at the beginning of `seqs`.
-pub(crate) fn n_pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<usize, AppError> {
+pub(crate) fn n_pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<usize> {
     Ok(pieces(core, id, seqs)?.len())
 }
 

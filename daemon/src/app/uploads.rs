@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::error::AppError;
+use super::error::{AppError, Result};
 use crate::fsutil::FsError;
 
 /// The largest file that can be imported; an import reads it into memory.
@@ -37,7 +37,7 @@ impl Uploads {
     }
 
     /// Opens an upload.
-    pub(crate) fn begin(&self, id: String) -> Result<(), AppError> {
+    pub(crate) fn begin(&self, id: String) -> Result<()> {
         let mut open = self.open.lock();
         open.retain(|_, upload| upload.last_chunk.elapsed() < UPLOAD_IDLE);
         if open.len() >= MAX_UPLOADS {
@@ -51,7 +51,7 @@ impl Uploads {
     }
 
     /// Appends a chunk; after an error the upload is closed.
-    pub(crate) fn append(&self, id: &str, data: &str) -> Result<(), AppError> {
+    pub(crate) fn append(&self, id: &str, data: &str) -> Result<()> {
         let mut open = self.open.lock();
         let upload = open.get_mut(id).ok_or_else(|| unknown(id))?;
         upload.bytes += data.len() as u64;
@@ -69,7 +69,7 @@ impl Uploads {
     }
 
     /// Closes an upload and returns its text.
-    pub(crate) fn take(&self, id: &str) -> Result<String, AppError> {
+    pub(crate) fn take(&self, id: &str) -> Result<String> {
         let mut upload = self.open.lock().remove(id).ok_or_else(|| unknown(id))?;
         let mut text = String::new();
         let read = upload.file.rewind().and_then(|()| upload.file.read_to_string(&mut text));

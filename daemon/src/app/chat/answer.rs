@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::core::Core;
 use crate::app::drafts::message_drafts;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::app::partial::{INTERRUPTED, PartialWriter, answer_parts};
 use crate::clock::Clock;
 use crate::model::{
@@ -41,10 +41,10 @@ pub(super) fn is_final_answer(message: &Message) -> bool {
 }
 
 /// Sends the events of a turn to its client as long as that listens.
-pub(super) struct TurnReporter(mpsc::Sender<Result<ChatEvent, AppError>>);
+pub(super) struct TurnReporter(mpsc::Sender<Result<ChatEvent>>);
 
 impl TurnReporter {
-    pub(super) const fn new(sender: mpsc::Sender<Result<ChatEvent, AppError>>) -> Self {
+    pub(super) const fn new(sender: mpsc::Sender<Result<ChatEvent>>) -> Self {
         Self(sender)
     }
 
@@ -58,7 +58,7 @@ impl TurnReporter {
         }
     }
 
-    pub(super) async fn send_last(&self, last: Result<ChatEvent, AppError>) {
+    pub(super) async fn send_last(&self, last: Result<ChatEvent>) {
         drop(self.0.send(last).await);
     }
 }
@@ -190,7 +190,7 @@ impl StreamedAnswer {
         id: SessionId,
         model: &str,
         usage: Option<Usage>,
-    ) -> Result<Option<Seq>, AppError> {
+    ) -> Result<Option<Seq>> {
         let mut parts = answer_parts(self.thinking.clone(), self.text.clone());
         parts.extend(self.calls.iter().map(|call| Part::ToolCall {
             id: call.id.clone(),

@@ -13,7 +13,7 @@ use super::model_call::{ModelCall, RequiredShrink};
 use super::retry::{RetryIntent, step_back};
 use super::turn::Turn;
 use crate::app::core::blocking;
-use crate::app::error::{AppError, ChatError, SpentTokens};
+use crate::app::error::{ChatError, Result, SpentTokens};
 use crate::model::{ChatEnd, LengthCause, ModelError, ModelInfo};
 
 /// The utilization in percent from which shrinking the context is worth it: a compaction leaves at most 55, and a few
@@ -48,7 +48,7 @@ impl Turn {
         call: &ModelCall,
         effective: Option<u32>,
         retries: &mut Retries,
-    ) -> Result<AfterAnswer, AppError> {
+    ) -> Result<AfterAnswer> {
         if !call.answer.is_empty() {
             return Ok(AfterAnswer::Record);
         }

@@ -33,7 +33,7 @@ use self::retry::{RetryIntent, step_back};
 use self::turn::Turn;
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
-use super::error::{AppError, ChatError};
+use super::error::{AppError, ChatError, Result};
 use super::partial::settle_now;
 use super::running::{Claim, PendingCalls, RunningTurn};
 use super::sessions::input::checked_message;
@@ -45,7 +45,7 @@ use crate::shutdown::Tasks;
 const MAX_WAITING_EVENTS: usize = 256;
 
 /// The events of a turn; an error is the last one.
-pub(crate) type TurnEvents = mpsc::Receiver<Result<ChatEvent, AppError>>;
+pub(crate) type TurnEvents = mpsc::Receiver<Result<ChatEvent>>;
 
 /// A turn that has started.
 pub(crate) struct StartedTurn {
@@ -61,7 +61,7 @@ pub(crate) async fn start(
     core: &Arc<Core>,
     tasks: &Tasks,
     mut params: ChatSendParams,
-) -> Result<StartedTurn, AppError> {
+) -> Result<StartedTurn> {
     let id = params.session_id;
     let message = params.message.take();
     if message.as_ref().is_some_and(|message| message.role != Role::User) {
@@ -81,10 +81,7 @@ pub(crate) async fn start(
 }
 
 /// Ends the turn of a session (`chat.cancel`).
-pub(crate) async fn cancel(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<ChatCancelResult, AppError> {
+pub(crate) async fn cancel(core: Arc<Core>, params: SessionIdParams) -> Result<ChatCancelResult> {
     let turn = core.turns.get(params.session_id);
     match &turn {
         Some(turn) => turn.cancel.cancel(),
@@ -94,7 +91,7 @@ pub(crate) async fn cancel(
 }
 
 /// Fails if there is no such session.
-async fn check_exists(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+async fn check_exists(core: &Arc<Core>, id: SessionId) -> Result<()> {
     blocking(core, move |core| core.summary(id).map(drop)).await
 }
 
@@ -126,7 +123,7 @@ async fn record_message(
     id: SessionId,
     message: Option<MessageInput>,
     key: Option<String>,
-) -> Result<AcceptedMessage, AppError> {
+) -> Result<AcceptedMessage> {
     let Some(message) = message else {
         blocking(core, move |core| step_back(core, id, RetryIntent::AnswerAgain)).await?;
         return Ok(AcceptedMessage { seq: None, duplicate: false, answered: None });
@@ -151,11 +148,7 @@ async fn record_message(
 }
 
 /// Returns the newest complete answer on the active path after a message, and its finish reason. Blocks on the disk.
-fn answer_after(
-    core: &Core,
-    id: SessionId,
-    message: Seq,
-) -> Result<Option<(Seq, String)>, AppError> {
+fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<(Seq, String)>> {
     let newest = core.sessions.with(id, |live| {
         let state = live.state();
         state.path().into_iter().rev().take_while(|seq| *seq > message).find(|seq| {

@@ -11,7 +11,7 @@ use super::request::TurnRequest;
 use super::turn::{Turn, as_ms};
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::app::models::learning::learned_counter;
 use crate::app::partial::PartialWriter;
 use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
@@ -58,7 +58,7 @@ impl Turn {
         info: &ModelInfo,
         tasks: &Tasks,
         shrink: Option<RequiredShrink>,
-    ) -> Result<ModelCall, AppError> {
+    ) -> Result<ModelCall> {
         let core = &self.core;
         let admitted = self.admit(info, tasks).await?;
         let admitted = self.compact_if_due(admitted, info, tasks, shrink.is_some()).await?;
@@ -91,7 +91,7 @@ impl Turn {
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
-    async fn admit(&self, info: &ModelInfo, tasks: &Tasks) -> Result<AdmittedCall, AppError> {
+    async fn admit(&self, info: &ModelInfo, tasks: &Tasks) -> Result<AdmittedCall> {
         let (core, model) = (&self.core, &self.request.model);
         let ticket = core.models.queues().enter(model, Priority::Chat);
         self.unless_ended(tasks, async {
@@ -151,7 +151,7 @@ impl Turn {
         info: &ModelInfo,
         tasks: &Tasks,
         must_shrink: bool,
-    ) -> Result<AdmittedCall, AppError> {
+    ) -> Result<AdmittedCall> {
         let core = &self.core;
         let params = ContextBuildParams { compact: CompactMode::Never, ..admitted.params.clone() };
         let (params, counter) = (&params, &admitted.counter.clone());
@@ -176,7 +176,7 @@ impl Turn {
     }
 
     /// Logs an error of a compaction, unless it ends the turn.
-    fn unless_fatal(&self, compacted: Result<bool, AppError>) -> Result<bool, AppError> {
+    fn unless_fatal(&self, compacted: Result<bool>) -> Result<bool> {
         match compacted {
             Ok(done) => Ok(done),
             Err(error @ (AppError::Chat(_) | AppError::Stopping)) => Err(error),

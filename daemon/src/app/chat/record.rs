@@ -11,7 +11,7 @@ use serde_json::json;
 use super::answer::AnswerStop;
 use super::model_call::ModelCall;
 use super::turn::{Turn, as_ms};
-use crate::app::error::{AppError, ChatError};
+use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::learning;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::model::{ChatEnd, ModelInfo, PromptCount};
@@ -27,7 +27,7 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
-    ) -> Result<(Option<Seq>, ChatUsage), AppError> {
+    ) -> Result<(Option<Seq>, ChatUsage)> {
         let ModelCall { answer, built, .. } = call;
         let (core, id) = (&self.core, self.request.id);
         let counted = answer.end.as_ref().ok().map(|end| Usage {
@@ -79,7 +79,7 @@ impl Turn {
         call: &ModelCall,
         end: &ChatEnd,
         partial: Option<Seq>,
-    ) -> Result<(), AppError> {
+    ) -> Result<()> {
         let ModelCall { built, request, .. } = call;
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
         if built.count_kind != CountKind::Exact {

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::app::context::quota::context_size;
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::app::model_speed::MeasuredModel;
 use crate::app::models::learning::CountedPrompts;
 use crate::app::models::model_or_default;
@@ -32,7 +32,7 @@ pub(super) struct TurnRequest {
 
 impl TurnRequest {
     /// Checks params; their message and key are checked elsewhere. Blocks on the disk.
-    pub(super) fn check(core: &Core, params: ChatSendParams) -> Result<Self, AppError> {
+    pub(super) fn check(core: &Core, params: ChatSendParams) -> Result<Self> {
         let ChatSendParams { session_id, model, tools, options, max_tokens, think, format, .. } =
             params;
         let session = core.summary(session_id)?;

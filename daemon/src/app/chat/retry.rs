@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::answer::is_final_answer;
 use crate::app::core::Core;
 use crate::app::drafts::counted_for;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::app::partial::n_pieces;
 use crate::session::index::IndexEntry;
 use crate::session::{NewRecord, OpenSession, SessionError};
@@ -44,11 +44,7 @@ struct PathEnd {
 /// Moves the leaf before an incomplete answer at the end of the conversation. Blocks on the disk.
 ///
 /// **Errors**: `Invalid` if a client asks for another answer and nothing is left to answer.
-pub(super) fn step_back(
-    core: &Arc<Core>,
-    id: SessionId,
-    intent: RetryIntent,
-) -> Result<(), AppError> {
+pub(super) fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryIntent) -> Result<()> {
     let mut tries = 0;
     loop {
         let end = core.sessions.with(id, path_end)?;
@@ -95,7 +91,7 @@ fn open_answer(
     id: SessionId,
     end: &PathEnd,
     intent: RetryIntent,
-) -> Result<Option<(Seq, Option<Seq>)>, AppError> {
+) -> Result<Option<(Seq, Option<Seq>)>> {
     let Some((seq, entry)) = end.last else {
         return match intent {
             RetryIntent::AnswerAgain => {
@@ -124,7 +120,7 @@ fn open_answer(
 }
 
 /// Returns the record before the pieces that an answer was written in.
-fn before_pieces(core: &Core, id: SessionId, parent: Option<Seq>) -> Result<Option<Seq>, AppError> {
+fn before_pieces(core: &Core, id: SessionId, parent: Option<Seq>) -> Result<Option<Seq>> {
     let customs = core.sessions.with(id, |live| {
         let state = live.state();
         let (mut next, mut customs) = (parent, Vec::new());
@@ -148,7 +144,7 @@ fn drafts(
     id: SessionId,
     to: Option<Seq>,
     after: &[Seq],
-) -> Result<Vec<NewRecord>, AppError> {
+) -> Result<Vec<NewRecord>> {
     let moved = LeafMove { to, cause: CAUSE.to_owned() };
     let mut drafts = vec![NewRecord::new(RecordBody::Leaf(moved), None)];
     let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();

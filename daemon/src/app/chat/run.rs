@@ -9,7 +9,7 @@ use super::AcceptedMessage;
 use super::answer::StreamedAnswer;
 use super::empty_answer::{AfterAnswer, Retries};
 use super::turn::{Turn, as_ms};
-use crate::app::error::{AppError, ChatError};
+use crate::app::error::{AppError, ChatError, Result};
 use crate::app::loops::may_call_model;
 use crate::model::{CallTarget, Capability, ModelError, ModelInfo};
 use crate::shutdown::Tasks;
@@ -39,11 +39,7 @@ impl Turn {
     }
 
     /// Answers the message and returns the last event.
-    async fn answer(
-        &self,
-        accepted: AcceptedMessage,
-        tasks: &Tasks,
-    ) -> Result<ChatEvent, AppError> {
+    async fn answer(&self, accepted: AcceptedMessage, tasks: &Tasks) -> Result<ChatEvent> {
         let AcceptedMessage { seq, duplicate, answered } = accepted;
         let model = self.request.model.clone();
         self.report(ChatEvent::Accepted { seq, duplicate, model }).await;
@@ -78,7 +74,7 @@ impl Turn {
     }
 
     /// Refuses what the model cannot do.
-    fn check_capabilities(&self, info: &ModelInfo) -> Result<(), AppError> {
+    fn check_capabilities(&self, info: &ModelInfo) -> Result<()> {
         let lacks_tools = !self.request.tools.is_empty() && info.can("tools") == Some(false);
         if !lacks_tools {
             return Ok(());
@@ -89,12 +85,7 @@ impl Turn {
     }
 
     /// Reports the tool calls of an answer and waits until all results are recorded.
-    async fn wait_for_tools(
-        &self,
-        seq: Seq,
-        answer: StreamedAnswer,
-        tasks: &Tasks,
-    ) -> Result<(), AppError> {
+    async fn wait_for_tools(&self, seq: Seq, answer: StreamedAnswer, tasks: &Tasks) -> Result<()> {
         if self.request.tools.is_empty() {
             let name = answer.calls.first().map(|call| call.name.clone()).unwrap_or_default();
             let model = self.request.model.clone();

@@ -11,14 +11,14 @@ use ollm_protocol::{Seq, SessionId};
 use super::check_exists;
 use crate::app::core::Core;
 use crate::app::drafts::counted_for;
-use crate::app::error::{AppError, ChatError};
+use crate::app::error::{AppError, ChatError, Result};
 use crate::app::running::{RefusedResults, TakenCalls};
 
 /// Records tool results (`chat.submitToolResults`); the turn continues when none is missing.
 pub(crate) async fn submit_tool_results(
     core: Arc<Core>,
     params: ChatSubmitToolResultsParams,
-) -> Result<ChatSubmitToolResultsResult, AppError> {
+) -> Result<ChatSubmitToolResultsResult> {
     let ChatSubmitToolResultsParams { session_id: id, results } = params;
     if results.is_empty() {
         return Err(AppError::invalid("results", "must hold at least one result"));
@@ -45,7 +45,7 @@ async fn record(
     id: SessionId,
     taken: &TakenCalls,
     results: Vec<ChatToolResult>,
-) -> Result<Vec<Seq>, AppError> {
+) -> Result<Vec<Seq>> {
     let order: Vec<usize> = results
         .iter()
         .filter_map(|result| taken.calls.iter().position(|call| call.id == result.id))

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::TurnReporter;
 use super::request::TurnRequest;
 use crate::app::core::Core;
-use crate::app::error::{AppError, ChatError};
+use crate::app::error::{AppError, ChatError, Result};
 use crate::app::running::{Claim, RunningTurn};
 use crate::shutdown::Tasks;
 
@@ -33,7 +33,7 @@ impl Turn {
         core: Arc<Core>,
         claim: Claim<RunningTurn>,
         request: TurnRequest,
-        sender: mpsc::Sender<Result<ChatEvent, AppError>>,
+        sender: mpsc::Sender<Result<ChatEvent>>,
     ) -> Self {
         Self { core, claim, request, reporter: TurnReporter::new(sender) }
     }
@@ -55,8 +55,8 @@ impl Turn {
     pub(super) async fn unless_ended<T>(
         &self,
         tasks: &Tasks,
-        work: impl Future<Output = Result<T, AppError>>,
-    ) -> Result<T, AppError> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         tokio::select! {
             biased;
             () = self.cancel().cancelled() => Err(ChatError::Canceled { partial: None }.into()),

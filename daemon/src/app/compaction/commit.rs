@@ -13,7 +13,7 @@ use ollm_protocol::{CheckpointId, Seq, SessionId};
 use super::survey::{CompactionRequest, ContextBefore, Survey, survey};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark};
-use crate::app::error::{AppError, CompactError};
+use crate::app::error::{CompactError, Result};
 use crate::context::compact::{measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
 use crate::session::NewRecord;
@@ -73,11 +73,7 @@ pub(super) enum CommitOutcome {
 }
 
 /// Writes the snapshot marker before a compaction, so that it can be undone.
-pub(super) async fn mark_before(
-    core: &Core,
-    id: SessionId,
-    leaf: Option<Seq>,
-) -> Result<(), AppError> {
+pub(super) async fn mark_before(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<()> {
     let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Compaction);
     core.append(id, vec![mark], None).await?;
     Ok(())
@@ -89,7 +85,7 @@ pub(super) async fn preview(
     request: CompactionRequest,
     survey: Arc<Survey>,
     head: NewHead,
-) -> Result<Compacted, AppError> {
+) -> Result<Compacted> {
     blocking(core, move |core| {
         let (built, retention) = plan(core, &request, &survey, &head)?;
         let (before, after) = (survey.before, built.result);
@@ -107,7 +103,7 @@ pub(super) async fn commit(
     request: CompactionRequest,
     survey_found: Arc<Survey>,
     head: NewHead,
-) -> Result<CommitOutcome, AppError> {
+) -> Result<CommitOutcome> {
     let id = survey_found.inputs.id;
     let mut current = survey_found;
     for _ in 0..MAX_TRIES {
@@ -145,7 +141,7 @@ fn plan(
     request: &CompactionRequest,
     survey: &Survey,
     head: &NewHead,
-) -> Result<(Built, Retention), AppError> {
+) -> Result<(Built, Retention)> {
     let Survey { inputs, before } = survey;
     let contents = inputs.contents(core);
     let input = inputs.build_input(&request.params, &head.checkpoints);

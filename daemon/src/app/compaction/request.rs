@@ -17,7 +17,7 @@ use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::params_like_last;
 use crate::app::context::inspect;
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, CompactError};
+use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
 use crate::context::compact::tier;
 use crate::model::Priority;
@@ -29,7 +29,7 @@ const MAX_INSTRUCTIONS: usize = 2000;
 pub(crate) async fn compact(
     core: Arc<Core>,
     params: ContextCompactParams,
-) -> Result<ContextCompactResult, AppError> {
+) -> Result<ContextCompactResult> {
     let ContextCompactParams { session_id: id, dry_run, strategy, instructions, tools } = params;
     if instructions.as_ref().is_some_and(|text| text.chars().count() > MAX_INSTRUCTIONS) {
         let problem = format!("must have at most {MAX_INSTRUCTIONS} characters");
@@ -67,7 +67,7 @@ pub(crate) async fn compact(
 pub(crate) async fn checkpoints(
     core: Arc<Core>,
     params: SessionIdParams,
-) -> Result<ContextCheckpointsResult, AppError> {
+) -> Result<ContextCheckpointsResult> {
     let id = params.session_id;
     let survey = blocking(&core, move |core| {
         let params = params_like_last(core, id);
@@ -94,7 +94,7 @@ pub(crate) async fn checkpoints(
 async fn dry_run_result(
     core: &Arc<Core>,
     request: CompactionRequest,
-) -> Result<ContextCompactResult, AppError> {
+) -> Result<ContextCompactResult> {
     let (id, strategy) = (request.params.session_id, request.strategy);
     let request_too = request.clone();
     let (survey, plan) = blocking(core, move |core| {
@@ -131,7 +131,7 @@ async fn result(
     id: SessionId,
     strategy: CompactStrategy,
     compacted: Compacted,
-) -> Result<ContextCompactResult, AppError> {
+) -> Result<ContextCompactResult> {
     let Compacted { seq, head, before, after, retention, survey } = compacted;
     let compression_count = core.summary(id)?.compression_count;
     let (count_kind, retention) = (after.count_kind, Some(retention));

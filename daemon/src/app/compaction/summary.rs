@@ -14,7 +14,7 @@ use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
 use super::survey::{CompactionRequest, Survey};
 use crate::app::context::inputs::RecordContents;
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, CompactError};
+use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
 use crate::context::compact::{
     CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary, RenewOptions,
@@ -55,20 +55,20 @@ impl<'a> SummaryRange<'a> {
     }
 
     /// Writes the snapshot marker, once a summarizer is ready: an attempt that never starts leaves no trace.
-    async fn mark(&self) -> Result<(), AppError> {
+    async fn mark(&self) -> Result<()> {
         let inputs = &self.survey.inputs;
         let mark = || mark_before(self.core, inputs.id, inputs.leaf);
         self.marked.get_or_try_init(mark).await.copied()
     }
 
     /// Returns the model that summarizes.
-    fn summarizing_model(core: &Core, survey: &Survey) -> Result<String, AppError> {
+    fn summarizing_model(core: &Core, survey: &Survey) -> Result<String> {
         let own = core.config().compression.model.clone();
         model_or_default(core, own.or_else(|| survey.inputs.model.clone()))
     }
 
     /// Summarizes the range by a model.
-    pub(super) async fn by_model(&self, place: QueuePlace<'_>) -> Result<NewHead, AppError> {
+    pub(super) async fn by_model(&self, place: QueuePlace<'_>) -> Result<NewHead> {
         let Self { core, request, survey, cut, .. } = self;
         let inputs = &survey.inputs;
         let model = Self::summarizing_model(core, survey)?;
@@ -117,7 +117,7 @@ impl<'a> SummaryRange<'a> {
         before: Option<Summary>,
         pieces: &[TranscriptPiece],
         (options, limits): (SummaryOptions<'_>, SummaryLimits),
-    ) -> Result<Summary, AppError> {
+    ) -> Result<Summary> {
         let id = self.survey.inputs.id;
         let mut summary = before;
         for (at, piece) in pieces.iter().enumerate() {
@@ -144,7 +144,7 @@ impl<'a> SummaryRange<'a> {
     }
 
     /// Summarizes the range by lines extracted from the records.
-    pub(super) async fn by_extraction(&self) -> Result<NewHead, AppError> {
+    pub(super) async fn by_extraction(&self) -> Result<NewHead> {
         self.mark().await?;
         let counter = self.survey.inputs.counter.clone();
         let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
@@ -154,7 +154,7 @@ impl<'a> SummaryRange<'a> {
     }
 
     /// Previews the summary of a model: an extracted one stands for it.
-    pub(super) async fn preview(&self) -> Result<NewHead, AppError> {
+    pub(super) async fn preview(&self) -> Result<NewHead> {
         let counter = self.survey.inputs.counter.clone();
         let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
         let inputs = &self.survey.inputs;
@@ -193,7 +193,7 @@ impl<'a> SummaryRange<'a> {
             .ok()
     }
 
-    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents, AppError> {
+    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents> {
         let (id, records) = (self.survey.inputs.id, self.cut.records.clone());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
@@ -208,7 +208,7 @@ impl<'a> SummaryRange<'a> {
         part: impl RangeBounds<Seq>,
         before: Option<Summary>,
         target: u64,
-    ) -> Result<Summary, AppError> {
+    ) -> Result<Summary> {
         let records = self.cut.records.iter().filter(|seq| part.contains(seq));
         let (id, records) = (self.survey.inputs.id, records.copied().collect::<Vec<_>>());
         let counter = self.survey.inputs.counter.clone();

@@ -8,7 +8,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::config::CompressionStrategy;
 use crate::context::{self, BuildInput, Built, CutPlan};
 use crate::tokens::Counter;
@@ -88,7 +88,7 @@ pub(super) enum HeadPlan {
 }
 
 /// Looks at a session. Blocks on the disk.
-pub(super) fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Survey, AppError> {
+pub(super) fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Survey> {
     let inputs = inputs::load(core, &request.params, request.counter.clone(), BuildLeaf::Active)?;
     let input = inputs.build_input(&request.params, &inputs.checkpoints);
     let built = context::build(&input, &inputs.contents(core))?;
@@ -138,7 +138,7 @@ pub(super) fn plan_head(
     core: &Core,
     request: &CompactionRequest,
     survey: &Survey,
-) -> Result<HeadPlan, AppError> {
+) -> Result<HeadPlan> {
     let Survey { inputs, before } = survey;
     let contents = inputs.contents(core);
     let input = inputs.build_input(&request.params, &inputs.checkpoints);

@@ -14,7 +14,7 @@ use super::summarizer::QueuePlace;
 use super::summary::SummaryRange;
 use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, CompactError};
+use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 use crate::context;
 use crate::model::{Priority, Ticket, canonical_name};
@@ -56,10 +56,7 @@ pub(in crate::app) struct CompactionInTurn<'a> {
 }
 
 /// Returns whether a chat turn has to compact before it calls its model. Cheap as long as that is far away.
-pub(in crate::app) async fn is_due(
-    core: &Arc<Core>,
-    turn: CompactionInTurn<'_>,
-) -> Result<bool, AppError> {
+pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>) -> Result<bool> {
     let compression = core.config().compression.clone();
     if !compression.enabled {
         return Ok(false);
@@ -82,7 +79,7 @@ pub(in crate::app) async fn is_due(
 pub(in crate::app) async fn compact_in_turn(
     core: &Arc<Core>,
     turn: CompactionInTurn<'_>,
-) -> Result<bool, AppError> {
+) -> Result<bool> {
     let id = turn.params.session_id;
     let place = turn.ticket.map_or(QueuePlace::Own(Priority::Chat), QueuePlace::Held);
     let counter = Some(turn.counter.clone());
@@ -136,7 +133,7 @@ impl CompactionTask<'_> {
     /// Runs the whole transaction.
     ///
     /// **Cancel safety**: dropped before its record is queued, it leaves no more than a snapshot marker.
-    pub(super) async fn run(self, id: SessionId) -> Result<CompactionOutcome, AppError> {
+    pub(super) async fn run(self, id: SessionId) -> Result<CompactionOutcome> {
         let claim = claim(self.core, id, self.trigger).await?;
         let request = self.request.clone();
         let survey = blocking(self.core, move |core| survey(core, &request)).await?;
@@ -155,7 +152,7 @@ impl CompactionTask<'_> {
         id: SessionId,
         found: Arc<Survey>,
         canceled: &CancellationToken,
-    ) -> Result<CompactionOutcome, AppError> {
+    ) -> Result<CompactionOutcome> {
         let mut survey = found;
         for _ in 0..MAX_ROUNDS {
             let made = tokio::select! {
@@ -181,7 +178,7 @@ impl CompactionTask<'_> {
         &self,
         id: SessionId,
         survey: &Arc<Survey>,
-    ) -> Result<ControlFlow<CompactionOutcome, NewHead>, AppError> {
+    ) -> Result<ControlFlow<CompactionOutcome, NewHead>> {
         let skip = |reason| Ok(ControlFlow::Break(self.skip(id, reason, Arc::clone(survey))));
         if let Some(reason) = self.objection(id, survey) {
             return skip(reason);
@@ -212,7 +209,7 @@ impl CompactionTask<'_> {
         id: SessionId,
         survey: Arc<Survey>,
         head: NewHead,
-    ) -> Result<ControlFlow<CompactionOutcome, Arc<Survey>>, AppError> {
+    ) -> Result<ControlFlow<CompactionOutcome, Arc<Survey>>> {
         events::step(self.core, id, json!({ "step": "writing" }));
         match commit(self.core, self.request.clone(), survey, head).await {
             Ok(CommitOutcome::Done(compacted)) => {
@@ -230,7 +227,7 @@ impl CompactionTask<'_> {
 
     /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None` if
     /// it can wait for a model.
-    async fn summarize(&self, range: &SummaryRange<'_>) -> Result<Option<NewHead>, AppError> {
+    async fn summarize(&self, range: &SummaryRange<'_>) -> Result<Option<NewHead>> {
         let error = match range.by_model(self.place).await {
             Ok(head) => return Ok(Some(head)),
             Err(AppError::Compact(error)) => error,

@@ -10,7 +10,7 @@ use super::inputs::{self, BuildLeaf, Inputs};
 use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark};
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::context::{self, Built};
 use crate::session::NewRecord;
 use crate::tokens::Counter;
@@ -19,10 +19,7 @@ use crate::tokens::Counter;
 const MAX_TRIES: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
-pub(crate) async fn build(
-    core: Arc<Core>,
-    params: ContextBuildParams,
-) -> Result<BuiltContext, AppError> {
+pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     build_with(&core, params, None).await
 }
 
@@ -31,7 +28,7 @@ pub(crate) async fn build_with(
     core: &Arc<Core>,
     params: ContextBuildParams,
     counter: Option<Counter>,
-) -> Result<BuiltContext, AppError> {
+) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
@@ -82,7 +79,7 @@ fn next_step(
     core: &Arc<Core>,
     params: &ContextBuildParams,
     counter: Option<Counter>,
-) -> Result<BuildStep, AppError> {
+) -> Result<BuildStep> {
     let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
     let leaf = inputs.leaf;
     if params.compact == CompactMode::Auto {
@@ -97,11 +94,7 @@ fn next_step(
 }
 
 /// Plans the context of some inputs. Blocks on the disk.
-pub(super) fn plan(
-    core: &Core,
-    params: &ContextBuildParams,
-    inputs: &Inputs,
-) -> Result<Built, AppError> {
+pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
     Ok(context::build(&input, &inputs.contents(core))?)
 }

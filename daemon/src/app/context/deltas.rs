@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::entries::{ENTRIES_PERCENT, entries_block, render_entry};
 use super::folds::{Folds, goal_changes};
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{digest, prompt_limit};
@@ -71,7 +71,7 @@ impl SentDeltas {
         id: SessionId,
         path: &ActivePath,
         epoch: Option<&(Seq, Arc<Epoch>)>,
-    ) -> Result<Self, AppError> {
+    ) -> Result<Self> {
         let Some((seq, epoch)) = epoch else { return Ok(Self::default()) };
         let items = path.after(*seq).iter();
         let deltas: Vec<Seq> =
@@ -97,7 +97,7 @@ impl SentDeltas {
         id: SessionId,
         path: &ActivePath,
         (folds, additions): (&Folds, &Additions),
-    ) -> Result<Vec<Delta>, AppError> {
+    ) -> Result<Vec<Delta>> {
         let mut deltas = Vec::new();
         for (entry, key_and_digest) in folds.entries.iter().zip(&additions.entries) {
             if !self.entries.contains(key_and_digest) {

@@ -12,7 +12,7 @@ use ollm_protocol::methods::context::{
 use super::folds::{Folds, active_path, merged_entries, session_entries, shared_entries};
 use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::context::ContextError;
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
@@ -29,7 +29,7 @@ const MAX_KEY_BYTES: usize = 256;
 pub(crate) async fn add(
     core: Arc<Core>,
     params: ContextAddEntryParams,
-) -> Result<ContextAddEntryResult, AppError> {
+) -> Result<ContextAddEntryResult> {
     let ContextAddEntryParams { session_id, project_path, scope, key, content, priority, source } =
         params;
     check_key(&key)?;
@@ -62,7 +62,7 @@ pub(crate) async fn add(
 pub(crate) async fn remove(
     core: Arc<Core>,
     params: ContextRemoveEntryParams,
-) -> Result<ContextRemoveEntryResult, AppError> {
+) -> Result<ContextRemoveEntryResult> {
     let ContextRemoveEntryParams { session_id, project_path, scope, key } = params;
     check_key(&key)?;
     let planned = blocking(&core, move |core| {
@@ -86,7 +86,7 @@ pub(crate) async fn remove(
 pub(crate) fn list(
     core: &Arc<Core>,
     params: ContextListEntriesParams,
-) -> Result<ContextListEntriesResult, AppError> {
+) -> Result<ContextListEntriesResult> {
     let ContextListEntriesParams { session_id, project_path } = params;
     let is_global = session_id.is_none() && project_path.is_none();
     let scope = is_global.then_some(ContextScope::Global);
@@ -156,7 +156,7 @@ impl EntryScope {
         session: Option<SessionId>,
         project: Option<&str>,
         scope: Option<ContextScope>,
-    ) -> Result<Self, AppError> {
+    ) -> Result<Self> {
         let may_be = |wanted: ContextScope| scope.is_none_or(|scope| scope == wanted);
         match (session, project) {
             (Some(_), Some(_)) => {
@@ -194,7 +194,7 @@ impl EntryScope {
     }
 
     /// Returns the entries in force, in the order in which they are sent, and their quota. Blocks on the disk.
-    fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, TokenQuota), AppError> {
+    fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, TokenQuota)> {
         let mut session = None;
         let entries = match self {
             Self::Session(id) => {
@@ -210,7 +210,7 @@ impl EntryScope {
     }
 
     /// Returns the entry of this scope itself, and not of a wider one. Blocks on the disk.
-    fn own_entry(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>, AppError> {
+    fn own_entry(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>> {
         Ok(match (self, self.owner()) {
             (Self::Session(id), _) => {
                 session_entries(core, *id, &*active_path(core, *id)?)?.get(key).cloned()
@@ -227,7 +227,7 @@ fn check_fit(
     scope: &EntryScope,
     key: &str,
     entry: &StoredEntry,
-) -> Result<ContextAddEntryResult, AppError> {
+) -> Result<ContextAddEntryResult> {
     let (mut entries, quota) = scope.entries(core)?;
     let StoredEntry { content, priority, source } = entry.clone();
     let new = ContextEntry { key: key.to_owned(), content, priority, source, scope: scope.scope() };
@@ -252,7 +252,7 @@ fn change_record(key: String, entry: Option<StoredEntry>) -> RecordBody {
     RecordBody::ContextEntry(ContextEntryChange { key, content, priority, source })
 }
 
-fn check_key(key: &str) -> Result<(), AppError> {
+fn check_key(key: &str) -> Result<()> {
     let problem = if key.trim().is_empty() || key.len() > MAX_KEY_BYTES {
         format!("must have 1 to {MAX_KEY_BYTES} bytes")
     } else if key.chars().any(char::is_control) {

@@ -14,7 +14,7 @@ use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, method
 use super::folds::{active_path, goals};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{marker_steps, take_key};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
 use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError};
 
@@ -30,7 +30,7 @@ const PAGE_BYTES: usize = 6 * 1024 * 1024;
 pub(crate) async fn create(
     core: Arc<Core>,
     mut params: g::GoalCreateParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalCreate>(&mut params, |params| &mut params.key)?;
     let g::GoalCreateParams { session_id, description, priority, checkpoints, .. } = params;
     let id = GoalId::from_uuid(core.clock.uuid());
@@ -51,7 +51,7 @@ pub(crate) async fn create(
 pub(crate) async fn update(
     core: Arc<Core>,
     mut params: g::GoalUpdateParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalUpdate>(&mut params, |params| &mut params.key)?;
     let g::GoalUpdateParams { session_id, goal_id, description, priority, status, .. } = params;
     if description.is_none() && priority.is_none() && status.is_none() {
@@ -69,7 +69,7 @@ pub(crate) async fn update(
 pub(crate) async fn add_checkpoint(
     core: Arc<Core>,
     mut params: g::GoalAddCheckpointParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalAddCheckpoint>(&mut params, |params| &mut params.key)?;
     let g::GoalAddCheckpointParams { session_id, goal_id, description, status, .. } = params;
     let description = checked_text("description", &description)?;
@@ -85,7 +85,7 @@ pub(crate) async fn add_checkpoint(
 pub(crate) async fn update_checkpoint(
     core: Arc<Core>,
     mut params: g::GoalUpdateCheckpointParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalUpdateCheckpoint>(&mut params, |params| &mut params.key)?;
     let g::GoalUpdateCheckpointParams {
         session_id,
@@ -110,7 +110,7 @@ pub(crate) async fn update_checkpoint(
 pub(crate) async fn add_decision(
     core: Arc<Core>,
     mut params: g::GoalAddDecisionParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalAddDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalAddDecisionParams {
         session_id, goal_id, description, kind, locked, supersedes, ..
@@ -130,7 +130,7 @@ pub(crate) async fn add_decision(
 pub(crate) async fn lock_decision(
     core: Arc<Core>,
     mut params: g::GoalLockDecisionParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalLockDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalLockDecisionParams { session_id, goal_id, decision_id: id, .. } = params;
     change(&core, session_id, key, move |state| {
@@ -143,7 +143,7 @@ pub(crate) async fn lock_decision(
 pub(crate) async fn add_artifact(
     core: Arc<Core>,
     mut params: g::GoalAddArtifactParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalAddArtifact>(&mut params, |params| &mut params.key)?;
     let g::GoalAddArtifactParams { session_id, goal_id, path, action: did, kind, .. } = params;
     let path = checked_text("path", &path)?;
@@ -159,7 +159,7 @@ pub(crate) async fn add_artifact(
 pub(crate) async fn set_next_steps(
     core: Arc<Core>,
     mut params: g::GoalSetNextStepsParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalSetNextSteps>(&mut params, |params| &mut params.key)?;
     let g::GoalSetNextStepsParams { session_id, goal_id, next_steps, .. } = params;
     let next_steps = checked_texts("nextSteps", next_steps)?;
@@ -171,10 +171,7 @@ pub(crate) async fn set_next_steps(
 }
 
 /// Lists goals, newest first (`goal.list`). Blocks on the disk.
-pub(crate) fn list(
-    core: &Arc<Core>,
-    params: g::GoalListParams,
-) -> Result<g::GoalListResult, AppError> {
+pub(crate) fn list(core: &Arc<Core>, params: g::GoalListParams) -> Result<g::GoalListResult> {
     let limit = params.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
@@ -205,7 +202,7 @@ pub(crate) fn list(
 pub(crate) async fn apply_markers(
     core: Arc<Core>,
     mut params: g::GoalApplyMarkersParams,
-) -> Result<g::GoalApplyMarkersResult, AppError> {
+) -> Result<g::GoalApplyMarkersResult> {
     let key = take_key::<method::GoalApplyMarkers>(&mut params, |params| &mut params.key)?;
     let g::GoalApplyMarkersParams { session_id, text, seq, .. } = params;
     let text = match (text, seq) {
@@ -225,7 +222,7 @@ pub(crate) async fn apply_markers(
 }
 
 /// Reads the text of a recorded assistant message. Blocks on the disk.
-fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String, AppError> {
+fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
     if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
         return Err(SessionError::RecordNotFound { id, seq }.into());
     }
@@ -241,7 +238,7 @@ fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String, AppErr
 /// Returns a text on one line.
 ///
 /// **Errors**: `Invalid` if it is empty or too long.
-fn checked_text(field: &'static str, text: &str) -> Result<String, AppError> {
+fn checked_text(field: &'static str, text: &str) -> Result<String> {
     let line = on_one_line(text, usize::MAX);
     if line.is_empty() {
         return Err(AppError::invalid(field, "must not be empty"));
@@ -253,7 +250,7 @@ fn checked_text(field: &'static str, text: &str) -> Result<String, AppError> {
     Ok(line)
 }
 
-fn checked_texts(field: &'static str, texts: Vec<String>) -> Result<Vec<String>, AppError> {
+fn checked_texts(field: &'static str, texts: Vec<String>) -> Result<Vec<String>> {
     if texts.len() > MAX_ITEMS {
         return Err(AppError::invalid(field, format!("has more than {MAX_ITEMS} items")));
     }
@@ -280,8 +277,8 @@ async fn change(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<IdempotencyKey>,
-    steps: impl Fn(&GoalState) -> Result<Vec<GoalStep>, AppError> + Clone + Send + 'static,
-) -> Result<g::GoalResult, AppError> {
+    steps: impl Fn(&GoalState) -> Result<Vec<GoalStep>> + Clone + Send + 'static,
+) -> Result<g::GoalResult> {
     let make = move |state: &GoalState| {
         let steps = steps(state)?;
         Ok(GoalChange { source: GoalSource::Client, message_seq: None, steps })
@@ -337,8 +334,8 @@ async fn write(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<IdempotencyKey>,
-    make: impl Fn(&GoalState) -> Result<GoalChange, AppError> + Clone + Send + 'static,
-) -> Result<WrittenChange, AppError> {
+    make: impl Fn(&GoalState) -> Result<GoalChange> + Clone + Send + 'static,
+) -> Result<WrittenChange> {
     for _ in 0..MAX_TRIES {
         let (make, used) = (make.clone(), key.clone());
         let planned =
@@ -371,8 +368,8 @@ fn plan_change(
     core: &Core,
     id: SessionId,
     key: Option<&IdempotencyKey>,
-    make: impl Fn(&GoalState) -> Result<GoalChange, AppError>,
-) -> Result<PlannedChange, AppError> {
+    make: impl Fn(&GoalState) -> Result<GoalChange>,
+) -> Result<PlannedChange> {
     let (path, is_used) = core.sessions.with(id, |live| {
         let state = live.state();
         let used = key.and_then(|key| state.key(&key.digest.key));
@@ -395,7 +392,7 @@ fn written(
     id: SessionId,
     appended: &Appended,
     n_changed: u64,
-) -> Result<WrittenChange, AppError> {
+) -> Result<WrittenChange> {
     let state = goals(core, id, &*active_path(core, id)?)?;
     let seq = appended.seq;
     let Some(RecordBody::Goal(change)) = core.sessions.bodies(id, &[seq])?.pop().flatten() else {
@@ -420,7 +417,7 @@ mod tests {
             create(Arc::clone(&self.core), params).await.expect("creates")
         }
 
-        async fn update_goal(&self, fields: serde_json::Value) -> Result<g::GoalResult, AppError> {
+        async fn update_goal(&self, fields: serde_json::Value) -> Result<g::GoalResult> {
             let mut params = fields;
             params["sessionId"] = json!(self.id);
             let params = serde_json::from_value(params).expect("params");

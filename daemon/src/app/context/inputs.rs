@@ -10,7 +10,7 @@ use super::deltas::{Additions, SentDeltas};
 use super::folds::Folds;
 use crate::app::cache::CachedHead;
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
@@ -75,7 +75,7 @@ pub(crate) fn load(
     params: &ContextBuildParams,
     counter: Option<Counter>,
     leaf: BuildLeaf,
-) -> Result<Inputs, AppError> {
+) -> Result<Inputs> {
     let id = params.session_id;
     if let BuildLeaf::Active = leaf {
         settle(core, id)?;
@@ -160,7 +160,7 @@ impl Inputs {
     /// Returns the changes beside the conversation that the model was not sent yet. Blocks on the disk.
     ///
     /// Empty without an epoch: its system message will hold them.
-    pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>, AppError> {
+    pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>> {
         let has_basis = self.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
         if !has_basis {
             return Ok(Vec::new());
@@ -193,7 +193,7 @@ fn view(core: &Core, live: &OpenSession, leaf: BuildLeaf) -> (Arc<ActivePath>, S
 }
 
 /// Reads the epoch and the compaction in force, unless they are cached.
-fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead, AppError> {
+fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead> {
     let mut head = core.cache.with(id, |session| session.head.clone());
     head.epoch.take_if(|(seq, _)| Some(*seq) != path.epoch_at);
     head.compaction.take_if(|(seq, _)| Some(*seq) != path.compaction_at);
@@ -219,7 +219,7 @@ fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead, App
     Ok(head)
 }
 
-fn body(core: &Core, id: SessionId, seq: Seq) -> Result<Option<RecordBody>, AppError> {
+fn body(core: &Core, id: SessionId, seq: Seq) -> Result<Option<RecordBody>> {
     Ok(core.sessions.bodies(id, &[seq])?.pop().flatten())
 }
 

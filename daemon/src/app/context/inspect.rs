@@ -13,7 +13,7 @@ use super::build::{params_like_last, plan};
 use super::inputs::{self, BuildLeaf, Inputs};
 use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
@@ -26,7 +26,7 @@ const MODEL_INFO_WAIT: Duration = Duration::from_millis(500);
 pub(crate) async fn status(
     core: Arc<Core>,
     params: ContextStatusParams,
-) -> Result<ContextStatusResult, AppError> {
+) -> Result<ContextStatusResult> {
     check_context_size(params.context_size)?;
     let (mut status, retention) = blocking(&core, move |core| fill(core, &params)).await?;
     let (n_compactions, kind) = (status.compression_count, status.count_kind);
@@ -57,7 +57,7 @@ pub(crate) async fn reliability(
 pub(crate) fn inspect(
     core: &Arc<Core>,
     params: ContextInspectParams,
-) -> Result<ContextInspectResult, AppError> {
+) -> Result<ContextInspectResult> {
     let ContextInspectParams { session_id: id, build_id, model, tools } = params;
     if let Some(build_id) = build_id {
         let recipe = core.cache.peek(id, |session| session.builds.recipe(Some(&build_id)).cloned());
@@ -86,7 +86,7 @@ pub(crate) fn inspect(
 fn fill(
     core: &Arc<Core>,
     params: &ContextStatusParams,
-) -> Result<(ContextStatusResult, Option<Retention>), AppError> {
+) -> Result<(ContextStatusResult, Option<Retention>)> {
     let id = params.session_id;
     let context_size = params.context_size;
     let params = ContextBuildParams { context_size, ..params_like_last(core, id) };

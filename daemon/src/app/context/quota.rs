@@ -5,7 +5,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{ContextMessage, MIN_CONTEXT_SIZE, Role};
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::context::{ContextError, prompt_limit};
 use crate::session::OpenSession;
 use crate::tokens::Counter;
@@ -21,7 +21,7 @@ pub(super) struct TokenQuota {
 impl TokenQuota {
     /// Returns so many percent of the prompts of a session; of a session with default settings without an id. Blocks on
     /// the disk.
-    pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self, AppError> {
+    pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
         let own = |live: &OpenSession| {
             (live.state().context_size(), live.state().model().map(str::to_owned))
         };
@@ -41,7 +41,7 @@ impl TokenQuota {
 }
 
 /// Refuses a window below the smallest one.
-pub(crate) fn check_context_size(size: Option<u32>) -> Result<(), AppError> {
+pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
     match size {
         Some(size) if size < MIN_CONTEXT_SIZE => {
             let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
@@ -60,7 +60,7 @@ pub(crate) fn check_system_prompt(
     prompt: Option<&str>,
     size: Option<u32>,
     model: Option<&str>,
-) -> Result<(), AppError> {
+) -> Result<()> {
     let config = core.config();
     let (Some(prompt), Some(size)) = (prompt, size.or(config.context.size)) else { return Ok(()) };
     if prompt.is_empty() {
@@ -84,7 +84,7 @@ pub(crate) fn check_system_prompt(
 }
 
 /// Returns the window of a session in tokens.
-pub(crate) fn context_size(core: &Core, id: SessionId) -> Result<u32, AppError> {
+pub(crate) fn context_size(core: &Core, id: SessionId) -> Result<u32> {
     let own = core.sessions.with(id, |live| live.state().context_size())?;
     Ok(core.config().context.size_for(own))
 }

@@ -13,7 +13,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::cache::LoopWatch;
 use super::core::{Core, blocking};
-use super::error::AppError;
+use super::error::{AppError, Result};
 use crate::config::LoopDetectionConfig;
 use crate::loops::{Detector, look_back, observe};
 use crate::session::index::IndexEntry;
@@ -76,7 +76,7 @@ pub(super) async fn after_record(core: &Arc<Core>, id: SessionId, seq: Seq) -> O
 /// Refuses a model call of a session that repeats itself.
 ///
 /// **Errors**: `LoopDetected` until the loop is reset or the user sends a message.
-pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<()> {
     if !core.config().loop_detection.enabled {
         return Ok(());
     }
@@ -93,18 +93,12 @@ pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<()
 }
 
 /// Returns the state of the detection (`loop.status`); writes nothing.
-pub(crate) async fn status(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<LoopStatusResult, AppError> {
+pub(crate) async fn status(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
     status_of(&core, params.session_id).await
 }
 
 /// Lets a session call the model again (`loop.reset`); records nothing if there is nothing to reset.
-pub(crate) async fn reset(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<LoopStatusResult, AppError> {
+pub(crate) async fn reset(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
     let id = params.session_id;
     let before = status_of(&core, id).await?;
     if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
@@ -114,7 +108,7 @@ pub(crate) async fn reset(
     status_of(&core, id).await
 }
 
-async fn status_of(core: &Arc<Core>, id: SessionId) -> Result<LoopStatusResult, AppError> {
+async fn status_of(core: &Arc<Core>, id: SessionId) -> Result<LoopStatusResult> {
     with_watch(core, id, None, |watch| LoopStatusResult {
         enabled: watch.config.enabled,
         detected: watch.in_force(),
@@ -131,7 +125,7 @@ async fn in_force(
     core: &Arc<Core>,
     id: SessionId,
     seq: Option<Seq>,
-) -> Result<Option<LoopPattern>, AppError> {
+) -> Result<Option<LoopPattern>> {
     for _ in 0..MAX_TRIES {
         let found = with_watch(core, id, seq, |watch| {
             let pattern = watch.in_force()?;
@@ -174,7 +168,7 @@ async fn with_watch<T>(
     id: SessionId,
     seq: Option<Seq>,
     f: impl Fn(&mut LoopWatch) -> T,
-) -> Result<T, AppError> {
+) -> Result<T> {
     let config = core.config().loop_detection.clone();
     let newest = seq.or_else(|| core.sessions.peek(id, newest_seq).flatten());
     let is_current = |watch: &&mut LoopWatch| {
@@ -204,7 +198,7 @@ fn newest_seq(live: &OpenSession) -> Option<Seq> {
 
 /// Makes a watch from the records since the last user message or reset, or as many of them as a loop can consist of.
 /// Blocks on the disk.
-fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<LoopWatch, AppError> {
+fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<LoopWatch> {
     let (candidates, seen, leaf) = core.sessions.with(id, |live| {
         let seen = newest_seq(live).unwrap_or(Seq(0));
         (since_user(live), seen, live.state().leaf())

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
 use crate::app::counts::TemplateVariant;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode};
 use crate::tokens::{Counter, Tokenizer, Vocabulary, learn, probes};
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use self::learning::{CountedPrompts, known_counter, learned_counter};
 use super::core::{Core, blocking};
-use super::error::AppError;
+use super::error::{AppError, Result};
 use crate::model::{
     KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, ServerStatus, advise,
     clamp_window,
@@ -34,17 +34,14 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 }
 
 /// Lists the models of the server (`model.list`).
-pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult, AppError> {
+pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
     let backend = core.models.backend()?;
     let data = backend.list().await?.into_iter().map(summary).collect();
     Ok(ModelListResult { host: backend.host(), data })
 }
 
 /// Describes a model (`model.show`).
-pub(crate) async fn show(
-    core: Arc<Core>,
-    params: ModelShowParams,
-) -> Result<ModelShowResult, AppError> {
+pub(crate) async fn show(core: Arc<Core>, params: ModelShowParams) -> Result<ModelShowResult> {
     let model = model_or_default(&core, params.model)?;
     let info = core.models.show(&model).await?;
     let host = core.models.backend()?.host();
@@ -52,7 +49,7 @@ pub(crate) async fn show(
 }
 
 /// Lists the models in the server's memory, with warnings about their size (`model.running`).
-pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunningResult, AppError> {
+pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunningResult> {
     let backend = core.models.backend()?;
     let mut data = Vec::new();
     for running in backend.running().await? {
@@ -66,10 +63,7 @@ pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunning
 }
 
 /// Loads a model and learns to count for it (`model.warm`).
-pub(crate) async fn warm(
-    core: Arc<Core>,
-    params: ModelWarmParams,
-) -> Result<ModelWarmResult, AppError> {
+pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<ModelWarmResult> {
     let model = model_or_default(&core, params.model)?;
     if params.context_size.is_some_and(|size| size < MIN_CONTEXT_SIZE) {
         return Err(AppError::invalid(
@@ -103,7 +97,7 @@ pub(crate) async fn warm(
 pub(crate) async fn count_tokens(
     core: Arc<Core>,
     params: ModelCountTokensParams,
-) -> Result<ModelCountTokensResult, AppError> {
+) -> Result<ModelCountTokensResult> {
     let ModelCountTokensParams { model, text, messages, tools } = params;
     let model = model_or_default(&core, model)?;
     if text.is_some() == messages.is_some() {
@@ -138,7 +132,7 @@ async fn counter_for(
     model: &str,
     needs_template: bool,
     tools: &[Value],
-) -> Result<Counter, AppError> {
+) -> Result<Counter> {
     let mut prompts = CountedPrompts {
         model: model.to_owned(),
         think: None,
@@ -172,7 +166,7 @@ async fn counter_for(
 /// Returns the model that a call names, else the configured one.
 ///
 /// **Errors**: `Invalid` without either, or for a text that is no model name.
-pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String, AppError> {
+pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String> {
     let model = model.or_else(|| core.config().ollama.model.clone());
     match model {
         None => Err(AppError::invalid("model", "name one, or set ollama.model")),

@@ -11,7 +11,7 @@ use super::update::{check_metadata, check_texts};
 use crate::app::context::quota::{check_context_size, check_system_prompt};
 use crate::app::core::Core;
 use crate::app::drafts::key_use;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::projects::Projects;
 use crate::session::{IdempotencyKey, NewSession, SessionError};
 
@@ -19,10 +19,7 @@ use crate::session::{IdempotencyKey, NewSession, SessionError};
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// Starts a session, or returns the one that the same key started (`session.create`). Blocks on the disk.
-pub(crate) fn create(
-    core: &Arc<Core>,
-    mut params: SessionCreateParams,
-) -> Result<SessionResult, AppError> {
+pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Result<SessionResult> {
     let key = params.key.take();
     let key = key_use::<method::SessionCreate>(key, &params)?;
     let _one_at_a_time = key.is_some().then(|| core.creating.lock());
@@ -36,7 +33,7 @@ pub(crate) fn create(
 }
 
 /// Finds the session that a key started, among the open ones and in the catalog.
-fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>, AppError> {
+fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>> {
     let found = match core.sessions.find_create_key(&key.digest.key) {
         Some(found) => Some(found),
         None => {
@@ -59,7 +56,7 @@ fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>, 
     }
 }
 
-fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader, AppError> {
+fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader> {
     let SessionCreateParams {
         project_path,
         model,

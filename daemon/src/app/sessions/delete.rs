@@ -16,7 +16,7 @@ use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::catalog::ListQuery;
 use crate::error_chain::with_sources;
 
@@ -32,10 +32,7 @@ const EVERY_STATUS: &[SessionStatus] = &[
 ];
 
 /// Deletes a session and all of its files (`session.delete`). Blocks on the disk.
-pub(crate) fn delete(
-    core: &Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionDeleteResult, AppError> {
+pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<SessionDeleteResult> {
     delete_for(core, params.session_id, "client")
 }
 
@@ -44,7 +41,7 @@ pub(super) fn delete_for(
     core: &Arc<Core>,
     id: SessionId,
     reason: &'static str,
-) -> Result<SessionDeleteResult, AppError> {
+) -> Result<SessionDeleteResult> {
     let _one_at_a_time = core.deleting.lock();
     let forks = core.catalog.forks_of(id).unwrap_or_default();
     core.sessions.begin_delete(id)?;
@@ -58,7 +55,7 @@ pub(super) fn delete_for(
 }
 
 /// Removes the content of a session, before any step that needs space on the disk: people delete when it is full.
-fn remove_content(core: &Core, id: SessionId) -> Result<(), AppError> {
+fn remove_content(core: &Core, id: SessionId) -> Result<()> {
     core.cache.forget(id);
     core.due_compactions.forget(id);
     if let Some(compaction) = core.compactions.get(id) {
@@ -89,12 +86,7 @@ fn forget(core: &Core, ids: &[SessionId]) -> DeletedRows {
 }
 
 /// Removes the mark of a deletion and announces it. The mark stays for the next start if the catalog is not done.
-fn finish(
-    core: &Arc<Core>,
-    id: SessionId,
-    reason: &'static str,
-    rows: DeletedRows,
-) -> Result<(), AppError> {
+fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str, rows: DeletedRows) -> Result<()> {
     if rows == DeletedRows::Removed {
         core.sessions.finish_delete(id)?;
     }
@@ -143,10 +135,7 @@ fn finish_deletions(core: &Arc<Core>) {
 }
 
 /// Deletes every session (`session.clear`). Blocks on the disk.
-pub(crate) fn clear(
-    core: &Arc<Core>,
-    params: SessionClearParams,
-) -> Result<SessionCleanupResult, AppError> {
+pub(crate) fn clear(core: &Arc<Core>, params: SessionClearParams) -> Result<SessionCleanupResult> {
     if !params.all {
         return Err(AppError::invalid("all", "must be true: this deletes every session"));
     }
@@ -159,7 +148,7 @@ pub(crate) fn clear(
 pub(crate) fn cleanup(
     core: &Arc<Core>,
     params: SessionCleanupParams,
-) -> Result<SessionCleanupResult, AppError> {
+) -> Result<SessionCleanupResult> {
     let counted = [SessionStatus::Active, SessionStatus::Closed, SessionStatus::Corrupted];
     let mut sessions = newest_first(core, &counted)?;
     sessions.retain(|session| !session.pinned && session.status != SessionStatus::Archived);
@@ -208,7 +197,7 @@ fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCle
 
 /// Lists the sessions of some statuses, the most recently active first, including logs that the catalog does not know
 /// yet.
-fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Session>, AppError> {
+fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Session>> {
     let exclude = HashSet::new();
     let query = ListQuery {
         project_hash: None,

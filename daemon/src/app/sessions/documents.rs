@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::transfer::ExportProgress;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::fsutil;
 use crate::session::SessionError;
 
@@ -24,10 +24,7 @@ const SMALL_LOG_BYTES: u64 = 1024 * 1024;
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Writes the document of a session (`session.save`). Blocks on the disk.
-pub(crate) fn save(
-    core: &Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionSaveResult, AppError> {
+pub(crate) fn save(core: &Arc<Core>, params: SessionIdParams) -> Result<SessionSaveResult> {
     write(core, params.session_id)
 }
 
@@ -62,11 +59,11 @@ pub(crate) fn write_small(core: &Arc<Core>) {
     }
 }
 
-fn log_bytes(core: &Core, id: SessionId) -> Result<u64, AppError> {
+fn log_bytes(core: &Core, id: SessionId) -> Result<u64> {
     Ok(core.sessions.with(id, |live| live.state().point().bytes)?)
 }
 
-fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<()> {
     let bytes = match log_bytes(core, id) {
         // The session was deleted concurrently.
         Err(AppError::Session(SessionError::NotFound { .. })) => return Ok(()),
@@ -81,7 +78,7 @@ fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
 }
 
 /// Writes the document of a session. Blocks on the disk.
-pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult, AppError> {
+pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult> {
     let _one_writer = core.due_documents.lock();
     let path = core.sessions.document_path(id);
     let log_bytes = log_bytes(core, id)?;
@@ -105,7 +102,7 @@ fn export(
     core: &Core,
     id: SessionId,
     mut write: impl FnMut(&str) -> std::io::Result<()>,
-) -> Result<std::io::Result<()>, AppError> {
+) -> Result<std::io::Result<()>> {
     let mut progress = ExportProgress::start(core, id, ExportFormat::Json)?;
     let mut text = String::new();
     loop {

@@ -11,7 +11,7 @@ use ollm_protocol::{SessionId, method};
 
 use crate::app::core::Core;
 use crate::app::drafts::{counted_for, key_use, message_drafts};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::app::loops;
 use crate::session::{IdempotencyKey, NewRecord};
 
@@ -19,7 +19,7 @@ use crate::session::{IdempotencyKey, NewRecord};
 pub(crate) async fn record(
     core: Arc<Core>,
     params: SessionRecordParams,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let SessionRecordParams { session_id, message, key } = params;
     let key = key_use::<method::SessionRecord>(key, &message)?;
     let message = checked_message(&core, message)?;
@@ -31,7 +31,7 @@ pub(crate) async fn record(
 pub(crate) async fn record_tool_call(
     core: Arc<Core>,
     params: SessionRecordToolCallParams,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let SessionRecordToolCallParams { session_id, tool_call: input, key } = params;
     let key = key_use::<method::SessionRecordToolCall>(key, &input)?;
     if input.id.is_empty() || input.name.is_empty() {
@@ -54,7 +54,7 @@ pub(crate) async fn record_tool_call(
 pub(crate) async fn record_custom(
     core: Arc<Core>,
     mut params: SessionRecordCustomParams,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let key = params.key.take();
     let key = key_use::<method::SessionRecordCustom>(key, &params)?;
     let SessionRecordCustomParams { session_id, name, data, context_text, .. } = params;
@@ -72,7 +72,7 @@ async fn write(
     id: SessionId,
     (drafts, kind): (Vec<NewRecord>, CountKind),
     key: Option<IdempotencyKey>,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let counted = drafts.first().and_then(|draft| draft.tokens.as_ref());
     let tokens = counted.map_or(0, |counted| counted.0);
     let appended = core.append(id, drafts, key).await?;
@@ -92,7 +92,7 @@ async fn write(
 /// Returns a message as it is recorded.
 ///
 /// **Errors**: `Invalid` if its fields contradict each other.
-pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Message, AppError> {
+pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Message> {
     let parts = match (input.parts, input.content) {
         (Some(parts), None) => parts,
         (None, Some(text)) => vec![Part::Text { text }],

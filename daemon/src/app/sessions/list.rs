@@ -13,7 +13,7 @@ use ollm_protocol::methods::session::{
 };
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
 use crate::session::{IDLE_CLOSE_MS, project_hash};
@@ -27,10 +27,7 @@ const FEW_BEHIND: u64 = 8;
 const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// Lists sessions, the most recently active first (`session.list`). Blocks on the disk.
-pub(crate) fn list(
-    core: &Arc<Core>,
-    params: SessionListParams,
-) -> Result<SessionListResult, AppError> {
+pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<SessionListResult> {
     let limit = check_limit(params.limit, MAX_LIST)? as usize;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
     let project_hash =
@@ -112,7 +109,7 @@ fn cursor_of(session: &Session) -> String {
     format!("{}:{}", session.last_activity.unix_ms(), session.session_id)
 }
 
-fn parse_cursor(cursor: &str) -> Result<(i64, SessionId), AppError> {
+fn parse_cursor(cursor: &str) -> Result<(i64, SessionId)> {
     let parse = || {
         let (at, id) = cursor.split_once(':')?;
         Some((at.parse().ok()?, id.parse().ok()?))
@@ -120,7 +117,7 @@ fn parse_cursor(cursor: &str) -> Result<(i64, SessionId), AppError> {
     parse().ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a list"))
 }
 
-fn check_limit(limit: Option<u32>, max: u32) -> Result<u32, AppError> {
+fn check_limit(limit: Option<u32>, max: u32) -> Result<u32> {
     let limit = limit.unwrap_or(DEFAULT_LIMIT);
     if (1..=max).contains(&limit) {
         return Ok(limit);
@@ -129,10 +126,7 @@ fn check_limit(limit: Option<u32>, max: u32) -> Result<u32, AppError> {
 }
 
 /// Finds text in all records (`session.search`). Blocks on the disk.
-pub(crate) fn search(
-    core: &Arc<Core>,
-    params: SessionSearchParams,
-) -> Result<SessionSearchResult, AppError> {
+pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
     let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
     let project_hash =
         params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
@@ -161,7 +155,7 @@ pub(crate) fn search(
 pub(crate) fn current(
     core: &Arc<Core>,
     params: SessionCurrentParams,
-) -> Result<SessionCurrentResult, AppError> {
+) -> Result<SessionCurrentResult> {
     let path = Projects::lenient(&params.project_path);
     let Some(id) = core.projects.current(&path)? else {
         return Ok(SessionCurrentResult { session: None });
@@ -180,7 +174,7 @@ pub(crate) fn current(
 pub(crate) fn set_current(
     core: &Arc<Core>,
     params: SessionSetCurrentParams,
-) -> Result<SessionCurrentResult, AppError> {
+) -> Result<SessionCurrentResult> {
     let path = Projects::canonical(&params.project_path)?;
     let session = params.session_id.map(|id| core.sessions.summary(id)).transpose()?;
     core.projects.set_current(&path, params.session_id)?;

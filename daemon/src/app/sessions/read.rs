@@ -11,7 +11,7 @@ use ollm_protocol::{EventKind, Seq, SessionId};
 use serde_json::Value;
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::app::partial::settle;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
@@ -23,19 +23,13 @@ const MAX_LIMIT: u32 = 1000;
 const PAGE_BYTES: usize = 6 * 1024 * 1024;
 
 /// Reads a page of records (`session.get`). Blocks on the disk.
-pub(crate) fn get(
-    core: &Arc<Core>,
-    params: SessionGetParams,
-) -> Result<SessionGetResult, AppError> {
+pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
     let SessionGetParams { session_id, from, limit, branch } = params;
     page(core, session_id, from.unwrap_or_default(), limit.unwrap_or(DEFAULT_LIMIT), branch)
 }
 
 /// Announces that a session is resumed, and reads its last page (`session.resume`). Blocks on the disk.
-pub(crate) fn resume(
-    core: &Arc<Core>,
-    params: SessionResumeParams,
-) -> Result<SessionGetResult, AppError> {
+pub(crate) fn resume(core: &Arc<Core>, params: SessionResumeParams) -> Result<SessionGetResult> {
     let limit = params.limit.unwrap_or(DEFAULT_RESUME_LIMIT);
     let from = -i64::from(limit);
     let found = page(core, params.session_id, from, limit, BranchFilter::All)?;
@@ -61,7 +55,7 @@ fn page(
     from: i64,
     limit: u32,
     branch: BranchFilter,
-) -> Result<SessionGetResult, AppError> {
+) -> Result<SessionGetResult> {
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
     }
@@ -80,7 +74,7 @@ pub(super) fn slice(
     first: u64,
     end: u64,
     limit: usize,
-) -> Result<RecordSlice, AppError> {
+) -> Result<RecordSlice> {
     read(core, id, first..end, limit, BranchFilter::All)
 }
 
@@ -90,7 +84,7 @@ fn read(
     range: Range<u64>,
     limit: usize,
     branch: BranchFilter,
-) -> Result<RecordSlice, AppError> {
+) -> Result<RecordSlice> {
     let now = core.clock.now();
     let (mut slice, reader, wanted) = core.sessions.with(id, |live| {
         let (wanted, next) = select(live, range, limit, branch);

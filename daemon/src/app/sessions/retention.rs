@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::{delete, update};
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::catalog::RetentionRow;
 use crate::config::{OnLimit, SessionsConfig};
 
@@ -48,7 +48,7 @@ enum RetentionAction {
     Delete(SessionId),
 }
 
-async fn apply(core: &Arc<Core>) -> Result<(), AppError> {
+async fn apply(core: &Arc<Core>) -> Result<()> {
     let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
     let now = core.clock.now();
     for action in actions(rows, &core.config().sessions, now) {
@@ -61,13 +61,13 @@ async fn apply(core: &Arc<Core>) -> Result<(), AppError> {
 }
 
 /// Returns whether a session is still unused: the catalog, which chose it, may be behind.
-fn is_unused(core: &Core, id: SessionId) -> Result<bool, AppError> {
+fn is_unused(core: &Core, id: SessionId) -> Result<bool> {
     let session = core.summary(id)?;
     let is_closed = session.status == SessionStatus::Closed;
     Ok(is_closed && !session.pinned && session.imported_from.is_none())
 }
 
-async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<(), AppError> {
+async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<()> {
     match action {
         RetentionAction::Archive(id) => {
             if !blocking(core, move |core| is_unused(core, id)).await? {

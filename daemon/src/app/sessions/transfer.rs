@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::read::{RecordSlice, slice};
 use crate::app::core::Core;
 use crate::app::drafts::session_counter;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::projects::Projects;
 use crate::session::document::SessionOverview;
 use crate::session::export::Exporter;
@@ -23,10 +23,7 @@ use crate::tokens::Counter;
 const CHUNK_RECORDS: usize = 256;
 
 /// Reads the next chunk of an export (`session.export`). Blocks on the disk.
-pub(crate) fn export(
-    core: &Arc<Core>,
-    params: SessionExportParams,
-) -> Result<SessionExportResult, AppError> {
+pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<SessionExportResult> {
     let id = params.session_id;
     let mut progress = match &params.cursor {
         Some(cursor) => ExportProgress::parse(cursor, params.format)?,
@@ -59,11 +56,7 @@ pub(super) struct ExportedPage {
 
 impl ExportProgress {
     /// Starts an export.
-    pub(super) fn start(
-        core: &Core,
-        id: SessionId,
-        format: ExportFormat,
-    ) -> Result<Self, AppError> {
+    pub(super) fn start(core: &Core, id: SessionId, format: ExportFormat) -> Result<Self> {
         let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
         Ok(Self { end, next: 0, has_begun: false, exporter: Exporter::new(format) })
     }
@@ -74,7 +67,7 @@ impl ExportProgress {
         core: &Core,
         id: SessionId,
         out: &mut String,
-    ) -> Result<ExportedPage, AppError> {
+    ) -> Result<ExportedPage> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
             slice(core, id, self.next, self.end, CHUNK_RECORDS)?;
         let facts = SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
@@ -94,7 +87,7 @@ impl ExportProgress {
         format!("{}:{}:{}", self.end, self.next, self.exporter.to_cursor())
     }
 
-    fn parse(cursor: &str, format: ExportFormat) -> Result<Self, AppError> {
+    fn parse(cursor: &str, format: ExportFormat) -> Result<Self> {
         let parse = || {
             let mut fields = cursor.splitn(3, ':');
             let end = fields.next()?.parse().ok()?;
@@ -107,10 +100,7 @@ impl ExportProgress {
 }
 
 /// Takes a chunk of a file, and imports the session with the last one (`session.import`). Blocks on the disk.
-pub(crate) fn import(
-    core: &Arc<Core>,
-    params: SessionImportParams,
-) -> Result<SessionImportResult, AppError> {
+pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<SessionImportResult> {
     let SessionImportParams { upload_id, data, last, project_path, dry_run } = params;
     let text = match (upload_id, last) {
         (None, true) => data,
@@ -199,11 +189,7 @@ impl ExistingSession {
 /// Compares a file's records with the session of its id.
 ///
 /// **Errors**: `Exists` if the session has other content.
-fn existing(
-    core: &Core,
-    id: SessionId,
-    records: &[ImportedRecord],
-) -> Result<ExistingSession, AppError> {
+fn existing(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<ExistingSession> {
     let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
         Ok(len) => len.saturating_sub(1),
         Err(SessionError::NotFound { .. }) => return Ok(ExistingSession::None),
@@ -236,11 +222,7 @@ fn pending(id: String) -> SessionImportResult {
 }
 
 /// Returns whether the first records of a session equal the imported ones.
-fn has_same_records(
-    core: &Core,
-    id: SessionId,
-    records: &[ImportedRecord],
-) -> Result<bool, AppError> {
+fn has_same_records(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<bool> {
     for (chunk, first) in records.chunks(CHUNK_RECORDS).zip((1..).step_by(CHUNK_RECORDS)) {
         let seqs: Vec<Seq> = (first..).take(chunk.len()).map(Seq).collect();
         let stored = core.sessions.records(id, &seqs)?;
@@ -260,7 +242,7 @@ fn has_same_conversation(
     id: SessionId,
     n_stored: usize,
     records: &[ImportedRecord],
-) -> Result<bool, AppError> {
+) -> Result<bool> {
     let is_conversation =
         |body: &RecordBody| matches!(body, RecordBody::Message(_) | RecordBody::ToolCall(_));
     let mut imported =
@@ -286,7 +268,7 @@ fn append_rest(
     id: SessionId,
     records: Vec<ImportedRecord>,
     n_known: usize,
-) -> Result<(), AppError> {
+) -> Result<()> {
     let mut rest = records.into_iter().skip(n_known).peekable();
     let mut next = n_known as u64 + 1;
     let counter = session_counter(core, id);

@@ -15,7 +15,7 @@ use super::documents;
 use crate::app::context::quota::{check_context_size, check_system_prompt};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::projects::Projects;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
@@ -34,7 +34,7 @@ pub(super) fn check_texts(
     title: Option<&str>,
     description: Option<&str>,
     system_prompt: Option<&str>,
-) -> Result<(), AppError> {
+) -> Result<()> {
     let texts = [
         ("title", title, MAX_TITLE_BYTES),
         ("description", description, MAX_TITLE_BYTES),
@@ -51,7 +51,7 @@ pub(super) fn check_texts(
 }
 
 /// Refuses client data that would make a session too large to be listed.
-pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<(), AppError> {
+pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<()> {
     let json = serde_json::to_vec(&metadata).map_or(0, |json| json.len());
     if json > MAX_METADATA_BYTES {
         let problem = format!("has {json} bytes in all; the limit is {MAX_METADATA_BYTES}");
@@ -61,10 +61,7 @@ pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<(), AppError> {
 }
 
 /// Changes fields of a session (`session.update`).
-pub(crate) async fn update(
-    core: Arc<Core>,
-    params: SessionUpdateParams,
-) -> Result<SessionResult, AppError> {
+pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
     let SessionUpdateParams {
         session_id,
         title,
@@ -111,7 +108,7 @@ fn check_changed_prompt(
     core: &Core,
     id: SessionId,
     (prompt, size, model): (Option<String>, Option<u32>, Option<String>),
-) -> Result<(), AppError> {
+) -> Result<()> {
     let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
         let own = |text: Option<&str>| text.map(str::to_owned);
         (own(live.state().system_prompt()), live.state().context_size(), own(live.state().model()))
@@ -121,10 +118,7 @@ fn check_changed_prompt(
 }
 
 /// Archives a session (`session.archive`).
-pub(crate) async fn archive(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionResult, AppError> {
+pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let session = summary(&core, params.session_id).await?;
     if session.status == SessionStatus::Archived {
         return Ok(SessionResult { session });
@@ -137,17 +131,14 @@ pub(super) async fn archive_for(
     core: &Arc<Core>,
     id: SessionId,
     reason: &'static str,
-) -> Result<Session, AppError> {
+) -> Result<Session> {
     let session = set_archived(core, id, true).await?;
     core.publish(id, None, EventKind::SessionArchived, json!({ "reason": reason }));
     Ok(session)
 }
 
 /// Unarchives a session (`session.unarchive`).
-pub(crate) async fn unarchive(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionResult, AppError> {
+pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let session = summary(&core, params.session_id).await?;
     if session.status != SessionStatus::Archived {
         return Ok(SessionResult { session });
@@ -155,19 +146,11 @@ pub(crate) async fn unarchive(
     Ok(SessionResult { session: set_archived(&core, params.session_id, false).await? })
 }
 
-async fn set_archived(
-    core: &Arc<Core>,
-    id: SessionId,
-    archived: bool,
-) -> Result<Session, AppError> {
+async fn set_archived(core: &Arc<Core>, id: SessionId, archived: bool) -> Result<Session> {
     write_patch(core, id, MetaPatch { archived: Some(archived), ..MetaPatch::default() }).await
 }
 
-async fn write_patch(
-    core: &Arc<Core>,
-    id: SessionId,
-    patch: MetaPatch,
-) -> Result<Session, AppError> {
+async fn write_patch(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session> {
     core.append(id, vec![NewRecord::new(RecordBody::Meta(patch), None)], None).await?;
     summary(core, id).await
 }
@@ -176,7 +159,7 @@ async fn write_patch(
 pub(crate) async fn set_mode(
     core: Arc<Core>,
     params: SessionSetModeParams,
-) -> Result<SessionResult, AppError> {
+) -> Result<SessionResult> {
     let SessionSetModeParams { session_id, mode, trigger, confidence } = params;
     if mode.is_empty() {
         return Err(AppError::invalid("mode", "must not be empty"));
@@ -209,10 +192,7 @@ pub(crate) async fn set_mode(
 }
 
 /// Closes a session and writes its document (`session.close`).
-pub(crate) async fn close(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionResult, AppError> {
+pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let id = params.session_id;
     let session = summary(&core, id).await?;
     if session.status == SessionStatus::Closed {
@@ -227,6 +207,6 @@ pub(crate) async fn close(
     .await
 }
 
-async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session, AppError> {
+async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session> {
     blocking(core, move |core| core.summary(id)).await
 }
