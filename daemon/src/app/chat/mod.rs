@@ -168,3 +168,6 @@ fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<(Seq,
     let reason = answer.finish_reason.unwrap_or_else(|| "stop".to_owned());
     Ok(is_final.then_some((seq, reason)))
 }
+
+#[cfg(test)]
+mod tests;
