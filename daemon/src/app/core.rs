@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::content::Session;
+use ollm_protocol::content::{RecordBody, Session};
 use ollm_protocol::{EventKind, Seq, SessionId};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::cache::SessionCache;
 use super::counts::Counts;
@@ -99,6 +100,11 @@ impl Core {
         self.events.publish(EventDraft { session_id, seq, kind, at, data });
     }
 
+    /// Reads one record; returns `None` for a damaged one. Blocks on the disk.
+    pub(crate) fn body(&self, id: SessionId, seq: Seq) -> Result<Option<RecordBody>> {
+        Ok(self.sessions.bodies(id, &[seq])?.pop().flatten())
+    }
+
     /// Appends records and waits until they are durable.
     ///
     /// They are queued before the first await, so that calls of one client keep their order.
@@ -112,6 +118,11 @@ impl Core {
         Ok(answer.await.map_err(|_| SessionError::Stopping)??)
     }
 
+    /// Appends one record that has no tokens, and waits until it is durable.
+    pub(crate) async fn append_one(&self, id: SessionId, body: RecordBody) -> Result<Appended> {
+        self.append(id, vec![NewRecord::new(body, None)], None).await
+    }
+
     /// Appends if `leaf` is still active and returns the last seq, or `None` if it moved.
     pub(crate) async fn append_if_leaf(
         &self,
@@ -121,11 +132,28 @@ impl Core {
     ) -> Result<Option<Seq>> {
         let n_before_last = (drafts.len() as u64).saturating_sub(1);
         let answer = self.sessions.append_after(id, leaf, drafts)?;
-        match answer.await.map_err(|_| SessionError::Stopping)? {
-            Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
-            Err(SessionError::LeafMoved { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        let first = unless_moved(answer.await)?;
+        Ok(first.map(|first| Seq(first.0 + n_before_last)))
+    }
+
+    /// Appends if `leaf` is still active; returns false if it moved. Blocks on the disk.
+    pub(crate) fn append_if_leaf_blocking(
+        &self,
+        id: SessionId,
+        leaf: Option<Seq>,
+        drafts: Vec<NewRecord>,
+    ) -> Result<bool> {
+        let answer = self.sessions.append_after(id, leaf, drafts)?;
+        Ok(unless_moved(answer.blocking_recv())?.is_some())
+    }
+}
+
+/// Returns the first seq of an append, or `None` if the leaf moved.
+fn unless_moved(answer: Result<Result<Appended, SessionError>, RecvError>) -> Result<Option<Seq>> {
+    match answer.map_err(|_| SessionError::Stopping)? {
+        Ok(appended) => Ok(Some(appended.seq)),
+        Err(SessionError::LeafMoved { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

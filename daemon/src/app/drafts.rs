@@ -25,6 +25,11 @@ pub(crate) fn counted(body: RecordBody, counter: &Counter) -> NewRecord {
     NewRecord::new(body, Some((tokens, counter.identity())))
 }
 
+/// Returns a record that costs no tokens of its own in a context.
+pub(crate) fn uncounted(body: RecordBody) -> NewRecord {
+    NewRecord::new(body, None)
+}
+
 /// Returns a record counted for the session's model, with what is in memory: a write waits for nothing but its sync.
 pub(crate) fn counted_for(
     core: &Arc<Core>,
@@ -90,7 +95,7 @@ fn goal_draft(
     core.cache.with(id, |session| session.goal_is_queued = true);
     let steps = marker_steps(&core.clock, &markers);
     let change = GoalChange { source: GoalSource::Marker, message_seq: None, steps };
-    Some(NewRecord::new(RecordBody::Goal(change), None))
+    Some(uncounted(RecordBody::Goal(change)))
 }
 
 /// Returns the steps of a goal record for markers.
@@ -130,7 +135,7 @@ pub(crate) fn snapshot_mark(clock: &Clock, leaf: Option<Seq>, before: MarkedChan
     };
     let snapshot_id = SnapshotId::from_uuid(clock.uuid());
     let mark = SnapshotMark { snapshot_id, leaf, reason: reason.to_owned() };
-    NewRecord::new(RecordBody::Snapshot(mark), None)
+    uncounted(RecordBody::Snapshot(mark))
 }
 
 /// Takes the idempotency key out of params and digests it with the rest, so that a retry differs from a reuse.

@@ -12,9 +12,9 @@ use ollm_protocol::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::core::Core;
-use super::drafts::message_drafts;
+use super::drafts::{message_drafts, uncounted};
 use super::error::Result;
-use crate::session::{NewRecord, OpenSession, SessionError};
+use crate::session::SessionState;
 
 /// The finish reason of an answer that a crash or an error cut off.
 pub(crate) const INTERRUPTED: &str = "interrupted";
@@ -65,7 +65,7 @@ impl PartialWriter {
         };
         let data = serde_json::to_value(&piece).expect("a struct of strings is JSON");
         let custom = Custom { name: PARTIAL_ANSWER.to_owned(), data, context_text: None };
-        let draft = NewRecord::new(RecordBody::Custom(custom), None);
+        let draft = uncounted(RecordBody::Custom(custom));
         if let Err(error) = core.sessions.append(self.id, vec![draft], None) {
             tracing::warn!(session = %self.id, "a piece of an answer is not recorded: {error}");
         }
@@ -84,7 +84,11 @@ pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<()> {
 
 /// Like [`settle`], for the turn that holds the session and has not begun to write.
 pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
-    let (leaf, seqs) = core.sessions.with(id, last_customs)?;
+    let (leaf, seqs) = core.sessions.with(id, |live| {
+        let leaf = live.state().leaf();
+        let seqs = last_customs(live.state(), leaf).into_iter().map(|(seq, _)| seq);
+        (leaf, seqs.collect::<Vec<_>>())
+    })?;
     // Custom records of other clients end a session too: only the newest is read if it is one of those.
     let Some((newest, before)) = seqs.split_first() else { return Ok(()) };
     let Some(newest) = pieces(core, id, &[*newest])?.pop() else { return Ok(()) };
@@ -99,36 +103,31 @@ pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
     message.model = Some(whole.model);
     message.finish_reason = Some(INTERRUPTED.to_owned());
     let (drafts, _) = message_drafts(core, id, message, false);
-    let answer = core.sessions.append_after(id, leaf, drafts)?;
-    match answer.blocking_recv().map_err(|_| SessionError::Stopping)? {
-        // A concurrent record or settlement: in both cases the pieces no longer end the session.
-        Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    // If the leaf moved, a concurrent record or settlement ends the session, and no longer the pieces.
+    core.append_if_leaf_blocking(id, leaf, drafts)?;
+    Ok(())
 }
 
-/// Returns the active leaf, and the custom records that end the path with it, newest first.
-fn last_customs(live: &OpenSession) -> (Option<Seq>, Vec<Seq>) {
-    let state = live.state();
-    let (leaf, mut next, mut seqs) = (state.leaf(), state.leaf(), Vec::new());
-    while let Some(seq) = next
-        && let Some(entry) = state.entry(seq)
-        && entry.kind() == Some(RecordKind::Custom)
-    {
-        seqs.push(seq);
-        next = entry.parent();
-    }
-    (leaf, seqs)
+/// Returns the record before the pieces that end the path to `leaf`. Blocks on the disk.
+pub(crate) fn before_pieces(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<Option<Seq>> {
+    let customs = core.sessions.with(id, |live| last_customs(live.state(), leaf))?;
+    let seqs: Vec<Seq> = customs.iter().map(|(seq, _)| *seq).collect();
+    let n_pieces = pieces(core, id, &seqs)?.len();
+    Ok(n_pieces.checked_sub(1).map_or(leaf, |oldest| customs[oldest].1))
+}
+
+/// Returns the custom records that end the path to `leaf`, newest first, each with its parent.
+fn last_customs(state: &SessionState, leaf: Option<Seq>) -> Vec<(Seq, Option<Seq>)> {
+    let customs = state.walk(leaf).map_while(|(seq, entry)| {
+        let entry = entry.filter(|entry| entry.kind() == Some(RecordKind::Custom))?;
+        Some((seq, entry.parent()))
+    });
+    customs.collect()
 }
 
 /// Reads pieces, up to the first record that is not one.
 fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<AnswerPiece>> {
     Ok(core.sessions.bodies(id, seqs)?.into_iter().map_while(piece_of).collect())
-}
-
-/// Counts the pieces at the beginning of `seqs`.
-pub(crate) fn n_pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<usize> {
-    Ok(pieces(core, id, seqs)?.len())
 }
 
 fn piece_of(body: Option<RecordBody>) -> Option<AnswerPiece> {

@@ -24,7 +24,7 @@ use crate::model::{
     ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount, RunningModel,
     Version, WarmRequest,
 };
-use crate::session::{NewRecord, OpenSession, Sessions, SessionsOptions};
+use crate::session::{OpenSession, Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 /// Builds a core with real parts in `dir`, default settings, and a model server that refuses connections.
@@ -115,8 +115,7 @@ impl TestSession {
 
     /// Appends a record as it is.
     pub(crate) async fn append(&self, body: RecordBody) -> Seq {
-        let drafts = vec![NewRecord::new(body, None)];
-        self.core.append(self.id, drafts, None).await.expect("appends").seq
+        self.core.append_one(self.id, body).await.expect("appends").seq
     }
 
     /// Reads all records.

@@ -10,9 +10,9 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::answer::is_final_answer;
 use crate::app::core::Core;
-use crate::app::drafts::counted_for;
+use crate::app::drafts::{counted_for, uncounted};
 use crate::app::error::{AppError, Result};
-use crate::app::partial::n_pieces;
+use crate::app::partial::before_pieces;
 use crate::session::index::IndexEntry;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
@@ -51,30 +51,28 @@ pub(super) fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryIntent) ->
         let Some((answer, parent)) = open_answer(core, id, &end, intent)? else { return Ok(()) };
         let before = before_pieces(core, id, parent)?;
         let drafts = drafts(core, id, before, &end.after)?;
-        let moved = core.sessions.append_after(id, end.leaf, drafts)?;
-        match moved.blocking_recv().map_err(|_| SessionError::Stopping)? {
-            Ok(_) => tracing::debug!(session = %id, %answer, "an answer left the active path"),
-            Err(SessionError::LeafMoved { .. }) if tries < MAX_TRIES => tries += 1,
-            Err(error) => return Err(error.into()),
+        if core.append_if_leaf_blocking(id, end.leaf, drafts)? {
+            tracing::debug!(session = %id, %answer, "an answer left the active path");
+        } else if tries == MAX_TRIES {
+            return Err(SessionError::LeafMoved { id }.into());
+        } else {
+            tries += 1;
         }
     }
 }
 
 fn path_end(live: &OpenSession) -> PathEnd {
-    let state = live.state();
-    let (mut next, mut last, mut after) = (state.leaf(), None, Vec::new());
-    while let Some(seq) = next
-        && let Some(entry) = state.entry(seq)
-    {
-        if is_conversation(entry) {
-            last = Some((seq, entry));
+    let leaf = live.state().leaf();
+    let (mut last, mut after) = (None, Vec::new());
+    for (seq, entry) in live.state().walk(leaf) {
+        last = entry.filter(|entry| is_conversation(*entry)).map(|entry| (seq, entry));
+        if last.is_some() || entry.is_none() {
             break;
         }
         after.push(seq);
-        next = entry.parent().filter(|parent| *parent < seq);
     }
     after.reverse();
-    PathEnd { leaf: state.leaf(), last, after }
+    PathEnd { leaf, last, after }
 }
 
 fn is_conversation(entry: IndexEntry) -> bool {
@@ -103,10 +101,7 @@ fn open_answer(
     if entry.kind() != Some(RecordKind::Message) || entry.role() != Some(Role::Assistant) {
         return Ok(None);
     }
-    let Some(RecordBody::Message(answer)) = core.sessions.bodies(id, &[seq])?.pop().flatten()
-    else {
-        return Ok(None);
-    };
+    let Some(RecordBody::Message(answer)) = core.body(id, seq)? else { return Ok(None) };
     let reason = answer.finish_reason.as_deref().unwrap_or_default();
     let replaces_cut = intent == RetryIntent::AnswerAgain && reason == LENGTH;
     if !is_final_answer(&answer) || replaces_cut {
@@ -119,25 +114,6 @@ fn open_answer(
     Err(AppError::invalid("message", "is needed: what was said last is answered already"))
 }
 
-/// Returns the record before the pieces that an answer was written in.
-fn before_pieces(core: &Core, id: SessionId, parent: Option<Seq>) -> Result<Option<Seq>> {
-    let customs = core.sessions.with(id, |live| {
-        let state = live.state();
-        let (mut next, mut customs) = (parent, Vec::new());
-        while let Some(seq) = next
-            && let Some(entry) = state.entry(seq)
-            && entry.kind() == Some(RecordKind::Custom)
-        {
-            next = entry.parent().filter(|parent| *parent < seq);
-            customs.push((seq, next));
-        }
-        customs
-    })?;
-    let seqs: Vec<Seq> = customs.iter().map(|(seq, _)| *seq).collect();
-    let n_pieces = n_pieces(core, id, &seqs)?;
-    Ok(n_pieces.checked_sub(1).map_or(parent, |last| customs[last].1))
-}
-
 /// Returns the move of the leaf, and the client records after the answer once more.
 fn drafts(
     core: &Arc<Core>,
@@ -146,7 +122,7 @@ fn drafts(
     after: &[Seq],
 ) -> Result<Vec<NewRecord>> {
     let moved = LeafMove { to, cause: CAUSE.to_owned() };
-    let mut drafts = vec![NewRecord::new(RecordBody::Leaf(moved), None)];
+    let mut drafts = vec![uncounted(RecordBody::Leaf(moved))];
     let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();
     drafts.extend(bodies.filter(is_kept).map(|body| counted_for(core, id, body).0));
     Ok(drafts)

@@ -12,11 +12,10 @@ use ollm_protocol::{CheckpointId, Seq, SessionId};
 
 use super::survey::{CompactionRequest, ContextBefore, Survey, survey};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark};
+use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
 use crate::app::error::{CompactError, Result};
 use crate::context::compact::{measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
-use crate::session::NewRecord;
 
 /// Attempts to plan and write the head while other records move the leaf.
 const MAX_TRIES: usize = 8;
@@ -113,7 +112,7 @@ pub(super) async fn commit(
             blocking(core, move |core| plan(core, &request_too, &planned_for, &head_too)).await?;
         let record = RecordBody::Compaction(compaction(&current, &head, &built, retention));
         let leaf = current.inputs.leaf;
-        let written = core.append_if_leaf(id, leaf, vec![NewRecord::new(record, None)]).await?;
+        let written = core.append_if_leaf(id, leaf, vec![uncounted(record)]).await?;
         if let Some(seq) = written {
             core.cache.with(id, |session| session.builds.set_fill(Some(seq), &built.result));
             let (before, after) = (current.before, built.result);

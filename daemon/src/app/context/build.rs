@@ -9,7 +9,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use super::inputs::{self, BuildLeaf, Inputs};
 use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, counted, snapshot_mark};
+use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::Result;
 use crate::context::{self, Built};
 use crate::session::NewRecord;
@@ -116,7 +116,7 @@ fn remember(
 fn epoch_drafts(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<NewRecord> {
     let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
     let mark = shows_less.then(|| snapshot_mark(&core.clock, leaf, MarkedChange::Epoch));
-    mark.into_iter().chain([NewRecord::new(RecordBody::Epoch(epoch), None)]).collect()
+    mark.into_iter().chain([uncounted(RecordBody::Epoch(epoch))]).collect()
 }
 
 /// Returns params of a build with the tools of the last one, which the next one will have too.

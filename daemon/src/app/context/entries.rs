@@ -16,7 +16,7 @@ use crate::app::error::{AppError, Result};
 use crate::context::ContextError;
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
-use crate::session::{NewRecord, OpenSession};
+use crate::session::OpenSession;
 
 /// The share of a prompt that all context entries together may have, in percent.
 pub(super) const ENTRIES_PERCENT: u64 = 20;
@@ -53,7 +53,7 @@ pub(crate) async fn add(
     });
     let (result, record) = planned.await?;
     if let (Some(id), Some(record)) = (session_id, record) {
-        core.append(id, vec![NewRecord::new(record, None)], None).await?;
+        core.append_one(id, record).await?;
     }
     Ok(result)
 }
@@ -77,7 +77,7 @@ pub(crate) async fn remove(
     });
     let (removed, record) = planned.await?;
     if let (Some(id), Some(record)) = (session_id, record) {
-        core.append(id, vec![NewRecord::new(record, None)], None).await?;
+        core.append_one(id, record).await?;
     }
     Ok(ContextRemoveEntryResult { removed })
 }

@@ -13,10 +13,10 @@ use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, method
 
 use super::folds::{active_path, goals};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{marker_steps, take_key};
+use crate::app::drafts::{marker_steps, take_key, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
-use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError};
+use crate::session::{Appended, IdempotencyKey, SessionError};
 
 /// Attempts to write a change while other records move the leaf, before it fails as busy.
 const MAX_TRIES: usize = 32;
@@ -348,7 +348,7 @@ async fn write(
             PlannedChange::Duplicate => (core.sessions.append(id, Vec::new(), key.clone())?, 0),
             PlannedChange::Write { change, leaf, n_changed } => {
                 core.cache.with(id, |session| session.goal_is_queued = true);
-                let drafts = vec![NewRecord::new(RecordBody::Goal(change), None)];
+                let drafts = vec![uncounted(RecordBody::Goal(change))];
                 (core.sessions.append_keyed_after(id, leaf, drafts, key.clone())?, n_changed)
             }
         };

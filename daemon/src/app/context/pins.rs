@@ -11,7 +11,7 @@ use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
 use crate::context::{ContextError, PIN_PERCENT};
-use crate::session::{NewRecord, SessionError};
+use crate::session::SessionError;
 
 /// Pins a record (`context.pin`).
 ///
@@ -54,7 +54,7 @@ async fn set_pinned(
     .await?;
     if result.changed {
         let body = RecordBody::Pin(Pin { target: seq, pinned });
-        core.append(id, vec![NewRecord::new(body, None)], None).await?;
+        core.append_one(id, body).await?;
     }
     Ok(result)
 }

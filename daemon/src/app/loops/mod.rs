@@ -13,11 +13,12 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::cache::LoopWatch;
 use super::core::{Core, blocking};
+use super::drafts::uncounted;
 use super::error::{AppError, Result};
 use crate::config::LoopDetectionConfig;
 use crate::loops::{Detector, look_back, observe};
+use crate::session::OpenSession;
 use crate::session::index::IndexEntry;
-use crate::session::{NewRecord, OpenSession};
 
 /// Attempts to record a loop while other records move the leaf; whoever moved it looks for the loop too.
 const MAX_TRIES: usize = 3;
@@ -103,7 +104,7 @@ pub(crate) async fn reset(core: Arc<Core>, params: SessionIdParams) -> Result<Lo
     let before = status_of(&core, id).await?;
     if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
         let mark = RecordBody::Loop(LoopMark { pattern: None });
-        core.append(id, vec![NewRecord::new(mark, None)], None).await?;
+        core.append_one(id, mark).await?;
     }
     status_of(&core, id).await
 }
@@ -152,7 +153,7 @@ async fn in_force(
 /// Records a loop; returns false if the leaf moved since it was found.
 async fn record(core: &Core, id: SessionId, leaf: Option<Seq>, pattern: &LoopPattern) -> bool {
     let mark = RecordBody::Loop(LoopMark { pattern: Some(pattern.clone()) });
-    match core.append_if_leaf(id, leaf, vec![NewRecord::new(mark, None)]).await {
+    match core.append_if_leaf(id, leaf, vec![uncounted(mark)]).await {
         Ok(written) => written.is_some(),
         Err(error) => {
             tracing::warn!(session = %id, "a loop was found and not recorded: {error}");

@@ -14,10 +14,10 @@ use serde_json::json;
 use super::documents;
 use crate::app::context::quota::{check_context_size, check_system_prompt};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark};
+use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
 use crate::app::error::{AppError, Result};
 use crate::projects::Projects;
-use crate::session::{NewRecord, OpenSession, SessionError};
+use crate::session::{OpenSession, SessionError};
 
 /// Attempts to change the mode while other records move the leaf, before the call fails as busy.
 const MAX_TRIES: usize = 32;
@@ -151,7 +151,7 @@ async fn set_archived(core: &Arc<Core>, id: SessionId, archived: bool) -> Result
 }
 
 async fn write_patch(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session> {
-    core.append(id, vec![NewRecord::new(RecordBody::Meta(patch), None)], None).await?;
+    core.append_one(id, RecordBody::Meta(patch)).await?;
     summary(core, id).await
 }
 
@@ -182,7 +182,7 @@ pub(crate) async fn set_mode(
             trigger: trigger.clone(),
             confidence,
         };
-        let change = NewRecord::new(RecordBody::ModeChange(change), None);
+        let change = uncounted(RecordBody::ModeChange(change));
         let drafts = vec![snapshot_mark(&core.clock, leaf, MarkedChange::ModeChange), change];
         if core.append_if_leaf(session_id, leaf, drafts).await?.is_some() {
             return Ok(SessionResult { session: summary(&core, session_id).await? });
@@ -199,7 +199,7 @@ pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<Se
         return Ok(SessionResult { session });
     }
     let body = RecordBody::Close(Close { reason: CloseReason::Client });
-    core.append(id, vec![NewRecord::new(body, None)], None).await?;
+    core.append_one(id, body).await?;
     blocking(&core, move |core| {
         documents::write(core, id)?;
         Ok(SessionResult { session: core.summary(id)? })
