@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::path::{ActivePath, records_between};
 use crate::config::LoopDetectionConfig;
-use crate::context::PreviousBuild;
+use crate::context::{self, PreviousBuild};
 use crate::goal::GoalState;
 use crate::loops::{Detector, Observation};
 use crate::projects::StoredEntries;
@@ -160,6 +160,13 @@ pub(crate) struct ContextFill {
     pub(crate) available: u64,
     /// The most that a prompt may have.
     pub(crate) prompt_limit: u64,
+}
+
+impl ContextFill {
+    /// Returns whether the conversation has reached the share of its room at which it is compacted.
+    pub(crate) fn reaches(&self, threshold: f64) -> bool {
+        self.used >= context::trigger(self.available, threshold)
+    }
 }
 
 /// The fill at the last build, and the tokens of the records since then that were counted.

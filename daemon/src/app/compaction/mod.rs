@@ -7,7 +7,7 @@
 //! **Invariants**: at most one compaction per session at a time; a range that a model summarized is not summarized
 //! again; automatic compactions yield to chats; recording and building never wait for a compaction.
 
-mod background;
+mod automatic;
 mod commit;
 mod events;
 pub(crate) mod request;
@@ -16,8 +16,8 @@ mod summary;
 mod survey;
 mod task;
 
-pub(crate) use background::{follow, run};
-pub(super) use task::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
+pub(super) use automatic::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
+pub(crate) use automatic::{follow, run};
 
 #[cfg(test)]
 mod tests;

@@ -50,9 +50,9 @@ pub(super) struct Summarizer<'a> {
     core: &'a Arc<Core>,
     place: QueuePlace<'a>,
     info: Arc<ModelInfo>,
-    model: String,
+    pub(super) model: String,
     num_ctx: u32,
-    counter: Counter,
+    pub(super) counter: Counter,
     /// The longest summary in tokens.
     max_tokens: u32,
 }
@@ -62,13 +62,6 @@ pub(super) enum SummaryAnswer {
     Whole(Summary),
     /// The beginning of a summary that ran into its limit.
     Beginning(Summary),
-}
-
-/// A request ended without an answer.
-enum NoAnswer {
-    Failed(CompactError),
-    /// A chat needs the model.
-    Yielded,
 }
 
 impl<'a> Summarizer<'a> {
@@ -96,14 +89,6 @@ impl<'a> Summarizer<'a> {
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
         Ok(Self { core, place, info, model: prompts.model, num_ctx, counter, max_tokens })
-    }
-
-    pub(super) fn model(&self) -> &str {
-        &self.model
-    }
-
-    pub(super) const fn counter(&self) -> &Counter {
-        &self.counter
     }
 
     /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
@@ -203,53 +188,50 @@ impl<'a> Summarizer<'a> {
     ) -> Result<(String, bool), CompactError> {
         let request = self.request(messages, predict);
         for _ in 0..MAX_YIELDS {
-            match self.try_answer(&request).await {
-                Ok(answer) => return Ok(answer),
-                Err(NoAnswer::Failed(error)) => return Err(error),
-                Err(NoAnswer::Yielded) => {}
+            if let Some(answer) = self.try_answer(&request).await? {
+                return Ok(answer);
             }
         }
         Err(self.busy())
     }
 
-    async fn try_answer(&self, request: &ChatRequest) -> Result<(String, bool), NoAnswer> {
+    /// Like [`Self::answer`]; returns `None` if a chat needs the model.
+    async fn try_answer(
+        &self,
+        request: &ChatRequest,
+    ) -> Result<Option<(String, bool)>, CompactError> {
         let own;
         let ticket = match self.place {
             QueuePlace::Held(ticket) => ticket,
             QueuePlace::Own(priority) => {
                 own = self.core.models.queues().enter(&self.model, priority);
                 let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted()).await;
-                admitted.map_err(|_| NoAnswer::Failed(self.busy()))?;
+                admitted.map_err(|_| self.busy())?;
                 &own
             }
         };
-        let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
-        let read = self.read(request, ticket, yields);
-        match tokio::time::timeout(ANSWER_LIMIT, read).await {
-            Ok(answer) => answer,
-            Err(_) => Err(NoAnswer::Failed(self.busy())),
-        }
+        let read = tokio::time::timeout(ANSWER_LIMIT, self.read(request, ticket)).await;
+        read.map_err(|_| self.busy())?
     }
 
     async fn read(
         &self,
         request: &ChatRequest,
         ticket: &Ticket,
-        yields: bool,
-    ) -> Result<(String, bool), NoAnswer> {
-        let failed = |error| NoAnswer::Failed(CompactError::Model(error));
-        let backend = self.core.models.backend().map_err(failed)?;
-        let mut stream = backend.stream(request).await.map_err(failed)?;
+    ) -> Result<Option<(String, bool)>, CompactError> {
+        let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
+        let backend = self.core.models.backend().map_err(CompactError::Model)?;
+        let mut stream = backend.stream(request).await.map_err(CompactError::Model)?;
         let mut text = String::new();
         let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let item = tokio::select! {
                 biased;
-                item = stream.next() => item.map_err(failed)?,
+                item = stream.next() => item.map_err(CompactError::Model)?,
                 _ = check.tick(), if yields => {
                     if ticket.chat_waits() {
-                        return Err(NoAnswer::Yielded);
+                        return Ok(None);
                     }
                     continue;
                 }
@@ -258,7 +240,7 @@ impl<'a> Summarizer<'a> {
                 ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
                 // A call leaves no text, which the verification rejects.
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
-                ChatItem::End(end) => return Ok((text, end.reason == DoneReason::Length)),
+                ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
             }
         }
     }

@@ -12,7 +12,7 @@ use super::commit::{NewHead, mark_before};
 use super::events;
 use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
 use super::survey::{CompactionRequest, Survey};
-use crate::app::context::inputs::RecordContents;
+use crate::app::context::inputs::{Inputs, RecordContents};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
@@ -75,7 +75,7 @@ impl<'a> SummaryRange<'a> {
         let summarizer = Summarizer::new(core, &model, place, inputs.context_size).await?;
         let limit = tier(inputs.context_size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
-        let target = self.bounds().target(RECENT_LEVEL).min(cut.target_tokens);
+        let target = self.target();
         let goal = goal_prompt(inputs.goals());
         let instructions = request.instructions.as_deref();
         let options =
@@ -87,7 +87,7 @@ impl<'a> SummaryRange<'a> {
         let limits = SummaryLimits { replaced, target };
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
         let (summary, gathered) = loop {
-            let gathered = self.gather(summarizer.counter().clone(), room).await?;
+            let gathered = self.gather(summarizer.counter.clone(), room).await?;
             let n_early = gathered.pieces.len().saturating_sub(MAX_PIECES);
             let (early, pieces) = gathered.pieces.split_at(n_early);
             let before = match early.last() {
@@ -106,7 +106,7 @@ impl<'a> SummaryRange<'a> {
             }
         };
         let merged = self.merged(&summarizer, limit, options).await;
-        let model = Some(summarizer.model().to_owned());
+        let model = Some(summarizer.model.clone());
         Ok(self.new_head(&summary, gathered, merged.as_ref(), model))
     }
 
@@ -146,25 +146,25 @@ impl<'a> SummaryRange<'a> {
     /// Summarizes the range by lines extracted from the records.
     pub(super) async fn by_extraction(&self) -> Result<NewHead> {
         self.mark().await?;
-        let counter = self.survey.inputs.counter.clone();
-        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
-        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
-        let summary = std::mem::take(&mut gathered.extractor).finish(None, &counter, target);
+        let (summary, gathered) = self.extract_all(None).await?;
         Ok(self.new_head(&summary, gathered, None, None))
     }
 
     /// Previews the summary of a model: an extracted one stands for it.
     pub(super) async fn preview(&self) -> Result<NewHead> {
-        let counter = self.survey.inputs.counter.clone();
-        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
-        let inputs = &self.survey.inputs;
-        let last = checkpoint_to_update(&inputs.checkpoints, tier(inputs.context_size).limit);
+        let Inputs { checkpoints, context_size, .. } = &self.survey.inputs;
+        let last = checkpoint_to_update(checkpoints, tier(*context_size).limit);
         let before = last.map(|last| Summary::parse(&last.summary));
-        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
+        let (summary, gathered) = self.extract_all(before).await?;
+        let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
+        Ok(self.new_head(&summary, gathered, None, Some(model)))
+    }
+
+    async fn extract_all(&self, before: Option<Summary>) -> Result<(Summary, RangeContents)> {
+        let counter = &self.survey.inputs.counter;
+        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
         let extractor = std::mem::take(&mut gathered.extractor);
-        let summary = extractor.finish(before.as_ref(), &counter, target);
-        let model = Self::summarizing_model(self.core, self.survey).ok();
-        Ok(self.new_head(&summary, gathered, None, Some(model.unwrap_or_default())))
+        Ok((extractor.finish(before.as_ref(), counter, self.target()), gathered))
     }
 
     /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line.
@@ -188,9 +188,8 @@ impl<'a> SummaryRange<'a> {
                 summarizer.completed(&begun, &[&newer, &older], limits)
             }
         });
-        merged
-            .inspect_err(|error| tracing::info!("checkpoints are joined without a model: {error}"))
-            .ok()
+        let log = |error: &_| tracing::info!("checkpoints are joined without a model: {error}");
+        merged.inspect_err(log).ok()
     }
 
     async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents> {
@@ -252,6 +251,11 @@ impl<'a> SummaryRange<'a> {
             model,
             identifiers: gathered.identifiers,
         }
+    }
+
+    /// Returns the longest summary of the range in tokens.
+    fn target(&self) -> u64 {
+        self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens)
     }
 
     fn bounds(&self) -> CheckpointBounds {

@@ -7,7 +7,7 @@ use ollm_protocol::content::{CompactStrategy, CompactionMethod, CountKind};
 use ollm_protocol::methods::context::ContextBuildParams;
 
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
-use crate::app::core::Core;
+use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
 use crate::config::CompressionStrategy;
 use crate::context::{self, BuildInput, Built, CutPlan};
@@ -87,14 +87,18 @@ pub(super) enum HeadPlan {
     Summary(CutPlan),
 }
 
-/// Looks at a session. Blocks on the disk.
-pub(super) fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Survey> {
-    let inputs = inputs::load(core, &request.params, request.counter.clone(), BuildLeaf::Active)?;
-    let input = inputs.build_input(&request.params, &inputs.checkpoints);
-    let built = context::build(&input, &inputs.contents(core))?;
-    let threshold = core.config().compression.threshold;
-    let before = context_before(&input, &built, inputs.compaction_at(), threshold);
-    Ok(Survey { inputs, before })
+/// Looks at a session.
+pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Arc<Survey>> {
+    let CompactionRequest { params, counter, .. } = request.clone();
+    blocking(core, move |core| {
+        let inputs = inputs::load(core, &params, counter, BuildLeaf::Active)?;
+        let input = inputs.build_input(&params, &inputs.checkpoints);
+        let built = context::build(&input, &inputs.contents(core))?;
+        let threshold = core.config().compression.threshold;
+        let before = context_before(&input, &built, inputs.compaction_at(), threshold);
+        Ok(Arc::new(Survey { inputs, before }))
+    })
+    .await
 }
 
 fn context_before(
@@ -133,12 +137,17 @@ fn context_before(
     }
 }
 
-/// Chooses how to make room. Blocks on the disk.
-pub(super) fn plan_head(
-    core: &Core,
+/// Chooses how to make room.
+pub(super) async fn plan_head(
+    core: &Arc<Core>,
     request: &CompactionRequest,
-    survey: &Survey,
+    survey: &Arc<Survey>,
 ) -> Result<HeadPlan> {
+    let (request, survey) = (request.clone(), Arc::clone(survey));
+    blocking(core, move |core| choose_head(core, &request, &survey)).await
+}
+
+fn choose_head(core: &Core, request: &CompactionRequest, survey: &Survey) -> Result<HeadPlan> {
     let Survey { inputs, before } = survey;
     let contents = inputs.contents(core);
     let input = inputs.build_input(&request.params, &inputs.checkpoints);
@@ -149,8 +158,7 @@ pub(super) fn plan_head(
         return Ok(HeadPlan::WithoutSummary(CompactionMethod::Pruned));
     }
     if request.strategy == CompactStrategy::Truncate {
-        let gains = context::truncate(&input, &contents)?.is_some_and(gains);
-        return Ok(match gains {
+        return Ok(match context::truncate(&input, &contents)?.is_some_and(gains) {
             true => HeadPlan::WithoutSummary(CompactionMethod::Truncated),
             false => HeadPlan::Nothing,
         });

@@ -11,7 +11,7 @@ use super::commit::Compacted;
 use super::summarizer::QueuePlace;
 use super::survey::{CompactionRequest, Survey, survey};
 use super::task::{CompactionOutcome, CompactionTask};
-use crate::app::core::{Core, blocking};
+use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
@@ -63,7 +63,7 @@ impl LongSession {
 
     /// Compacts by a summary as a client asks for it.
     async fn summarize(&self) -> Result<Compacted> {
-        done(self.task_with(CompactStrategy::Summarize).run(self.id).await)
+        done(self.task_with(CompactStrategy::Summarize).run().await)
     }
 
     /// Returns the compactions in the log.
@@ -78,9 +78,7 @@ impl LongSession {
     }
 
     async fn survey(&self) -> Arc<Survey> {
-        let request = self.task().request;
-        let survey = blocking(&self.core, move |core| survey(core, &request)).await;
-        Arc::new(survey.expect("reads the session"))
+        survey(&self.core, &self.task().request).await.expect("reads the session")
     }
 
     fn compaction_count(&self) -> u64 {
@@ -109,11 +107,11 @@ async fn concurrent_compaction_is_continued_from() {
     let session = LongSession::new().await;
     let stale = session.survey().await;
     // Its owner was dropped before the reply, so the session is free.
-    let other = session.task().run(session.id).await.expect("compacts");
+    let other = session.task().run().await.expect("compacts");
     assert!(seq_of(&other).is_some());
     session.record_exchanges(20).await;
     let never = CancellationToken::new();
-    let outcome = session.task().carry_out(session.id, stale, &never).await.expect("compacts too");
+    let outcome = session.task().carry_out(stale, &never).await.expect("compacts too");
     assert!(seq_of(&outcome) > seq_of(&other), "a record after the other one");
     assert_eq!(session.compaction_count(), 2);
     let CompactionOutcome::Done(compacted) = outcome else { panic!("is done") };
@@ -124,10 +122,10 @@ async fn concurrent_compaction_is_continued_from() {
 async fn concurrent_compaction_that_left_nothing_to_do_skips_this_one() {
     let session = LongSession::new().await;
     let stale = session.survey().await;
-    let other = session.task().run(session.id).await.expect("compacts");
+    let other = session.task().run().await.expect("compacts");
     assert!(seq_of(&other).is_some());
     let never = CancellationToken::new();
-    let outcome = session.task().carry_out(session.id, stale, &never).await.expect("no error");
+    let outcome = session.task().carry_out(stale, &never).await.expect("no error");
     assert!(matches!(outcome, CompactionOutcome::Skipped("nothing", _)));
     assert_eq!(session.compaction_count(), 1);
 }
@@ -139,7 +137,7 @@ async fn moved_branch_is_not_compacted() {
     let back = LeafMove { to: Some(Seq(5)), cause: "undo".to_owned() };
     session.test.append(RecordBody::Leaf(back)).await;
     let never = CancellationToken::new();
-    let outcome = session.task().carry_out(session.id, stale, &never).await;
+    let outcome = session.task().carry_out(stale, &never).await;
     assert!(matches!(outcome, Err(AppError::Compact(CompactError::BranchMoved { .. }))));
     assert_eq!(session.compaction_count(), 0);
 }
@@ -150,7 +148,7 @@ async fn canceled_compaction_writes_nothing() {
     let canceled = CancellationToken::new();
     canceled.cancel();
     let survey = session.survey().await;
-    let outcome = session.task().carry_out(session.id, survey, &canceled).await.expect("no error");
+    let outcome = session.task().carry_out(survey, &canceled).await.expect("no error");
     assert!(matches!(outcome, CompactionOutcome::Abandoned));
     assert_eq!(session.compaction_count(), 0);
 }
@@ -206,7 +204,7 @@ async fn failed_summary_of_a_context_that_must_shrink_is_extracted() {
     session.backend.refuse(ScriptedBackend::broken());
     let mut task = session.task_with(CompactStrategy::Summarize);
     (task.must_shrink, task.trigger) = (true, CompactionTrigger::ChatTurn);
-    let compacted = done(task.run(session.id).await).expect("compacts");
+    let compacted = done(task.run().await).expect("compacts");
     assert_eq!(compacted.head.method, CompactionMethod::Extracted);
     let recorded = session.compactions().pop().expect("is recorded");
     assert!(recorded.checkpoints.iter().all(|checkpoint| checkpoint.provisional));
