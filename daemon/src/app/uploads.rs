@@ -36,8 +36,8 @@ impl Uploads {
         Self { dir, open: Mutex::default() }
     }
 
-    /// Opens an upload.
-    pub(crate) fn begin(&self, id: String) -> Result<()> {
+    /// Opens an upload and returns its id.
+    pub(crate) fn begin(&self, id: String) -> Result<String> {
         let mut open = self.open.lock();
         open.retain(|_, upload| upload.last_chunk.elapsed() < UPLOAD_IDLE);
         if open.len() >= MAX_UPLOADS {
@@ -46,8 +46,8 @@ impl Uploads {
         // A file without a name cannot outlive a crash.
         let file = tempfile::tempfile_in(&self.dir)
             .map_err(|source| FsError::new("make a file in", &self.dir, source))?;
-        open.insert(id, Upload { file, bytes: 0, last_chunk: Instant::now() });
-        Ok(())
+        open.insert(id.clone(), Upload { file, bytes: 0, last_chunk: Instant::now() });
+        Ok(id)
     }
 
     /// Appends a chunk; after an error the upload is closed.

@@ -1,6 +1,7 @@
 //! The methods of the wire: decoding, span, panic barrier, timing and error replies, written once for all of them.
 //!
-//! `methods` registers a function for each method: one of `app` if nothing is converted, else a handler here.
+//! `methods` registers a function for each method: one of `app` if nothing is converted, else a handler here. `streams`
+//! has the handlers of subscriptions.
 //!
 //! **Invariants**: what is registered is what the protocol lists; no function sees a frame or a connection.
 
@@ -9,6 +10,7 @@ mod decode;
 mod discover;
 pub(crate) mod error;
 mod methods;
+mod streams;
 
 use std::future::Future;
 use std::pin::Pin;

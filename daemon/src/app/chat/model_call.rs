@@ -18,10 +18,9 @@ use crate::app::context::quota::context_size;
 use crate::app::core::Core;
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::learning::{CountedPrompts, learned_counter};
-use crate::app::models::model_or_default;
+use crate::app::models::{model_or_default, supported_window};
 use crate::model::{
     ChatRequest, ModelError, ModelInfo, Priority, Sampling, ThinkMode, Ticket, cap_num_predict,
-    clamp_window,
 };
 use crate::tokens::Counter;
 
@@ -148,9 +147,8 @@ impl Turn {
         let ticket = core.models.queues().enter(model, Priority::Chat);
         self.unless_ended(self.wait_in_queue(&ticket)).await?;
         // The window of the session, within the limits of the model and the server.
-        let vision = info.can("vision").unwrap_or(false);
-        let window = clamp_window(*context_size, info.trained_context, vision);
-        let window = window.min(core.speeds.get(model).effective.unwrap_or(u32::MAX));
+        let effective = core.speeds.get(model).effective.unwrap_or(u32::MAX);
+        let window = supported_window(info, *context_size).min(effective);
         let loaded = self.unless_ended(self.loaded_window()).await?;
         let num_ctx = core.models.windows().choose(model, window, loaded.flatten());
         if loaded.is_none() {

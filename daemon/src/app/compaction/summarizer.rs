@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::app::core::Core;
 use crate::app::error::CompactError;
+use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::context::compact::{
     RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
@@ -21,7 +22,6 @@ use crate::context::compact::{
 };
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, ThinkMode, Ticket,
-    clamp_window,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -73,16 +73,7 @@ impl<'a> Summarizer<'a> {
         context_size: u32,
     ) -> Result<Self, CompactError> {
         let info = core.models.info(model).await.map_err(CompactError::Model)?;
-        let wanted =
-            clamp_window(context_size, info.trained_context, info.can("vision").unwrap_or(false));
-        let num_ctx = match core.models.windows().current(model) {
-            Some(current) if current >= wanted => current,
-            _ => {
-                let loaded =
-                    core.models.in_memory(model).await.and_then(|one| one.effective_context);
-                core.models.windows().choose(model, wanted, loaded)
-            }
-        };
+        let num_ctx = choose_window(core, &info, context_size).await;
         let max_tokens = core.config().compression.summary_max_tokens;
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();

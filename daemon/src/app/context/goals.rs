@@ -44,7 +44,7 @@ pub(crate) async fn create(
             status: CheckpointStatus::Pending,
         });
     }
-    change(&core, session_id, key, move |_| Ok(steps.clone())).await
+    change(&core, session_id, key, move |_| Ok(steps)).await
 }
 
 /// Changes fields of a goal (`goal.update`).
@@ -58,11 +58,8 @@ pub(crate) async fn update(
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
     let description = description.map(|text| checked_text("description", &text)).transpose()?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::Update { goal, description: description.clone(), priority, status }])
-    })
-    .await
+    let step = move |goal| GoalStep::Update { goal, description, priority, status };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Adds a checkpoint to a goal (`goal.addCheckpoint`).
@@ -74,11 +71,8 @@ pub(crate) async fn add_checkpoint(
     let g::GoalAddCheckpointParams { session_id, goal_id, description, status, .. } = params;
     let description = checked_text("description", &description)?;
     let id = GoalCheckpointId::from_uuid(core.clock.uuid());
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::AddCheckpoint { goal, id, description: description.clone(), status }])
-    })
-    .await
+    let step = move |goal| GoalStep::AddCheckpoint { goal, id, description, status };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Changes a checkpoint of a goal (`goal.updateCheckpoint`).
@@ -99,11 +93,8 @@ pub(crate) async fn update_checkpoint(
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
     let description = description.map(|text| checked_text("description", &text)).transpose()?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::UpdateCheckpoint { goal, id, description: description.clone(), status }])
-    })
-    .await
+    let step = move |goal| GoalStep::UpdateCheckpoint { goal, id, description, status };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Adds a decision to a goal (`goal.addDecision`).
@@ -118,12 +109,9 @@ pub(crate) async fn add_decision(
     let description = checked_text("description", &description)?;
     let kind = kind.map(|kind| checked_text("kind", &kind)).transpose()?;
     let id = DecisionId::from_uuid(core.clock.uuid());
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        let (kind, description) = (kind.clone(), description.clone());
-        Ok(vec![GoalStep::AddDecision { goal, id, kind, description, locked, supersedes }])
-    })
-    .await
+    let step =
+        move |goal| GoalStep::AddDecision { goal, id, kind, description, locked, supersedes };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Locks a decision against changes by models (`goal.lockDecision`).
@@ -133,10 +121,8 @@ pub(crate) async fn lock_decision(
 ) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalLockDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalLockDecisionParams { session_id, goal_id, decision_id: id, .. } = params;
-    change(&core, session_id, key, move |state| {
-        Ok(vec![GoalStep::LockDecision { goal: state.named_or_active(goal_id)?.id, id }])
-    })
-    .await
+    let step = move |goal| GoalStep::LockDecision { goal, id };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Adds an artifact to a goal (`goal.addArtifact`).
@@ -148,11 +134,8 @@ pub(crate) async fn add_artifact(
     let g::GoalAddArtifactParams { session_id, goal_id, path, action: did, kind, .. } = params;
     let path = checked_text("path", &path)?;
     let kind = kind.map(|kind| checked_text("type", &kind)).transpose()?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::AddArtifact { goal, kind: kind.clone(), path: path.clone(), did }])
-    })
-    .await
+    let step = move |goal| GoalStep::AddArtifact { goal, kind, path, did };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Replaces the next steps of a goal (`goal.setNextSteps`).
@@ -163,11 +146,8 @@ pub(crate) async fn set_next_steps(
     let key = take_key::<method::GoalSetNextSteps>(&mut params, |params| &mut params.key)?;
     let g::GoalSetNextStepsParams { session_id, goal_id, next_steps, .. } = params;
     let next_steps = checked_texts("nextSteps", next_steps)?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::SetNextSteps { goal, next_steps: next_steps.clone() }])
-    })
-    .await
+    let step = move |goal| GoalStep::SetNextSteps { goal, next_steps };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Lists goals, newest first (`goal.list`). Blocks on the disk.
@@ -215,7 +195,7 @@ pub(crate) async fn apply_markers(
     let markers = markers::parse(&text, true);
     let steps = marker_steps(&core.clock, &markers);
     let change = GoalChange { source: GoalSource::Marker, message_seq: seq, steps };
-    let written = write(&core, session_id, key, move |_| Ok(change.clone())).await?;
+    let written = write(&core, session_id, key, move |_| Ok(change)).await?;
     let WrittenChange { state, n_changed, seq, duplicate, .. } = written;
     let goal = state.active().cloned();
     Ok(g::GoalApplyMarkersResult { markers, applied: n_changed, goal, seq, duplicate })
@@ -226,7 +206,7 @@ fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
     if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
         return Err(SessionError::RecordNotFound { id, seq }.into());
     }
-    match core.sessions.bodies(id, &[seq])?.pop().flatten() {
+    match core.body(id, seq)? {
         Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
             Ok(message.plain_text())
         }
@@ -270,14 +250,25 @@ struct WrittenChange {
     duplicate: bool,
 }
 
+/// Makes a step on the named goal, or on the active one if none is named.
+async fn change_goal(
+    core: &Arc<Core>,
+    id: SessionId,
+    goal: Option<GoalId>,
+    key: Option<IdempotencyKey>,
+    step: impl FnOnce(GoalId) -> GoalStep + Clone + Send + 'static,
+) -> Result<g::GoalResult> {
+    change(core, id, key, move |state| Ok(vec![step(state.named_or_active(goal)?.id)])).await
+}
+
 /// Writes a change of a client, and returns the goal that it is about.
 ///
-/// `steps` makes the steps from the goals in force; it is called again if they changed concurrently.
+/// `steps` makes the steps from the goals in force; a clone of it is called for each attempt.
 async fn change(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<IdempotencyKey>,
-    steps: impl Fn(&GoalState) -> Result<Vec<GoalStep>> + Clone + Send + 'static,
+    steps: impl FnOnce(&GoalState) -> Result<Vec<GoalStep>> + Clone + Send + 'static,
 ) -> Result<g::GoalResult> {
     let make = move |state: &GoalState| {
         let steps = steps(state)?;
@@ -285,10 +276,7 @@ async fn change(
     };
     let WrittenChange { state, change, seq, duplicate, .. } = write(core, id, key, make).await?;
     let (goal, checkpoint_id, decision_id) = subject(&change);
-    let goal = match goal {
-        Some(goal) => state.goal(goal)?.clone(),
-        None => state.named_or_active(None)?.clone(),
-    };
+    let goal = state.named_or_active(goal)?.clone();
     Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
 }
 
@@ -321,10 +309,7 @@ enum PlannedChange {
     /// The key was used before.
     Duplicate,
     /// The change would change nothing.
-    Nothing {
-        change: GoalChange,
-        state: Arc<GoalState>,
-    },
+    Nothing(WrittenChange),
 }
 
 /// Writes the change that `make` makes from the goals in force, if they did not change concurrently.
@@ -334,17 +319,14 @@ async fn write(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<IdempotencyKey>,
-    make: impl Fn(&GoalState) -> Result<GoalChange> + Clone + Send + 'static,
+    make: impl FnOnce(&GoalState) -> Result<GoalChange> + Clone + Send + 'static,
 ) -> Result<WrittenChange> {
     for _ in 0..MAX_TRIES {
         let (make, used) = (make.clone(), key.clone());
         let planned =
             blocking(core, move |core| plan_change(core, id, used.as_ref(), make)).await?;
         let (answer, n_changed) = match planned {
-            PlannedChange::Nothing { change, state } => {
-                let (n_changed, seq, duplicate) = (0, None, false);
-                return Ok(WrittenChange { state, change, n_changed, seq, duplicate });
-            }
+            PlannedChange::Nothing(unchanged) => return Ok(unchanged),
             PlannedChange::Duplicate => (core.sessions.append(id, Vec::new(), key.clone())?, 0),
             PlannedChange::Write { change, leaf, n_changed } => {
                 core.cache.with(id, |session| session.goal_is_queued = true);
@@ -368,7 +350,7 @@ fn plan_change(
     core: &Core,
     id: SessionId,
     key: Option<&IdempotencyKey>,
-    make: impl Fn(&GoalState) -> Result<GoalChange>,
+    make: impl FnOnce(&GoalState) -> Result<GoalChange>,
 ) -> Result<PlannedChange> {
     let (path, is_used) = core.sessions.with(id, |live| {
         let state = live.state();
@@ -381,7 +363,11 @@ fn plan_change(
     let state = goals(core, id, &path)?;
     let change = make(&state)?;
     match GoalState::clone(&state).apply(core.clock.now(), &change)? {
-        0 => Ok(PlannedChange::Nothing { change, state }),
+        0 => {
+            let (n_changed, seq, duplicate) = (0, None, false);
+            let unchanged = WrittenChange { state, change, n_changed, seq, duplicate };
+            Ok(PlannedChange::Nothing(unchanged))
+        }
         n => Ok(PlannedChange::Write { change, leaf: path.leaf, n_changed: n as u64 }),
     }
 }
@@ -395,7 +381,7 @@ fn written(
 ) -> Result<WrittenChange> {
     let state = goals(core, id, &*active_path(core, id)?)?;
     let seq = appended.seq;
-    let Some(RecordBody::Goal(change)) = core.sessions.bodies(id, &[seq])?.pop().flatten() else {
+    let Some(RecordBody::Goal(change)) = core.body(id, seq)? else {
         return Err(SessionError::Damaged { id, seq }.into());
     };
     let duplicate = appended.duplicate;

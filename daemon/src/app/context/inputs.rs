@@ -183,10 +183,10 @@ fn view(core: &Core, live: &OpenSession, leaf: BuildLeaf) -> (Arc<ActivePath>, S
     };
     let path = core.cache.path_to(state, leaf);
     let settings = SessionSettings {
-        system_prompt: live.state().system_prompt().map(str::to_owned),
-        context_size: live.state().context_size(),
-        model: live.state().model().map(str::to_owned),
-        project_path: live.state().project_path().map(str::to_owned),
+        system_prompt: state.system_prompt().map(str::to_owned),
+        context_size: state.context_size(),
+        model: state.model().map(str::to_owned),
+        project_path: state.project_path().map(str::to_owned),
         mode: state.mode_on(|seq| path.contains(seq)),
     };
     (path, settings)
@@ -198,7 +198,7 @@ fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead> {
     head.epoch.take_if(|(seq, _)| Some(*seq) != path.epoch_at);
     head.compaction.take_if(|(seq, _)| Some(*seq) != path.compaction_at);
     if let (None, Some(seq)) = (&head.compaction, path.compaction_at) {
-        let Some(RecordBody::Compaction(compaction)) = body(core, id, seq)? else {
+        let Some(RecordBody::Compaction(compaction)) = core.body(id, seq)? else {
             return Err(SessionError::Damaged { id, seq }.into());
         };
         head.compaction = Some((seq, Arc::new(compaction)));
@@ -206,7 +206,7 @@ fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead> {
     if let (None, Some(seq)) = (&head.epoch, path.epoch_at) {
         let opened = match &head.compaction {
             Some((at, compaction)) if *at == seq => compaction.epoch.clone(),
-            _ => match body(core, id, seq)? {
+            _ => match core.body(id, seq)? {
                 Some(RecordBody::Epoch(epoch)) => Some(epoch),
                 Some(RecordBody::Compaction(Compaction { epoch, .. })) => epoch,
                 _ => None,
@@ -217,10 +217,6 @@ fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead> {
     }
     core.cache.with(id, |session| session.head = head.clone());
     Ok(head)
-}
-
-fn body(core: &Core, id: SessionId, seq: Seq) -> Result<Option<RecordBody>> {
-    Ok(core.sessions.bodies(id, &[seq])?.pop().flatten())
 }
 
 /// Returns the decisions that the active goal locks.

@@ -147,22 +147,20 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     if budget.tool_definition_tokens > 0 {
         items.push(ContextItem { tokens: budget.tool_definition_tokens, ..item("tools", "whole") });
     }
-    let mut rest: Vec<ContextItem> =
-        built.items.iter().map(|piece| shown_item(inputs, piece, before)).collect();
-    let omitted = built.result.omitted.iter();
-    let (parts, whole): (Vec<&OmittedItem>, Vec<&OmittedItem>) = omitted.partition(|omitted| {
-        rest.iter().any(|item| item.seq == Some(omitted.seq) && item.what == "record")
-    });
-    for part in parts {
-        let shown =
-            rest.iter_mut().find(|item| item.seq == Some(part.seq) && item.what == "record");
-        if let Some(item) = shown {
-            let reason = item.reason.take().map_or(String::new(), |reason| reason + ", ");
-            item.reason = Some(reason + &part.reason);
+    let first_shown = items.len();
+    items.extend(built.items.iter().map(|piece| shown_item(inputs, piece, before)));
+    let mut left_out = Vec::new();
+    for omitted in &built.result.omitted {
+        let mut shown = items[first_shown..].iter_mut();
+        match shown.find(|item| item.seq == Some(omitted.seq) && item.what == "record") {
+            Some(item) => {
+                let reason = item.reason.take().map_or(String::new(), |reason| reason + ", ");
+                item.reason = Some(reason + &omitted.reason);
+            }
+            None => left_out.push(omitted_item(omitted)),
         }
     }
-    rest.extend(whole.into_iter().map(omitted_item));
-    items.append(&mut rest);
+    items.extend(left_out);
     items
 }
 

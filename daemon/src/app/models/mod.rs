@@ -153,14 +153,28 @@ async fn counter_for(
     let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
     if needs_template {
-        let wanted = core.config().context.size_for(None);
-        let wanted =
-            clamp_window(wanted, info.trained_context, info.can("vision").unwrap_or(false));
-        let loaded =
-            core.models.in_memory(model).await.and_then(|running| running.effective_context);
-        prompts.num_ctx = Some(core.models.windows().choose(model, wanted, loaded));
+        let size = core.config().context.size_for(None);
+        prompts.num_ctx = Some(choose_window(core, &info, size).await);
     }
     Ok(learned_counter(core, &info, &prompts).await.unwrap_or(known))
+}
+
+/// Limits a window of `size` tokens to the range that a model supports.
+pub(super) fn supported_window(info: &ModelInfo, size: u32) -> u32 {
+    clamp_window(size, info.trained_context, info.can("vision").unwrap_or(false))
+}
+
+/// Chooses the window that all requests to a model name, of at least `size` tokens as far as the model supports it.
+pub(super) async fn choose_window(core: &Core, info: &ModelInfo, size: u32) -> u32 {
+    let (model, wanted) = (&info.model, supported_window(info, size));
+    match core.models.windows().current(model) {
+        Some(current) if current >= wanted => current,
+        _ => {
+            let running = core.models.in_memory(model).await;
+            let loaded = running.and_then(|running| running.effective_context);
+            core.models.windows().choose(model, wanted, loaded)
+        }
+    }
 }
 
 /// Returns the model that a call names, else the configured one.

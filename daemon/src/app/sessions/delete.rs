@@ -117,19 +117,18 @@ fn finish_deletions(core: &Arc<Core>) {
     if unfinished.is_empty() {
         return;
     }
-    let mut removed = unfinished;
-    removed.retain(|id| {
-        let outcome = remove_content(core, *id);
-        if let Err(error) = &outcome {
+    let log = |id: SessionId, done: &Result<()>| {
+        if let Err(error) = done {
             tracing::error!(session = %id, "a deletion is unfinished: {error}");
         }
-        outcome.is_ok()
-    });
+        done.is_ok()
+    };
+    let mut removed = unfinished;
+    removed.retain(|id| log(*id, &remove_content(core, *id)));
     let rows = forget(core, &removed);
     for id in removed {
-        match finish(core, id, "interrupted", rows) {
-            Ok(()) => tracing::info!(session = %id, "finished a deletion"),
-            Err(error) => tracing::error!(session = %id, "a deletion is unfinished: {error}"),
+        if log(id, &finish(core, id, "interrupted", rows)) {
+            tracing::info!(session = %id, "finished a deletion");
         }
     }
 }
@@ -139,7 +138,7 @@ pub(crate) fn clear(core: &Arc<Core>, params: SessionClearParams) -> Result<Sess
     if !params.all {
         return Err(AppError::invalid("all", "must be true: this deletes every session"));
     }
-    let sessions = newest_first(core, EVERY_STATUS)?;
+    let sessions = newest_first(core)?;
     Ok(delete_all(core, sessions, 0))
 }
 
@@ -149,19 +148,13 @@ pub(crate) fn cleanup(
     core: &Arc<Core>,
     params: SessionCleanupParams,
 ) -> Result<SessionCleanupResult> {
-    let counted = [SessionStatus::Active, SessionStatus::Closed, SessionStatus::Corrupted];
-    let mut sessions = newest_first(core, &counted)?;
+    let mut sessions = newest_first(core)?;
     sessions.retain(|session| !session.pinned && session.status != SessionStatus::Archived);
     let keep = (params.keep as usize).min(sessions.len());
     let oldest = sessions.split_off(keep);
     if params.dry_run {
-        let kept = keep as u64;
-        return Ok(SessionCleanupResult {
-            deleted: oldest,
-            kept,
-            failed: Vec::new(),
-            dry_run: true,
-        });
+        let (kept, failed) = (keep as u64, Vec::new());
+        return Ok(SessionCleanupResult { deleted: oldest, kept, failed, dry_run: true });
     }
     Ok(delete_all(core, oldest, keep as u64))
 }
@@ -195,9 +188,8 @@ fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCle
     result
 }
 
-/// Lists the sessions of some statuses, the most recently active first, including logs that the catalog does not know
-/// yet.
-fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Session>> {
+/// Lists all sessions, the most recently active first, including logs that the catalog does not know yet.
+fn newest_first(core: &Arc<Core>) -> Result<Vec<Session>> {
     let exclude = HashSet::new();
     let query = ListQuery {
         project_hash: None,
@@ -219,8 +211,7 @@ fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Sess
             unknown.insert(session);
         }
     }
-    let mut sessions: Vec<Session> =
-        by_id.into_values().filter(|session| statuses.contains(&session.status)).collect();
+    let mut sessions: Vec<Session> = by_id.into_values().collect();
     sessions.sort_by_key(|session| {
         std::cmp::Reverse((session.last_activity.unix_ms(), session.session_id))
     });

@@ -16,7 +16,7 @@ use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
-use crate::session::{IDLE_CLOSE_MS, project_hash};
+use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
 
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
@@ -30,8 +30,7 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<SessionListResult> {
     let limit = check_limit(params.limit, MAX_LIST)? as usize;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
-    let project_hash =
-        params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
+    let project_hash = lenient_hash(params.project_path.as_deref());
     let wanted =
         ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
     let open = core.sessions.open_summaries();
@@ -96,6 +95,11 @@ impl ListFilter {
     }
 }
 
+/// Returns the hash of a project, which may no longer exist.
+fn lenient_hash(path: Option<&str>) -> Option<String> {
+    path.map(|path| project_hash(&Projects::lenient(path)))
+}
+
 fn has_prefix(session: &Session, prefix: &str) -> bool {
     let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
     plain(&session.session_id.to_string()).starts_with(&plain(prefix))
@@ -128,8 +132,7 @@ fn check_limit(limit: Option<u32>, max: u32) -> Result<u32> {
 /// Finds text in all records (`session.search`). Blocks on the disk.
 pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
     let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
-    let project_hash =
-        params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
+    let project_hash = lenient_hash(params.project_path.as_deref());
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     }
@@ -157,17 +160,12 @@ pub(crate) fn current(
     params: SessionCurrentParams,
 ) -> Result<SessionCurrentResult> {
     let path = Projects::lenient(&params.project_path);
-    let Some(id) = core.projects.current(&path)? else {
-        return Ok(SessionCurrentResult { session: None });
-    };
-    match core.sessions.summary(id) {
-        Ok(session) => Ok(SessionCurrentResult { session: Some(session) }),
+    let session = match core.projects.current(&path)?.map(|id| core.sessions.summary(id)) {
         // The log was removed by hand.
-        Err(crate::session::SessionError::NotFound { .. }) => {
-            Ok(SessionCurrentResult { session: None })
-        }
-        Err(error) => Err(error.into()),
-    }
+        Some(Err(SessionError::NotFound { .. })) => None,
+        session => session.transpose()?,
+    };
+    Ok(SessionCurrentResult { session })
 }
 
 /// Sets the current session of a project (`session.setCurrent`). Blocks on the disk.

@@ -102,22 +102,18 @@ impl ExportProgress {
 /// Takes a chunk of a file, and imports the session with the last one (`session.import`). Blocks on the disk.
 pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<SessionImportResult> {
     let SessionImportParams { upload_id, data, last, project_path, dry_run } = params;
-    let text = match (upload_id, last) {
-        (None, true) => data,
-        (None, false) => {
-            let id = core.clock.uuid().to_string();
-            core.uploads.begin(id.clone())?;
-            core.uploads.append(&id, &data)?;
-            return Ok(pending(id));
+    let text = if upload_id.is_none() && last {
+        data
+    } else {
+        let id = match upload_id {
+            Some(id) => id,
+            None => core.uploads.begin(core.clock.uuid().to_string())?,
+        };
+        core.uploads.append(&id, &data)?;
+        if !last {
+            return Ok(SessionImportResult { upload_id: Some(id), session: None, report: None });
         }
-        (Some(id), false) => {
-            core.uploads.append(&id, &data)?;
-            return Ok(pending(id));
-        }
-        (Some(id), true) => {
-            core.uploads.append(&id, &data)?;
-            core.uploads.take(&id)?
-        }
+        core.uploads.take(&id)?
     };
     let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
     let hash = blake3::hash(text.as_bytes());
@@ -163,10 +159,7 @@ enum ExistingSession {
 impl ExistingSession {
     /// Returns how many records of the file need not be written.
     const fn n_known(self) -> usize {
-        match self {
-            Self::Prefix(known) => known,
-            Self::None | Self::Complete | Self::SameConversation => 0,
-        }
+        if let Self::Prefix(known) = self { known } else { 0 }
     }
 
     /// Completes the report of a file with `n_records`.
@@ -215,10 +208,6 @@ fn id_from_hash(hash: &blake3::Hash) -> SessionId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash.as_bytes()[..16]);
     SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
-}
-
-fn pending(id: String) -> SessionImportResult {
-    SessionImportResult { upload_id: Some(id), session: None, report: None }
 }
 
 /// Returns whether the first records of a session equal the imported ones.

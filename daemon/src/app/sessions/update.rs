@@ -119,11 +119,11 @@ fn check_changed_prompt(
 
 /// Archives a session (`session.archive`).
 pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let session = summary(&core, params.session_id).await?;
-    if session.status == SessionStatus::Archived {
-        return Ok(SessionResult { session });
+    let mut session = summary(&core, params.session_id).await?;
+    if session.status != SessionStatus::Archived {
+        session = archive_for(&core, params.session_id, "client").await?;
     }
-    Ok(SessionResult { session: archive_for(&core, params.session_id, "client").await? })
+    Ok(SessionResult { session })
 }
 
 /// Archives a session and announces the reason, which is not recorded.
@@ -139,11 +139,11 @@ pub(super) async fn archive_for(
 
 /// Unarchives a session (`session.unarchive`).
 pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
-    let session = summary(&core, params.session_id).await?;
-    if session.status != SessionStatus::Archived {
-        return Ok(SessionResult { session });
+    let mut session = summary(&core, params.session_id).await?;
+    if session.status == SessionStatus::Archived {
+        session = set_archived(&core, params.session_id, false).await?;
     }
-    Ok(SessionResult { session: set_archived(&core, params.session_id, false).await? })
+    Ok(SessionResult { session })
 }
 
 async fn set_archived(core: &Arc<Core>, id: SessionId, archived: bool) -> Result<Session> {
