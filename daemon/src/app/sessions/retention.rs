@@ -31,7 +31,7 @@ impl Retention {
     }
 
     /// Runs when requested; never returns.
-    pub(crate) async fn run(&self, core: Arc<Core>) {
+    pub(crate) async fn run(self: Arc<Self>, core: Arc<Core>) {
         loop {
             self.due.notified().await;
             if let Err(error) = apply(&core).await {
