@@ -52,9 +52,12 @@ impl Core {
     /// Builds the handles over an open store; `dir` is the daemon's home.
     pub(crate) fn new(
         dir: &Path,
-        (sessions, catalog, events): (Sessions, Arc<Catalog>, EventRing),
+        sessions: Sessions,
+        catalog: Arc<Catalog>,
+        events: EventRing,
         config: Config,
-        (clock, tasks): (Arc<Clock>, &Tasks),
+        clock: Arc<Clock>,
+        tasks: &Tasks,
     ) -> Self {
         let models = model_settings(&config.ollama);
         Self {

@@ -45,8 +45,9 @@ pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core
     let catalog = Catalog::open(dir.join("catalog.sqlite3"), source).expect("opens");
     let events = EventRing::new(Arc::clone(&clock));
     let config = config(dir, settings);
-    let stores = (sessions, Arc::new(catalog), events);
-    let core = Arc::new(Core::new(dir, stores, config, (clock, &Tasks::new())));
+    let catalog = Arc::new(catalog);
+    let core = Core::new(dir, sessions, catalog, events, config, clock, &Tasks::new());
+    let core = Arc::new(core);
     observer.report_to(&core);
     core
 }

@@ -129,8 +129,8 @@ impl Parts {
         let catalog = Arc::new(Catalog::open(dir.join("catalog.sqlite3"), source)?);
         sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();
-        let stores = (sessions, catalog, events);
-        let core = Arc::new(Core::new(&dir, stores, config, (clock, &tasks)));
+        let core = Core::new(&dir, sessions, catalog, events, config, clock, &tasks);
+        let core = Arc::new(core);
         observer.report_to(&core);
         let lock = locks.first().ok_or(StartError::NoHome)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;

@@ -31,7 +31,7 @@ use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};
 use super::partial::settle_now;
-use super::running::{Claim, PendingCalls, RefusedResults, RunningTurn, TakenCalls};
+use super::running::{Claim, PendingCalls, RunningTurn, TakenCalls};
 use super::sessions::input::checked_message;
 use crate::session::index::IndexEntry;
 use crate::shutdown::Tasks;
@@ -97,12 +97,7 @@ pub(crate) async fn submit_tool_results(
         check_exists(&core, id).await?;
         return Err(ChatError::NoPendingCalls { id }.into());
     };
-    let taken = turn.pending_calls.take(&results).map_err(|refused| match refused {
-        RefusedResults::NothingPending => ChatError::NoPendingCalls { id }.into(),
-        RefusedResults::UnknownCall(call) => {
-            AppError::invalid("results", format!("the turn does not wait for the call {call}"))
-        }
-    })?;
+    let taken = turn.pending_calls.take(id, &results)?;
     let written = record_results(&core, id, &taken, results).await;
     let failed = if written.is_ok() { Vec::new() } else { taken.calls };
     let missing = turn.pending_calls.finish(failed);

@@ -94,7 +94,7 @@ impl<'a> SummaryRange<'a> {
                 Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            match self.summarized(&summarizer, before, pieces, (options, limits)).await {
+            match self.summarized(&summarizer, before, pieces, options, limits).await {
                 Ok(summary) => break (summary, gathered),
                 // The count was wrong, by far if it was an estimate.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
@@ -116,7 +116,8 @@ impl<'a> SummaryRange<'a> {
         summarizer: &Summarizer<'_>,
         before: Option<Summary>,
         pieces: &[TranscriptPiece],
-        (options, limits): (SummaryOptions<'_>, SummaryLimits),
+        options: SummaryOptions<'_>,
+        limits: SummaryLimits,
     ) -> Result<Summary> {
         let id = self.survey.inputs.id;
         let mut summary = before;

@@ -96,7 +96,8 @@ impl SentDeltas {
         core: &Core,
         id: SessionId,
         path: &ActivePath,
-        (folds, additions): (&Folds, &Additions),
+        folds: &Folds,
+        additions: &Additions,
     ) -> Result<Vec<Delta>> {
         let mut deltas = Vec::new();
         for (entry, key_and_digest) in folds.entries.iter().zip(&additions.entries) {

@@ -165,7 +165,7 @@ impl Inputs {
         if !has_basis {
             return Ok(Vec::new());
         }
-        self.sent.pending(core, self.id, &self.path, (&self.folds, &self.additions))
+        self.sent.pending(core, self.id, &self.path, &self.folds, &self.additions)
     }
 
     /// Returns a reader of the contents of the session's records.

@@ -95,22 +95,7 @@ pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<()
 
 /// Returns the state of the detection (`loop.status`); writes nothing.
 pub(crate) async fn status(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
-    status_of(&core, params.session_id).await
-}
-
-/// Lets a session call the model again (`loop.reset`); records nothing if there is nothing to reset.
-pub(crate) async fn reset(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
-    let id = params.session_id;
-    let before = status_of(&core, id).await?;
-    if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
-        let mark = RecordBody::Loop(LoopMark { pattern: None });
-        core.append_one(id, mark).await?;
-    }
-    status_of(&core, id).await
-}
-
-async fn status_of(core: &Arc<Core>, id: SessionId) -> Result<LoopStatusResult> {
-    with_watch(core, id, None, |watch| LoopStatusResult {
+    with_watch(&core, params.session_id, None, |watch| LoopStatusResult {
         enabled: watch.config.enabled,
         detected: watch.in_force(),
         turns_since_user: watch.detector.turns(),
@@ -119,6 +104,16 @@ async fn status_of(core: &Arc<Core>, id: SessionId) -> Result<LoopStatusResult> 
         recent: watch.detector.recent(),
     })
     .await
+}
+
+/// Lets a session call the model again (`loop.reset`); records nothing if there is nothing to reset.
+pub(crate) async fn reset(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
+    let before = status(Arc::clone(&core), params.clone()).await?;
+    if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
+        let mark = RecordBody::Loop(LoopMark { pattern: None });
+        core.append_one(params.session_id, mark).await?;
+    }
+    status(core, params).await
 }
 
 /// Returns the loop in force; a new one is recorded first.

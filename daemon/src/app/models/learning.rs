@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
 use crate::app::counts::TemplateVariant;
-use crate::app::error::{AppError, Result};
+use crate::app::error::Result;
 use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode};
 use crate::tokens::{Counter, Tokenizer, Vocabulary, learn, probes};
 
@@ -51,7 +51,7 @@ pub(crate) async fn learned_counter(
         return Ok(before);
     }
     let has_vocabulary = core.counts.has_vocabulary(info, &prompts.model);
-    if !has_vocabulary && !learn_vocabulary(core, info, prompts).await {
+    if !has_vocabulary && !learn_vocabulary(core, info, &prompts.model).await {
         return Ok(before);
     }
     if let Some(num_ctx) = prompts.num_ctx {
@@ -114,53 +114,52 @@ async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'stat
 }
 
 /// Learns a vocabulary; returns whether it is in memory now.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) -> bool {
-    let model = &prompts.model;
+///
+/// The file of the weights is read in milliseconds and has the model's name, which some rules depend on; the server's
+/// answer has not.
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
     if !core.counts.may_try(model) {
         return false;
     }
-    if learn_from_file(core, info, model).await {
-        return true;
-    }
-    let asked = async { core.models.backend()?.vocabulary(model).await };
-    let json = match asked.await {
-        Ok(json) => json,
-        Err(error) => {
-            core.counts.note_failure(model, &error);
-            return false;
-        }
-    };
-    let (name, digest) = (model.clone(), info.digest.clone());
-    let learned = blocking(core, move |core| {
-        let learned = Vocabulary::from_show(&json).map_err(|error| error.to_string());
-        let learned = learned.and_then(|vocabulary| {
-            let tokenizer = Tokenizer::new(&vocabulary).map_err(|error| error.to_string())?;
-            core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer);
-            Ok(())
-        });
-        Ok::<_, AppError>(learned)
+    let path = info.model_path.clone();
+    let in_file = blocking(core, move |core| {
+        Ok(path.and_then(|path| read_weights(&path, &core.config().ollama.models_dirs)))
     });
-    let error = match learned.await {
-        Ok(Ok(())) => return true,
-        Ok(Err(error)) => error,
-        Err(error) => error.to_string(),
+    let learned = match in_file.await {
+        Ok(Some(learned)) => Ok(learned),
+        _ => vocabulary_of_server(core, model).await,
     };
-    core.counts.note_failure(model, &error);
-    false
+    let (name, digest) = (model.to_owned(), info.digest.clone());
+    match learned {
+        Ok((vocabulary, tokenizer)) => {
+            let store = move |core: &Core| {
+                core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer)
+            };
+            in_background(core, store).await;
+            true
+        }
+        Err(problem) => {
+            core.counts.note_failure(model, &problem);
+            false
+        }
+    }
 }
 
-/// Learns a vocabulary from the file of the model's weights, if that is on this machine. The file is read in
-/// milliseconds and has the model's name, which some rules depend on; the server's answer has not.
-async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
-    let Some(path) = info.model_path.clone() else { return false };
-    let (name, digest) = (model.to_owned(), info.digest.clone());
-    let learned = blocking(core, move |core| {
-        let found = read_weights(&path, &core.config().ollama.models_dirs);
-        let Some((vocabulary, tokenizer)) = found else { return Ok(false) };
-        core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer);
-        Ok(true)
+/// Requests the vocabulary of a model from the server; the error is a text for the log.
+async fn vocabulary_of_server(
+    core: &Arc<Core>,
+    model: &str,
+) -> Result<(Vocabulary, Tokenizer), String> {
+    let requested = async { core.models.backend()?.vocabulary(model).await };
+    let json = requested.await.map_err(|error| error.to_string())?;
+    let parsed = blocking(core, move |_| {
+        let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
+        Ok(vocabulary.and_then(|vocabulary| {
+            let tokenizer = Tokenizer::new(&vocabulary).map_err(|error| error.to_string())?;
+            Ok((vocabulary, tokenizer))
+        }))
     });
-    learned.await.unwrap_or(false)
+    parsed.await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// Learns a template with `tools` unless it is known.

@@ -82,37 +82,25 @@ pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult
     let _one_writer = core.due_documents.lock();
     let path = core.sessions.document_path(id);
     let log_bytes = log_bytes(core, id)?;
-    let mut failure = None;
-    fsutil::replace_with(&path, |out| {
-        let written = export(core, id, |text| out.write_all(text.as_bytes()));
-        written.unwrap_or_else(|error| {
-            failure = Some(error);
-            Err(std::io::Error::other("the session cannot be read"))
-        })
-    })
-    .map_err(|error| failure.take().unwrap_or(AppError::Storage(error)))?;
+    let mut progress = ExportProgress::start(core, id, ExportFormat::Json)?;
+    let mut unreadable = None;
+    let written = fsutil::replace_with(&path, |out| {
+        let mut text = String::new();
+        loop {
+            let page = progress.advance(core, id, &mut text).map_err(|error| {
+                unreadable = Some(error);
+                std::io::Error::other("the session cannot be read")
+            })?;
+            out.write_all(text.as_bytes())?;
+            if page.is_last {
+                return Ok(());
+            }
+            text.clear();
+        }
+    });
+    written.map_err(|error| unreadable.take().unwrap_or(AppError::Storage(error)))?;
     core.due_documents.note_written(id, log_bytes);
     let size_bytes = fsutil::file_len(&path).unwrap_or_default();
     core.publish(id, None, EventKind::SessionSaved, json!({ "sizeBytes": size_bytes }));
     Ok(SessionSaveResult { path: path.to_string_lossy().into_owned(), size_bytes })
-}
-
-/// Passes the document to `write` in pieces of one page of records.
-fn export(
-    core: &Core,
-    id: SessionId,
-    mut write: impl FnMut(&str) -> std::io::Result<()>,
-) -> Result<std::io::Result<()>> {
-    let mut progress = ExportProgress::start(core, id, ExportFormat::Json)?;
-    let mut text = String::new();
-    loop {
-        let page = progress.advance(core, id, &mut text)?;
-        if let Err(error) = write(&text) {
-            return Ok(Err(error));
-        }
-        if page.is_last {
-            return Ok(Ok(()));
-        }
-        text.clear();
-    }
 }

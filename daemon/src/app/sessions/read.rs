@@ -24,16 +24,27 @@ const PAGE_BYTES: usize = 6 * 1024 * 1024;
 
 /// Reads a page of records (`session.get`). Blocks on the disk.
 pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
-    let SessionGetParams { session_id, from, limit, branch } = params;
-    page(core, session_id, from.unwrap_or_default(), limit.unwrap_or(DEFAULT_LIMIT), branch)
+    let SessionGetParams { session_id: id, from, limit, branch } = params;
+    let limit = limit.unwrap_or(DEFAULT_LIMIT);
+    if !(1..=MAX_LIMIT).contains(&limit) {
+        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
+    }
+    settle(core, id)?;
+    let first = core.sessions.with(id, |live| first_of(live, from.unwrap_or_default()))??;
+    let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
+    let more = found.next < found.len;
+    let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
+    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
 }
 
 /// Announces that a session is resumed, and reads its last page (`session.resume`). Blocks on the disk.
 pub(crate) fn resume(core: &Arc<Core>, params: SessionResumeParams) -> Result<SessionGetResult> {
-    let limit = params.limit.unwrap_or(DEFAULT_RESUME_LIMIT);
-    let from = -i64::from(limit);
-    let found = page(core, params.session_id, from, limit, BranchFilter::All)?;
-    core.publish(params.session_id, None, EventKind::SessionResumed, Value::Null);
+    let SessionResumeParams { session_id, limit } = params;
+    let limit = limit.unwrap_or(DEFAULT_RESUME_LIMIT);
+    let (from, branch) = (Some(-i64::from(limit)), BranchFilter::All);
+    let page = SessionGetParams { session_id, from, limit: Some(limit), branch };
+    let found = get(core, page)?;
+    core.publish(session_id, None, EventKind::SessionResumed, Value::Null);
     Ok(found)
 }
 
@@ -49,36 +60,8 @@ pub(super) struct RecordSlice {
     pub(super) len: u64,
 }
 
-fn page(
-    core: &Arc<Core>,
-    id: SessionId,
-    from: i64,
-    limit: u32,
-    branch: BranchFilter,
-) -> Result<SessionGetResult> {
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
-    }
-    settle(core, id)?;
-    let first = core.sessions.with(id, |live| first_of(live, from))??;
-    let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
-    let more = found.next < found.len;
-    let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
-    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
-}
-
-/// Reads at most `limit` records from `first` to before `end`. Blocks on the disk.
-pub(super) fn slice(
-    core: &Core,
-    id: SessionId,
-    first: u64,
-    end: u64,
-    limit: usize,
-) -> Result<RecordSlice> {
-    read(core, id, first..end, limit, BranchFilter::All)
-}
-
-fn read(
+/// Reads at most `limit` records of a range. Blocks on the disk.
+pub(super) fn read(
     core: &Core,
     id: SessionId,
     range: Range<u64>,

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use ollm_protocol::content::{ExportFormat, ImportLoss, ImportReport, RecordBody};
 use ollm_protocol::methods::session::{
-    SessionExportParams, SessionExportResult, SessionImportParams, SessionImportResult,
+    BranchFilter, SessionExportParams, SessionExportResult, SessionImportParams,
+    SessionImportResult,
 };
 use ollm_protocol::{Seq, SessionId};
 
-use super::read::{RecordSlice, slice};
+use super::read::{RecordSlice, read};
 use crate::app::core::Core;
 use crate::app::drafts::session_counter;
 use crate::app::error::{AppError, Result};
@@ -69,7 +70,7 @@ impl ExportProgress {
         out: &mut String,
     ) -> Result<ExportedPage> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
-            slice(core, id, self.next, self.end, CHUNK_RECORDS)?;
+            read(core, id, self.next..self.end, CHUNK_RECORDS, BranchFilter::All)?;
         let facts = SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
         if !std::mem::replace(&mut self.has_begun, true) {
             self.exporter.begin(&facts, out);

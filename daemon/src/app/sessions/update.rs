@@ -77,8 +77,11 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     check_context_size(context_size)?;
     check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
     if system_prompt.is_some() || context_size.is_some() || model.is_some() {
-        let changed = (system_prompt.clone(), context_size, model.clone());
-        blocking(&core, move |core| check_changed_prompt(core, session_id, changed)).await?;
+        let (prompt, model) = (system_prompt.clone(), model.clone());
+        blocking(&core, move |core| {
+            check_changed_prompt(core, session_id, prompt, context_size, model)
+        })
+        .await?;
     }
     if let Some(new) = &metadata {
         let mut all = summary(&core, session_id).await?.metadata;
@@ -107,7 +110,9 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
 fn check_changed_prompt(
     core: &Core,
     id: SessionId,
-    (prompt, size, model): (Option<String>, Option<u32>, Option<String>),
+    prompt: Option<String>,
+    size: Option<u32>,
+    model: Option<String>,
 ) -> Result<()> {
     let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
         let own = |text: Option<&str>| text.map(str::to_owned);
