@@ -13,7 +13,6 @@ use super::folds::{Folds, active_path, merged_entries, session_entries, shared_e
 use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
-use crate::context::ContextError;
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
 use crate::session::OpenSession;
@@ -39,22 +38,14 @@ pub(crate) async fn add(
     let source = source.map_or(ContextEntry::DEFAULT_SOURCE, ContextSource::as_str).to_owned();
     let priority = priority.unwrap_or(ContextEntry::DEFAULT_PRIORITY);
     let entry = StoredEntry { content, priority, source };
-    let planned = blocking(&core, move |core| {
+    let (result, record) = blocking(&core, move |core| {
         let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
         let result = check_fit(core, &scope, &key, &entry)?;
-        match scope.owner() {
-            _ if !result.changed => Ok((result, None)),
-            Some(owner) => {
-                core.projects.set_entry(owner, &key, Some(entry))?;
-                Ok((result, None))
-            }
-            None => Ok((result, Some(change_record(key, Some(entry))))),
-        }
-    });
-    let (result, record) = planned.await?;
-    if let (Some(id), Some(record)) = (session_id, record) {
-        core.append_one(id, record).await?;
-    }
+        let (_, record) = scope.set(core, key, Some(entry))?;
+        Ok((result, record))
+    })
+    .await?;
+    append(&core, session_id, record).await?;
     Ok(result)
 }
 
@@ -65,21 +56,20 @@ pub(crate) async fn remove(
 ) -> Result<ContextRemoveEntryResult> {
     let ContextRemoveEntryParams { session_id, project_path, scope, key } = params;
     check_key(&key)?;
-    let planned = blocking(&core, move |core| {
-        let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
-        match scope.owner() {
-            Some(owner) => Ok((core.projects.set_entry(owner, &key, None)?, None)),
-            None => {
-                let removed = scope.own_entry(core, &key)?.is_some();
-                Ok((removed, removed.then(|| change_record(key, None))))
-            }
-        }
-    });
-    let (removed, record) = planned.await?;
-    if let (Some(id), Some(record)) = (session_id, record) {
+    let (removed, record) = blocking(&core, move |core| {
+        EntryScope::of(session_id, project_path.as_deref(), scope)?.set(core, key, None)
+    })
+    .await?;
+    append(&core, session_id, record).await?;
+    Ok(ContextRemoveEntryResult { removed })
+}
+
+/// Appends the change of a session's entry, if there is one.
+async fn append(core: &Core, id: Option<SessionId>, record: Option<RecordBody>) -> Result<()> {
+    if let Some((id, record)) = id.zip(record) {
         core.append_one(id, record).await?;
     }
-    Ok(ContextRemoveEntryResult { removed })
+    Ok(())
 }
 
 /// Lists the context entries in force (`context.listEntries`). Blocks on the disk.
@@ -219,6 +209,21 @@ impl EntryScope {
             (_, None) => None,
         })
     }
+
+    /// Sets or removes an entry of this scope: in its file, or by the returned record, which the caller appends to the
+    /// session. Also returns whether that changes anything. Blocks on the disk.
+    fn set(
+        &self,
+        core: &Core,
+        key: String,
+        entry: Option<StoredEntry>,
+    ) -> Result<(bool, Option<RecordBody>)> {
+        if let Some(owner) = self.owner() {
+            return Ok((core.projects.set_entry(owner, &key, entry)?, None));
+        }
+        let changed = self.own_entry(core, &key)? != entry;
+        Ok((changed, changed.then(|| change_record(key, entry))))
+    }
 }
 
 /// Checks that an entry fits beside the others. The result says whether it changes anything. Blocks on the disk.
@@ -235,9 +240,8 @@ fn check_fit(
     entries.push(new.clone());
     let needed = quota.count(&render_entries(&entries));
     let changed = scope.own_entry(core, key)?.as_ref() != Some(entry);
-    if needed > quota.limit && changed {
-        let what = "text of all context entries together";
-        return Err(ContextError::Overflow { needed, available: quota.limit, what }.into());
+    if changed {
+        quota.check(needed, "text of all context entries together")?;
     }
     Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, limit: quota.limit })
 }
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn entries_that_do_not_fit_are_counted() {
         let entries = [entry("a", "x"), entry("b", &"y".repeat(500)), entry("c", "z")];
         let all = entries_block(&entries, &count, 1000).expect("fits");
         assert_eq!((all.omitted, all.text), (0, render_entries(&entries)));

@@ -10,7 +10,7 @@ use super::folds::{active_path, pins};
 use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
-use crate::context::{ContextError, PIN_PERCENT};
+use crate::context::PIN_PERCENT;
 use crate::session::SessionError;
 
 /// Pins a record (`context.pin`).
@@ -44,10 +44,8 @@ async fn set_pinned(
         let quota = TokenQuota::of(core, Some(id), PIN_PERCENT)?;
         let data = pinned_records(core, id, &pins, &quota)?;
         let tokens = data.iter().map(|record| record.tokens).sum();
-        if pinned && changed && tokens > quota.limit {
-            let what = "text of all pinned records together";
-            let (needed, available) = (tokens, quota.limit);
-            return Err(ContextError::Overflow { needed, available, what }.into());
+        if pinned && changed {
+            quota.check(tokens, "text of all pinned records together")?;
         }
         Ok(ContextPinResult { data, changed, tokens, limit: quota.limit })
     })

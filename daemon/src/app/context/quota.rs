@@ -34,6 +34,15 @@ impl TokenQuota {
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
     }
 
+    /// Refuses texts that need more tokens than the quota; `what` names them in the error.
+    pub(super) fn check(&self, needed: u64, what: &'static str) -> Result<(), ContextError> {
+        let available = self.limit;
+        if needed > available {
+            return Err(ContextError::Overflow { needed, available, what });
+        }
+        Ok(())
+    }
+
     /// Counts the tokens of a text.
     pub(super) fn count(&self, text: &str) -> u64 {
         u64::from(self.counter.count_text(text))
