@@ -1,4 +1,4 @@
-//! The handles that every function of `app` works with, and the ways to write records and to block.
+//! The handles that all functions of `app` use, and the functions that write records and that block.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Core {
         Arc::clone(&self.config.read())
     }
 
-    /// Replaces the configuration and returns the one before; calls that are running keep theirs.
+    /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
         self.models.configure(model_settings(&config.ollama));
         std::mem::replace(&mut *self.config.write(), Arc::new(config))
@@ -160,7 +160,7 @@ fn unless_moved(answer: Result<Result<Appended, SessionError>, RecvError>) -> Re
     }
 }
 
-/// Runs work that may block on the disk on a thread where it does not hold up other calls.
+/// Runs work that may block on the disk on a thread of its own, so that other calls do not wait.
 pub(crate) async fn blocking<T: Send + 'static>(
     core: &Arc<Core>,
     work: impl FnOnce(&Arc<Core>) -> Result<T> + Send + 'static,

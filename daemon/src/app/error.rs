@@ -1,5 +1,4 @@
-//! What the application layer can fail with: one enum for all of `app`, with those of chat turns and compactions
-//! inside it.
+//! The errors of the application layer: one enum for all of `app`, which contains those of chat turns and compactions.
 //!
 //! Must not know the wire: `rpc/error.rs` gives each variant its code, kind and hint.
 
@@ -68,7 +67,7 @@ impl AppError {
 
 /// A chat turn did not start, or ended without an answer.
 ///
-/// `partial` is the record of the part of the answer that had arrived.
+/// `partial` is the record of the partial answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ChatError {
     /// Another turn of the session is running.
@@ -101,7 +100,7 @@ pub(crate) enum ChatError {
 }
 
 impl ChatError {
-    /// Returns the record of the part of the answer that had arrived.
+    /// Returns the record of the partial answer.
     pub(crate) const fn partial(&self) -> Option<Seq> {
         match self {
             Self::Canceled { partial }

@@ -1,8 +1,8 @@
 //! Answers that are being written: recorded piece by piece, so that a crash loses at most a second of them.
 //!
-//! A piece is a `custom` record of the daemon's own name, out of the context. The whole answer follows as a message and
-//! makes its pieces meaningless. Pieces at the end of a session are left from a crash: [`settle`] turns them into a
-//! message. FORMAT.md, "Partial answers", describes the records.
+//! A piece is a `custom` record outside of the context. The whole answer follows as a message and replaces its pieces.
+//! Pieces at the end of a session were left by a crash: [`settle`] turns them into a message. FORMAT.md, "Partial
+//! answers", describes the records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ impl PartialWriter {
 
     /// Queues a piece with the new part of the answer, at most once a second.
     ///
-    /// Nobody waits for its sync: an error of the disk is reported when the whole answer is written.
+    /// Does not wait for the sync: an error of the disk is reported when the whole answer is written.
     pub(crate) fn write(&mut self, core: &Core, text: &str, thinking: &str) {
         let has_grown = text.len() > self.text_bytes || thinking.len() > self.thinking_bytes;
         if !has_grown || self.last.elapsed() < INTERVAL {
@@ -77,7 +77,7 @@ impl PartialWriter {
 /// Turns the pieces that a crash left at the end of a session into a message, unless a turn is writing them. Blocks on
 /// the disk.
 ///
-/// Costs a look at the last record if there are none.
+/// Without pieces, this only reads the last record.
 pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<()> {
     if core.turns.is_running(id) { Ok(()) } else { settle_now(core, id) }
 }
@@ -89,7 +89,7 @@ pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
         let seqs = last_customs(live.state(), leaf).into_iter().map(|(seq, _)| seq);
         (leaf, seqs.collect::<Vec<_>>())
     })?;
-    // Custom records of other clients end a session too: only the newest is read if it is one of those.
+    // A session can end with custom records of clients: if the newest one is no piece, the others are not read.
     let Some((newest, before)) = seqs.split_first() else { return Ok(()) };
     let Some(newest) = pieces(core, id, &[*newest])?.pop() else { return Ok(()) };
     let mut whole = AnswerPiece::default();

@@ -57,7 +57,7 @@ impl<T> Exclusive<T> {
         Ok(Claim { holders: Arc::clone(&self.0), session_id, value: holder.value })
     }
 
-    /// Returns what is running for a session.
+    /// Returns the value that is registered for a session.
     pub(crate) fn get(&self, session_id: SessionId) -> Option<Arc<T>> {
         self.0.lock().get(&session_id).map(|holder| Arc::clone(&holder.value))
     }
@@ -66,7 +66,7 @@ impl<T> Exclusive<T> {
         self.0.lock().contains_key(&session_id)
     }
 
-    /// Waits until nothing is running for a session. Cancel safe.
+    /// Waits until no value is registered for a session. Cancel safe.
     pub(crate) async fn wait_until_free(&self, session_id: SessionId) {
         loop {
             let holder = self.0.lock().get(&session_id).cloned();
@@ -188,10 +188,10 @@ impl PendingCalls {
         }
     }
 
-    /// Takes the calls of a session's turn that `results` answer: all of them or none.
+    /// Takes the calls that `results` answer: all of them or none.
     ///
-    /// **Errors**: `NoPendingCalls` if the turn waits for no results; `Invalid` if it does not wait for one of them, or
-    /// if two are for the same call.
+    /// **Errors**: `NoPendingCalls` if the turn waits for no results; `Invalid` if it does not wait for one of them,
+    /// or if two are for the same call.
     pub(crate) fn take(&self, id: SessionId, results: &[ChatToolResult]) -> Result<TakenCalls> {
         let mut state = self.state.lock();
         if state.missing.is_empty() {

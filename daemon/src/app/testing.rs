@@ -55,7 +55,7 @@ pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core
 /// Returns the default configuration with some settings.
 pub(crate) fn config(dir: &Path, settings: &[(&str, &str)]) -> Config {
     let set = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    // The discard port: nobody listens there.
+    // The discard port, on which no server listens.
     let unreachable = [("ollama.host", "127.0.0.1:9")];
     let settings = unreachable.iter().chain(settings).map(set);
     let no_variables = std::iter::empty::<(String, String)>();
@@ -114,7 +114,7 @@ impl TestSession {
         input::record_tool_call(Arc::clone(&self.core), params).await.expect("records")
     }
 
-    /// Appends a record as it is.
+    /// Appends a record.
     pub(crate) async fn append(&self, body: RecordBody) -> Seq {
         self.core.append_one(self.id, body).await.expect("appends").seq
     }

@@ -1,6 +1,6 @@
 //! The composition root: builds every part before the socket exists, runs them, and takes them down in reverse order.
 //!
-//! Must not know what a method does or what a record means.
+//! Must not know methods or records.
 
 mod control;
 mod start;
@@ -38,8 +38,8 @@ use crate::session::index::{HintSource, OpenHint};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
-/// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays below
-/// the ten seconds after which service managers kill a process.
+/// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays
+/// below the ten seconds after which service managers kill a process.
 const DRAIN: Duration = Duration::from_secs(3);
 /// The time for writing the last documents and closing the catalog.
 const CLOSE: Duration = Duration::from_millis(1500);
@@ -199,7 +199,7 @@ impl Parts {
     }
 }
 
-/// Opens cold sessions from what the catalog stored. Weak, because the catalog reads the sessions.
+/// Opens cold sessions by the entries in the catalog. Weak, because the catalog reads the sessions.
 struct CatalogHints(Weak<Catalog>);
 
 impl HintSource for CatalogHints {

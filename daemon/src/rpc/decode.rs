@@ -11,8 +11,8 @@ const MAX_PATH_BYTES: usize = 200;
 
 /// Reads the params of a call to `method`: an object; absent params count as an empty one.
 ///
-/// **Errors**: `invalidParams` with serde's text and the path of the field, which is also in `data.field`; `invalidId` for
-/// a text that is no id.
+/// **Errors**: `invalidParams` with serde's text and the path of the field, which is also in `data.field`; `invalidId`
+/// for a text that is no id.
 pub(crate) fn decode<P: DeserializeOwned>(
     method: &str,
     params: &Params<'_>,

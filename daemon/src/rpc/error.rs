@@ -1,7 +1,7 @@
 //! Replies for failed calls: the wire form of an error, and the kind, fields and hint of every error of the daemon.
 //!
-//! The only file that turns errors of the domain into error kinds. A message says what was attempted and why it failed;
-//! the full chain of causes goes to the log. A hint is a command that a person can run.
+//! This is the only file that turns errors of the domain into error kinds. A message says what was attempted and why
+//! it failed; the full chain of causes goes to the log. A hint is a command that a person can run.
 
 use std::path::Path;
 
@@ -20,8 +20,8 @@ use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
 
-/// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as long
-/// as a frame.
+/// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as
+/// long as a frame.
 const MAX_MESSAGE_BYTES: usize = 1000;
 
 /// An error as a client receives it.
@@ -37,23 +37,23 @@ pub(crate) struct RpcError {
 }
 
 impl RpcError {
-    /// An error without hint and fields.
+    /// Returns an error without hint and fields.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: None, fields: Box::default() }
     }
 
-    /// The error for a defect of the daemon; the log has the details.
+    /// Returns the error for a defect of the daemon; the log has the details.
     pub(crate) fn internal() -> Self {
         let message = "the daemon failed while it worked on the call; its log has the details";
         Self::new(ErrorKind::Internal, message).with_hint("ollmctl daemon status")
     }
 
-    /// The error for a call that the shutdown of the daemon ended.
+    /// Returns the error for a call that the shutdown of the daemon ended.
     pub(crate) fn stopping() -> Self {
         Self::new(ErrorKind::Cancelled, "the daemon is shutting down")
     }
 
-    /// The error for more bytes than a limit, in either direction.
+    /// Returns the error for more bytes than a limit, in either direction.
     pub(crate) fn too_large(what: &str, limit: usize) -> Self {
         Self::new(ErrorKind::TooLarge, format!("{what} is larger than {limit} bytes"))
             .with_field("limit", limit)

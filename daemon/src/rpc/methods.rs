@@ -1,7 +1,7 @@
 //! The table of methods: the function behind each one.
 //!
-//! A function of `app` stands here itself. `daemon.*`, `rpc.discover` and `env.*` have handlers below, because they convert
-//! or concern the process. No value of an environment variable enters a log or an error.
+//! A function of `app` stands here itself. `daemon.*`, `rpc.discover` and `env.*` have handlers below, because they
+//! convert or concern the process. No value of an environment variable enters a log or an error.
 
 use std::sync::Arc;
 

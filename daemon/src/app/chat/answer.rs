@@ -1,5 +1,5 @@
-//! One answer of a model: reading its stream, its record however it ends, and what the turn learns from it: how fast the
-//! model reads, its window, and whether the count of the prompt was right.
+//! One answer of a model: its stream, its record, and what the turn measures by it: how fast the model reads, its
+//! window, and whether the count of the prompt was right.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use crate::model::{
 /// Finish reasons of answers that were cut off, beside [`INTERRUPTED`].
 const CANCELED: &str = "canceled";
 const TIMEOUT: &str = "timeout";
-/// A model that took this long to load was just loaded, and the server may have given it another window.
+/// The shortest load time of a model that was not in memory before; the server may have given it another window.
 const JUST_LOADED: Duration = Duration::from_secs(1);
 
 /// Returns whether an answer with this finish reason is complete.
@@ -52,7 +52,7 @@ pub(super) struct StreamedAnswer {
     started: Instant,
 }
 
-/// Why an answer stopped before its end.
+/// The reason why an answer stopped before its end.
 pub(super) enum AnswerStop {
     Canceled,
     /// The daemon shuts down.
@@ -238,8 +238,8 @@ impl Turn {
 
     /// Compares the tokens that the server read with those that were sent, and learns from the difference.
     ///
-    /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees with
-    /// the server means that the count was wrong: its template is not used again.
+    /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees
+    /// with the server means that the count was wrong: its template is not used again.
     async fn check_count(
         &self,
         call: &ModelCall,

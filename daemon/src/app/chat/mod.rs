@@ -1,10 +1,10 @@
 //! `chat.*`: chat turns, from a user's message over tool calls to the final answer, each step durable before the next.
 //!
-//! A turn is a task that outlives the call that started it if it is detached. It reports through a channel of
+//! A turn is a task. A detached turn outlives the call that started it. A turn reports through a channel of
 //! [`ChatEvent`]s and does not wait for a client that stopped listening.
 //!
-//! **Invariants**: at most one turn per session at a time; the user's message is synced before the model is called; the
-//! answer so far is recorded whatever ends the turn; a tool's result enters the log once.
+//! **Invariants**: at most one turn per session at a time; the user's message is synced before the model is called;
+//! the answer so far is recorded however the turn ends; a tool's result enters the log once.
 
 mod answer;
 mod model_call;
@@ -36,8 +36,8 @@ use super::sessions::input::checked_message;
 use crate::session::index::IndexEntry;
 use crate::shutdown::Tasks;
 
-/// The most events that wait for a slow client. A piece of an answer is a few bytes; when the channel is full the model
-/// waits, so that a slow client costs no memory.
+/// The most events that wait for a slow client. A piece of an answer is a few bytes; when the channel is full the
+/// model waits, so that a slow client costs no memory.
 const MAX_WAITING_EVENTS: usize = 256;
 
 /// A turn that has started.

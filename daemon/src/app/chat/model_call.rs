@@ -1,4 +1,5 @@
-//! One model call of a turn: its place in the queue, its window, its context, compacted if that is due, and its answer.
+//! One model call of a turn: its place in the queue, its window, its context, compacted if that is due, and its
+//! answer.
 
 use std::num::NonZeroU32;
 
@@ -180,8 +181,8 @@ impl Turn {
         }
     }
 
-    /// Returns the window of the model in the server's memory, or `None` if it is not there; asks the server only after
-    /// a pause.
+    /// Returns the window of the model in the server's memory, or `None` if it is not there; asks the server only
+    /// after a pause.
     async fn loaded_window(&self) -> Option<Option<u32>> {
         let (core, model) = (&self.core, &self.request.model);
         let last_used = core.speeds.get(model).last_used;
@@ -191,8 +192,8 @@ impl Turn {
         core.models.in_memory(model).await.map(|running| running.effective_context)
     }
 
-    /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits, or
-    /// its error says why not.
+    /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits,
+    /// or its error says why not.
     async fn compact_if_due(
         &self,
         admitted: AdmittedCall,
@@ -213,7 +214,7 @@ impl Turn {
             self.or_log(self.unless_ended(compaction).await?);
             return Ok(admitted);
         }
-        // Two turns that each hold one place and wait for the other's would wait for ever.
+        // Frees the place first: two turns that each hold the place of the other's summarizer would wait for ever.
         drop(admitted);
         let turn = CompactionInTurn { params, counter, ticket: None, must_shrink };
         self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);

@@ -1,7 +1,7 @@
 //! Answering again: an incomplete answer leaves the active path before the model is called.
 //!
-//! A model would continue a prompt that ends with its own words, and no answer is ever continued. The answer stays in the
-//! log, off the path; records of clients after it are recorded again.
+//! A model would continue a prompt that ends with an incomplete answer, and answers are never continued. The answer
+//! stays in the log, off the path; records of clients after it are recorded again.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ const LENGTH: &str = "length";
 /// Attempts to move the leaf while other records move it.
 const MAX_TRIES: usize = 3;
 
-/// Why a turn answers again.
+/// The reason why a turn answers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryIntent {
-    /// The client asks for another answer to what is recorded.
+    /// The client asks for another answer to the recorded conversation.
     AnswerAgain,
     /// The client sends a recorded message again, which keeps an answer that is complete.
     SendAgain,
@@ -93,7 +93,7 @@ fn open_answer(
     let Some((seq, entry)) = end.last else {
         return match intent {
             RetryIntent::AnswerAgain => {
-                Err(AppError::invalid("message", "is needed: nothing was said yet"))
+                Err(AppError::invalid("message", "is needed: the session has no message to answer"))
             }
             RetryIntent::SendAgain => Ok(None),
         };
@@ -111,7 +111,7 @@ fn open_answer(
     if intent == RetryIntent::SendAgain || entry.has(IndexEntry::CALLS_TOOLS) {
         return Ok(None);
     }
-    Err(AppError::invalid("message", "is needed: what was said last is answered already"))
+    Err(AppError::invalid("message", "is needed: the last message is answered already"))
 }
 
 /// Returns the move of the leaf, and the client records after the answer once more.

@@ -92,7 +92,7 @@ async fn rest(mut turn: StartedTurn) -> (Vec<ChatEvent>, TurnEnd) {
     }
 }
 
-/// Reads events until one of this kind.
+/// Reads events up to the first one of a kind, and returns that.
 async fn wait_for(turn: &mut StartedTurn, wanted: &str) -> ChatEvent {
     loop {
         let event = turn.events.recv().await.expect("an event").expect("no error");
@@ -255,7 +255,7 @@ async fn overflow_that_compaction_cannot_cure_ends_the_turn() {
 }
 
 #[tokio::test]
-async fn canceled_turn_keeps_what_was_answered() {
+async fn canceled_turn_keeps_the_partial_answer() {
     let chat = ChatFixture::new();
     chat.backend.answer(&[Text("half"), Pause, STOP]);
     let mut turn = chat.start(Some("hi"), json!({})).await.expect("starts");

@@ -1,11 +1,11 @@
-//! The course of a turn: build a context, call the model, record the answer, wait for tools, and again until no tool is
-//! called.
+//! The course of a turn: build a context, call the model, record the answer, wait for tools, and again until no tool
+//! is called.
 //!
 //! An answer without text or tool calls is empty: the model is called again if that can help, and else the turn fails
-//! with an error that says what the tokens were spent on.
+//! with an error that names the use of the tokens.
 //!
-//! **Invariants**: the context is shrunk at most once in a turn; a model that ran into a limit is called again only with
-//! a smaller context; its thinking is in the log before that, off the path.
+//! **Invariants**: the context is shrunk at most once in a turn; a model that ran into a limit is called again only
+//! with a smaller context; before that, its thinking is recorded off the active path.
 
 use std::future::Future;
 use std::num::NonZeroU32;
@@ -142,13 +142,13 @@ impl Turn {
                 let finish_reason = call.answer.finish_reason().to_owned();
                 return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
             }
-            // Before the tools run: their results would not be sent to the model.
+            // Checked before the tools run, because their results would not be sent to the model.
             may_call_model(core, self.request.id).await?;
             self.wait_for_tools(seq, call.answer).await?;
         }
     }
 
-    /// Refuses what the model cannot do.
+    /// Refuses tools for a model that does not support them.
     fn check_capabilities(&self, info: &ModelInfo) -> Result<()> {
         if self.request.tools.is_empty() || info.can("tools") != Some(false) {
             return Ok(());
@@ -220,7 +220,7 @@ impl Turn {
                 AfterAnswer::CallAgain(Some(call.require_shrink(error)))
             }
             None if retries.n_empty == 1 => AfterAnswer::CallAgain(None),
-            // The same limit would be met again.
+            // The next answer would reach the same limit.
             _ => return Err(error.into()),
         };
         if partial.is_some() {

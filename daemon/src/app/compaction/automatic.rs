@@ -36,7 +36,8 @@ impl CompactionInTurn<'_> {
     }
 }
 
-/// Returns whether a chat turn has to compact before it calls its model. Cheap as long as the context is far from full.
+/// Returns whether a chat turn has to compact before it calls its model. Cheap as long as the context is far from
+/// full.
 pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>) -> Result<bool> {
     let compression = core.config().compression.clone();
     if !compression.enabled {
@@ -62,7 +63,7 @@ pub(in crate::app) async fn compact_in_turn(
     let trigger = CompactionTrigger::ChatTurn;
     match (CompactionTask { core, request, trigger, place, must_shrink }).run().await {
         Ok(outcome) => Ok(matches!(outcome, CompactionOutcome::Done(_))),
-        // Another compaction is running; its result serves as well.
+        // The result of the compaction that is running serves as well.
         Err(AppError::Compact(CompactError::Conflict { .. })) => {
             core.compactions.wait_until_free(turn.params.session_id).await;
             Ok(true)
@@ -77,14 +78,14 @@ pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
     other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
 }
 
-/// Looks at a session after a record: publishes the thresholds that it passed, and marks it if it is due. Called by the
-/// observer; never blocks.
+/// Publishes the thresholds that a session passed with its newest record, and marks the session if a compaction is
+/// due. Called by the observer; never blocks.
 pub(crate) fn follow(core: &Core, id: SessionId) {
     let fill = events::report_fill(core, id);
     let compression = &core.config().compression;
     let is_full = || match fill {
         Some(fill) => fill.reaches(compression.threshold),
-        // No context was built since the start: the stored counts say whether it could be too much.
+        // No context was built since the start: the stored counts show whether one could be too large.
         None => tokens_recorded(core, id) >= u64::from(MIN_CONTEXT_SIZE) / 2,
     };
     if compression.enabled
@@ -117,7 +118,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     loop {
         tokio::select! {
             biased;
-            // A session that became due again while it was compacted is free now.
+            // A session that became due again while it was compacted can start now.
             Some(ended) = running.join_next() => {
                 if let Ok(id) = ended {
                     busy.remove(&id);

@@ -1,7 +1,7 @@
 //! Recording a compaction: the head is planned for the newest records, measured, and written as one record.
 //!
-//! **Invariant**: one record is one whole compaction. Before it is written nothing has changed; records that were
-//! written while a model summarized follow the head verbatim.
+//! **Invariant**: one record holds a whole compaction. The context does not change before that record is written;
+//! records that were written during the summary follow the head verbatim.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) struct NewHead {
 }
 
 impl NewHead {
-    /// A head that needs no summary: the checkpoints stay as they are.
+    /// Returns a head that needs no summary: the checkpoints stay as they are.
     pub(super) fn without_summary(method: CompactionMethod, checkpoints: &[Checkpoint]) -> Self {
         Self {
             method,
@@ -68,7 +68,7 @@ pub(super) struct Compacted {
 /// The result of [`commit`].
 pub(super) enum CommitOutcome {
     Done(Box<Compacted>),
-    /// Another compaction was recorded first; the session as it is now.
+    /// Another compaction was recorded first; holds a new survey.
     Superseded(Arc<Survey>),
 }
 
@@ -125,7 +125,7 @@ pub(super) async fn commit(
     Err(CompactError::BranchMoved { id }.into())
 }
 
-/// Plans the head for the records of a survey, and measures what survives.
+/// Plans the head for the records of a survey, and measures the retention.
 async fn plan(
     core: &Arc<Core>,
     request: &CompactionRequest,

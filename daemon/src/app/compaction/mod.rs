@@ -1,8 +1,8 @@
 //! Compaction as one transaction: survey, snapshot marker, summary, verification, and one record; or nothing at all.
 //!
-//! `crate::context` plans; here plans are carried out. A compaction that fails leaves the context byte for byte as it was
-//! while it fits, and is tried again later. Only a context that no longer fits is summarized by extraction, which a
-//! model replaces with the next compaction.
+//! `crate::context` plans, and this module carries out the plans. A compaction that fails leaves the context byte for
+//! byte as it was while it fits, and is tried again later. Only a context that no longer fits is summarized by
+//! extraction, which a model replaces with the next compaction.
 //!
 //! **Invariants**: at most one compaction per session at a time; a range that a model summarized is not summarized
 //! again; automatic compactions yield to chats; recording and building never wait for a compaction.

@@ -1,4 +1,4 @@
-//! `context.compact` and `context.checkpoints`: compaction as a client asks for it.
+//! `context.compact` and `context.checkpoints`: compactions and checkpoints for clients.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::model::Priority;
 /// The longest instructions in characters; every request for a summary repeats them.
 const MAX_INSTRUCTIONS: usize = 2000;
 
-/// Compacts a session, or previews that (`context.compact`).
+/// Compacts a session, or previews the compaction (`context.compact`).
 pub(crate) async fn compact(
     core: Arc<Core>,
     params: ContextCompactParams,

@@ -1,6 +1,6 @@
 //! Asking a model for summaries: in pieces that fit its window, each answer verified, with one stricter retry.
 //!
-//! **Invariants**: a request names the window that all requests to the model name; a summary of the background yields to
+//! **Invariants**: a request names the window that all requests to the model name; a background summary yields to
 //! chats; every wait has a limit; no answer is used before it is verified.
 
 use std::num::NonZeroU32;
@@ -25,9 +25,9 @@ use crate::model::{
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
-/// How often a summary of the background starts again after yielding to a chat.
+/// Attempts of a background summary that each yield to a chat.
 const MAX_YIELDS: usize = 8;
-/// The interval at which a summary of the background looks for waiting chats.
+/// The interval at which a background summary looks for waiting chats.
 const YIELD_CHECK: Duration = Duration::from_millis(200);
 /// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
@@ -41,7 +41,7 @@ const MIN_TARGET: u64 = 128;
 pub(super) enum QueuePlace<'t> {
     /// The caller's place, which is admitted already.
     Held(&'t Ticket),
-    /// A place of its own for each request.
+    /// A new place for each request.
     Own(Priority),
 }
 
@@ -65,7 +65,7 @@ pub(super) enum SummaryAnswer {
 }
 
 impl<'a> Summarizer<'a> {
-    /// Prepares a model for requests, and agrees on the window that all requests to it name.
+    /// Prepares a model for requests, and chooses the window that they name.
     pub(super) async fn new(
         core: &'a Arc<Core>,
         model: &str,
@@ -110,8 +110,8 @@ impl<'a> Summarizer<'a> {
         Ok(room)
     }
 
-    /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the first
-    /// answer ran out of it.
+    /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the
+    /// first answer ran out of it.
     pub(super) async fn ask(
         &self,
         request: SummaryRequest<'_>,
@@ -122,7 +122,8 @@ impl<'a> Summarizer<'a> {
         let mut beginning = None;
         for _ in 0..2 {
             let reason = rejected.as_ref().map(ToString::to_string);
-            // A model that thinks whatever it is told needs room for that; one that says too much is told less.
+            // An empty answer was probably spent on thinking and needs more room; a long one also gets a smaller
+            // target.
             let (share, times) = match rejected {
                 Some(RejectedSummary::Empty) => (1, 4),
                 Some(RejectedSummary::BrokeOff { .. }) => (2, 2),
@@ -229,7 +230,7 @@ impl<'a> Summarizer<'a> {
             };
             match item {
                 ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
-                // A call leaves no text, which the verification rejects.
+                // An answer that only calls tools has no text and is rejected.
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
                 ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
             }
@@ -254,13 +255,14 @@ impl<'a> Summarizer<'a> {
         }
     }
 
-    /// Returns the limit of an answer in tokens: a little over the target, because a longer summary is cut by sections.
+    /// Returns the limit of an answer in tokens: a little over the target, because a longer summary is cut by
+    /// sections.
     fn num_predict(&self, target: u64) -> u32 {
         let wanted = u32::try_from(target + target / 4 + 64).unwrap_or(u32::MAX);
         wanted.min(self.max_tokens.max(128))
     }
 
-    /// Returns by how much counts may be wrong, as a divisor.
+    /// Returns the divisor of a count that gives its possible error.
     fn margin(&self) -> u64 {
         if self.counter.kind_of_text() == CountKind::Exact { 64 } else { ESTIMATE_MARGIN_DIVISOR }
     }

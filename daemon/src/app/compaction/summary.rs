@@ -26,10 +26,10 @@ use crate::goal::block::goal_prompt;
 use crate::model::ModelError;
 use crate::tokens::Counter;
 
-/// The most pieces that a model summarizes; older ones are extracted. Only an import, or a session that was long without
-/// a model, has more, and each piece takes a request.
+/// The most pieces that a model summarizes, with a request each; older pieces are extracted. Only an import, or a long
+/// session without a model, has more.
 const MAX_PIECES: usize = 16;
-/// A piece of fewer tokens is not divided further when a server finds its prompt too long.
+/// The smallest piece in tokens that is divided when a server finds its prompt too long.
 const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
@@ -54,7 +54,8 @@ impl<'a> SummaryRange<'a> {
         Self { core, request, survey, cut, marked: OnceCell::new() }
     }
 
-    /// Writes the snapshot marker, once a summarizer is ready: an attempt that never starts leaves no trace.
+    /// Writes the snapshot marker once. Called when a summarizer is ready: an attempt that never starts leaves no
+    /// trace.
     async fn mark(&self) -> Result<()> {
         let inputs = &self.survey.inputs;
         let mark = || mark_before(self.core, inputs.id, inputs.leaf);
@@ -96,7 +97,7 @@ impl<'a> SummaryRange<'a> {
             };
             match self.summarized(&summarizer, before, pieces, options, limits).await {
                 Ok(summary) => break (summary, gathered),
-                // The count was wrong, by far if it was an estimate.
+                // The count was wrong; an estimate can be wrong by far.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
                     if room > MIN_PIECE_TOKENS =>
                 {
@@ -151,7 +152,7 @@ impl<'a> SummaryRange<'a> {
         Ok(self.new_head(&summary, gathered, None, None))
     }
 
-    /// Previews the summary of a model: an extracted one stands for it.
+    /// Previews the summary of a model by an extracted one.
     pub(super) async fn preview(&self) -> Result<NewHead> {
         let Inputs { checkpoints, context_size, .. } = &self.survey.inputs;
         let last = checkpoint_to_update(checkpoints, tier(*context_size).limit);

@@ -16,7 +16,7 @@ use crate::app::core::Core;
 use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::{Claim, CompactionTrigger, RunningCompaction};
 
-/// Attempts to plan a compaction while others are recorded first.
+/// Attempts to plan a compaction while other compactions are recorded first.
 const MAX_ROUNDS: usize = 3;
 /// The reason of a skipped compaction that subscribers do not need to know.
 const NOT_DUE: &str = "notDue";
@@ -85,8 +85,8 @@ impl CompactionTask<'_> {
         Ok(outcome)
     }
 
-    /// Makes and records a new head; again if another compaction, dropped by its owner before the reply, was recorded
-    /// first.
+    /// Makes and records a new head. Starts again if another compaction, whose owner was dropped before the reply, was
+    /// recorded first.
     pub(super) async fn carry_out(
         &self,
         mut survey: Arc<Survey>,
@@ -99,7 +99,7 @@ impl CompactionTask<'_> {
                 () = canceled.cancelled() => return Ok(CompactionOutcome::Abandoned),
                 made = self.make_head(&survey) => made?,
             };
-            // From here on it takes no longer than one sync, so it no longer gives way.
+            // The remaining work takes no longer than one sync, so it cannot be canceled any more.
             let head = match made {
                 ControlFlow::Continue(head) => head,
                 ControlFlow::Break(outcome) => return Ok(outcome),
@@ -149,8 +149,8 @@ impl CompactionTask<'_> {
         Ok(ControlFlow::Continue(head))
     }
 
-    /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None` if
-    /// it can wait for a model.
+    /// Summarizes by a model, or by extraction if that fails and the context must become smaller now. Returns `None`
+    /// if it can wait for a model.
     async fn summarize(&self, range: &SummaryRange<'_>) -> Result<Option<NewHead>> {
         let error = match range.by_model(self.place).await {
             Ok(head) => return Ok(Some(head)),
@@ -182,7 +182,7 @@ impl CompactionTask<'_> {
         (is_paused && self.can_wait(survey)).then_some("paused")
     }
 
-    /// Returns whether the context can stay as it is until a model summarizes. In the background nobody needs it now.
+    /// Returns whether the context can stay as it is until a model summarizes. In the background no call waits for it.
     fn can_wait(&self, survey: &Survey) -> bool {
         self.trigger == CompactionTrigger::Background || (survey.before.fits && !self.must_shrink)
     }

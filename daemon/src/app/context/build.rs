@@ -44,7 +44,7 @@ pub(crate) async fn build_with(
                     return Ok(remember(core, &params, leaf, *built));
                 };
                 let drafts = epoch_drafts(core, epoch, leaf);
-                // A head that was planned before a concurrent record would leave that record out.
+                // Planned again if the leaf moved: this head does not contain the concurrent record.
                 if let Some(epoch_at) = core.append_if_leaf(id, leaf, drafts).await? {
                     return Ok(remember(core, &params, Some(epoch_at), *built));
                 }
@@ -62,8 +62,8 @@ pub(crate) async fn build_with(
 
 /// The next step of a build.
 enum BuildStep {
-    /// Records changes that the model was not sent yet, so that this build and all later ones send them at the same
-    /// place.
+    /// Record changes that were not sent to the model yet, so that this build and all later ones contain them at the
+    /// same position.
     RecordDeltas {
         deltas: Vec<NewRecord>,
         leaf: Option<Seq>,
@@ -74,7 +74,7 @@ enum BuildStep {
     },
 }
 
-/// Blocks on the disk.
+/// Plans a context, or the deltas to record before that. Blocks on the disk.
 fn next_step(
     core: &Arc<Core>,
     params: &ContextBuildParams,
@@ -93,7 +93,7 @@ fn next_step(
     Ok(BuildStep::Return { built: Box::new(plan(core, params, &inputs)?), leaf })
 }
 
-/// Plans the context of some inputs. Blocks on the disk.
+/// Plans a context. Blocks on the disk.
 pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
     Ok(context::build(&input, &inputs.contents(core))?)
@@ -119,7 +119,7 @@ fn epoch_drafts(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<NewRecord> 
     mark.into_iter().chain([uncounted(RecordBody::Epoch(epoch))]).collect()
 }
 
-/// Returns params of a build with the tools of the last one, which the next one will have too.
+/// Returns params of a build with the tools of the last build, which the next one will probably have too.
 pub(crate) fn params_like_last(core: &Core, id: ollm_protocol::SessionId) -> ContextBuildParams {
     let tools = core
         .cache

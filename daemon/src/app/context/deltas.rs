@@ -1,7 +1,7 @@
-//! The end of the system message, and the changes of it that are sent later.
+//! The end of the system message, and the later changes of it, which are sent as deltas.
 //!
-//! **Invariant**: the system message of an epoch stays as it is. A context entry that is set or changed, and a goal that
-//! a client changes, are sent once, as a `delta` record after the conversation so far.
+//! **Invariant**: the system message of an epoch stays as it is. A context entry that is set or changed, and a goal
+//! that a client changes, are sent once, as a `delta` record after the conversation so far.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ impl Additions {
     }
 }
 
-/// What the model was sent since the epoch in force was opened, including its system message.
+/// The texts that the model was sent since the epoch in force was opened, including its system message.
 #[derive(Default)]
 pub(super) struct SentDeltas {
     /// The context entries: key and digest of the text.
@@ -90,7 +90,7 @@ impl SentDeltas {
         Ok(sent)
     }
 
-    /// Returns the changes of goals and entries since then, each as a delta. Blocks on the disk.
+    /// Returns the changes of goals and entries that were not sent, each as a delta. Blocks on the disk.
     pub(super) fn pending(
         &self,
         core: &Core,

@@ -1,7 +1,7 @@
-//! Folds of the records that stand beside the conversation: goals, context entries and pins.
+//! Folds of the records besides the conversation: goals, context entries and pins.
 //!
-//! The newest record of a kind determines all before it on its path, so a fold up to that record is cached and continued;
-//! moving the leaf needs no special case.
+//! The newest record of a kind determines all earlier ones on its path. So a fold up to that record is cached and
+//! continued, and moving the leaf needs no special case.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Folds {
 }
 
 impl Folds {
-    /// Folds what is new on a path. Blocks on the disk.
+    /// Folds the new records of a path. Blocks on the disk.
     pub(super) fn load(
         core: &Core,
         id: SessionId,
@@ -125,7 +125,7 @@ impl Fold for GoalState {
     fn apply_record(&mut self, record: Record) {
         let at = record.at;
         if let Some(RecordBody::Goal(change)) = record.into_body() {
-            // A change that was refused when it was written changes nothing now either.
+            // A change that was refused when it was written is refused now too.
             drop(self.apply(at, &change));
         }
     }

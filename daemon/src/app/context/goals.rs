@@ -1,7 +1,7 @@
 //! `goal.*`: changing and listing the goals of a session.
 //!
-//! A change is checked against the goals in force and written only if no other record came in between, so that two
-//! clients cannot both make a change that only one of them may make.
+//! A change is checked against the goals in force and written only if no other record was written in between. So of
+//! two clients whose changes exclude each other, only one succeeds.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::session::{Appended, IdempotencyKey, SessionError};
 
 /// Attempts to write a change while other records move the leaf, before it fails as busy.
 const MAX_TRIES: usize = 32;
-/// Goals of a page; one goal has at most some megabytes.
+/// The default number of goals in a page; one goal has at most some megabytes.
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIMIT: u32 = 100;
 /// The most bytes of JSON in a page, far enough below a frame.
@@ -242,11 +242,11 @@ struct WrittenChange {
     /// The goals after it.
     state: Arc<GoalState>,
     change: GoalChange,
-    /// How many of its steps changed something.
+    /// The number of its steps that changed something.
     n_changed: u64,
     /// Its record; `None` if there was nothing to change.
     seq: Option<Seq>,
-    /// The key was used for it before.
+    /// An earlier call with the same key wrote it.
     duplicate: bool,
 }
 
@@ -261,7 +261,7 @@ async fn change_goal(
     change(core, id, key, move |state| Ok(vec![step(state.named_or_active(goal)?.id)])).await
 }
 
-/// Writes a change of a client, and returns the goal that it is about.
+/// Writes a change of a client, and returns the changed goal.
 ///
 /// `steps` makes the steps from the goals in force; a clone of it is called for each attempt.
 async fn change(
@@ -280,7 +280,7 @@ async fn change(
     Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
 }
 
-/// Returns the goal, checkpoint and decision that the first step of a change is about.
+/// Returns the goal, the checkpoint and the decision that the first step of a change names.
 fn subject(change: &GoalChange) -> (Option<GoalId>, Option<GoalCheckpointId>, Option<DecisionId>) {
     match change.steps.first() {
         Some(GoalStep::Create { id, .. }) => (Some(*id), None, None),
@@ -299,7 +299,7 @@ fn subject(change: &GoalChange) -> (Option<GoalId>, Option<GoalCheckpointId>, Op
     }
 }
 
-/// What a change comes to for the goals in force.
+/// The effect of a change on the goals in force.
 enum PlannedChange {
     Write {
         change: GoalChange,
@@ -345,7 +345,7 @@ async fn write(
     Err(SessionError::Busy { id, waiting: 1 }.into())
 }
 
-/// Blocks on the disk.
+/// Applies a change to a copy of the goals in force. Blocks on the disk.
 fn plan_change(
     core: &Core,
     id: SessionId,

@@ -1,4 +1,4 @@
-//! Everything that a build of one session depends on, gathered at one moment.
+//! The inputs of a build: everything that it depends on, read at one moment.
 
 use std::sync::Arc;
 
@@ -34,13 +34,13 @@ pub(crate) struct Inputs {
     pub(crate) model: Option<String>,
     /// The window in tokens.
     pub(crate) context_size: u32,
-    /// How much survived the newest compaction.
+    /// The retention of the newest compaction.
     pub(crate) retention: Option<Retention>,
     pub(crate) build_id: String,
     folds: Folds,
-    /// The end of the system message as it would be now.
+    /// The end that the system message of a new epoch would have.
     additions: Additions,
-    /// What was sent since the epoch was opened.
+    /// The changes that were sent since the epoch was opened.
     sent: SentDeltas,
     settings: SessionSettings,
     mode_text: Option<String>,
@@ -54,11 +54,11 @@ pub(crate) struct Inputs {
 pub(crate) enum BuildLeaf {
     /// The active one.
     Active,
-    /// The one that was active at an earlier build.
+    /// The leaf that was active at an earlier build.
     Earlier(Option<Seq>),
 }
 
-/// What a build takes from the open session.
+/// The settings of a session that a build uses.
 struct SessionSettings {
     system_prompt: Option<String>,
     context_size: Option<u32>,

@@ -53,7 +53,7 @@ pub(crate) async fn reliability(
     })
 }
 
-/// Returns what is in a context and what is not (`context.inspect`). Blocks on the disk.
+/// Lists the included and the omitted parts of a context (`context.inspect`). Blocks on the disk.
 pub(crate) fn inspect(
     core: &Arc<Core>,
     params: ContextInspectParams,
@@ -134,7 +134,7 @@ fn inspection(inputs: &Inputs, built: Built, changed: bool) -> ContextInspectRes
     }
 }
 
-/// Lists everything in a context in order, then everything that was left out.
+/// Lists the included parts of a context in order, then the omitted ones.
 fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     let budget = &built.result.budget;
     let has_system = built.result.messages.first().is_some_and(|first| first.role == Role::System);

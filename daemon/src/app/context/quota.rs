@@ -1,4 +1,4 @@
-//! Limits of what is sent with every context: texts that cannot fit are refused when they are set, not when a context
+//! Limits of texts that every context contains: a text that cannot fit is refused when it is set, not when a context
 //! is built.
 
 use ollm_protocol::SessionId;
@@ -19,8 +19,8 @@ pub(super) struct TokenQuota {
 }
 
 impl TokenQuota {
-    /// Returns so many percent of the prompts of a session; of a session with default settings without an id. Blocks on
-    /// the disk.
+    /// Returns the quota of `percent` of a session's prompts; without an id, of a session with default settings.
+    /// Blocks on the disk.
     pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
         let own = |live: &OpenSession| {
             (live.state().context_size(), live.state().model().map(str::to_owned))

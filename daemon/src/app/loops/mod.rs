@@ -1,8 +1,8 @@
 //! Loop detection of sessions: `loop.status`, `loop.reset`, and the check before a model is called.
 //!
-//! The observer feeds each new record to the session's watch, in the order of the log. A watch that is missing, after a
-//! restart or an eviction, is rebuilt from the newest records and finds the same. A loop that is found is recorded,
-//! and stops model calls until the user sends a message or resets it.
+//! The observer feeds each new record to the session's watch, in the order of the log. After a restart or an eviction,
+//! the watch is rebuilt from the newest records and finds the same loops. A loop that is found is recorded, and stops
+//! model calls until the user sends a message or resets it.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::loops::{Detector, look_back, observe};
 use crate::session::OpenSession;
 use crate::session::index::IndexEntry;
 
-/// Attempts to record a loop while other records move the leaf; whoever moved it looks for the loop too.
+/// Attempts to record a loop while other records move the leaf; each of their writers looks for the loop too.
 const MAX_TRIES: usize = 3;
 
 /// Feeds a durable record to the session's watch. Called by the observer in the order of the log; never blocks.
@@ -40,7 +40,7 @@ pub(super) fn follow(core: &Core, id: SessionId, seq: Seq, body: &RecordBody) {
             *watch = Some(LoopWatch::new(config.clone(), Detector::default(), seq, Some(seq)));
             return;
         }
-        // Anything but the next record on the same branch has to be read from the log.
+        // A watch that missed a record, or whose branch was left, is rebuilt from the log when it is needed.
         let is_next = |watch: &LoopWatch| {
             watch.config == *config
                 && watch.seen.0 + 1 == seq.0
@@ -178,7 +178,7 @@ async fn with_watch<T>(
     }
     let mut rebuilt = blocking(core, move |core| rebuild(core, id, config)).await?;
     Ok(core.cache.with(id, |session| {
-        // Concurrent calls rebuild too: the newest watch stays, with the flags of the others.
+        // Concurrent calls may have rebuilt the watch too: the newest one stays, with the flags of the others.
         let watch = session.loop_watch.get_or_insert_with(|| rebuilt.clone());
         if watch.seen < rebuilt.seen || watch.config != rebuilt.config {
             rebuilt.is_recording |= watch.is_recording;
@@ -192,8 +192,8 @@ fn newest_seq(live: &OpenSession) -> Option<Seq> {
     (live.state().entries().len() as u64).checked_sub(1).map(Seq)
 }
 
-/// Makes a watch from the records since the last user message or reset, or as many of them as a loop can consist of.
-/// Blocks on the disk.
+/// Rebuilds a watch from the records since the last user message or reset, or from the newest of them if a loop cannot
+/// consist of more. Blocks on the disk.
 fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<LoopWatch> {
     let (candidates, seen, leaf) = core.sessions.with(id, |live| {
         let seen = newest_seq(live).unwrap_or(Seq(0));
@@ -209,7 +209,7 @@ fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<Lo
     };
     let start = mark_bodies.iter().rposition(is_reset).map_or(0, |at| marks[at] + 1);
     let recent = start.max(candidates.len().saturating_sub(look_back(&config)));
-    // Older records count only as model calls, and by the loop that they left in force.
+    // Older records matter only by the number of their model calls and by the loop that they left in force.
     let is_turn = |(_, entry): &&(Seq, IndexEntry)| entry.role() == Some(Role::Assistant);
     let n_turns = candidates[start..recent].iter().filter(is_turn).count();
     let mut detector = Detector::after_turns(u32::try_from(n_turns).unwrap_or(u32::MAX));

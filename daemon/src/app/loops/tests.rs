@@ -126,7 +126,7 @@ async fn model_calls_are_limited_before_the_one_too_many() {
     assert_eq!(session.loop_marks(), [Some(LoopKind::Turns)]);
     session.may_call().await.expect_err("still");
     assert_eq!(session.loop_marks(), [Some(LoopKind::Turns)]);
-    // A client that records without asking first is told in the reply.
+    // The reply reports the loop to a client that did not ask for the status first.
     let recorder = TestSession::new(&[("loopDetection.maxTurns", "1")]);
     assert_eq!(recorder.record("assistant", "one").await.r#loop, None);
     assert_eq!(recorder.record("assistant", "two").await.r#loop.expect("one too many").count, 2);

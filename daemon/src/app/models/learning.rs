@@ -1,7 +1,7 @@
-//! Learning the vocabulary and the template of a model: from the file of its weights on this machine, or from the model
-//! server.
+//! Learning the vocabulary and the template of a model: from the file of its weights on this machine, or from the
+//! model server.
 //!
-//! A failure here is no error of the caller: a model that cannot be learned is counted with what is known.
+//! A failure here is not an error of the caller: the counts of a model that cannot be learned are estimates.
 
 use std::fs::File;
 use std::io::Read;
@@ -36,11 +36,10 @@ pub(crate) struct CountedPrompts {
     pub(crate) num_ctx: Option<u32>,
 }
 
-/// Returns the counter for some prompts, asking the model server for what is not known yet.
+/// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.
 ///
-/// **Errors**: only if the server was silent for as long as an answer may take: asking for one would wait as long
-/// again.
-/// **Cancel safety**: what was learned so far stays.
+/// **Errors**: only if the server was silent for as long as an answer may take; a chat would then wait as long again.
+/// **Cancel safety**: everything that was learned before stays.
 pub(crate) async fn learned_counter(
     core: &Arc<Core>,
     info: &ModelInfo,
@@ -66,7 +65,7 @@ pub(crate) async fn learned_counter(
     Ok(known_counter(core, prompts).await)
 }
 
-/// Returns the counter for some prompts by what is known already.
+/// Returns the counter for some prompts from memory and disk.
 pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) -> Counter {
     let prompts = prompts.clone();
     let loaded = blocking(core, move |core| {
@@ -76,7 +75,7 @@ pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) ->
     loaded.await.unwrap_or(Counter::ESTIMATE)
 }
 
-/// Counts the prompt that the server renders of a request; `None` if the server cannot tell.
+/// Counts the prompt that the server renders of a request; returns `None` if the server cannot render.
 pub(crate) async fn rendered_tokens(core: &Arc<Core>, request: &ChatRequest) -> Option<u64> {
     let prompt = core.models.backend().ok()?.render(request).await.ok()??;
     let model = request.model.clone();
@@ -95,7 +94,7 @@ pub(crate) async fn distrust(core: &Arc<Core>, request: &ChatRequest) {
 /// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it.
 pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64) {
     let has_images = request.messages.iter().any(|message| !message.images.is_empty());
-    // A model that thinks first answers in a given format in two passes, and the server reports one of them.
+    // With a given format, a model that thinks answers in two passes, and the server reports only one of them.
     let has_passes = request.format.is_some() && request.think != Some(ThinkMode::Off);
     if has_images || has_passes {
         return;
@@ -205,7 +204,7 @@ async fn learn_template(
                 core.counts.note_failure(&attempt, &"the model server does not render");
                 return Ok(());
             }
-            // A template may refuse one conversation and take the next.
+            // A template may refuse one conversation and accept the next.
             Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
             Err(error) => {
                 core.counts.note_failure(&attempt, &error);

@@ -23,10 +23,10 @@ use crate::model::{
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
-/// Longer than any name that a server takes, in bytes.
+/// The longest model name in bytes; servers accept only shorter ones.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Returns what is known about the model server, for `daemon.status`.
+/// Returns the status of the model server, for `daemon.status`.
 pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
     let ServerStatus { host, reachable, version, error, checked_at } = core.models.status().await;
     let error = error.map(|error| error.to_string());
@@ -53,7 +53,7 @@ pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunning
     let backend = core.models.backend()?;
     let mut data = Vec::new();
     for running in backend.running().await? {
-        // Only the warning about a model that is partly in main memory needs them; it does without.
+        // Only the warning about a model that is partly in main memory uses the geometry, and it can do without.
         let needs_info =
             running.size_vram_bytes > 0 && running.size_vram_bytes < running.size_bytes;
         let info = if needs_info { core.models.info(&running.model).await.ok() } else { None };
@@ -147,7 +147,7 @@ async fn counter_for(
     let info = match core.models.info(model).await {
         Ok(info) => info,
         Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
-        // The count is labeled as the estimate that it is.
+        // The count is labeled as an estimate.
         Err(_) => return Ok(known),
     };
     let ticket = core.models.queues().enter(model, Priority::Background);
@@ -183,7 +183,7 @@ pub(super) async fn choose_window(core: &Core, info: &ModelInfo, size: u32) -> u
 pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String> {
     let model = model.or_else(|| core.config().ollama.model.clone());
     match model {
-        None => Err(AppError::invalid("model", "name one, or set ollama.model")),
+        None => Err(AppError::invalid("model", "name a model, or set ollama.model")),
         Some(model) if model.trim().is_empty() => Err(AppError::invalid("model", "is empty")),
         Some(model) if model.len() > MAX_NAME_BYTES || model.chars().any(char::is_control) => {
             Err(AppError::invalid("model", "is not a model name"))

@@ -20,7 +20,7 @@ use crate::app::error::{AppError, Result};
 use crate::catalog::ListQuery;
 use crate::error_chain::with_sources;
 
-/// The wait of a deletion for the cleanup of the search index; 10 MB of text take about so long.
+/// The wait of a deletion for the cleanup of the search index, which takes this long for about 10 MB of text.
 const CLEANUP_WAIT: Duration = Duration::from_millis(250);
 
 /// All statuses that a session can have.
@@ -54,7 +54,7 @@ pub(super) fn delete_for(
     Ok(SessionDeleteResult { session_id: id, forks, index_cleanup })
 }
 
-/// Removes the content of a session, before any step that needs space on the disk: people delete when it is full.
+/// Removes the content of a session, before any step that needs space: sessions are deleted when the disk is full.
 fn remove_content(core: &Core, id: SessionId) -> Result<()> {
     core.cache.forget(id);
     core.due_compactions.forget(id);
@@ -200,7 +200,7 @@ fn newest_first(core: &Arc<Core>) -> Result<Vec<Session>> {
         exclude: &exclude,
     };
     let stored = core.catalog.list(&query)?;
-    // The open ones come last: they are newer.
+    // Open sessions come last and replace their rows, which are older.
     let open = core.sessions.open_summaries();
     let mut by_id: HashMap<SessionId, Session> =
         stored.into_iter().chain(open).map(|session| (session.session_id, session)).collect();

@@ -15,8 +15,8 @@ use crate::app::error::{AppError, Result};
 use crate::fsutil;
 use crate::session::SessionError;
 
-/// A document is written again when its log has grown by this part of its size at the last time, so that the writing
-/// stays proportional to what was recorded.
+/// A document is written again when its log has grown by this part of its size at the last time, so that all writes
+/// together stay proportional to the size of the log.
 const GROWTH_DIVISOR: u64 = 4;
 /// The largest log in bytes whose document is written at shutdown; larger ones would delay it.
 const SMALL_LOG_BYTES: u64 = 1024 * 1024;

@@ -1,4 +1,5 @@
-//! `session.record`, `session.recordToolCall` and `session.recordCustom`: recording what clients send.
+//! `session.record`, `session.recordToolCall` and `session.recordCustom`: recording messages, tool calls and data of
+//! clients.
 
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ pub(crate) async fn record_custom(
     write(&core, session_id, (vec![draft], kind), key).await
 }
 
-/// Writes the drafts of one call; the first is the one that the reply is about.
+/// Writes the drafts of one call; the reply is about the first one.
 async fn write(
     core: &Arc<Core>,
     id: SessionId,
@@ -81,7 +82,7 @@ async fn write(
         seq: appended.seq,
         timestamp: appended.at,
         tokens: appended.tokens,
-        // The first of two writes with one key may have been counted in another way.
+        // An earlier write with the same key may have been counted in another way.
         count_kind: if appended.tokens == tokens { kind } else { CountKind::Estimated },
         usage: appended.usage,
         duplicate: appended.duplicate,
@@ -89,7 +90,7 @@ async fn write(
     })
 }
 
-/// Returns a message as it is recorded.
+/// Returns the message to record.
 ///
 /// **Errors**: `Invalid` if its fields contradict each other.
 pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Message> {

@@ -21,7 +21,7 @@ use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
 const MAX_SEARCH: u32 = 200;
-/// A catalog that is behind by at most so many sessions is following; by more, it is being rebuilt.
+/// A catalog that is behind by at most this many sessions is following; behind by more, it is being rebuilt.
 const FEW_BEHIND: u64 = 8;
 /// The wait of a search for a catalog that is following, so that it finds the newest records.
 const CATCH_UP: Duration = Duration::from_millis(50);
@@ -47,9 +47,9 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     };
     let now = core.clock.now().unix_ms();
     let stored = core.catalog.list(&query)?.into_iter().map(|mut session| {
-        let rest_ms = now - session.last_activity.unix_ms();
-        // The catalog's row is from when the session was active.
-        if session.status == SessionStatus::Active && rest_ms > IDLE_CLOSE_MS {
+        let idle_ms = now - session.last_activity.unix_ms();
+        // The catalog's row was written while the session was active.
+        if session.status == SessionStatus::Active && idle_ms > IDLE_CLOSE_MS {
             session.status = SessionStatus::Closed;
         }
         session
@@ -62,7 +62,7 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
 }
 
-/// The sessions that a list is about.
+/// The filter of a list.
 struct ListFilter {
     project_hash: Option<String>,
     status: Option<SessionStatus>,

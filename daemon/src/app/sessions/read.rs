@@ -54,7 +54,7 @@ pub(super) struct RecordSlice {
     pub(super) system_prompt: Option<String>,
     /// The readable ones, oldest first, with their `active` flag.
     pub(super) records: Vec<Record>,
-    /// The seq after the last record that was looked at.
+    /// The seq after the last record that was examined.
     pub(super) next: u64,
     /// The number of records of the session, damaged ones included.
     pub(super) len: u64,
@@ -101,7 +101,7 @@ pub(super) fn read(
     Ok(slice)
 }
 
-/// Returns the seq that `from` means: a negative one counts from the end.
+/// Returns the seq for `from`; a negative value counts from the end.
 fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
     let len = live.state().entries().len() as u64;
     let (id, distance) = (live.state().id(), from.unsigned_abs());
@@ -116,7 +116,7 @@ fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
 }
 
 /// Returns the first `limit` readable entries of a range with their `active` flag, and the seq after the last one that
-/// was looked at.
+/// was examined.
 fn select(
     live: &OpenSession,
     range: Range<u64>,

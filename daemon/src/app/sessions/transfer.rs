@@ -71,16 +71,17 @@ impl ExportProgress {
     ) -> Result<ExportedPage> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
             read(core, id, self.next..self.end, CHUNK_RECORDS, BranchFilter::All)?;
-        let facts = SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
+        let overview =
+            SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
         if !std::mem::replace(&mut self.has_begun, true) {
-            self.exporter.begin(&facts, out);
+            self.exporter.begin(&overview, out);
         }
         for record in records {
             self.exporter.record(record, out);
         }
         let pass_is_over = after >= self.end;
         self.next = if pass_is_over { 0 } else { after };
-        let is_last = pass_is_over && !self.exporter.end_pass(&facts, out);
+        let is_last = pass_is_over && !self.exporter.end_pass(&overview, out);
         Ok(ExportedPage { is_last, done_records: after.min(self.end) })
     }
 
@@ -121,7 +122,7 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     let digest = hash.to_hex();
     let mut imported = detect_and_parse(&text, &digest, id_from_hash(&hash))?;
     drop(text);
-    // Retention leaves imported sessions alone, whatever the header of the file says.
+    // Retention exempts sessions with this field, which the header of the file may lack.
     imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
     if project_path.is_some() {
         imported.header.project_path = project_path;
@@ -149,7 +150,7 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
 #[derive(Clone, Copy)]
 enum ExistingSession {
     None,
-    /// It has this many of the file's first records, and no others.
+    /// It consists of this many of the file's first records.
     Prefix(usize),
     /// It has all of the file's records.
     Complete,
@@ -204,7 +205,7 @@ fn existing(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<Ex
     Err(SessionError::Exists { id }.into())
 }
 
-/// Returns the id for a file without a usable one; the same file always gets the same id.
+/// Returns the id of a session whose file has no usable one; the same file always gets the same id.
 fn id_from_hash(hash: &blake3::Hash) -> SessionId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash.as_bytes()[..16]);
@@ -251,8 +252,8 @@ fn has_same_conversation(
     Ok(imported.next().is_none())
 }
 
-/// Appends the records after the first `n_known` in chunks, so that later records prove earlier ones durable. An import
-/// that is cut off continues when it is repeated. Blocks on the disk.
+/// Appends the records after the first `n_known` in chunks, so that later records prove earlier ones durable. An
+/// import that is cut off continues when it is repeated. Blocks on the disk.
 fn append_rest(
     core: &Arc<Core>,
     id: SessionId,

@@ -25,8 +25,8 @@ const MAX_TRIES: usize = 32;
 const MAX_TITLE_BYTES: usize = 4 * 1024;
 /// The longest system prompt in bytes, more than any window takes.
 const MAX_PROMPT_BYTES: usize = 1024 * 1024;
-/// The most client data in bytes of JSON. It is in every list: a page of one session always fits a frame, one of a
-/// thousand sessions only in the usual case.
+/// The most client data in bytes of JSON. Every list contains it: a page of one session always fits into a frame, a
+/// page of a thousand sessions only in the usual case.
 const MAX_METADATA_BYTES: usize = 256 * 1024;
 
 /// Refuses texts that would make a session too large to be listed.
@@ -174,7 +174,7 @@ pub(crate) async fn set_mode(
     }
     let trigger = trigger.unwrap_or_else(|| "manual".to_owned());
     for _ in 0..MAX_TRIES {
-        // The snapshot marker and the old mode are true only for this leaf.
+        // The snapshot marker and the old mode are valid only for this leaf.
         let (from, leaf) = blocking(&core, move |core| {
             let state = |live: &OpenSession| (live.state().mode(), live.state().leaf());
             Ok(core.sessions.with(session_id, state)?)
