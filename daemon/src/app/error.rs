@@ -65,6 +65,17 @@ impl AppError {
     }
 }
 
+/// Returns the number of items that a page may have.
+///
+/// **Errors**: `Invalid` for a `limit` outside of 1 to `max`.
+pub(crate) fn page_limit(limit: Option<u32>, default: u32, max: u32) -> Result<usize> {
+    let limit = limit.unwrap_or(default);
+    if (1..=max).contains(&limit) {
+        return Ok(limit as usize);
+    }
+    Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
+}
+
 /// A chat turn did not start, or ended without an answer.
 ///
 /// `partial` is the record of the partial answer.

@@ -88,7 +88,8 @@ pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     });
     let fill = fill.flatten()?;
     let used = fill.used + fill.prompt_limit.saturating_sub(fill.available);
-    let share = share_of(used, fill.prompt_limit);
+    #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+    let share = used as f64 / fill.prompt_limit.max(1) as f64;
     let before = core.cache.with(id, |session| session.builds.replace_reported_share(share));
     if share <= before {
         return Some(fill);
@@ -105,9 +106,4 @@ pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     }
     publish_if_passed(EventKind::BeforeOverflow, BEFORE_OVERFLOW);
     Some(fill)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-fn share_of(used: u64, limit: u64) -> f64 {
-    used as f64 / limit.max(1) as f64
 }

@@ -14,7 +14,7 @@ use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, method
 use super::folds::{active_path, goals};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{marker_steps, take_key, uncounted};
-use crate::app::error::{AppError, Result};
+use crate::app::error::{AppError, Result, page_limit};
 use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
 use crate::session::{Appended, IdempotencyKey, SessionError};
 
@@ -152,10 +152,7 @@ pub(crate) async fn set_next_steps(
 
 /// Lists goals, newest first (`goal.list`). Blocks on the disk.
 pub(crate) fn list(core: &Arc<Core>, params: g::GoalListParams) -> Result<g::GoalListResult> {
-    let limit = params.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
-    }
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let path = active_path(core, params.session_id)?;
     let state = goals(core, params.session_id, &path)?;
     let all = state.goals();
@@ -170,7 +167,7 @@ pub(crate) fn list(core: &Arc<Core>, params: g::GoalListParams) -> Result<g::Goa
     for goal in rest.by_ref() {
         bytes += serde_json::to_vec(goal).map_or(0, |json| json.len());
         data.push(goal.clone());
-        if data.len() >= limit as usize || bytes > PAGE_BYTES {
+        if data.len() >= limit || bytes > PAGE_BYTES {
             break;
         }
     }

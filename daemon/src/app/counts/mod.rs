@@ -50,6 +50,16 @@ struct CountsState {
     failures: HashMap<String, Instant>,
 }
 
+impl CountsState {
+    fn known(&self, model: &str) -> Option<&KnownModel> {
+        self.models.as_ref()?.get(&canonical_name(model))
+    }
+
+    fn engine(&self, known: &KnownModel) -> Option<Arc<CachedTokenizer>> {
+        Some(Arc::clone(&self.engines.get(&known.vocabulary)?.0))
+    }
+}
+
 /// Names a template of a model: its thinking mode and its tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TemplateVariant {
@@ -200,8 +210,7 @@ impl Counts {
     /// Returns the vocabulary of a model if it is in memory.
     pub(crate) fn engine(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
-        let known = state.models.as_ref()?.get(&canonical_name(model))?;
-        Some(Arc::clone(&state.engines.get(&known.vocabulary)?.0))
+        state.engine(state.known(model)?)
     }
 
     /// Returns the vocabulary to learn a template with, or `None` if the template is known.
@@ -210,19 +219,15 @@ impl Counts {
         model: &str,
         variant: &TemplateVariant,
     ) -> Option<Arc<CachedTokenizer>> {
-        let is_known = {
-            let state = self.state.lock();
-            let known = state.models.as_ref()?.get(&canonical_name(model))?;
-            known.templates.contains_key(&variant.key())
-        };
-        if is_known { None } else { self.engine(model) }
+        let state = self.state.lock();
+        let known = state.known(model)?;
+        if known.templates.contains_key(&variant.key()) { None } else { state.engine(known) }
     }
 
     /// Returns whether the vocabulary of a model is in memory and still that of `info`.
     pub(crate) fn has_vocabulary(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state.lock();
-        let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
-        known.is_some_and(|known| {
+        state.known(model).is_some_and(|known| {
             state.engines.contains_key(&known.vocabulary)
                 && (info.digest.is_none() || known.digest == info.digest)
         })
@@ -263,11 +268,8 @@ impl Counts {
 
     /// Stores the thinking mode of a call, for builds that do not name one. Blocks if it changed.
     pub(crate) fn store_think(&self, model: &str, think: &str) {
-        let has_changed = {
-            let state = self.state.lock();
-            let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
-            known.is_some_and(|known| known.think != think)
-        };
+        let changes = |known: &KnownModel| known.think != think;
+        let has_changed = self.state.lock().known(model).is_some_and(changes);
         if has_changed {
             self.change(model, |known| think.clone_into(&mut known.think));
         }

@@ -13,7 +13,7 @@ use ollm_protocol::methods::session::{
 };
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result};
+use crate::app::error::{AppError, Result, page_limit};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
 use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
@@ -28,7 +28,7 @@ const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// Lists sessions, the most recently active first (`session.list`). Blocks on the disk.
 pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<SessionListResult> {
-    let limit = check_limit(params.limit, MAX_LIST)? as usize;
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIST)?;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
     let project_hash = lenient_hash(params.project_path.as_deref());
     let wanted =
@@ -121,17 +121,9 @@ fn parse_cursor(cursor: &str) -> Result<(i64, SessionId)> {
     parse().ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a list"))
 }
 
-fn check_limit(limit: Option<u32>, max: u32) -> Result<u32> {
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    if (1..=max).contains(&limit) {
-        return Ok(limit);
-    }
-    Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
-}
-
 /// Finds text in all records (`session.search`). Blocks on the disk.
 pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
-    let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_SEARCH)?;
     let project_hash = lenient_hash(params.project_path.as_deref());
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);

@@ -11,7 +11,7 @@ use ollm_protocol::{EventKind, Seq, SessionId};
 use serde_json::Value;
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result};
+use crate::app::error::{Result, page_limit};
 use crate::app::partial::settle;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
@@ -25,13 +25,10 @@ const PAGE_BYTES: usize = 6 * 1024 * 1024;
 /// Reads a page of records (`session.get`). Blocks on the disk.
 pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
     let SessionGetParams { session_id: id, from, limit, branch } = params;
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
-    }
+    let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     settle(core, id)?;
     let first = core.sessions.with(id, |live| first_of(live, from.unwrap_or_default()))??;
-    let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
+    let found = read(core, id, first..u64::MAX, limit, branch)?;
     let more = found.next < found.len;
     let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
     Ok(SessionGetResult { session: found.session, records: found.records, next_from })
