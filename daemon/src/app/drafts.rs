@@ -111,11 +111,8 @@ pub(crate) fn marker_steps(clock: &Clock, markers: &[GoalMarker]) -> Vec<GoalSte
 /// Returns whether a session can have a goal. Without a goal, markers are ordinary text and leave no record.
 fn may_have_goals(core: &Core, id: SessionId) -> bool {
     let is_queued = core.cache.peek(id, |session| session.goal_is_queued).unwrap_or_default();
-    let has_goal = core.sessions.peek(id, |live| {
-        let newest = live.state().newest_on_path(RecordKind::Goal);
-        newest.is_some()
-    });
-    is_queued || has_goal.unwrap_or(true)
+    let newest = core.sessions.peek(id, |live| live.state().newest_on_path(RecordKind::Goal));
+    is_queued || newest.is_none_or(|goal| goal.is_some())
 }
 
 /// The change that a snapshot marker precedes.

@@ -32,14 +32,16 @@ pub(crate) async fn build_with(
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
-    let may_write = params.compact == CompactMode::Auto;
-    for _ in 0..MAX_TRIES {
-        let (request, counter) = (Arc::clone(&params), counter.clone());
-        match blocking(core, move |core| next_step(core, &request, counter)).await? {
+    let mut request = Arc::clone(&params);
+    let mut n_tries = 0;
+    loop {
+        let (current, counter) = (Arc::clone(&request), counter.clone());
+        match blocking(core, move |core| next_step(core, &current, counter)).await? {
             BuildStep::RecordDeltas { deltas, leaf } => {
                 core.append_if_leaf(id, leaf, deltas).await?;
             }
             BuildStep::Return { built, leaf } => {
+                let may_write = request.compact == CompactMode::Auto;
                 let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
                     return Ok(remember(core, &params, leaf, *built));
                 };
@@ -50,14 +52,12 @@ pub(crate) async fn build_with(
                 }
             }
         }
+        n_tries += 1;
+        if n_tries == MAX_TRIES {
+            let compact = CompactMode::Never;
+            request = Arc::new(ContextBuildParams { compact, ..(*params).clone() });
+        }
     }
-    let request = ContextBuildParams { compact: CompactMode::Never, ..(*params).clone() };
-    let (built, leaf) = blocking(core, move |core| {
-        let inputs = inputs::load(core, &request, counter, BuildLeaf::Active)?;
-        Ok((plan(core, &request, &inputs)?, inputs.leaf))
-    })
-    .await?;
-    Ok(remember(core, &params, leaf, built))
 }
 
 /// The next step of a build.

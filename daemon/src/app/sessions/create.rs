@@ -10,7 +10,7 @@ use ollm_protocol::methods::session::{SessionCreateParams, SessionResult};
 use super::update::{check_metadata, check_texts};
 use crate::app::context::quota::{check_context_size, check_system_prompt};
 use crate::app::core::Core;
-use crate::app::drafts::key_use;
+use crate::app::drafts::take_key;
 use crate::app::error::Result;
 use crate::projects::Projects;
 use crate::session::{IdempotencyKey, NewSession, SessionError};
@@ -20,8 +20,7 @@ const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// Starts a session, or returns the one that the same key started (`session.create`). Blocks on the disk.
 pub(crate) fn create(core: &Arc<Core>, mut params: SessionCreateParams) -> Result<SessionResult> {
-    let key = params.key.take();
-    let key = key_use::<method::SessionCreate>(key, &params)?;
+    let key = take_key::<method::SessionCreate>(&mut params, |params| &mut params.key)?;
     let _one_at_a_time = key.is_some().then(|| core.creating.lock());
     if let Some(key) = &key
         && let Some(session) = created_before(core, key)?

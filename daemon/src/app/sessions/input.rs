@@ -11,7 +11,7 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{SessionId, method};
 
 use crate::app::core::Core;
-use crate::app::drafts::{counted_for, key_use, message_drafts};
+use crate::app::drafts::{counted_for, key_use, message_drafts, take_key};
 use crate::app::error::{AppError, Result};
 use crate::app::loops;
 use crate::session::{IdempotencyKey, NewRecord};
@@ -56,8 +56,7 @@ pub(crate) async fn record_custom(
     core: Arc<Core>,
     mut params: SessionRecordCustomParams,
 ) -> Result<SessionRecordResult> {
-    let key = params.key.take();
-    let key = key_use::<method::SessionRecordCustom>(key, &params)?;
+    let key = take_key::<method::SessionRecordCustom>(&mut params, |params| &mut params.key)?;
     let SessionRecordCustomParams { session_id, name, data, context_text, .. } = params;
     if name.is_empty() {
         return Err(AppError::invalid("name", "must not be empty"));
