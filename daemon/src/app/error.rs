@@ -5,7 +5,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use ollm_protocol::content::LoopPattern;
+use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::catalog::CatalogError;
@@ -62,6 +62,17 @@ impl AppError {
     /// Returns the error for an invalid parameter.
     pub(crate) fn invalid(field: &'static str, problem: impl Into<String>) -> Self {
         Self::Invalid { field, problem: problem.into() }
+    }
+}
+
+/// Refuses a window below the smallest one.
+pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
+    match size {
+        Some(size) if size < MIN_CONTEXT_SIZE => {
+            let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
+            Err(AppError::invalid("contextSize", problem))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -7,10 +7,9 @@ use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
 use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::inputs::{self, BuildLeaf, Inputs};
-use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
-use crate::app::error::Result;
+use crate::app::error::{Result, check_context_size};
 use crate::context::{self, Built};
 use crate::session::NewRecord;
 use crate::tokens::Counter;

@@ -11,9 +11,8 @@ use ollm_protocol::methods::context::{
 
 use super::build::{params_like_last, plan};
 use super::inputs::{self, BuildLeaf, Inputs};
-use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, Result};
+use crate::app::error::{AppError, Result, check_context_size};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
@@ -82,7 +81,7 @@ pub(crate) fn inspect(
     Ok(inspection(&inputs, built, false))
 }
 
-/// Plans the next context; also returns how much survived the last compaction. Blocks on the disk.
+/// Plans the next context; also returns the retention of the last compaction. Blocks on the disk.
 fn fill(
     core: &Arc<Core>,
     params: &ContextStatusParams,
@@ -216,9 +215,12 @@ fn item(what: &str, form: &str) -> ContextItem {
 /// Divides the window into parts. The tokens around the texts of messages count as recent.
 fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let budget = &built.result.budget;
-    let is_user = |piece: &&ShownItem| matches!(&piece.source, ItemSource::Record(record) if record.role == Some(Role::User));
     let conversation = budget.current_conversation_tokens;
-    let user: u64 = built.items.iter().filter(is_user).map(|piece| piece.tokens).sum();
+    let user_tokens = |piece: &ShownItem| match &piece.source {
+        ItemSource::Record(record) if record.role == Some(Role::User) => piece.tokens,
+        _ => 0,
+    };
+    let user: u64 = built.items.iter().map(user_tokens).sum();
     let user = user.min(conversation);
     let used = built.result.tokens_used;
     let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());
@@ -226,10 +228,8 @@ fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let count = |text: &str| u64::from(counter.count_text(text));
     let (entries, goals) = (count(entries), count(goal));
     let system = budget.system_prompt_tokens.saturating_sub(entries + goals);
-    let (entries, goals) = match budget.system_prompt_tokens - system {
-        0 => (0, 0),
-        both => (both.saturating_sub(goals), goals.min(both)),
-    };
+    let both = budget.system_prompt_tokens - system;
+    let (entries, goals) = (both.saturating_sub(goals), goals.min(both));
     let part = |name: &str, tokens| ContextPart { name: name.to_owned(), tokens };
     vec![
         part("system", system),

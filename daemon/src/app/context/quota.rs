@@ -2,10 +2,10 @@
 //! is built.
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{ContextMessage, MIN_CONTEXT_SIZE, Role};
+use ollm_protocol::content::{ContextMessage, Role};
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result};
+use crate::app::error::Result;
 use crate::context::{ContextError, prompt_limit};
 use crate::session::OpenSession;
 use crate::tokens::Counter;
@@ -46,17 +46,6 @@ impl TokenQuota {
     /// Counts the tokens of a text.
     pub(super) fn count(&self, text: &str) -> u64 {
         u64::from(self.counter.count_text(text))
-    }
-}
-
-/// Refuses a window below the smallest one.
-pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
-    match size {
-        Some(size) if size < MIN_CONTEXT_SIZE => {
-            let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
-            Err(AppError::invalid("contextSize", problem))
-        }
-        _ => Ok(()),
     }
 }
 

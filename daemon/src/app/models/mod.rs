@@ -5,7 +5,7 @@ pub(crate) mod learning;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ollm_protocol::content::{CountKind, MIN_CONTEXT_SIZE, ModelServerStatus};
+use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
     ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use self::learning::{CountedPrompts, known_counter, learned_counter};
 use super::core::{Core, blocking};
-use super::error::{AppError, Result};
+use super::error::{AppError, Result, check_context_size};
 use crate::model::{
     KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, ServerStatus, advise,
     clamp_window,
@@ -65,12 +65,7 @@ pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunning
 /// Loads a model and learns to count for it (`model.warm`).
 pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<ModelWarmResult> {
     let model = model_or_default(&core, params.model)?;
-    if params.context_size.is_some_and(|size| size < MIN_CONTEXT_SIZE) {
-        return Err(AppError::invalid(
-            "contextSize",
-            format!("must be at least {MIN_CONTEXT_SIZE}"),
-        ));
-    }
+    check_context_size(params.context_size)?;
     let config = core.config();
     let wanted = config.context.size_for(params.context_size);
     let started = Instant::now();

@@ -8,10 +8,10 @@ use ollm_protocol::method;
 use ollm_protocol::methods::session::{SessionCreateParams, SessionResult};
 
 use super::update::{check_metadata, check_texts};
-use crate::app::context::quota::{check_context_size, check_system_prompt};
+use crate::app::context::quota::check_system_prompt;
 use crate::app::core::Core;
 use crate::app::drafts::take_key;
-use crate::app::error::Result;
+use crate::app::error::{Result, check_context_size};
 use crate::projects::Projects;
 use crate::session::{IdempotencyKey, NewSession, SessionError};
 

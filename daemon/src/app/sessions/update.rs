@@ -12,10 +12,10 @@ use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
 use super::documents;
-use crate::app::context::quota::{check_context_size, check_system_prompt};
+use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
-use crate::app::error::{AppError, Result};
+use crate::app::error::{AppError, Result, check_context_size};
 use crate::projects::Projects;
 use crate::session::{OpenSession, SessionError};
 
