@@ -11,7 +11,7 @@ use ollm_protocol::methods::loops::LoopStatusResult;
 use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Seq, SessionId};
 
-use super::cache::LoopWatch;
+use super::cache::{CachedSession, LoopWatch};
 use super::core::{Core, blocking};
 use super::drafts::uncounted;
 use super::error::{AppError, Result};
@@ -170,9 +170,8 @@ async fn with_watch<T>(
     let is_current = |watch: &&mut LoopWatch| {
         newest.is_some_and(|newest| watch.seen >= newest) && watch.config == config
     };
-    let cached = |session: &mut super::cache::CachedSession| {
-        session.loop_watch.as_mut().filter(is_current).map(&f)
-    };
+    let cached =
+        |session: &mut CachedSession| session.loop_watch.as_mut().filter(is_current).map(&f);
     if let Some(done) = core.cache.peek(id, cached).flatten() {
         return Ok(done);
     }
@@ -213,9 +212,8 @@ fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<Lo
     let is_turn = |(_, entry): &&(Seq, IndexEntry)| entry.role() == Some(Role::Assistant);
     let n_turns = candidates[start..recent].iter().filter(is_turn).count();
     let mut detector = Detector::after_turns(u32::try_from(n_turns).unwrap_or(u32::MAX));
-    let noted = mark_bodies.into_iter().zip(&marks).rev();
-    let noted = noted.filter(|(_, at)| (start..recent).contains(*at)).map(|(body, _)| body).next();
-    if let Some(Some(RecordBody::Loop(LoopMark { pattern: Some(pattern) }))) = noted {
+    let noted = mark_bodies.into_iter().zip(&marks).rfind(|(_, at)| (start..recent).contains(*at));
+    if let Some((Some(RecordBody::Loop(LoopMark { pattern: Some(pattern) })), _)) = noted {
         detector.note(pattern);
     }
     let is_recorded = detector.is_noted();
@@ -234,9 +232,8 @@ fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<Lo
 fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
     let state = live.state();
     let mut found = Vec::new();
-    let (mut next, mut user) = (state.leaf(), Seq(0));
-    while let Some(seq) = next {
-        let Some(entry) = state.entry(seq) else { break };
+    let mut user = Seq(0);
+    for (seq, entry) in state.walk(state.leaf()).map_while(|(seq, entry)| Some((seq, entry?))) {
         if entry.role() == Some(Role::User) {
             user = seq;
             break;
@@ -246,7 +243,6 @@ fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
         {
             found.push((seq, entry));
         }
-        next = entry.parent().filter(|parent| *parent < seq);
     }
     // Marks are on no path.
     let first = usize::try_from(user.0).map_or(usize::MAX, |seq| seq.saturating_add(1));

@@ -56,34 +56,23 @@ fn created_before(core: &Core, key: &IdempotencyKey) -> Result<Option<Session>> 
 }
 
 fn checked_header(core: &Core, params: SessionCreateParams) -> Result<SessionHeader> {
-    let SessionCreateParams {
-        project_path,
-        model,
-        provider,
-        title,
-        system_prompt,
-        context_size,
-        mode,
-        metadata,
-        key: _,
-    } = params;
-    check_context_size(context_size)?;
-    check_texts(title.as_deref(), None, system_prompt.as_deref())?;
-    check_metadata(metadata.as_ref())?;
-    check_system_prompt(core, system_prompt.as_deref(), context_size, model.as_deref())?;
-    let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
+    let (title, prompt) = (params.title, params.system_prompt);
+    check_context_size(params.context_size)?;
+    check_texts(title.as_deref(), None, prompt.as_deref())?;
+    check_metadata(params.metadata.as_ref())?;
+    check_system_prompt(core, prompt.as_deref(), params.context_size, params.model.as_deref())?;
     Ok(SessionHeader {
         session_id: core.clock.session_id(),
         start_time: core.clock.now(),
-        project_path,
-        model,
-        provider,
+        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
+        model: params.model,
+        provider: params.provider,
         title: title.filter(|title| !title.is_empty()),
-        system_prompt: system_prompt.filter(|prompt| !prompt.is_empty()),
-        context_size,
-        mode,
+        system_prompt: prompt.filter(|prompt| !prompt.is_empty()),
+        context_size: params.context_size,
+        mode: params.mode,
         forked_from: None,
         imported_from: None,
-        metadata: metadata.unwrap_or_default(),
+        metadata: params.metadata.unwrap_or_default(),
     })
 }

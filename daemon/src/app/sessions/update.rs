@@ -62,64 +62,46 @@ pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<()> {
 
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
-    let SessionUpdateParams {
-        session_id,
-        title,
-        description,
-        model,
-        provider,
-        system_prompt,
-        context_size,
-        project_path,
-        pinned,
-        metadata,
-    } = params;
-    check_context_size(context_size)?;
-    check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
-    if system_prompt.is_some() || context_size.is_some() || model.is_some() {
-        let (prompt, model) = (system_prompt.clone(), model.clone());
-        blocking(&core, move |core| {
-            check_changed_prompt(core, session_id, prompt, context_size, model)
-        })
-        .await?;
-    }
-    if let Some(new) = &metadata {
-        let mut all = summary(&core, session_id).await?.metadata;
-        all.extend(new.clone());
-        check_metadata(Some(&all))?;
-    }
+    let id = params.session_id;
     let patch = MetaPatch {
-        title,
-        description,
-        model,
-        provider,
-        system_prompt,
-        context_size,
-        project_path: project_path.as_deref().map(Projects::canonical).transpose()?,
-        pinned,
+        title: params.title,
+        description: params.description,
+        model: params.model,
+        provider: params.provider,
+        system_prompt: params.system_prompt,
+        context_size: params.context_size,
+        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
+        pinned: params.pinned,
         archived: None,
-        metadata: metadata.unwrap_or_default(),
+        metadata: params.metadata.unwrap_or_default(),
     };
     if patch == MetaPatch::default() {
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
-    Ok(SessionResult { session: write_patch(&core, session_id, patch).await? })
+    let MetaPatch { title, description, system_prompt, .. } = &patch;
+    check_context_size(patch.context_size)?;
+    check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
+    if system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
+        let patch = patch.clone();
+        blocking(&core, move |core| check_changed_prompt(core, id, patch)).await?;
+    }
+    if !patch.metadata.is_empty() {
+        let mut all = summary(&core, id).await?.metadata;
+        all.extend(patch.metadata.clone());
+        check_metadata(Some(&all))?;
+    }
+    Ok(SessionResult { session: write_patch(&core, id, patch).await? })
 }
 
 /// Refuses a change after which the system prompt would not fit. Blocks on the disk.
-fn check_changed_prompt(
-    core: &Core,
-    id: SessionId,
-    prompt: Option<String>,
-    size: Option<u32>,
-    model: Option<String>,
-) -> Result<()> {
+fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<()> {
+    let MetaPatch { system_prompt, context_size, model, .. } = patch;
     let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
         let own = |text: Option<&str>| text.map(str::to_owned);
         (own(live.state().system_prompt()), live.state().context_size(), own(live.state().model()))
     })?;
-    let (prompt, model) = (prompt.or(own_prompt), model.or(own_model));
-    check_system_prompt(core, prompt.as_deref(), size.or(own_size), model.as_deref())
+    let (prompt, model) = (system_prompt.or(own_prompt), model.or(own_model));
+    check_system_prompt(core, prompt.as_deref(), context_size.or(own_size), model.as_deref())
 }
 
 /// Archives a session (`session.archive`).
