@@ -22,7 +22,7 @@ use crate::config::{Config, OllamaConfig};
 use crate::events::{EventDraft, EventRing};
 use crate::model::{ModelSettings, Models, Secret, Timeouts};
 use crate::projects::Projects;
-use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, Sessions};
+use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
 use crate::shutdown::Tasks;
 
 /// The handles of the application layer; built once and shared by all calls.
@@ -97,6 +97,11 @@ impl Core {
         Ok(self.sessions.summary(id)?)
     }
 
+    /// Returns the settings of a session. Blocks on the disk unless the session is open.
+    pub(crate) fn settings(&self, id: SessionId) -> Result<SessionSettings> {
+        Ok(self.sessions.with(id, |live| SessionSettings::of(live.state()))?)
+    }
+
     /// Publishes an event about a session.
     pub(crate) fn publish(&self, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
         let (session_id, at) = (Some(id), self.clock.now());
@@ -148,6 +153,26 @@ impl Core {
     ) -> Result<bool> {
         let answer = self.sessions.append_after(id, leaf, drafts)?;
         Ok(unless_moved(answer.blocking_recv())?.is_some())
+    }
+}
+
+/// The settings of a session that its contexts depend on.
+#[derive(Default)]
+pub(crate) struct SessionSettings {
+    pub(crate) system_prompt: Option<String>,
+    pub(crate) context_size: Option<u32>,
+    pub(crate) model: Option<String>,
+    pub(crate) project_path: Option<String>,
+}
+
+impl SessionSettings {
+    pub(crate) fn of(state: &SessionState) -> Self {
+        Self {
+            system_prompt: state.system_prompt().map(str::to_owned),
+            context_size: state.context_size(),
+            model: state.model().map(str::to_owned),
+            project_path: state.project_path().map(str::to_owned),
+        }
     }
 }
 

@@ -15,7 +15,6 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
-use crate::session::OpenSession;
 
 /// The share of a prompt that all context entries together may have, in percent.
 pub(super) const ENTRIES_PERCENT: u64 = 20;
@@ -189,8 +188,7 @@ impl EntryScope {
         let entries = match self {
             Self::Session(id) => {
                 session = Some(*id);
-                let project = |live: &OpenSession| live.state().project_path().map(str::to_owned);
-                let project = core.sessions.with(*id, project)?;
+                let project = core.settings(*id)?.project_path;
                 Folds::load(core, *id, &*active_path(core, *id)?, project.as_deref())?.entries
             }
             Self::Project(path) => merged_entries(shared_entries(core, Some(path))),

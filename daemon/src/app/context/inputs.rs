@@ -9,14 +9,14 @@ use ollm_protocol::{Seq, SessionId};
 use super::deltas::{Additions, SentDeltas};
 use super::folds::Folds;
 use crate::app::cache::CachedHead;
-use crate::app::core::Core;
+use crate::app::core::{Core, SessionSettings};
 use crate::app::error::Result;
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
 use crate::goal::GoalState;
-use crate::session::{OpenSession, SessionError, Sessions};
+use crate::session::{SessionError, Sessions};
 use crate::tokens::Counter;
 
 /// The inputs of a build, apart from the contents of records.
@@ -58,15 +58,6 @@ pub(crate) enum BuildLeaf {
     Earlier(Option<Seq>),
 }
 
-/// The settings of a session that a build uses.
-struct SessionSettings {
-    system_prompt: Option<String>,
-    context_size: Option<u32>,
-    model: Option<String>,
-    project_path: Option<String>,
-    mode: Option<String>,
-}
-
 /// Gathers the inputs of a build. Blocks on the disk.
 ///
 /// `counter`: the counter to use; by default that of the model in force.
@@ -80,7 +71,16 @@ pub(crate) fn load(
     if let BuildLeaf::Active = leaf {
         settle(core, id)?;
     }
-    let (path, settings) = core.sessions.with(id, |live| view(core, live, leaf))?;
+    let (path, settings, mode) = core.sessions.with(id, |live| {
+        let state = live.state();
+        let leaf = match leaf {
+            BuildLeaf::Active => state.leaf(),
+            BuildLeaf::Earlier(leaf) => leaf,
+        };
+        let path = core.cache.path_to(state, leaf);
+        let mode = state.mode_on(|seq| path.contains(seq));
+        (path, SessionSettings::of(state), mode)
+    })?;
     let config = core.config();
     let model = params.model.as_ref().or(settings.model.as_ref()).or(config.ollama.model.as_ref());
     let model = model.cloned();
@@ -91,7 +91,7 @@ pub(crate) fn load(
     let CachedHead { epoch, compaction } = head(core, id, &path)?;
     let additions = Additions::new(&folds, &counter, &config, context_size);
     let sent = SentDeltas::load(core, id, &path, epoch.as_ref())?;
-    let mode_text = settings.mode.as_ref().and_then(|mode| config.modes.text(mode));
+    let mode_text = mode.as_ref().and_then(|mode| config.modes.text(mode));
     Ok(Inputs {
         id,
         leaf: path.leaf,
@@ -172,24 +172,6 @@ impl Inputs {
     pub(crate) fn contents<'a>(&self, core: &'a Core) -> RecordContents<'a> {
         RecordContents { sessions: &core.sessions, id: self.id }
     }
-}
-
-/// Returns the path to the leaf and the settings of an open session.
-fn view(core: &Core, live: &OpenSession, leaf: BuildLeaf) -> (Arc<ActivePath>, SessionSettings) {
-    let state = live.state();
-    let leaf = match leaf {
-        BuildLeaf::Active => state.leaf(),
-        BuildLeaf::Earlier(leaf) => leaf,
-    };
-    let path = core.cache.path_to(state, leaf);
-    let settings = SessionSettings {
-        system_prompt: state.system_prompt().map(str::to_owned),
-        context_size: state.context_size(),
-        model: state.model().map(str::to_owned),
-        project_path: state.project_path().map(str::to_owned),
-        mode: state.mode_on(|seq| path.contains(seq)),
-    };
-    (path, settings)
 }
 
 /// Reads the epoch and the compaction in force, unless they are cached.

@@ -7,7 +7,6 @@ use ollm_protocol::content::{ContextMessage, Role};
 use crate::app::core::Core;
 use crate::app::error::Result;
 use crate::context::{ContextError, prompt_limit};
-use crate::session::OpenSession;
 use crate::tokens::Counter;
 
 /// The part of a session's prompts that one kind of text may have.
@@ -22,14 +21,10 @@ impl TokenQuota {
     /// Returns the quota of `percent` of a session's prompts; without an id, of a session with default settings.
     /// Blocks on the disk.
     pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
-        let own = |live: &OpenSession| {
-            (live.state().context_size(), live.state().model().map(str::to_owned))
-        };
-        let own = id.map(|id| core.sessions.with(id, own)).transpose()?;
-        let (size, model) = own.unwrap_or_default();
+        let own = id.map(|id| core.settings(id)).transpose()?.unwrap_or_default();
         let config = core.config();
-        let size = config.context.size_for(size);
-        let model = model.or_else(|| config.ollama.model.clone());
+        let size = config.context.size_for(own.context_size);
+        let model = own.model.or_else(|| config.ollama.model.clone());
         let limit = prompt_limit(size, config.context.answer_reserve) * percent / 100;
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
     }
@@ -83,6 +78,5 @@ pub(crate) fn check_system_prompt(
 
 /// Returns the window of a session in tokens.
 pub(crate) fn context_size(core: &Core, id: SessionId) -> Result<u32> {
-    let own = core.sessions.with(id, |live| live.state().context_size())?;
-    Ok(core.config().context.size_for(own))
+    Ok(core.config().context.size_for(core.settings(id)?.context_size))
 }

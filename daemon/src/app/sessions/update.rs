@@ -95,13 +95,10 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
 
 /// Refuses a change after which the system prompt would not fit. Blocks on the disk.
 fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<()> {
-    let MetaPatch { system_prompt, context_size, model, .. } = patch;
-    let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
-        let own = |text: Option<&str>| text.map(str::to_owned);
-        (own(live.state().system_prompt()), live.state().context_size(), own(live.state().model()))
-    })?;
-    let (prompt, model) = (system_prompt.or(own_prompt), model.or(own_model));
-    check_system_prompt(core, prompt.as_deref(), context_size.or(own_size), model.as_deref())
+    let own = core.settings(id)?;
+    let prompt = patch.system_prompt.or(own.system_prompt);
+    let (size, model) = (patch.context_size.or(own.context_size), patch.model.or(own.model));
+    check_system_prompt(core, prompt.as_deref(), size, model.as_deref())
 }
 
 /// Archives a session (`session.archive`).
