@@ -43,7 +43,7 @@ use crate::shutdown::Tasks;
 const DRAIN: Duration = Duration::from_secs(3);
 /// The time for writing the last documents and closing the catalog.
 const CLOSE: Duration = Duration::from_millis(1500);
-/// The threads that serve calls. Blocking work on the disk has its own.
+/// The number of threads that serve calls. Work that blocks on the disk has threads of its own.
 const WORKERS: usize = 2;
 
 /// Runs the daemon until it is asked to stop.

@@ -18,7 +18,7 @@ type RunningHandler<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send
 /// The handler is polled in place first, so that calls start in the order in which they are polled. A write that is
 /// not done by then continues as a task of its own until the daemon stops.
 ///
-/// **Cancel safety**: dropping this drops a read, and leaves a write running.
+/// **Cancel safety**: dropping the future drops a read, and leaves a write running.
 pub(super) async fn run<T: Send + 'static>(
     tasks: &Tasks,
     class: Class,

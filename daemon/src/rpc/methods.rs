@@ -1,7 +1,7 @@
 //! The table of methods: the function behind each one.
 //!
-//! A function of `app` stands here itself. `daemon.*`, `rpc.discover` and `env.*` have handlers below, because they
-//! convert or concern the process. No value of an environment variable enters a log or an error.
+//! Most methods are functions of `app`. The handlers of `daemon.*`, `rpc.discover` and `env.*` are below the table,
+//! because they convert types or concern the process. No value of an environment variable enters a log or an error.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The methods of the wire: decoding, span, panic barrier, timing and error replies, written once for all of them.
 //!
-//! `methods` registers a function for each method: one of `app` if nothing is converted, else a handler here.
-//! `streams` has the handlers of subscriptions.
+//! `methods` registers a function for each method: a function of `app` if no type is converted, else a handler.
+//! `streams` contains the handlers of subscriptions.
 //!
 //! **Invariants**: exactly the methods that the protocol lists are registered; no function sees a frame or a
 //! connection.

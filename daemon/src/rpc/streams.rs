@@ -111,7 +111,7 @@ async fn subscribe(
             return SubscriptionCloseResponse::None;
         }
     };
-    // Before the reply: events after it must not be missed.
+    // Subscribed before the reply, so that no event after the reply is missed.
     let filter = EventFilter { session_id, kinds, thresholds };
     let events = handles.core.events.subscribe(filter, since.as_ref());
     match pending.accept().await {
@@ -132,7 +132,7 @@ fn check_thresholds(params: EventSubscribeParams) -> Result<EventSubscribeParams
     Err(RpcError::new(ErrorKind::InvalidParams, message).with_field("field", "thresholds"))
 }
 
-/// Sends events until the client unsubscribes or the daemon shuts down, which the last item says.
+/// Sends events until the client unsubscribes or the daemon shuts down, which the last item reports.
 async fn follow(
     handles: &Handles,
     mut events: EventSubscription,

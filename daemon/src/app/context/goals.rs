@@ -212,7 +212,7 @@ fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
     }
 }
 
-/// Returns a text on one line.
+/// Returns a text as one line.
 ///
 /// **Errors**: `Invalid` if it is empty or too long.
 fn checked_text(field: &'static str, text: &str) -> Result<String> {
@@ -234,7 +234,7 @@ fn checked_texts(field: &'static str, texts: Vec<String>) -> Result<Vec<String>>
     texts.iter().map(|text| checked_text(field, text)).collect()
 }
 
-/// A change that was written now, or earlier with the same key.
+/// A change that was written by this call, or by an earlier one with the same key.
 struct WrittenChange {
     /// The goals after it.
     state: Arc<GoalState>,
@@ -305,7 +305,7 @@ enum PlannedChange {
     },
     /// The key was used before.
     Duplicate,
-    /// The change would change nothing.
+    /// The change would have no effect.
     Nothing(WrittenChange),
 }
 

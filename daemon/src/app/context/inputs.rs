@@ -52,15 +52,15 @@ pub(crate) struct Inputs {
 /// The leaf that a build is for.
 #[derive(Clone, Copy)]
 pub(crate) enum BuildLeaf {
-    /// The active one.
+    /// The active leaf.
     Active,
     /// The leaf that was active at an earlier build.
     Earlier(Option<Seq>),
 }
 
-/// Gathers the inputs of a build. Blocks on the disk.
+/// Reads the inputs of a build. Blocks on the disk.
 ///
-/// `counter`: the counter to use; by default that of the model in force.
+/// `counter`: the counter to use; `None` for that of the model in force.
 pub(crate) fn load(
     core: &Arc<Core>,
     params: &ContextBuildParams,
@@ -157,9 +157,9 @@ impl Inputs {
         }
     }
 
-    /// Returns the changes beside the conversation that the model was not sent yet. Blocks on the disk.
+    /// Returns the changes of goals and entries that were not sent to the model yet. Blocks on the disk.
     ///
-    /// Empty without an epoch: its system message will hold them.
+    /// Without an epoch there are none: its system message will contain them.
     pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>> {
         let has_basis = self.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
         if !has_basis {

@@ -18,7 +18,7 @@ use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
-/// The wait for the size of the model; without it the score is that of a small model.
+/// The wait for the size of the model; a model of unknown size is scored as a small one.
 const MODEL_INFO_WAIT: Duration = Duration::from_millis(500);
 
 /// Returns how full the context of a session is, and how far it can be trusted (`context.status`).
@@ -61,7 +61,7 @@ pub(crate) fn inspect(
     if let Some(build_id) = build_id {
         let recipe = core.cache.peek(id, |session| session.builds.recipe(Some(&build_id)).cloned());
         let Some(recipe) = recipe.flatten() else {
-            // An unknown session is reported as such.
+            // Fails with a clearer error if the session is unknown.
             core.summary(id)?;
             let problem = format!("no recent build of the session is {build_id}");
             return Err(AppError::invalid("buildId", problem));
