@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    Close, CloseReason, Meta, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
+    Close, CloseReason, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
 };
 use ollm_protocol::methods::session::{
     SessionIdParams, SessionResult, SessionSetModeParams, SessionUpdateParams,
@@ -11,6 +11,7 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
+use super::create::{check_metadata, check_texts};
 use super::documents;
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
@@ -21,44 +22,6 @@ use crate::session::{OpenSession, SessionError};
 
 /// Attempts to change the mode while other records move the leaf, before the call fails as busy.
 const MAX_TRIES: usize = 32;
-/// The longest title and description in bytes; both are in every list.
-const MAX_TITLE_BYTES: usize = 4 * 1024;
-/// The longest system prompt in bytes, more than any window takes.
-const MAX_PROMPT_BYTES: usize = 1024 * 1024;
-/// The most client data in bytes of JSON. Every list contains it: a page of one session always fits into a frame, a
-/// page of a thousand sessions only in the usual case.
-const MAX_METADATA_BYTES: usize = 256 * 1024;
-
-/// Refuses texts that would make a session too large to be listed.
-pub(super) fn check_texts(
-    title: Option<&str>,
-    description: Option<&str>,
-    system_prompt: Option<&str>,
-) -> Result<()> {
-    let texts = [
-        ("title", title, MAX_TITLE_BYTES),
-        ("description", description, MAX_TITLE_BYTES),
-        ("systemPrompt", system_prompt, MAX_PROMPT_BYTES),
-    ];
-    for (field, text, limit) in texts {
-        let bytes = text.map_or(0, str::len);
-        if bytes > limit {
-            let problem = format!("has {bytes} bytes; the limit is {limit}");
-            return Err(AppError::invalid(field, problem));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses client data that would make a session too large to be listed.
-pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<()> {
-    let json = serde_json::to_vec(&metadata).map_or(0, |json| json.len());
-    if json > MAX_METADATA_BYTES {
-        let problem = format!("has {json} bytes in all; the limit is {MAX_METADATA_BYTES}");
-        return Err(AppError::invalid("metadata", problem));
-    }
-    Ok(())
-}
 
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
