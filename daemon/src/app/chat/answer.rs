@@ -61,10 +61,9 @@ pub(super) enum AnswerStop {
 }
 
 impl StreamedAnswer {
-    /// Returns the answer to a request that the server refused.
-    pub(super) fn refused(error: ModelError) -> Self {
+    /// Returns an answer without content.
+    pub(super) fn empty(end: Result<ChatEnd, AnswerStop>) -> Self {
         let (thinking, text, calls) = (String::new(), String::new(), Vec::new());
-        let end = Err(AnswerStop::Failed(error));
         Self { thinking, text, calls, end, started: Instant::now() }
     }
 
@@ -127,9 +126,7 @@ fn call_with_id(clock: &Clock, call: AnswerCall) -> ChatToolCall {
 impl Turn {
     /// Reads an answer to its end, reporting it and recording its pieces.
     pub(super) async fn read_answer(&self, stream: Box<dyn AnswerStream>) -> StreamedAnswer {
-        let (thinking, text, calls) = (String::new(), String::new(), Vec::new());
-        let (end, started) = (Err(AnswerStop::Canceled), Instant::now());
-        let mut answer = StreamedAnswer { thinking, text, calls, end, started };
+        let mut answer = StreamedAnswer::empty(Err(AnswerStop::Canceled));
         answer.end = tokio::select! {
             biased;
             () = self.cancel().cancelled() => Err(AnswerStop::Canceled),

@@ -11,7 +11,7 @@ use ollm_protocol::methods::chat::{
 use ollm_protocol::methods::context::ContextBuildParams;
 use serde_json::Value;
 
-use super::answer::StreamedAnswer;
+use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, as_ms};
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
@@ -133,7 +133,8 @@ impl Turn {
             Ok(stream) => self.read_answer(stream).await,
             // Most servers refuse a prompt before they send anything.
             Err(error @ ModelError::Overflow { .. }) => {
-                StreamedAnswer::refused(error.with_numbers(built.tokens_used, num_ctx))
+                let error = error.with_numbers(built.tokens_used, num_ctx);
+                StreamedAnswer::empty(Err(AnswerStop::Failed(error)))
             }
             Err(error) => return Err(error.into()),
         };
