@@ -11,12 +11,12 @@ use serde_json::value::RawValue;
 
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
-use crate::args::session::{ListSessions, resolve};
+use crate::args::session::resolve;
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
 use crate::render::terminal::{OutputError, Terminal};
-use crate::render::{RenderOptions, Style, json, units};
+use crate::render::{RenderOptions, Style, escaped_json, json_text, units};
 
 /// The longest wait for a complete list: a daemon compares its catalog with the logs within some 200 ms of its start.
 /// A rebuild takes longer and is not waited for.
@@ -152,7 +152,16 @@ impl<'a> CommandContext<'a> {
 
     /// Returns the session that a text stands for.
     pub(crate) fn session(&mut self, text: &str) -> Result<SessionId, CommandError> {
-        Ok(resolve(self.client()?, text)?)
+        resolve(text, |params| Ok(self.list_sessions(&params)?.data))
+    }
+
+    /// Requests a list of sessions until it is complete or [`CATALOG_LIMIT`] is over: just after its start a daemon
+    /// does not know yet whether its catalog is as new as the logs.
+    pub(crate) fn list_sessions(
+        &mut self,
+        params: &SessionListParams,
+    ) -> Result<SessionListResult, ClientError> {
+        complete_list(|| Ok(self.call::<SessionList>(params)?.value))
     }
 
     /// Prints a result as JSON, or the text that `render` makes of it.
@@ -175,7 +184,7 @@ impl<'a> CommandContext<'a> {
 
     /// Prints a value as JSON.
     pub(crate) fn print_json(&mut self, value: &impl Serialize) -> Result<(), CommandError> {
-        let mut text = json::value(value, self.terminal.out_is_terminal())
+        let mut text = json_text(value, self.terminal.out_is_terminal())
             .map_err(|error| OutputError::from(io::Error::other(error)))?;
         text.push('\n');
         Ok(self.terminal.print_raw(text)?)
@@ -193,7 +202,7 @@ impl<'a> CommandContext<'a> {
 
     /// Prints JSON as it was sent, on one line.
     pub(crate) fn print_json_line(&mut self, raw: &RawValue) -> Result<(), CommandError> {
-        Ok(self.terminal.print_raw(format!("{}\n", json::escaped(raw.get())))?)
+        Ok(self.terminal.print_raw(format!("{}\n", escaped_json(raw.get())))?)
     }
 
     /// Returns the layout of text for this terminal.
@@ -202,15 +211,8 @@ impl<'a> CommandContext<'a> {
     }
 }
 
-impl ListSessions for BlockingClient {
-    fn list(&mut self, params: &SessionListParams) -> Result<SessionListResult, ClientError> {
-        complete_list(|| self.call::<SessionList>(params))
-    }
-}
-
-/// Requests a list of sessions until it is complete or [`CATALOG_LIMIT`] is over: just after its start a daemon does
-/// not know yet whether its catalog is as new as the logs.
-pub(crate) fn complete_list(
+/// Repeats a request until the list is complete or [`CATALOG_LIMIT`] is over.
+fn complete_list(
     mut request: impl FnMut() -> Result<SessionListResult, ClientError>,
 ) -> Result<SessionListResult, ClientError> {
     let deadline = Instant::now() + CATALOG_LIMIT;

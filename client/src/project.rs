@@ -110,10 +110,8 @@ pub(crate) fn session_or_current(
 
 /// Returns the error for a project without a current session.
 pub(crate) fn no_current_session(project_path: &str, hint: String) -> CommandError {
-    CommandError::NotFound {
-        message: format!("{} has no current session", sanitize::one_line(project_path)),
-        hint: Some(hint),
-    }
+    let project = sanitize::one_line(project_path);
+    CommandError::not_found(format!("{project} has no current session"), hint)
 }
 
 #[cfg(test)]

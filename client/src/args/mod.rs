@@ -1,20 +1,20 @@
 //! Arguments that several commands share: the global flags, sessions, roles, and texts from the command line or stdin;
-//! enums of the protocol, and the completers of the shell.
+//! and enums of the protocol, whose values are their names on the wire.
 
-pub(crate) mod completers;
 pub(crate) mod session;
-pub(crate) mod wire_enum;
 
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::TypedValueParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use ollm_protocol::content::Role;
+use serde::Deserialize;
+use serde::de::value::{Error, StringDeserializer};
+use serde::de::{Deserializer, Error as _, IntoDeserializer as _, Visitor};
 
 use crate::command_error::CommandError;
-use wire_enum::wire_enum;
 
 /// The flags of every command.
 #[derive(Debug, Clone, Args)]
@@ -52,6 +52,24 @@ pub(crate) enum ColorArg {
     Auto,
     Always,
     Never,
+}
+
+/// Returns a parser of the enum's names. `help` has a text for each variant in the order of the protocol, or is empty.
+pub(crate) fn wire_enum<T>(help: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: for<'de> Deserialize<'de> + Clone + Send + Sync + 'static,
+{
+    let names = variant_names::<T>();
+    debug_assert!(help.is_empty() || help.len() == names.len(), "{names:?} have other help");
+    let values = names.iter().enumerate().map(|(at, name)| {
+        let value = PossibleValue::new(*name);
+        match help.get(at) {
+            Some(help) => value.help(*help),
+            None => value,
+        }
+    });
+    PossibleValuesParser::new(values)
+        .try_map(|name| T::deserialize::<StringDeserializer<Error>>(name.into_deserializer()))
 }
 
 /// Returns the parser of a role.
@@ -109,9 +127,61 @@ fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> Result<String, Comm
     })
 }
 
+/// Returns the names of an enum's variants.
+pub(crate) fn variant_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut names: &'static [&'static str] = &[];
+    // The deserializer always fails; it is given the names before that.
+    drop(T::deserialize(VariantNames(&mut names)));
+    names
+}
+
+/// A deserializer that keeps the variant names of an enum and fails.
+struct VariantNames<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for VariantNames<'_> {
+    type Error = Error;
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        *self.0 = variants;
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
+        Err(Error::custom("there is no value"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
+    use ollm_protocol::EventKind;
+    use ollm_protocol::content::CheckpointStatus;
+
     use super::*;
+
+    #[test]
+    fn values_are_the_names_on_the_wire() {
+        let command = clap::Command::new("test");
+        let parse = |name: &str| {
+            let parser = wire_enum::<CheckpointStatus>(&[]);
+            parser.parse_ref(&command, None, OsStr::new(name)).ok()
+        };
+        assert_eq!(parse("in-progress"), Some(CheckpointStatus::InProgress));
+        assert_eq!(parse("InProgress"), None);
+        let names = variant_names::<EventKind>();
+        assert!(names.contains(&"message-recorded") && names.contains(&"resync"), "{names:?}");
+    }
 
     #[test]
     fn stdin_must_be_utf8() {

@@ -6,10 +6,10 @@ use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, EventKind, sanitize};
 use serde_json::Value;
 
-use crate::args::completers;
-use crate::args::wire_enum::wire_enum;
+use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::render::Style;
 use crate::render::session_table::short_id;
 
@@ -23,7 +23,7 @@ Examples:
   ollmctl events --session last --kind message-recorded --json")]
 pub(crate) struct EventsArgs {
     /// Only events of one session: an id, a unique prefix of one, or `last`.
-    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// Only events of this kind; may be given several times.
     #[arg(long = "kind", value_name = "KIND", value_parser = wire_enum::<EventKind>(&[]))]
@@ -85,9 +85,9 @@ mod tests {
 
     use super::*;
     use crate::address::Environment;
-    use crate::args::wire_enum::variant_names;
+    use crate::args::variant_names;
     use crate::cli::{Cli, CliCommand};
-    use crate::exit::Exit;
+    use crate::error::Exit;
     use crate::testing::{TestHome, plain, reply, run_at, send};
 
     #[test]

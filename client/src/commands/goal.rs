@@ -10,11 +10,11 @@ use ollm_protocol::method as m;
 use ollm_protocol::methods::goal as g;
 use ollm_protocol::{GoalId, Method, SessionId, sanitize};
 
-use crate::args::completers;
 use crate::args::session::OPTIONAL_SESSION_HELP;
-use crate::args::wire_enum::wire_enum;
+use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::project::session_or_current;
 use crate::render::Style;
 use crate::render::units::counted;
@@ -46,7 +46,7 @@ pub(crate) struct GoalArgs {
         global = true,
         value_name = "SESSION",
         help = OPTIONAL_SESSION_HELP,
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     session: Option<String>,
     /// Another goal than the active one, by its number in `goal list`.
@@ -388,9 +388,8 @@ fn page_params(session_id: SessionId, cursor: Option<GoalId>) -> g::GoalListPara
 
 fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> Result<&'a T, CommandError> {
     let found = number.checked_sub(1).and_then(|at| all.get(at));
-    found.ok_or_else(|| CommandError::NotFound {
-        message: format!("there is no {noun} {number}"),
-        hint: Some("ollmctl goal list".to_owned()),
+    found.ok_or_else(|| {
+        CommandError::not_found(format!("there is no {noun} {number}"), "ollmctl goal list")
     })
 }
 

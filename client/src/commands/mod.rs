@@ -5,8 +5,6 @@
 
 pub(crate) mod call;
 pub(crate) mod chat;
-pub(crate) mod completions;
-pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod events;
@@ -16,7 +14,6 @@ pub(crate) mod loops;
 pub(crate) mod models;
 pub(crate) mod record;
 pub(crate) mod sessions;
-pub(crate) mod socket;
 pub(crate) mod tour;
 
 use std::ffi::OsString;
@@ -32,7 +29,8 @@ use crate::args::ColorArg;
 use crate::cli::{Cli, CliCommand};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
-use crate::exit::Exit;
+use crate::completion;
+use crate::error::Exit;
 use crate::render::Style;
 use crate::render::terminal::Terminal;
 
@@ -40,7 +38,7 @@ use crate::render::terminal::Terminal;
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cli = match completions::complete(Cli::command, &arguments) {
+    let cli = match completion::complete(Cli::command, &arguments) {
         Ok(true) => return Exit::Success.into(),
         Ok(false) => Cli::try_parse_from(&arguments),
         Err(error) => Err(error),
@@ -101,10 +99,10 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> Result<(), Com
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
-        CliCommand::Socket(_) => socket::run(ctx),
-        CliCommand::Config(command) => config::run(command, ctx),
+        CliCommand::Socket(_) => daemon::socket(ctx),
+        CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
-        CliCommand::Completions(args) => completions::run(&args, ctx),
+        CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
     }
 }
 

@@ -12,9 +12,10 @@ use ollm_protocol::methods::model::{
 };
 use ollm_protocol::sanitize;
 
-use crate::args::{TextUse, completers, text_or_stdin};
+use crate::args::{TextUse, text_or_stdin};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::render::table::{self, TableColumn};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, warning_line};
@@ -75,14 +76,14 @@ Examples:
 #[derive(Debug, Args)]
 struct ModelArg {
     /// The model [default: the configured one].
-    #[arg(value_name = "MODEL", add = completers::models())]
+    #[arg(value_name = "MODEL", add = completion::models())]
     model: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct WarmArgs {
     /// The model [default: the configured one].
-    #[arg(value_name = "MODEL", add = completers::models())]
+    #[arg(value_name = "MODEL", add = completion::models())]
     model: Option<String>,
     /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
     #[arg(long, value_name = "TOKENS")]
@@ -95,7 +96,7 @@ struct CountArgs {
     #[arg(value_name = "TEXT")]
     text: Option<String>,
     /// The model [default: the configured one].
-    #[arg(short, long, value_name = "MODEL", add = completers::models())]
+    #[arg(short, long, value_name = "MODEL", add = completion::models())]
     model: Option<String>,
 }
 

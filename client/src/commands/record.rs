@@ -9,9 +9,10 @@ use ollm_protocol::method::SessionRecord;
 use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
 use serde_json::Value;
 
-use crate::args::{TextUse, completers, role_parser, text_or_stdin};
+use crate::args::{TextUse, role_parser, text_or_stdin};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::project;
 use crate::render::units::counted;
 
@@ -31,7 +32,7 @@ Examples:
 pub(crate) struct RecordArgs {
     /// The session: an id, a unique prefix of one, or `last` [default: the current session of the project, else a new
     /// one].
-    #[arg(long, value_name = "SESSION", conflicts_with = "new", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", conflicts_with = "new", add = completion::sessions())]
     session: Option<String>,
     /// Create a new session and make it the project's current one.
     #[arg(long)]

@@ -3,7 +3,7 @@
 //! Frames are lines. Every read and write has a deadline, except that a subscription waits for its next event as long
 //! as the connection lives.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,21 +18,19 @@ use serde_json::value::RawValue;
 use super::connector::Connector;
 use crate::error::{ClientError, RpcFailure};
 
-/// Bytes of the first read: enough for most replies. Touching more memory for the first time costs a one-shot program
-/// more than a second read does.
-const FIRST_READ_BYTES: usize = 4 << 10;
-/// Bytes of one read when replies turn out to be long.
-const MAX_READ_BYTES: usize = 64 << 10;
+/// Bytes of one read.
+const READ_BYTES: usize = 64 << 10;
 
 /// A connection that makes one call at a time.
 #[derive(Debug)]
 pub struct BlockingClient {
-    stream: UnixStream,
+    stream: BufReader<UnixStream>,
+    /// The beginning of a line that has not arrived completely.
+    line: Vec<u8>,
     socket: PathBuf,
     started: bool,
     notice: Option<String>,
     daemon_version: Option<String>,
-    lines: LineBuffer,
     last_id: u64,
     timeout: Duration,
     /// Reconnects if the first call fails; `None` after that call.
@@ -43,6 +41,8 @@ pub struct BlockingClient {
 pub(super) enum Incoming {
     Reply(Box<RawValue>),
     Event(Box<RawValue>),
+    /// The daemon ended the subscription.
+    EndOfEvents,
     /// A message that belongs neither to the call nor to a subscription.
     Other,
 }
@@ -94,12 +94,12 @@ impl BlockingClient {
     pub fn connect(connector: &Connector) -> Result<Self, ClientError> {
         let connection = connector.open()?;
         Ok(Self {
-            stream: connection.stream,
+            stream: BufReader::with_capacity(READ_BYTES, connection.stream),
+            line: Vec::new(),
             socket: connection.socket,
             started: connection.started,
             notice: connection.notice,
             daemon_version: connection.daemon.map(|daemon| daemon.version),
-            lines: LineBuffer::default(),
             last_id: 0,
             timeout: connector.timeout(),
             reconnect: Some(connector.clone()),
@@ -203,8 +203,9 @@ impl BlockingClient {
             let wait = self.remaining(method, deadline)?;
             let written = self
                 .stream
+                .get_ref()
                 .set_write_timeout(Some(wait))
-                .and_then(|()| (&self.stream).write(unsent))
+                .and_then(|()| self.stream.get_ref().write(unsent))
                 .or_else(|error| match error.kind() {
                     io::ErrorKind::Interrupted => Ok(0),
                     _ => Err(self.io_error(method, error)),
@@ -214,28 +215,6 @@ impl BlockingClient {
         Ok(self.last_id)
     }
 
-    /// Waits for the next event of the connection's only subscription and returns it as it was sent; `None` if the
-    /// daemon ended the subscription.
-    pub(super) fn next_event(
-        &mut self,
-        method: &str,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Box<RawValue>>, ClientError> {
-        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
-        loop {
-            let line = self.line(method, deadline)?;
-            let message: IncomingMessage<'_> = serde_json::from_slice(line).map_err(bad)?;
-            let (Some(_), Some(params)) = (message.method, message.params) else { continue };
-            let params: EventParams<'_> = serde_json::from_str(params.get()).map_err(bad)?;
-            if params.error.is_some() {
-                return Ok(None);
-            }
-            if let Some(event) = params.result {
-                return Ok(Some(event.to_owned()));
-            }
-        }
-    }
-
     fn reply(
         &mut self,
         method: &str,
@@ -243,35 +222,35 @@ impl BlockingClient {
         deadline: Instant,
     ) -> Result<Box<RawValue>, ClientError> {
         loop {
-            if let Incoming::Reply(reply) = self.next_message(method, id, deadline)? {
+            if let Incoming::Reply(reply) = self.next_message(method, Some(id), Some(deadline))? {
                 return Ok(reply);
             }
         }
     }
 
-    /// Waits for the next message while the call `id` waits for its reply.
+    /// Waits for the next message; `id` is the call that waits for its reply, if one does.
     pub(super) fn next_message(
         &mut self,
         method: &str,
-        id: u64,
-        deadline: Instant,
+        id: Option<u64>,
+        deadline: Option<Instant>,
     ) -> Result<Incoming, ClientError> {
-        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
-        let line = self.line(method, Some(deadline))?;
-        let message: IncomingMessage<'_> = serde_json::from_slice(line).map_err(bad)?;
-        // An error without an id concerns the connection, so it is the reply to the waiting call.
-        let is_reply = match &message.id {
+        let line = self.next_line(method, deadline)?;
+        let message: IncomingMessage<'_> = serde_json::from_slice(&line)
+            .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })?;
+        let is_reply = id.is_some_and(|id| match &message.id {
+            // An error without an id concerns the connection, so it is the reply to the waiting call.
             Some(Value::Null) | None => message.error.is_some(),
             Some(other) => *other == id,
-        };
+        });
         if !is_reply {
-            let (Some(_), Some(params)) = (message.method, message.params) else {
-                return Ok(Incoming::Other);
-            };
+            let params = message.method.and(message.params).map(RawValue::get);
             // A notification of an unknown shape, from another version of the daemon, does not fail the call.
-            let event = serde_json::from_str::<EventParams<'_>>(params.get()).ok();
-            let event = event.and_then(|params| params.result);
-            return Ok(event.map_or(Incoming::Other, |event| Incoming::Event(event.to_owned())));
+            return Ok(match params.and_then(|params| serde_json::from_str(params).ok()) {
+                Some(EventParams { error: Some(_), .. }) => Incoming::EndOfEvents,
+                Some(EventParams { result: Some(event), .. }) => Incoming::Event(event.to_owned()),
+                _ => Incoming::Other,
+            });
         }
         if let Some(error) = message.error {
             let failure = RpcFailure::new(error.code, error.message, error.data);
@@ -280,28 +259,35 @@ impl BlockingClient {
         Ok(Incoming::Reply(message.result.unwrap_or(RawValue::NULL).to_owned()))
     }
 
-    /// Waits for the next line and returns it without its line break.
-    fn line(&mut self, method: &str, deadline: Option<Instant>) -> Result<&[u8], ClientError> {
-        let end = loop {
-            if let Some(end) = self.lines.find() {
-                break end;
+    /// Waits for the next line; keeps the beginning of an incomplete one for the next call.
+    fn next_line(
+        &mut self,
+        method: &str,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, ClientError> {
+        loop {
+            if self.stream.buffer().is_empty() {
+                let wait = deadline.map(|deadline| self.remaining(method, deadline)).transpose()?;
+                let timeout_set = self.stream.get_ref().set_read_timeout(wait);
+                match timeout_set.and_then(|()| self.stream.fill_buf().map(<[u8]>::len)) {
+                    Ok(0) => return Err(ClientError::Closed { method: method.to_owned() }),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(self.io_error(method, error)),
+                }
             }
-            if self.lines.pending() > MAX_FRAME_BYTES {
+            let bytes = self.stream.buffer();
+            let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let taken = end.unwrap_or(bytes.len());
+            self.line.extend_from_slice(&bytes[..taken]);
+            self.stream.consume(taken);
+            if end.is_some() {
+                return Ok(std::mem::take(&mut self.line));
+            }
+            if self.line.len() > MAX_FRAME_BYTES {
                 return Err(ClientError::ReplyTooLarge { method: method.to_owned() });
             }
-            let wait = deadline.map(|deadline| self.remaining(method, deadline)).transpose()?;
-            let read = self
-                .stream
-                .set_read_timeout(wait)
-                .and_then(|()| self.lines.fill(&mut (&self.stream)));
-            match read {
-                Ok(0) => return Err(ClientError::Closed { method: method.to_owned() }),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.io_error(method, error)),
-            }
-        };
-        Ok(self.lines.take(end))
+        }
     }
 
     fn remaining(&self, method: &str, deadline: Instant) -> Result<Duration, ClientError> {
@@ -334,49 +320,6 @@ pub(crate) fn decode<T: serde::de::DeserializeOwned>(
 ) -> Result<T, ClientError> {
     serde_json::from_str(raw.get())
         .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })
-}
-
-/// Bytes read from the stream, from which lines are taken; each byte is searched once.
-#[derive(Debug, Default)]
-struct LineBuffer {
-    bytes: Vec<u8>,
-    taken: usize,
-    searched: usize,
-}
-
-impl LineBuffer {
-    fn pending(&self) -> usize {
-        self.bytes.len() - self.taken
-    }
-
-    /// Returns the position of the first line break.
-    fn find(&mut self) -> Option<usize> {
-        let found = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
-        let end = found.map(|at| self.searched + at);
-        self.searched = end.unwrap_or(self.bytes.len());
-        end
-    }
-
-    /// Takes the line that ends at `end`.
-    fn take(&mut self, end: usize) -> &[u8] {
-        let line = self.taken..end;
-        self.taken = end + 1;
-        self.searched = self.taken;
-        &self.bytes[line]
-    }
-
-    /// Reads more bytes and returns their number.
-    fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
-        self.bytes.drain(..self.taken);
-        self.searched -= self.taken;
-        self.taken = 0;
-        let filled = self.bytes.len();
-        let room = filled.clamp(FIRST_READ_BYTES, MAX_READ_BYTES);
-        self.bytes.resize(filled + room, 0);
-        let read = source.read(&mut self.bytes[filled..]);
-        self.bytes.truncate(filled + *read.as_ref().unwrap_or(&0));
-        read
-    }
 }
 
 #[cfg(test)]

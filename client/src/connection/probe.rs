@@ -121,10 +121,10 @@ fn connect_once(path: &Path) -> io::Result<Stream> {
 /// Refuses a listener that runs neither as this user nor as root: anybody who created the socket first would receive
 /// everything that this client sends.
 fn check_owner(stream: &Stream) -> Result<(), AttemptCause> {
-    let euid = stream.peer_creds().ok().and_then(|peer| peer.euid());
-    match euid {
+    match stream.peer_creds().ok().and_then(|peer| peer.euid()) {
         Some(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => Ok(()),
-        other => Err(AttemptCause::Untrusted(other)),
+        Some(uid) => Err(AttemptCause::Foreign(uid)),
+        None => Err(AttemptCause::UnknownOwner),
     }
 }
 

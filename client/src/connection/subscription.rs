@@ -74,7 +74,7 @@ impl BlockingClient {
         let id = self.send(M::NAME, params, deadline)?;
         while on_event(None) {
             let next_check = deadline.min(Instant::now() + CHECK_INTERVAL);
-            match self.next_message(M::NAME, id, next_check) {
+            match self.next_message(M::NAME, Some(id), Some(next_check)) {
                 Ok(Incoming::Reply(reply)) => return Ok(Some(reply)),
                 Ok(Incoming::Event(raw)) => {
                     // Ignores unknown event kinds.
@@ -83,7 +83,7 @@ impl BlockingClient {
                         return Ok(None);
                     }
                 }
-                Ok(Incoming::Other) => {}
+                Ok(Incoming::EndOfEvents | Incoming::Other) => {}
                 Err(ClientError::Timeout { .. }) if Instant::now() < deadline => {}
                 Err(error) => return Err(error),
             }
@@ -93,11 +93,21 @@ impl BlockingClient {
 }
 
 impl<E: DeserializeOwned> BlockingEvents<E> {
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<Box<RawValue>>, ClientError> {
+        loop {
+            match self.client.next_message(self.method, None, deadline)? {
+                Incoming::Event(event) => return Ok(Some(event)),
+                Incoming::EndOfEvents => return Ok(None),
+                Incoming::Reply(_) | Incoming::Other => {}
+            }
+        }
+    }
+
     /// Waits for the next event and returns it as it was sent; `None` if the daemon ended the subscription.
     ///
     /// **Errors**: [`ClientError::Closed`] if the connection was closed.
     pub fn next_raw(&mut self) -> Result<Option<Box<RawValue>>, ClientError> {
-        self.client.next_event(self.method, None)
+        self.wait(None)
     }
 
     /// Waits for the next event; `None` if the daemon ended the subscription.
@@ -113,7 +123,7 @@ impl<E: DeserializeOwned> BlockingEvents<E> {
     /// **Errors**: as [`BlockingEvents::next_event`], [`ClientError::Timeout`] at the deadline, and
     /// [`ClientError::Closed`] also if the daemon ended the subscription.
     pub(crate) fn next_event_before(&mut self, deadline: Instant) -> Result<E, ClientError> {
-        match self.client.next_event(self.method, Some(deadline))? {
+        match self.wait(Some(deadline))? {
             Some(raw) => decode(self.method, &raw),
             None => Err(ClientError::Closed { method: self.method.to_owned() }),
         }

@@ -3,7 +3,6 @@
 //! Everything but [`terminal`] and [`progress`] is pure: values in, text out. Text that came from models, tools or
 //! files passes [`ollm_protocol::sanitize`] before it enters text for people.
 
-pub(crate) mod json;
 pub(crate) mod progress;
 pub(crate) mod session_table;
 pub(crate) mod table;
@@ -11,8 +10,11 @@ pub(crate) mod terminal;
 pub(crate) mod transcript;
 pub(crate) mod units;
 
+use std::fmt::Write as _;
+
 use ollm_protocol::content::Role;
 use ollm_protocol::{Timestamp, sanitize};
+use serde::Serialize;
 
 /// The layout of text for people.
 #[derive(Clone, Copy, Debug)]
@@ -72,4 +74,44 @@ impl Style {
 /// Returns a line `warning: ...`.
 pub(crate) fn warning_line(text: &str) -> String {
     format!("{} {}\n", Style::Bad.paint("warning:"), sanitize::one_line(text))
+}
+
+/// Returns a value as JSON that is safe to show on a terminal: on one line, or indented.
+pub(crate) fn json_text(value: &impl Serialize, pretty: bool) -> Result<String, serde_json::Error> {
+    let text =
+        if pretty { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
+    Ok(escaped_json(&text))
+}
+
+/// Escapes the characters that a terminal would obey. In JSON they occur only in strings, in which the escape means
+/// the same.
+pub(crate) fn escaped_json(json: &str) -> String {
+    if !json.chars().any(sanitize::is_unsafe) {
+        return json.to_owned();
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for char in json.chars() {
+        // A carriage return is white space between values. All other unsafe characters have four hexadecimal digits.
+        if sanitize::is_unsafe(char) && char != '\r' {
+            let _infallible = write!(out, "\\u{:04x}", u32::from(char));
+        } else {
+            out.push(char);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_characters_are_escaped_without_changing_the_value() {
+        let original = serde_json::json!({"t": "a\u{9b}31m\u{202e}b\u{7f}\u{1b}[0m 日本"});
+        for pretty in [false, true] {
+            let text = json_text(&original, pretty).unwrap();
+            assert!(!text.chars().any(sanitize::is_unsafe), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), original);
+        }
+    }
 }

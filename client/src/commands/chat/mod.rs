@@ -19,9 +19,10 @@ use clap::{Args, ValueHint};
 use ollm_protocol::methods::chat::Think;
 use serde_json::json;
 
-use crate::args::{completers, read_stdin};
+use crate::args::read_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use screen::{JsonLines, Screen};
 use session::{ChatSession, THINK_LEVELS, parse_think};
 use turn::{TurnEnd, TurnRunner, canceled};
@@ -57,14 +58,14 @@ pub(crate) struct ChatArgs {
         num_args = 0..=1,
         default_missing_value = "",
         conflicts_with = "new",
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     resume: Option<String>,
     /// Start a new session, which is the default.
     #[arg(short, long)]
     new: bool,
     /// The model, which also becomes the session's [default: the session's, else the configured one].
-    #[arg(short, long, add = completers::models())]
+    #[arg(short, long, add = completion::models())]
     model: Option<String>,
     /// Instructions to the model for the whole session; an empty text removes them.
     #[arg(long, value_name = "TEXT")]

@@ -13,7 +13,7 @@ use crate::commands::context::status::reliability_suffix;
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
-use crate::render::{Style, json};
+use crate::render::{Style, escaped_json};
 
 /// Shows a turn to a person.
 #[derive(Default)]
@@ -166,7 +166,7 @@ impl TurnOutput for JsonLines {
         raw: &RawValue,
         terminal: &mut Terminal,
     ) -> Result<(), CommandError> {
-        terminal.print_raw(format!("{}\n", json::escaped(raw.get())))?;
+        terminal.print_raw(format!("{}\n", escaped_json(raw.get())))?;
         Ok(terminal.flush()?)
     }
 }

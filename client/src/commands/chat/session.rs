@@ -16,7 +16,6 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
-use crate::args::session::ListSessions as _;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::error::ClientError;
@@ -222,10 +221,10 @@ impl ChatSession {
             .map(|model| model.model)
             .collect();
         match models.as_slice() {
-            [] => Err(CommandError::NotFound {
-                message: format!("{host} has no model that can chat"),
-                hint: Some(format!("ollama pull {FIRST_MODEL}")),
-            }),
+            [] => Err(CommandError::not_found(
+                format!("{host} has no model that can chat"),
+                format!("ollama pull {FIRST_MODEL}"),
+            )),
             [only] => {
                 if !ctx.json() {
                     let model = sanitize::one_line(only);
@@ -269,12 +268,9 @@ pub(super) fn choose(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandE
     }
     let params =
         SessionListParams { limit: Some(OFFERED_SESSIONS), ..SessionListParams::default() };
-    let sessions = ctx.client()?.list(&params)?.data;
+    let sessions = ctx.list_sessions(&params)?.data;
     if sessions.is_empty() {
-        return Err(CommandError::NotFound {
-            message: "there are no sessions yet".to_owned(),
-            hint: Some("ollmctl chat".to_owned()),
-        });
+        return Err(CommandError::not_found("there are no sessions yet", "ollmctl chat"));
     }
     let table = session_table::render_numbered(&sessions, &ctx.render_options());
     ctx.print_text(&table)?;

@@ -17,9 +17,9 @@ use ollm_protocol::{ErrorKind, Method as _};
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::value::RawValue;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
+use crate::background::{self, watch_signals};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
@@ -189,9 +189,7 @@ impl TurnRunner {
             // Fails only if the process is ending.
             drop(sender.send(TurnUpdate { turn, event: last }));
         };
-        let thread = std::thread::Builder::new().name("ollmctl-turn".to_owned());
-        drop(thread.spawn(follow).map_err(CommandError::Thread)?);
-        Ok(())
+        background::spawn("ollmctl-turn", follow)
     }
 }
 
@@ -207,9 +205,7 @@ fn spawn_cancel(connector: Connector, session: SessionIdParams) -> Result<(), Co
         let client = BlockingClient::connect(&connector.without_spawn());
         drop(client.and_then(|mut client| client.call::<ChatCancel>(&session)));
     };
-    let thread = std::thread::Builder::new().name("ollmctl-cancel".to_owned());
-    drop(thread.spawn(cancel).map_err(CommandError::Thread)?);
-    Ok(())
+    background::spawn("ollmctl-cancel", cancel)
 }
 
 /// Counts the Ctrl-C signals since a turn started or ended.
@@ -230,23 +226,9 @@ struct InterruptGuard {
 impl InterruptCounter {
     /// Counts signals in a thread until this process ends.
     fn start() -> Result<Self, CommandError> {
-        let runtime = Builder::new_current_thread().enable_io().build();
-        let runtime = runtime.map_err(CommandError::Signals)?;
-        let entered = runtime.enter();
-        // Registered before the thread starts, so that no signal in between is lost.
-        let mut signals = signal(SignalKind::interrupt()).map_err(CommandError::Signals)?;
-        drop(entered);
         let state = Arc::<InterruptState>::default();
         let counter = Arc::clone(&state);
-        let count = move || {
-            runtime.block_on(async {
-                while signals.recv().await.is_some() {
-                    counter.count_signal();
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("ollmctl-signals".to_owned());
-        drop(thread.spawn(count).map_err(CommandError::Thread)?);
+        watch_signals(&[SignalKind::interrupt()], move || counter.count_signal())?;
         Ok(Self(state))
     }
 

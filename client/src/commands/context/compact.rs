@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::build::CONTEXT_TIMEOUT;
 use crate::args::session::OptionalSessionArg;
-use crate::args::wire_enum::wire_enum;
+use crate::args::wire_enum;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, decode};

@@ -15,10 +15,10 @@ use ollm_protocol::methods::context::{
 use ollm_protocol::{Seq, SessionId, sanitize};
 
 use crate::args::session::OPTIONAL_SESSION_HELP;
-use crate::args::wire_enum::wire_enum;
-use crate::args::{TextUse, completers, text_or_stdin};
+use crate::args::{TextUse, text_or_stdin, wire_enum};
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::project::{self, session_or_current};
 use crate::render::RenderOptions;
 use crate::render::table::{self, TableColumn};
@@ -57,7 +57,7 @@ pub(crate) struct EntriesArgs {
 struct ScopeArgs {
     /// Entries of one session: an id, a unique prefix of one, or `last` [default: the current session of this
     /// directory's project].
-    #[arg(long, global = true, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, global = true, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// Entries of all sessions of the project in this directory.
     #[arg(long, global = true, value_name = "DIR")]
@@ -120,7 +120,7 @@ pub(crate) struct PinArgs {
         long,
         value_name = "SESSION",
         help = OPTIONAL_SESSION_HELP,
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     session: Option<String>,
 }

@@ -24,9 +24,9 @@ use ollm_protocol::{SessionId, Timestamp, sanitize};
 use serde_json::{Value, json};
 
 use crate::address;
-use crate::args::completers;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::error::ClientError;
 use crate::project;
 
@@ -59,7 +59,7 @@ Examples:
 pub(crate) struct ExecArgs {
     /// The session to record in: an id, a unique prefix of one, or `last` [default: the current session of this
     /// directory's project, else a new one].
-    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// The name of the tool in the record.
     #[arg(long, value_name = "NAME", default_value = "shell", value_parser = NonEmptyStringValueParser::new())]

@@ -13,10 +13,10 @@ use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use super::list;
-use crate::args::completers;
 use crate::args::session::SESSION_HELP;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::render::session_table::{self, outcome_line};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
@@ -39,7 +39,7 @@ pub(crate) struct DeleteArgs {
         required = true,
         value_name = "SESSION",
         help = SESSION_HELP,
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     ids: Vec<String>,
     /// Do not ask.
@@ -203,7 +203,7 @@ fn render_outcome(result: &SessionCleanupResult, options: &RenderOptions) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Exit;
+    use crate::error::Exit;
     use crate::testing::{SESSION_ID, render_options, run_against, session_json, session_named};
 
     #[test]

@@ -11,11 +11,11 @@ use ollm_protocol::{SessionId, sanitize};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use crate::args::completers;
 use crate::args::session::SESSION_HELP;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
-use crate::render::json;
+use crate::completion;
+use crate::render::escaped_json;
 use crate::render::progress::ProgressMeter;
 use crate::render::units::{bytes, counted};
 
@@ -29,7 +29,7 @@ Examples:
   ollmctl sessions export last --output talk.md
   ollmctl sessions export last --format jsonl > talk.jsonl")]
 pub(crate) struct ExportArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
     id: String,
     /// The format [default: by the extension of the file, else markdown].
     #[arg(long)]
@@ -140,7 +140,7 @@ fn to_stdout(
     export(session_id, format.into(), ctx, |ctx, data| {
         let safe = match (for_terminal, format) {
             (false, _) => None,
-            (true, FormatArg::Json | FormatArg::Jsonl) => Some(json::escaped(data)),
+            (true, FormatArg::Json | FormatArg::Jsonl) => Some(escaped_json(data)),
             (true, FormatArg::Markdown | FormatArg::Html) => Some(sanitize::text(data)),
         };
         Ok(ctx.terminal.print_raw(safe.as_deref().unwrap_or(data))?)

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ollm_protocol::content::{Session, SessionStatus};
-use ollm_protocol::method::SessionList;
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
-use crate::args::wire_enum::wire_enum;
-use crate::command_context::{CommandContext, complete_list};
+use crate::args::wire_enum;
+use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::error::ClientError;
 use crate::project;
@@ -113,7 +112,7 @@ fn list(
     loop {
         let missing = limit.saturating_sub(u32::try_from(all.data.len()).unwrap_or(u32::MAX));
         params.limit = Some(missing.min(PAGE_SESSIONS));
-        let page = complete_list(|| Ok(ctx.call::<SessionList>(&params)?.value))?;
+        let page = ctx.list_sessions(&params)?;
         all.behind |= page.behind;
         let is_empty = page.data.is_empty();
         all.data.extend(page.data);

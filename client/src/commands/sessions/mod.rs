@@ -20,10 +20,10 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{ErrorKind, Method, SessionId, sanitize};
 
-use crate::args::completers;
 use crate::args::session::{SESSION_HELP, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table::{heading, outcome_line};
@@ -64,7 +64,7 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct RenameArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
     id: String,
     /// The title.
     title: String,

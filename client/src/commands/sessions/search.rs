@@ -8,10 +8,10 @@ use ollm_protocol::method::SessionSearch;
 use ollm_protocol::methods::session::{SessionSearchParams, SessionSearchResult};
 use ollm_protocol::sanitize;
 
-use crate::args::wire_enum::wire_enum;
-use crate::args::{completers, role_parser};
+use crate::args::{role_parser, wire_enum};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::project;
 use crate::render::session_table::{short_id, title};
 use crate::render::units::{DayBoundary, ago, counted, parse_time};
@@ -37,7 +37,7 @@ pub(crate) struct SearchArgs {
     #[arg(required = true, value_name = "WORDS")]
     words: Vec<String>,
     /// Only in one session: an id, a unique prefix of one, or `last`.
-    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// Only in sessions of the project in this directory.
     #[arg(long, value_name = "DIR")]

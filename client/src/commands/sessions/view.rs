@@ -5,11 +5,11 @@ use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use serde_json::Value;
 
-use crate::args::completers;
 use crate::args::session::SESSION_HELP;
-use crate::args::wire_enum::wire_enum;
+use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::completion;
 use crate::render::RenderOptions;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
@@ -25,7 +25,7 @@ Examples:
   ollmctl sessions view last --from -20
   ollmctl sessions view 0192f0c1 --from 100 --limit 50 --branch all")]
 pub(crate) struct ViewArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
     id: String,
     /// The number of the first record; a negative number counts from the end.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]

@@ -10,10 +10,11 @@ use ollm_protocol::methods::daemon::NoParams;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
+use super::check;
 use crate::address::{Address, Environment, is_home_locked, wait_until_unlocked};
+use crate::background::watch_signals;
 use crate::command_error::CommandError;
 use crate::connection::{BlockingClient, Connector};
 
@@ -92,7 +93,9 @@ impl TourHome {
         let address = Address::new(Some(dir.path().to_owned()), Some(socket), environment)?;
         let connector = Connector::new(address, environment).with_default_settings(model_server);
         let daemon = TourDaemon::default();
-        end_on_signal(daemon.clone())?;
+        let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let on_signal = daemon.clone();
+        watch_signals(&signals, move || on_signal.end())?;
         Ok(Self { dir, connector, daemon })
     }
 
@@ -122,10 +125,9 @@ impl TourHome {
 
     /// Kills the daemon, as a crash would.
     pub(super) fn kill_daemon(&mut self) -> Result<(), CommandError> {
-        let Some(pid) = self.daemon.take() else {
-            return Err(CommandError::tour("no daemon to kill"));
-        };
-        kill_process(pid, Signal::KILL)
+        let pid = self.daemon.take();
+        check(pid.is_some(), "no daemon to kill")?;
+        pid.map_or(Ok(()), |pid| kill_process(pid, Signal::KILL))
             .map_err(|error| file_error("kill the daemon of", self.path(), error.into()))
     }
 
@@ -133,15 +135,11 @@ impl TourHome {
     pub(super) fn shut_down_and_remove(&self) -> Result<(), CommandError> {
         let mut client = BlockingClient::connect(&self.connector())?;
         client.call::<DaemonShutdown>(&NoParams {})?;
-        if !wait_until_unlocked(self.path(), SHUTDOWN_LIMIT) {
-            return Err(CommandError::tour("the daemon does not shut down"));
-        }
+        let is_ended = wait_until_unlocked(self.path(), SHUTDOWN_LIMIT);
+        check(is_ended, "the daemon does not shut down")?;
         self.daemon.take();
         self.remove()?;
-        if self.path().exists() {
-            return Err(CommandError::tour("the temporary home was not removed"));
-        }
-        Ok(())
+        check(!self.path().exists(), "the temporary home was not removed")
     }
 
     /// Kills the daemon, if it runs, and removes the home, if it exists.
@@ -178,32 +176,6 @@ impl Drop for TourHome {
     }
 }
 
-/// Ends the daemon when Ctrl-C, SIGTERM or SIGHUP arrives.
-fn end_on_signal(daemon: TourDaemon) -> Result<(), CommandError> {
-    let runtime = Builder::new_current_thread().enable_io().build();
-    let runtime = runtime.map_err(CommandError::Signals)?;
-    let entered = runtime.enter();
-    // Registered before the thread starts, so that no signal in between is lost.
-    let register = |kind| signal(kind).map_err(CommandError::Signals);
-    let mut interrupt = register(SignalKind::interrupt())?;
-    let mut terminate = register(SignalKind::terminate())?;
-    let mut hangup = register(SignalKind::hangup())?;
-    drop(entered);
-    let watch = move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-        });
-        daemon.end();
-    };
-    let thread = std::thread::Builder::new().name("ollmctl-signals".to_owned());
-    drop(thread.spawn(watch).map_err(CommandError::Signals)?);
-    Ok(())
-}
-
 /// Waits until everything recorded can be found by a search.
 pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> Result<(), CommandError> {
     let deadline = Instant::now() + INDEX_LIMIT;
@@ -212,9 +184,7 @@ pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> Result<(), Comm
         if status.catalog.behind == 0 && status.catalog.state == "ready" {
             return Ok(());
         }
-        if Instant::now() >= deadline {
-            return Err(CommandError::tour("the catalog does not catch up"));
-        }
+        check(Instant::now() < deadline, "the catalog does not catch up")?;
         std::thread::sleep(PAUSE);
     }
 }

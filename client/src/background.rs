@@ -1,0 +1,43 @@
+//! Work in threads of its own, which end with the work or with this process.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::command_error::CommandError;
+
+/// Runs `work` in a thread.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CommandError> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    drop(thread.spawn(work).map_err(CommandError::Thread)?);
+    Ok(())
+}
+
+/// Calls `on_signal` in a thread at each arrival of one of the signals. From now on they do not end this process.
+pub(crate) fn watch_signals(
+    kinds: &[SignalKind],
+    mut on_signal: impl FnMut() + Send + 'static,
+) -> Result<(), CommandError> {
+    let runtime = Builder::new_current_thread().enable_io().build();
+    let runtime = runtime.map_err(CommandError::Signals)?;
+    let entered = runtime.enter();
+    // Registered before the thread starts, so that no signal in between is lost.
+    let signals = kinds.iter().map(|kind| signal(*kind)).collect::<io::Result<Vec<_>>>();
+    let mut signals = signals.map_err(CommandError::Signals)?;
+    drop(entered);
+    spawn("ollmctl-signals", move || {
+        runtime.block_on(async {
+            loop {
+                poll_fn(|task| {
+                    let has_arrived = signals.iter_mut().any(|one| one.poll_recv(task).is_ready());
+                    if has_arrived { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                on_signal();
+            }
+        });
+    })
+}
