@@ -6,10 +6,11 @@ use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionSetCurrent};
 use ollm_protocol::methods::session::{
     SessionCreateParams, SessionCurrentParams, SessionSetCurrentParams,
 };
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
+use crate::error::ClientError;
 
 /// Returns the canonical path of a project; by default of the current directory.
 pub(crate) fn canonical_path(given: Option<&Path>) -> Result<String, CommandError> {
@@ -54,7 +55,7 @@ fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
 }
 
 /// Returns the current session of a project.
-pub(crate) fn current_session(
+fn current_session(
     project_path: &str,
     ctx: &mut CommandContext<'_>,
 ) -> Result<Option<SessionId>, CommandError> {
@@ -63,31 +64,66 @@ pub(crate) fn current_session(
     Ok(current.map(|session| session.session_id))
 }
 
-/// Makes a session the current one of a project.
+/// Makes a session the current one of a project; returns false if the project is not on this machine.
 pub(crate) fn set_current_session(
     project_path: String,
     session_id: SessionId,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> Result<bool, ClientError> {
     let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
-    ctx.call::<SessionSetCurrent>(&params)?;
-    Ok(())
+    match ctx.call::<SessionSetCurrent>(&params) {
+        Ok(_) => Ok(true),
+        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// Creates a session of a project, without making it the current one.
-pub(crate) fn create_session(
-    project_path: String,
-    model: Option<String>,
-    key: Option<String>,
-    ctx: &mut CommandContext<'_>,
-) -> Result<SessionId, CommandError> {
-    let params = SessionCreateParams {
-        project_path: Some(project_path),
-        model,
-        key,
-        ..SessionCreateParams::default()
-    };
-    Ok(ctx.call::<SessionCreate>(&params)?.value.session.session_id)
+/// The session in which something will be recorded.
+pub(crate) enum RecordTarget {
+    Session(SessionId),
+    /// A new session, which becomes the current one of the project with its first record.
+    NewSession {
+        project_path: String,
+    },
+}
+
+impl RecordTarget {
+    /// Returns the current session of a project, else a new one.
+    pub(crate) fn in_project(
+        project_path: String,
+        ctx: &mut CommandContext<'_>,
+    ) -> Result<Self, CommandError> {
+        Ok(match current_session(&project_path, ctx)? {
+            Some(session_id) => Self::Session(session_id),
+            None => Self::NewSession { project_path },
+        })
+    }
+
+    /// Records with `record`, after the session was created if it is new.
+    pub(crate) fn record<T>(
+        self,
+        model: Option<String>,
+        key: Option<String>,
+        ctx: &mut CommandContext<'_>,
+        record: impl FnOnce(SessionId, &mut CommandContext<'_>) -> Result<T, CommandError>,
+    ) -> Result<T, CommandError> {
+        let project_path = match self {
+            Self::Session(session_id) => return record(session_id, ctx),
+            Self::NewSession { project_path } => project_path,
+        };
+        let params = SessionCreateParams {
+            project_path: Some(project_path.clone()),
+            model,
+            key,
+            ..SessionCreateParams::default()
+        };
+        let session_id = ctx.call::<SessionCreate>(&params)?.value.session.session_id;
+        let recorded = record(session_id, ctx)?;
+        set_current_session(project_path, session_id, ctx)?;
+        Ok(recorded)
+    }
 }
 
 /// Returns the given session, else the current one of this directory's project. Never the last session of another

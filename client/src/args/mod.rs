@@ -59,17 +59,30 @@ pub(crate) fn wire_enum<T>(help: &'static [&'static str]) -> impl TypedValuePars
 where
     T: for<'de> Deserialize<'de> + Clone + Send + Sync + 'static,
 {
+    wire_enum_with_alias(help, ("", ""))
+}
+
+/// Returns the same parser, which also accepts an alias of a name.
+pub(crate) fn wire_enum_with_alias<T>(
+    help: &'static [&'static str],
+    (alias, aliased): (&'static str, &'static str),
+) -> impl TypedValueParser<Value = T>
+where
+    T: for<'de> Deserialize<'de> + Clone + Send + Sync + 'static,
+{
     let names = variant_names::<T>();
     debug_assert!(help.is_empty() || help.len() == names.len(), "{names:?} have other help");
     let values = names.iter().enumerate().map(|(at, name)| {
-        let value = PossibleValue::new(*name);
+        let value = PossibleValue::new(*name).alias((*name == aliased).then_some(alias));
         match help.get(at) {
             Some(help) => value.help(*help),
             None => value,
         }
     });
-    PossibleValuesParser::new(values)
-        .try_map(|name| T::deserialize::<StringDeserializer<Error>>(name.into_deserializer()))
+    PossibleValuesParser::new(values).try_map(move |name| {
+        let name = if name == alias { aliased.to_owned() } else { name };
+        T::deserialize::<StringDeserializer<Error>>(name.into_deserializer())
+    })
 }
 
 /// Returns the parser of a role.

@@ -1,7 +1,6 @@
 //! `ollmctl call`: any method by its name.
 
 use std::ffi::OsStr;
-use std::io::Read as _;
 
 use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
@@ -10,6 +9,7 @@ use ollm_protocol::{Class, ErrorKind, METHODS, Method as _};
 use serde_json::Value;
 use strsim::levenshtein;
 
+use crate::args::read_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::error::ClientError;
@@ -88,18 +88,13 @@ pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> Result<(), C
 }
 
 fn params(given: Option<&str>) -> Result<Value, CommandError> {
-    let mut piped = String::new();
     let text = match given {
-        None => return Ok(Value::Object(serde_json::Map::new())),
-        Some("-") => {
-            let read = std::io::stdin().read_to_string(&mut piped);
-            read.map_err(|source| CommandError::File { action: "read", path: "-".into(), source })?;
-            piped.as_str()
-        }
-        Some(text) => text,
+        None => "{}".to_owned(),
+        Some("-") => read_stdin("call METHOD")?,
+        Some(text) => text.to_owned(),
     };
     let value: Value =
-        serde_json::from_str(text).map_err(|source| CommandError::BadJson { source })?;
+        serde_json::from_str(&text).map_err(|source| CommandError::BadJson { source })?;
     if !value.is_object() && !value.is_array() {
         return Err(CommandError::usage(
             "the parameters must be a JSON object",

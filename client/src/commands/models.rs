@@ -16,7 +16,8 @@ use crate::args::{TextUse, text_or_stdin};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::completion;
-use crate::render::table::{self, TableColumn};
+use crate::render::table;
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, warning_line};
 
@@ -138,26 +139,22 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
         return format!("{host} has no models; try: ollama pull qwen3:4b\n");
     }
     let columns = [
-        ("MODEL", TableColumn::Word),
-        ("SIZE", TableColumn::Number),
-        ("PARAMETERS", TableColumn::Number),
-        ("WINDOW", TableColumn::Number),
-        ("CAPABILITIES", TableColumn::Prose),
+        ("MODEL", Word),
+        ("SIZE", Number),
+        ("PARAMETERS", Number),
+        ("WINDOW", Number),
+        ("CAPABILITIES", Prose),
     ];
-    let rows: Vec<Vec<String>> = result
-        .data
-        .iter()
-        .map(|model| {
-            vec![
-                sanitize::one_line(&model.model),
-                bytes(model.size_bytes),
-                sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
-                window(model.trained_context),
-                sanitize::one_line(&model.capabilities.join(", ")),
-            ]
-        })
-        .collect();
-    table::render(options.width, &columns, &rows)
+    let rows = result.data.iter().map(|model| {
+        [
+            sanitize::one_line(&model.model),
+            bytes(model.size_bytes),
+            sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
+            window(model.trained_context),
+            sanitize::one_line(&model.capabilities.join(", ")),
+        ]
+    });
+    table::render(options.width, &columns, rows)
 }
 
 fn render_count(result: &ModelCountTokensResult) -> String {
@@ -198,25 +195,17 @@ fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> Strin
     if result.data.is_empty() {
         return format!("{} has no model in memory\n", sanitize::one_line(&result.host));
     }
-    let columns = [
-        ("MODEL", TableColumn::Word),
-        ("SIZE", TableColumn::Number),
-        ("IN VIDEO MEMORY", TableColumn::Number),
-        ("WINDOW", TableColumn::Number),
-    ];
-    let rows: Vec<Vec<String>> = result
-        .data
-        .iter()
-        .map(|model| {
-            vec![
-                sanitize::one_line(&model.model),
-                bytes(model.size_bytes),
-                bytes(model.size_vram_bytes),
-                window(model.effective_context),
-            ]
-        })
-        .collect();
-    let mut text = table::render(options.width, &columns, &rows);
+    let columns =
+        [("MODEL", Word), ("SIZE", Number), ("IN VIDEO MEMORY", Number), ("WINDOW", Number)];
+    let rows = result.data.iter().map(|model| {
+        [
+            sanitize::one_line(&model.model),
+            bytes(model.size_bytes),
+            bytes(model.size_vram_bytes),
+            window(model.effective_context),
+        ]
+    });
+    let mut text = table::render(options.width, &columns, rows);
     for model in &result.data {
         let lines = model.warnings.iter();
         text.extend(lines.map(|warning| warning_line(&format!("{}: {warning}", model.model))));

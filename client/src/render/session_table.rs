@@ -6,6 +6,7 @@ use ollm_protocol::{SessionId, Timestamp, sanitize};
 use super::table::{self, TableColumn};
 use super::units::{ago, counted, grouped};
 use super::{RenderOptions, Style};
+use TableColumn::{Number, Prose, Word};
 
 /// Characters of a short id: enough to tell two sessions apart unless they began in the same millisecond.
 const SHORT_ID_CHARS: usize = 13;
@@ -69,28 +70,21 @@ pub(crate) fn render(sessions: &[Session], options: &RenderOptions) -> String {
     let projects = is_wide && sessions.iter().any(|session| session.project_name.is_some());
     let statuses = sessions.iter().any(|session| session.status != SessionStatus::Active);
     let columns = [
-        (true, "ID", TableColumn::Word),
-        (true, "TITLE", TableColumn::Prose),
-        (projects, "PROJECT", TableColumn::Word),
-        (true, "MSGS", TableColumn::Number),
-        (is_wide, "TOKENS", TableColumn::Number),
-        (true, "LAST", TableColumn::Word),
-        (statuses, "STATUS", TableColumn::Word),
+        (true, "ID", Word),
+        (true, "TITLE", Prose),
+        (projects, "PROJECT", Word),
+        (true, "MSGS", Number),
+        (is_wide, "TOKENS", Number),
+        (true, "LAST", Word),
+        (statuses, "STATUS", Word),
     ];
-    let rows: Vec<Vec<String>> = sessions
-        .iter()
-        .zip(unique_ids(sessions))
-        .map(|(session, id)| {
-            let cells = row(session, id, options.now).into_iter().zip(&columns);
-            cells.filter(|(_, (shown, ..))| *shown).map(|(cell, _)| cell).collect()
-        })
-        .collect();
-    let columns: Vec<(&str, TableColumn)> = columns
-        .into_iter()
-        .filter(|(shown, ..)| *shown)
-        .map(|(_, name, kind)| (name, kind))
-        .collect();
-    table::render(options.width, &columns, &rows)
+    let rows = sessions.iter().zip(unique_ids(sessions)).map(|(session, id)| {
+        let cells = row(session, id, options.now).into_iter().zip(&columns);
+        cells.filter(|(_, (shown, ..))| *shown).map(|(cell, _)| cell).collect::<Vec<_>>()
+    });
+    let shown = columns.iter().filter(|(shown, ..)| *shown);
+    let shown: Vec<_> = shown.map(|(_, name, kind)| (*name, *kind)).collect();
+    table::render(options.width, &shown, rows)
 }
 
 /// Returns a table with a number before each session, to choose one by.

@@ -5,13 +5,13 @@ use std::io::BufRead as _;
 
 use ollm_protocol::content::{Role, Session};
 use ollm_protocol::method::{
-    ModelList, SessionCreate, SessionCurrent, SessionResume, SessionSetCurrent, SessionUpdate,
+    ModelList, SessionCreate, SessionCurrent, SessionResume, SessionUpdate,
 };
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
     MessageInput, SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
-    SessionResumeParams, SessionSetCurrentParams, SessionUpdateParams,
+    SessionResumeParams, SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
@@ -113,13 +113,8 @@ impl ChatSession {
         let (Some(session), Some(project_path)) = (&self.session, self.project.take()) else {
             return;
         };
-        let session_id = Some(session.session_id);
-        let params = SessionSetCurrentParams { project_path, session_id };
-        match ctx.call::<SessionSetCurrent>(&params) {
-            Ok(_) => {}
-            // The project is not on this machine.
-            Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {}
-            Err(error) => ctx.terminal.eprintln(&CommandError::from(error).to_text()),
+        if let Err(error) = project::set_current_session(project_path, session.session_id, ctx) {
+            ctx.terminal.eprintln(&CommandError::from(error).to_text());
         }
     }
 

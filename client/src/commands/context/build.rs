@@ -12,7 +12,8 @@ use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::project::session_or_current;
-use crate::render::table::{self, TableColumn};
+use crate::render::table;
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 
@@ -99,23 +100,17 @@ pub(super) fn bar(shares: &[WindowShare], window: u64, options: &RenderOptions) 
 
 /// Returns a table of the symbols in the bar, with their tokens.
 pub(super) fn legend(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
-    let row = |share: &WindowShare| {
-        vec![
+    let rows = shares.iter().map(|share| {
+        [
             share.symbol.to_string(),
             share.name.to_owned(),
             grouped(share.tokens),
             percent(share.tokens, window),
         ]
-    };
-    let total = vec![String::new(), "window".to_owned(), grouped(window), String::new()];
-    let rows: Vec<Vec<String>> = shares.iter().map(row).chain([total]).collect();
-    let columns = [
-        ("", TableColumn::Word),
-        ("PART", TableColumn::Word),
-        ("TOKENS", TableColumn::Number),
-        ("SHARE", TableColumn::Number),
-    ];
-    table::render(options.width, &columns, &rows)
+    });
+    let total = [String::new(), "window".to_owned(), grouped(window), String::new()];
+    let columns = [("", Word), ("PART", Word), ("TOKENS", Number), ("SHARE", Number)];
+    table::render(options.width, &columns, rows.chain([total]))
 }
 
 pub(super) const fn count_kind(kind: CountKind) -> &'static str {
@@ -223,23 +218,15 @@ fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
 fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
     let tokens: u64 = items.iter().map(|item| item.tokens).sum();
     let mut text = format!("left out: {}\n", counted(tokens, "token"));
-    let columns = [
-        ("RECORDS", TableColumn::Word),
-        ("TOKENS", TableColumn::Number),
-        ("REASON", TableColumn::Prose),
-    ];
-    let rows: Vec<Vec<String>> = items
-        .iter()
-        .take(SHOWN_OMITTED)
-        .map(|item| {
-            let records = match item.through_seq {
-                Some(through) => format!("#{} to #{through}", item.seq),
-                None => format!("#{}", item.seq),
-            };
-            vec![records, grouped(item.tokens), sanitize::one_line(&item.reason)]
-        })
-        .collect();
-    text.push_str(&table::render(options.width, &columns, &rows));
+    let columns = [("RECORDS", Word), ("TOKENS", Number), ("REASON", Prose)];
+    let rows = items.iter().take(SHOWN_OMITTED).map(|item| {
+        let records = match item.through_seq {
+            Some(through) => format!("#{} to #{through}", item.seq),
+            None => format!("#{}", item.seq),
+        };
+        [records, grouped(item.tokens), sanitize::one_line(&item.reason)]
+    });
+    text.push_str(&table::render(options.width, &columns, rows));
     if let Some(more) = items.len().checked_sub(SHOWN_OMITTED).filter(|more| *more > 0) {
         text.push_str(&format!("and {} more: --json lists all\n", grouped(more as u64)));
     }

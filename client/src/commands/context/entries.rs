@@ -21,7 +21,8 @@ use crate::command_error::CommandError;
 use crate::completion;
 use crate::project::{self, session_or_current};
 use crate::render::RenderOptions;
-use crate::render::table::{self, TableColumn};
+use crate::render::table;
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 
 const ENTRY_TEXT: TextUse = TextUse {
@@ -202,27 +203,18 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
     if listed.data.is_empty() {
         return "no entries\n".to_owned();
     }
-    let columns = [
-        ("KEY", TableColumn::Word),
-        ("SCOPE", TableColumn::Word),
-        ("SOURCE", TableColumn::Word),
-        ("PRIORITY", TableColumn::Number),
-        ("TEXT", TableColumn::Prose),
-    ];
-    let rows: Vec<Vec<String>> = listed
-        .data
-        .iter()
-        .map(|entry| {
-            vec![
-                sanitize::one_line(&entry.key),
-                scope_word(entry.scope).to_owned(),
-                sanitize::one_line(&entry.source),
-                entry.priority.to_string(),
-                sanitize::one_line(&entry.content),
-            ]
-        })
-        .collect();
-    table::render(options.width, &columns, &rows) + &budget_line(listed.tokens, listed.limit)
+    let columns =
+        [("KEY", Word), ("SCOPE", Word), ("SOURCE", Word), ("PRIORITY", Number), ("TEXT", Prose)];
+    let rows = listed.data.iter().map(|entry| {
+        [
+            sanitize::one_line(&entry.key),
+            scope_word(entry.scope).to_owned(),
+            sanitize::one_line(&entry.source),
+            entry.priority.to_string(),
+            sanitize::one_line(&entry.content),
+        ]
+    });
+    table::render(options.width, &columns, rows) + &budget_line(listed.tokens, listed.limit)
 }
 
 fn render_added(added: &ContextAddEntryResult) -> String {

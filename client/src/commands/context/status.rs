@@ -14,7 +14,8 @@ use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::project::session_or_current;
-use crate::render::table::{self, TableColumn};
+use crate::render::table;
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 
@@ -170,15 +171,14 @@ pub(in crate::commands) fn render_items(
     inspected: &ContextInspectResult,
     options: &RenderOptions,
 ) -> String {
-    let rows: Vec<Vec<String>> = inspected.items.iter().map(item_row).collect();
     let columns = [
-        ("MESSAGE", TableColumn::Number),
-        ("CONTENT", TableColumn::Word),
-        ("RECORDS", TableColumn::Word),
-        ("TOKENS", TableColumn::Number),
-        ("FORM", TableColumn::Prose),
+        ("MESSAGE", Number),
+        ("CONTENT", Word),
+        ("RECORDS", Word),
+        ("TOKENS", Number),
+        ("FORM", Prose),
     ];
-    let mut text = table::render(options.width, &columns, &rows);
+    let mut text = table::render(options.width, &columns, inspected.items.iter().map(item_row));
     let total: u64 = inspected.message_tokens.iter().map(|tokens| u64::from(*tokens)).sum();
     text.push_str(&format!(
         "\n{} in {}, {}, by {}\n",
@@ -195,7 +195,7 @@ pub(in crate::commands) fn render_items(
     text
 }
 
-fn item_row(item: &ContextItem) -> Vec<String> {
+fn item_row(item: &ContextItem) -> [String; 5] {
     let content = match (item.kind, item.role) {
         (_, Some(role)) => role.as_str().to_owned(),
         (Some(RecordKind::ToolCall), None) => "tool call".to_owned(),
@@ -213,7 +213,7 @@ fn item_row(item: &ContextItem) -> Vec<String> {
         None => form,
     };
     let message = item.message.map(|at| at.to_string()).unwrap_or_default();
-    vec![message, content, records, grouped(item.tokens), form]
+    [message, content, records, grouped(item.tokens), form]
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::completion;
 use crate::error::ClientError;
-use crate::project;
+use crate::project::{self, RecordTarget};
 
 use process::{FinishedProcess, StdoutTarget};
 
@@ -113,12 +113,6 @@ fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable
     variables.into_iter().filter(|(name, _)| may_pass(name)).collect()
 }
 
-/// The session in which the tool call is recorded.
-enum RecordTarget {
-    Session(SessionId),
-    NewSession { project_path: String },
-}
-
 fn record_target(
     args: &ExecArgs,
     ctx: &mut CommandContext<'_>,
@@ -132,10 +126,7 @@ fn record_target(
         return Ok(RecordTarget::Session(session_id));
     }
     let project_path = project::of_current_directory("exec")?;
-    Ok(match project::current_session(&project_path, ctx)? {
-        Some(session_id) => RecordTarget::Session(session_id),
-        None => RecordTarget::NewSession { project_path },
-    })
+    RecordTarget::in_project(project_path, ctx)
 }
 
 /// A command that has ended.
@@ -227,50 +218,39 @@ fn record(
     tool_run: &ToolRun,
     ctx: &mut CommandContext<'_>,
 ) -> Result<RecordedCall, CommandError> {
-    let (session_id, new_in_project) = match target {
-        RecordTarget::Session(session_id) => (session_id, None),
-        RecordTarget::NewSession { project_path } => {
-            let key = Some(tool_run.id.clone());
-            let session_id = project::create_session(project_path.clone(), None, key, ctx)?;
-            (session_id, Some(project_path))
-        }
-    };
     let words: Vec<String> = args
         .command
         .iter()
         .map(|word| shell_quoted(&sanitize::text(&word.to_string_lossy())))
         .collect();
-    let params = SessionRecordToolCallParams {
-        session_id,
-        tool_call: ToolCallInput {
-            id: tool_run.id.clone(),
-            name: args.tool_name.clone(),
-            args: json!({ "command": words.join(" "), "cwd": sanitize::text(&tool_run.cwd) }),
-            result: ToolResult {
-                llm_content: tool_run.output(),
-                display_content: None,
-                success: Some(tool_run.code == 0),
-                error: tool_run.error.clone(),
-                exit_code: Some(tool_run.code),
-            },
-            timestamp: Some(tool_run.started_at),
-            duration_ms: Some(tool_run.duration_ms()),
-            message_seq: None,
+    let tool_call = ToolCallInput {
+        id: tool_run.id.clone(),
+        name: args.tool_name.clone(),
+        args: json!({ "command": words.join(" "), "cwd": sanitize::text(&tool_run.cwd) }),
+        result: ToolResult {
+            llm_content: tool_run.output(),
+            display_content: None,
+            success: Some(tool_run.code == 0),
+            error: tool_run.error.clone(),
+            exit_code: Some(tool_run.code),
         },
-        key: Some(tool_run.id.clone()),
+        timestamp: Some(tool_run.started_at),
+        duration_ms: Some(tool_run.duration_ms()),
+        message_seq: None,
     };
-    let result = match ctx.call::<SessionRecordToolCall>(&params) {
-        // The connection broke, perhaps after the daemon recorded the call; the key makes a repetition safe.
-        Err(error) if !matches!(error, ClientError::Rpc(_)) => {
-            ctx.disconnect();
-            ctx.call::<SessionRecordToolCall>(&params)?.value
-        }
-        other => other?.value,
-    };
-    if let Some(project_path) = new_in_project {
-        project::set_current_session(project_path, session_id, ctx)?;
-    }
-    Ok(RecordedCall { session_id, result })
+    let key = Some(tool_run.id.clone());
+    target.record(None, key.clone(), ctx, |session_id, ctx| {
+        let params = SessionRecordToolCallParams { session_id, tool_call, key };
+        let reply = match ctx.call::<SessionRecordToolCall>(&params) {
+            // The connection broke, perhaps after the daemon recorded the call; the key makes a repetition safe.
+            Err(error) if !matches!(error, ClientError::Rpc(_)) => {
+                ctx.disconnect();
+                ctx.call::<SessionRecordToolCall>(&params)?
+            }
+            other => other?,
+        };
+        Ok(RecordedCall { session_id, result: reply.value })
+    })
 }
 
 /// Reports on stderr what a person must know beside the command's output, and with `--json` everything.

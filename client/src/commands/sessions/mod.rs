@@ -11,20 +11,17 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ollm_protocol::method::{
-    SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionSetCurrent,
-    SessionUnarchive, SessionUpdate,
+    SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionUnarchive, SessionUpdate,
 };
 use ollm_protocol::methods::session::{
-    SessionCurrentParams, SessionIdParams, SessionResult, SessionResumeParams,
-    SessionSetCurrentParams, SessionUpdateParams,
+    SessionCurrentParams, SessionIdParams, SessionResult, SessionResumeParams, SessionUpdateParams,
 };
-use ollm_protocol::{ErrorKind, Method, SessionId, sanitize};
+use ollm_protocol::{Method, SessionId, sanitize};
 
 use crate::args::session::{SESSION_HELP, SessionArg};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::completion;
-use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table::{heading, outcome_line};
 use crate::render::transcript::Transcript;
@@ -142,14 +139,8 @@ fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> Result<(), Command
     // A session without a project, or with a project of another machine, is resumed without becoming current.
     if let Some(project_path) = reply.value.session.project_path.clone() {
         let shown = sanitize::one_line(&project_path);
-        let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
-        match ctx.call::<SessionSetCurrent>(&params) {
-            Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {
-                if !ctx.json() {
-                    ctx.terminal.eprintln(&format!("its project is not on this machine: {shown}"));
-                }
-            }
-            other => drop(other?),
+        if !project::set_current_session(project_path, session_id, ctx)? && !ctx.json() {
+            ctx.terminal.eprintln(&format!("its project is not on this machine: {shown}"));
         }
     }
     ctx.print(&reply, |page, options| {
