@@ -207,7 +207,12 @@ impl<'a> CommandContext<'a> {
 
     /// Returns the layout of text for this terminal.
     pub(crate) fn render_options(&self) -> RenderOptions {
-        RenderOptions { width: self.terminal.width(), now: units::now(), full: false }
+        RenderOptions {
+            width: self.terminal.width(),
+            now: units::now(),
+            local_time: |at| at.to_utc().with_timezone(&chrono::Local).fixed_offset(),
+            full: false,
+        }
     }
 }
 

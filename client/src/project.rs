@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ollm_protocol::content::Session;
 use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionSetCurrent};
 use ollm_protocol::methods::session::{
     SessionCreateParams, SessionCurrentParams, SessionSetCurrentParams,
@@ -55,13 +56,12 @@ fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
 }
 
 /// Returns the current session of a project.
-fn current_session(
+pub(crate) fn current_session(
     project_path: &str,
     ctx: &mut CommandContext<'_>,
-) -> Result<Option<SessionId>, CommandError> {
+) -> Result<Option<Session>, ClientError> {
     let params = SessionCurrentParams { project_path: project_path.to_owned() };
-    let current = ctx.call::<SessionCurrent>(&params)?.value.session;
-    Ok(current.map(|session| session.session_id))
+    Ok(ctx.call::<SessionCurrent>(&params)?.value.session)
 }
 
 /// Makes a session the current one of a project; returns false if the project is not on this machine.
@@ -96,7 +96,7 @@ impl RecordTarget {
         ctx: &mut CommandContext<'_>,
     ) -> Result<Self, CommandError> {
         Ok(match current_session(&project_path, ctx)? {
-            Some(session_id) => Self::Session(session_id),
+            Some(session) => Self::Session(session.session_id),
             None => Self::NewSession { project_path },
         })
     }
@@ -139,9 +139,13 @@ pub(crate) fn session_or_current(
         return ctx.session(text);
     }
     let project_path = of_current_directory(command)?;
-    current_session(&project_path, ctx)?.ok_or_else(|| {
-        no_current_session(&project_path, format!("ollmctl {command} --session last"))
-    })
+    match current_session(&project_path, ctx)? {
+        Some(session) => Ok(session.session_id),
+        None => {
+            let hint = format!("ollmctl {command} --session last");
+            Err(no_current_session(&project_path, hint))
+        }
+    }
 }
 
 /// Returns the error for a project without a current session.

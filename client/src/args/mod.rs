@@ -90,15 +90,10 @@ pub(crate) fn role_parser() -> impl TypedValueParser<Value = Role> {
     wire_enum(&["Instructions to the model", "The user", "The model", "The output of a tool"])
 }
 
-/// The argument is not a number of seconds.
-#[derive(Debug, thiserror::Error)]
-#[error("must be a number of seconds above 0")]
-struct InvalidSeconds;
-
 /// Parses a number of seconds above 0.
-fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
-    let seconds = text.parse::<f64>().map_err(|_| InvalidSeconds)?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero()).ok_or(InvalidSeconds)
+fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
+    let wait = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    wait.filter(|wait| !wait.is_zero()).ok_or("must be a number of seconds above 0")
 }
 
 /// The use of a text argument, for errors.

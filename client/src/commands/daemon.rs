@@ -48,14 +48,11 @@ If a unit of systemd or an agent of launchd is installed for the default home, t
 Examples:
   ollmctl daemon run
   ollmctl daemon run -- --log-level debug")]
-    Run(DaemonRunArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct DaemonRunArgs {
-    /// Further flags of ollmd.
-    #[arg(last = true, value_name = "FLAGS")]
-    flags: Vec<OsString>,
+    Run {
+        /// Further flags of ollmd.
+        #[arg(last = true, value_name = "FLAGS")]
+        flags: Vec<OsString>,
+    },
 }
 
 /// Show and check the daemon's configuration.
@@ -102,7 +99,7 @@ pub(super) fn run(
             report_start(false, ctx)
         }
         DaemonCommand::Status => status(ctx),
-        DaemonCommand::Run(args) => become_daemon(&args, ctx),
+        DaemonCommand::Run { flags } => become_daemon(&flags, ctx),
     }
 }
 
@@ -267,10 +264,10 @@ fn report_stop(outcome: &StopOutcome, ctx: &mut CommandContext<'_>) -> Result<()
 }
 
 /// Replaces this process with the daemon.
-fn become_daemon(args: &DaemonRunArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn become_daemon(flags: &[OsString], ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     ctx.terminal.flush()?;
     let mut command = ctx.connector().daemon_command()?;
-    command.args(&args.flags);
+    command.args(flags);
     let error = command.exec();
     Err(cannot_run(&command, error).into())
 }

@@ -1,6 +1,5 @@
 //! `ollmctl events`: follows the daemon's events, one line each.
 
-use chrono::TimeZone;
 use clap::Args;
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, EventKind, sanitize};
@@ -10,8 +9,8 @@ use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::completion;
-use crate::render::Style;
 use crate::render::session_table::short_id;
+use crate::render::{RenderOptions, Style};
 
 /// Follow the daemon's events, one a line, until interrupted.
 #[derive(Debug, Args)]
@@ -34,12 +33,13 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> Result<(),
     let session_id = args.session.as_deref().map(|session| ctx.session(session)).transpose()?;
     let params =
         EventSubscribeParams { session_id, kinds: args.kinds.clone(), ..Default::default() };
+    let options = ctx.render_options();
     let for_people = ctx.terminal.out_is_terminal() && !ctx.json();
     let mut events = ctx.take_client()?.subscribe_events(&params)?;
     while let Some(raw) = events.next_raw()? {
         let event = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
         match event {
-            Some(event) => ctx.print_text(&render(&event, &chrono::Local))?,
+            Some(event) => ctx.print_text(&render(&event, &options))?,
             // Also for an event that only a newer version can decode.
             None => ctx.print_json_line(&raw)?,
         }
@@ -50,11 +50,8 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> Result<(),
 }
 
 /// Returns a line such as `10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user tokens=12`.
-fn render<Z: TimeZone>(event: &Event, zone: &Z) -> String
-where
-    Z::Offset: std::fmt::Display,
-{
-    let time = event.at.to_utc().with_timezone(zone).format("%H:%M:%S");
+fn render(event: &Event, options: &RenderOptions) -> String {
+    let time = (options.local_time)(event.at).format("%H:%M:%S");
     let session = event.session_id.map_or_else(String::new, |id| short_id(&id));
     let kind = serde_json::to_value(event.kind).ok();
     let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
@@ -88,7 +85,7 @@ mod tests {
     use crate::args::variant_names;
     use crate::cli::{Cli, CliCommand};
     use crate::error::Exit;
-    use crate::testing::{TestHome, plain, reply, run_at, send};
+    use crate::testing::{TestHome, plain, render_options, reply, run_at, send};
 
     #[test]
     fn event_is_one_sanitized_line() {
@@ -98,7 +95,7 @@ mod tests {
             "data": {"role": "user", "title": "a\u{1b}[2J\nb"}
         }))
         .unwrap();
-        let text = plain(&render(&event, &chrono::Utc));
+        let text = plain(&render(&event, &render_options(80)));
         assert_eq!(text, "10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user title=a b\n");
     }
 

@@ -53,7 +53,11 @@ enum ModelsCommand {
 Examples:
   ollmctl models show qwen3:8b
   ollmctl models show --json")]
-    Show(ModelArg),
+    Show {
+        /// The model [default: the configured one].
+        #[arg(value_name = "MODEL", add = completion::models())]
+        model: Option<String>,
+    },
     /// List the models in the model server's memory, with the context window that each really has.
     Running,
     /// Load a model, so that its next answer begins sooner; waits until it is loaded.
@@ -63,7 +67,14 @@ All requests to a model use one window. A model that is loaded with a larger win
 Examples:
   ollmctl models warm qwen3:8b
   ollmctl models warm qwen3:8b --size 16384")]
-    Warm(WarmArgs),
+    Warm {
+        /// The model [default: the configured one].
+        #[arg(value_name = "MODEL", add = completion::models())]
+        model: Option<String>,
+        /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
+        #[arg(long, value_name = "TOKENS")]
+        size: Option<u32>,
+    },
     /// Count the tokens of a text as a model does.
     #[command(after_help = "\
 The count is exact if the model server reports the model's vocabulary, now or earlier.
@@ -71,34 +82,14 @@ The count is exact if the model server reports the model's vocabulary, now or ea
 Examples:
   ollmctl models count 'How many tokens is this?'
   cat notes.md | ollmctl models count -m qwen3:8b -")]
-    Count(CountArgs),
-}
-
-#[derive(Debug, Args)]
-struct ModelArg {
-    /// The model [default: the configured one].
-    #[arg(value_name = "MODEL", add = completion::models())]
-    model: Option<String>,
-}
-
-#[derive(Debug, Args)]
-struct WarmArgs {
-    /// The model [default: the configured one].
-    #[arg(value_name = "MODEL", add = completion::models())]
-    model: Option<String>,
-    /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
-    #[arg(long, value_name = "TOKENS")]
-    size: Option<u32>,
-}
-
-#[derive(Debug, Args)]
-struct CountArgs {
-    /// The text; `-`, or no text behind a pipe, reads stdin.
-    #[arg(value_name = "TEXT")]
-    text: Option<String>,
-    /// The model [default: the configured one].
-    #[arg(short, long, value_name = "MODEL", add = completion::models())]
-    model: Option<String>,
+    Count {
+        /// The text; `-`, or no text behind a pipe, reads stdin.
+        #[arg(value_name = "TEXT")]
+        text: Option<String>,
+        /// The model [default: the configured one].
+        #[arg(short, long, value_name = "MODEL", add = completion::models())]
+        model: Option<String>,
+    },
 }
 
 pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
@@ -107,26 +98,23 @@ pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> Result<(), 
             let reply = ctx.call_slow::<ModelList>(&NoParams {}, REQUEST_TIMEOUT)?;
             ctx.print(&reply, render_list)
         }
-        ModelsCommand::Show(args) => {
-            let params = ModelShowParams { model: args.model };
-            let reply = ctx.call_slow::<ModelShow>(&params, REQUEST_TIMEOUT)?;
+        ModelsCommand::Show { model } => {
+            let reply = ctx.call_slow::<ModelShow>(&ModelShowParams { model }, REQUEST_TIMEOUT)?;
             ctx.print(&reply, |shown, _| render_model(shown))
         }
         ModelsCommand::Running => {
             let reply = ctx.call_slow::<ModelRunning>(&NoParams {}, REQUEST_TIMEOUT)?;
             ctx.print(&reply, render_running)
         }
-        ModelsCommand::Warm(args) => {
-            let params = ModelWarmParams { model: args.model, context_size: args.size };
+        ModelsCommand::Warm { model, size } => {
+            let params = ModelWarmParams { model, context_size: size };
             let reply = ctx.call_slow::<ModelWarm>(&params, LOAD_TIMEOUT)?;
             ctx.print(&reply, |warmed, _| render_warmed(warmed))
         }
-        ModelsCommand::Count(args) => {
-            let params = ModelCountTokensParams {
-                model: args.model,
-                text: Some(text_or_stdin(args.text.as_deref(), &COUNT_TEXT)?),
-                ..ModelCountTokensParams::default()
-            };
+        ModelsCommand::Count { text, model } => {
+            let text = Some(text_or_stdin(text.as_deref(), &COUNT_TEXT)?);
+            let params =
+                ModelCountTokensParams { model, text, ..ModelCountTokensParams::default() };
             let reply = ctx.call_slow::<ModelCountTokens>(&params, REQUEST_TIMEOUT)?;
             ctx.print(&reply, |counted, _| render_count(counted))
         }

@@ -12,6 +12,7 @@ pub(crate) mod units;
 
 use std::fmt::Write as _;
 
+use chrono::{DateTime, FixedOffset};
 use ollm_protocol::content::Role;
 use ollm_protocol::{Timestamp, sanitize};
 use serde::Serialize;
@@ -23,8 +24,17 @@ pub(crate) struct RenderOptions {
     pub(crate) width: usize,
     /// The present time, for ages.
     pub(crate) now: Timestamp,
+    /// Converts a time to the time zone of the reader.
+    pub(crate) local_time: fn(Timestamp) -> DateTime<FixedOffset>,
     /// Whether long texts are printed whole.
     pub(crate) full: bool,
+}
+
+impl RenderOptions {
+    /// Returns date and minute of a time.
+    pub(crate) fn minute(&self, at: Timestamp) -> String {
+        (self.local_time)(at).format("%Y-%m-%d %H:%M").to_string()
+    }
 }
 
 /// A style of text. The terminal decides whether styles are written.

@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
-use chrono::TimeZone;
 use ollm_protocol::content::{
     GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
 };
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
-use super::units::{grouped, minute};
+use super::units::grouped;
 use super::{RenderOptions, Style};
 
 /// Lines of a tool's output, or of thinking, that are shown unless everything is wanted.
@@ -32,24 +31,20 @@ const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
 const EARLY_FINISH_REASONS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
 
 /// Renders one record after another.
-pub(crate) struct Transcript<'a, Z> {
-    zone: &'a Z,
+pub(crate) struct Transcript<'a> {
     options: &'a RenderOptions,
     /// The id of the tool call with which the previous record ended.
     previous_call: Option<String>,
 }
 
-impl<'a, Z: TimeZone> Transcript<'a, Z>
-where
-    Z::Offset: std::fmt::Display,
-{
-    pub(crate) fn new(zone: &'a Z, options: &'a RenderOptions) -> Self {
-        Self { zone, options, previous_call: None }
+impl<'a> Transcript<'a> {
+    pub(crate) fn new(options: &'a RenderOptions) -> Self {
+        Self { options, previous_call: None }
     }
 
     /// Returns the text of the next record; empty for a record that readers do not need.
     pub(crate) fn record(&mut self, record: Record) -> String {
-        let at = minute(record.at, self.zone);
+        let at = self.options.minute(record.at);
         let label = RecordLabel { seq: record.seq, active: record.active, at };
         let body = record.into_body();
         if matches!(body, Some(RecordBody::Usage(_))) && !self.options.full {
@@ -62,7 +57,7 @@ where
         match body {
             Some(RecordBody::Message(message)) => {
                 self.previous_call = last_call(&message);
-                render_message(&label, &message, self.zone, self.options)
+                render_message(&label, &message, self.options)
             }
             Some(RecordBody::ToolCall(call)) => {
                 let is_repeated = previous_call.as_ref() == Some(&call.id);
@@ -105,21 +100,13 @@ impl std::fmt::Display for RecordLabel {
     }
 }
 
-fn render_message<Z: TimeZone>(
-    label: &RecordLabel,
-    message: &Message,
-    zone: &Z,
-    options: &RenderOptions,
-) -> String
-where
-    Z::Offset: std::fmt::Display,
-{
+fn render_message(label: &RecordLabel, message: &Message, options: &RenderOptions) -> String {
     let mut author = message.role.as_str().to_owned();
     for detail in [&message.tool_name, &message.model].into_iter().flatten() {
         let _infallible = write!(author, " {}", sanitize::one_line(detail));
     }
     // A message may be older than its record, which an import wrote.
-    let label = RecordLabel { at: minute(message.timestamp, zone), ..*label };
+    let label = RecordLabel { at: options.minute(message.timestamp), ..*label };
     let mut text = label.heading(Style::of_role(message.role), &author);
     for part in &message.parts {
         text.push_str(&match part {
@@ -337,7 +324,6 @@ fn changed_settings(patch: &MetaPatch) -> String {
 
 #[cfg(test)]
 mod tests {
-    use chrono::Utc;
     use serde_json::json;
 
     use super::*;
@@ -350,7 +336,7 @@ mod tests {
     /// Returns the text of a record without styles.
     fn render(json: Value, full: bool) -> String {
         let options = RenderOptions { full, ..render_options(80) };
-        plain(&Transcript::new(&Utc, &options).record(parse(json)))
+        plain(&Transcript::new(&options).record(parse(json)))
     }
 
     fn record(kind: &str, body: &Value) -> Value {
@@ -458,7 +444,7 @@ Use reversed().
         let usage = || parse(record("usage", &json!({"promptTokens": 12, "answerTokens": 3})));
         let options = render_options(80);
         let count = |id: &str| {
-            let mut transcript = Transcript::new(&Utc, &options);
+            let mut transcript = Transcript::new(&options);
             let records = [call(id), usage(), output()];
             let text: String =
                 records.into_iter().map(|record| transcript.record(record)).collect();
@@ -466,9 +452,9 @@ Use reversed().
         };
         assert_eq!(count("c"), 1);
         assert_eq!(count("another"), 2);
-        assert_eq!(Transcript::new(&Utc, &options).record(usage()), "");
+        assert_eq!(Transcript::new(&options).record(usage()), "");
         let full = RenderOptions { full: true, ..options };
-        assert!(Transcript::new(&Utc, &full).record(usage()).contains("counted 12 tokens in"));
+        assert!(Transcript::new(&full).record(usage()).contains("counted 12 tokens in"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Numbers, sizes and times as people write and read them. Pure: the present time is an argument.
 
 use chrono::{DateTime, Days, NaiveDate, NaiveTime, TimeDelta, TimeZone, Utc};
+use indicatif::HumanCount;
 use ollm_protocol::{Timestamp, sanitize};
 
 /// The text is not a time.
@@ -21,15 +22,7 @@ pub(crate) enum DayBoundary {
 
 /// Returns a number with thousands separators: `12,345`.
 pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    HumanCount(number).to_string()
 }
 
 /// Returns a number with its noun, which gets an `s` unless the number is one: `1 message`, `12 messages`.
@@ -112,14 +105,6 @@ pub(crate) fn ago(at: Timestamp, now: Timestamp) -> String {
         86_400..2_592_000 => format!("{} d ago", seconds / 86_400),
         _ => at.to_utc().format("%Y-%m-%d").to_string(),
     }
-}
-
-/// Returns date and minute in a time zone.
-pub(crate) fn minute<Z: TimeZone>(at: Timestamp, zone: &Z) -> String
-where
-    Z::Offset: std::fmt::Display,
-{
-    at.to_utc().with_timezone(zone).format("%Y-%m-%d %H:%M").to_string()
 }
 
 /// Returns the present time.

@@ -19,8 +19,8 @@ use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::commands::context::build::render_messages;
 use crate::commands::context::compact::compact_in_chat;
-use crate::commands::context::entries::{render_pins, set_pin};
 use crate::commands::context::status::{inspect_params, render_items, render_status};
+use crate::commands::context::{render_pins, set_pin};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
 use crate::commands::{goal, sessions};
@@ -295,7 +295,7 @@ impl InteractiveChat<'_, '_> {
         records.retain(is_shown);
         let skipped = records.len().saturating_sub(number as usize);
         let options = self.ctx.render_options();
-        let mut transcript = Transcript::new(&chrono::Local, &options);
+        let mut transcript = Transcript::new(&options);
         Ok(records.into_iter().skip(skipped).map(|record| transcript.record(record)).collect())
     }
 

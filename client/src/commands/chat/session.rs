@@ -4,14 +4,12 @@
 use std::io::BufRead as _;
 
 use ollm_protocol::content::{Role, Session};
-use ollm_protocol::method::{
-    ModelList, SessionCreate, SessionCurrent, SessionResume, SessionUpdate,
-};
+use ollm_protocol::method::{ModelList, SessionCreate, SessionResume, SessionUpdate};
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    MessageInput, SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
-    SessionResumeParams, SessionUpdateParams,
+    MessageInput, SessionCreateParams, SessionGetResult, SessionListParams, SessionResumeParams,
+    SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
@@ -247,10 +245,9 @@ pub(super) fn last_records(
 
 /// Returns the current session of this directory's project.
 pub(super) fn current(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError> {
-    let params = SessionCurrentParams { project_path: project::canonical_path(None)? };
-    let found = ctx.call::<SessionCurrent>(&params)?.value.session;
-    found
-        .ok_or_else(|| project::no_current_session(&params.project_path, "ollmctl chat".to_owned()))
+    let project_path = project::canonical_path(None)?;
+    let session = project::current_session(&project_path, ctx)?;
+    session.ok_or_else(|| project::no_current_session(&project_path, "ollmctl chat".to_owned()))
 }
 
 /// Lets the user choose from the latest sessions.

@@ -77,7 +77,7 @@ pub(super) struct TurnRunner {
     updates: Receiver<TurnUpdate>,
     /// The number of the current turn; updates of earlier turns are ignored.
     turn: u64,
-    interrupts: InterruptCounter,
+    interrupts: Arc<InterruptCounter>,
 }
 
 struct TurnUpdate {
@@ -102,7 +102,7 @@ impl TurnRunner {
         ctx: &mut CommandContext<'_>,
     ) -> Result<TurnEnd, CommandError> {
         self.turn += 1;
-        let guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        let guard = TurnGuard::new(&self.interrupts, ctx.terminal);
         let end = self.follow(params, on_accepted, output, ctx);
         drop(guard);
         let shown = output.on_end(ctx.terminal);
@@ -116,7 +116,7 @@ impl TurnRunner {
         ctx: &mut CommandContext<'_>,
         work: impl FnOnce(&mut CommandContext<'_>, &dyn Fn() -> bool) -> T,
     ) -> T {
-        let _guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        let _guard = TurnGuard::new(&self.interrupts, ctx.terminal);
         work(ctx, &|| self.interrupts.count() == 0)
     }
 
@@ -209,44 +209,25 @@ fn spawn_cancel(connector: Connector, session: SessionIdParams) -> Result<(), Co
 }
 
 /// Counts the Ctrl-C signals since a turn started or ended.
-struct InterruptCounter(Arc<InterruptState>);
-
 #[derive(Default)]
-struct InterruptState {
+struct InterruptCounter {
     count: AtomicU32,
     in_turn: AtomicBool,
 }
 
-/// A guard during which Ctrl-C is counted for a turn and the terminal's echo is off.
-struct InterruptGuard {
-    state: Arc<InterruptState>,
-    _echo: Option<EchoOff>,
-}
-
 impl InterruptCounter {
     /// Counts signals in a thread until this process ends.
-    fn start() -> Result<Self, CommandError> {
-        let state = Arc::<InterruptState>::default();
-        let counter = Arc::clone(&state);
-        watch_signals(&[SignalKind::interrupt()], move || counter.count_signal())?;
-        Ok(Self(state))
+    fn start() -> Result<Arc<Self>, CommandError> {
+        let counter = Arc::<Self>::default();
+        let of_thread = Arc::clone(&counter);
+        watch_signals(&[SignalKind::interrupt()], move || of_thread.count_signal())?;
+        Ok(counter)
     }
 
-    /// Starts a turn; it ends when the guard is dropped. Turns the echo off if `is_terminal`, because the reader of a
-    /// pipe may use the same terminal with settings of its own.
-    fn start_turn(&self, is_terminal: bool) -> InterruptGuard {
-        self.0.set_in_turn(true);
-        let echo = if is_terminal { EchoOff::new() } else { None };
-        InterruptGuard { state: Arc::clone(&self.0), _echo: echo }
-    }
-
-    /// Returns the number of signals since the turn started.
     fn count(&self) -> u32 {
-        self.0.count.load(Ordering::SeqCst)
+        self.count.load(Ordering::SeqCst)
     }
-}
 
-impl InterruptState {
     fn set_in_turn(&self, in_turn: bool) {
         self.in_turn.store(in_turn, Ordering::SeqCst);
         self.count.store(0, Ordering::SeqCst);
@@ -262,9 +243,25 @@ impl InterruptState {
     }
 }
 
-impl Drop for InterruptGuard {
+/// A turn, during which Ctrl-C is counted for it and the terminal's echo is off.
+struct TurnGuard {
+    counter: Arc<InterruptCounter>,
+    _echo: Option<EchoOff>,
+}
+
+impl TurnGuard {
+    /// Starts a turn; it ends when the guard is dropped. Turns the echo off if stdout is a terminal, because the reader
+    /// of a pipe may use the same terminal with settings of its own.
+    fn new(counter: &Arc<InterruptCounter>, terminal: &Terminal) -> Self {
+        counter.set_in_turn(true);
+        let echo = if terminal.out_is_terminal() { EchoOff::new() } else { None };
+        Self { counter: Arc::clone(counter), _echo: echo }
+    }
+}
+
+impl Drop for TurnGuard {
     fn drop(&mut self) {
-        self.state.set_in_turn(false);
+        self.counter.set_in_turn(false);
     }
 }
 

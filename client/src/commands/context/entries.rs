@@ -1,22 +1,18 @@
-//! `ollmctl context entries`, `context pin` and `context unpin`.
+//! `ollmctl context entries`: the texts with which every context begins.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ollm_protocol::content::ContextScope;
-use ollm_protocol::method::{
-    ContextAddEntry, ContextListEntries, ContextPin, ContextRemoveEntry, ContextUnpin,
-};
+use ollm_protocol::method::{ContextAddEntry, ContextListEntries, ContextRemoveEntry};
 use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextAddEntryResult, ContextListEntriesParams,
-    ContextListEntriesResult, ContextPinParams, ContextPinResult, ContextRemoveEntryParams,
-    ContextSource,
+    ContextListEntriesResult, ContextRemoveEntryParams, ContextSource,
 };
-use ollm_protocol::{Seq, SessionId, sanitize};
+use ollm_protocol::sanitize;
 
-use crate::args::session::OPTIONAL_SESSION_HELP;
 use crate::args::{TextUse, text_or_stdin, wire_enum};
-use crate::command_context::{CallReply, CommandContext};
+use crate::command_context::CommandContext;
 use crate::command_error::CommandError;
 use crate::completion;
 use crate::project::{self, session_or_current};
@@ -84,46 +80,26 @@ Examples:
   ollmctl context entries add style 'Answer briefly.' --global
   ollmctl context entries add rules --project . --priority 10 'Never touch main.rs.'
   ./rules.sh | ollmctl context entries add rules --source hook -")]
-    Add(AddEntryArgs),
+    Add {
+        /// The name of the entry.
+        key: String,
+        /// The text; `-`, or no text behind a pipe, reads stdin.
+        text: Option<String>,
+        /// Entries with lower numbers come first [default: 100].
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        priority: Option<i32>,
+        /// The contributor of the entry.
+        #[arg(long, default_value = "user", value_parser = wire_enum::<ContextSource>(&SOURCE_HELP))]
+        source: ContextSource,
+    },
     /// Remove an entry; an entry with the same key and a wider scope takes effect again.
     #[command(after_help = "\
 Examples:
   ollmctl context entries remove style --global")]
-    Remove(RemoveEntryArgs),
-}
-
-#[derive(Debug, Args)]
-struct AddEntryArgs {
-    /// The name of the entry.
-    key: String,
-    /// The text; `-`, or no text behind a pipe, reads stdin.
-    text: Option<String>,
-    /// Entries with lower numbers come first [default: 100].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    priority: Option<i32>,
-    /// The contributor of the entry.
-    #[arg(long, default_value = "user", value_parser = wire_enum::<ContextSource>(&SOURCE_HELP))]
-    source: ContextSource,
-}
-
-#[derive(Debug, Args)]
-struct RemoveEntryArgs {
-    /// The name of the entry.
-    key: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PinArgs {
-    /// The number of the record, as in `sessions view`.
-    #[arg(value_name = "N")]
-    seq: u64,
-    #[arg(
-        long,
-        value_name = "SESSION",
-        help = OPTIONAL_SESSION_HELP,
-        add = completion::sessions()
-    )]
-    session: Option<String>,
+    Remove {
+        /// The name of the entry.
+        key: String,
+    },
 }
 
 pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
@@ -143,21 +119,20 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(),
             let reply = ctx.call::<ContextListEntries>(&params)?;
             ctx.print(&reply, render_list)
         }
-        EntriesCommand::Add(add) => {
+        EntriesCommand::Add { key, text, priority, source } => {
             let params = ContextAddEntryParams {
                 session_id,
                 project_path,
                 scope,
-                key: add.key,
-                content: text_or_stdin(add.text.as_deref(), &ENTRY_TEXT)?,
-                priority: add.priority,
-                source: Some(add.source),
+                key,
+                content: text_or_stdin(text.as_deref(), &ENTRY_TEXT)?,
+                priority,
+                source: Some(source),
             };
             let reply = ctx.call::<ContextAddEntry>(&params)?;
             ctx.print(&reply, |added, _| render_added(added))
         }
-        EntriesCommand::Remove(remove) => {
-            let key = remove.key;
+        EntriesCommand::Remove { key } => {
             let params = ContextRemoveEntryParams { session_id, project_path, scope, key };
             let reply = ctx.call::<ContextRemoveEntry>(&params)?;
             ctx.print(&reply, |result, _| {
@@ -166,37 +141,6 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(),
             })
         }
     }
-}
-
-pub(super) fn pin(
-    args: &PinArgs,
-    pinned: bool,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
-    let example = if pinned { "context pin N" } else { "context unpin N" };
-    let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
-    let reply = set_pin(session_id, Seq(args.seq), pinned, ctx)?;
-    ctx.print(&reply, |result, _| render_pins(result))
-}
-
-/// Pins or unpins a record.
-pub(in crate::commands) fn set_pin(
-    session_id: SessionId,
-    seq: Seq,
-    pinned: bool,
-    ctx: &mut CommandContext<'_>,
-) -> Result<CallReply<ContextPinResult>, CommandError> {
-    let params = ContextPinParams { session_id, seq };
-    Ok(if pinned { ctx.call::<ContextPin>(&params)? } else { ctx.call::<ContextUnpin>(&params)? })
-}
-
-/// Returns the numbers of the pinned records.
-pub(in crate::commands) fn render_pins(result: &ContextPinResult) -> String {
-    if result.data.is_empty() {
-        return "nothing is pinned\n".to_owned();
-    }
-    let pinned: Vec<String> = result.data.iter().map(|pin| format!("#{}", pin.seq)).collect();
-    format!("pinned: {}\n{}", pinned.join(", "), budget_line(result.tokens, result.limit))
 }
 
 fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> String {
@@ -231,7 +175,7 @@ const fn scope_word(scope: ContextScope) -> &'static str {
     }
 }
 
-fn budget_line(tokens: u64, limit: u64) -> String {
+pub(super) fn budget_line(tokens: u64, limit: u64) -> String {
     format!("{} of at most {}\n", counted(tokens, "token"), grouped(limit))
 }
 

@@ -1,14 +1,21 @@
-//! `ollmctl context`: the context that a model is sent. One file for each group of subcommands.
+//! `ollmctl context`: the context that a model is sent. One file for each group of subcommands; pins are here.
 
 pub(super) mod build;
 pub(super) mod compact;
 pub(super) mod entries;
 pub(super) mod status;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use ollm_protocol::method::{ContextPin, ContextUnpin};
+use ollm_protocol::methods::context::{ContextPinParams, ContextPinResult};
+use ollm_protocol::{Seq, SessionId};
 
-use crate::command_context::CommandContext;
+use crate::args::session::OPTIONAL_SESSION_HELP;
+use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::CommandError;
+use crate::completion;
+use crate::project::session_or_current;
+use entries::budget_line;
 
 /// Show and change the context that a model is sent.
 #[derive(Debug, Subcommand)]
@@ -22,14 +29,28 @@ pub(crate) enum ContextCommand {
 Examples:
   ollmctl context pin 12
   ollmctl context pin 12 --session last")]
-    Pin(entries::PinArgs),
+    Pin(PinArgs),
     /// Unpin a message or a tool call.
     #[command(after_help = "\
 Examples:
   ollmctl context unpin 12")]
-    Unpin(entries::PinArgs),
+    Unpin(PinArgs),
     Compact(compact::CompactArgs),
     Checkpoints(compact::CheckpointsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// The number of the record, as in `sessions view`.
+    #[arg(value_name = "N")]
+    seq: u64,
+    #[arg(
+        long,
+        value_name = "SESSION",
+        help = OPTIONAL_SESSION_HELP,
+        add = completion::sessions()
+    )]
+    session: Option<String>,
 }
 
 pub(super) fn run(
@@ -41,9 +62,36 @@ pub(super) fn run(
         ContextCommand::Inspect(args) => status::inspect(args, ctx),
         ContextCommand::Build(args) => build::run(args, ctx),
         ContextCommand::Entries(args) => entries::run(args, ctx),
-        ContextCommand::Pin(args) => entries::pin(&args, true, ctx),
-        ContextCommand::Unpin(args) => entries::pin(&args, false, ctx),
+        ContextCommand::Pin(args) => pin(&args, true, ctx),
+        ContextCommand::Unpin(args) => pin(&args, false, ctx),
         ContextCommand::Compact(args) => compact::compact(args, ctx),
         ContextCommand::Checkpoints(args) => compact::checkpoints(&args, ctx),
     }
+}
+
+fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let example = if pinned { "context pin N" } else { "context unpin N" };
+    let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
+    let reply = set_pin(session_id, Seq(args.seq), pinned, ctx)?;
+    ctx.print(&reply, |result, _| render_pins(result))
+}
+
+/// Pins or unpins a record.
+pub(super) fn set_pin(
+    session_id: SessionId,
+    seq: Seq,
+    pinned: bool,
+    ctx: &mut CommandContext<'_>,
+) -> Result<CallReply<ContextPinResult>, CommandError> {
+    let params = ContextPinParams { session_id, seq };
+    Ok(if pinned { ctx.call::<ContextPin>(&params)? } else { ctx.call::<ContextUnpin>(&params)? })
+}
+
+/// Returns the numbers of the pinned records.
+pub(super) fn render_pins(result: &ContextPinResult) -> String {
+    if result.data.is_empty() {
+        return "nothing is pinned\n".to_owned();
+    }
+    let pinned: Vec<String> = result.data.iter().map(|pin| format!("#{}", pin.seq)).collect();
+    format!("pinned: {}\n{}", pinned.join(", "), budget_line(result.tokens, result.limit))
 }

@@ -2,10 +2,12 @@
 //!
 //! The command inherits stdin. Its stdout and stderr go through pipes, because they are captured.
 
-use std::io::{self, PipeReader, Read, Write};
+use std::future::poll_fn;
+use std::io::{self, IsTerminal as _, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -139,47 +141,35 @@ fn wait_for_bytes(pipe: &impl AsFd, exited: &mut Option<PipeReader>) -> bool {
     }
 }
 
-/// The signals that matter while a command runs.
-struct Signals {
-    child: SignalStream,
-    /// Signals that a terminal sends to all processes in its foreground, the command included.
-    from_terminal: [(SignalStream, Signal); 2],
-    /// Signals that are sent to this process alone.
-    to_process: [(SignalStream, Signal); 2],
-    at_terminal: bool,
-}
+/// The signals that matter while a command runs. Each is passed on as the second value, unless the command receives it
+/// anyway.
+struct Signals(Vec<(SignalStream, Option<Signal>)>);
 
 impl Signals {
     fn listen() -> io::Result<Self> {
-        use std::io::IsTerminal as _;
-        let stream = |kind, number| Ok::<_, io::Error>((signal(kind)?, number));
-        Ok(Self {
-            child: signal(SignalKind::child())?,
-            from_terminal: [
-                stream(SignalKind::interrupt(), Signal::INT)?,
-                stream(SignalKind::quit(), Signal::QUIT)?,
-            ],
-            to_process: [
-                stream(SignalKind::terminate(), Signal::TERM)?,
-                stream(SignalKind::hangup(), Signal::HUP)?,
-            ],
-            at_terminal: io::stdin().is_terminal()
-                || io::stdout().is_terminal()
-                || io::stderr().is_terminal(),
-        })
+        let at_terminal =
+            io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
+        // A terminal sends its signals to all processes in its foreground, the command included.
+        let from_terminal = |number| (!at_terminal).then_some(number);
+        Ok(Self(vec![
+            (signal(SignalKind::child())?, None),
+            (signal(SignalKind::interrupt())?, from_terminal(Signal::INT)),
+            (signal(SignalKind::quit())?, from_terminal(Signal::QUIT)),
+            (signal(SignalKind::terminate())?, Some(Signal::TERM)),
+            (signal(SignalKind::hangup())?, Some(Signal::HUP)),
+        ]))
     }
 
-    /// Waits for the next signal and returns it if it must be passed on, because the command did not receive it.
+    /// Waits for the next signal and returns it if it must be passed on.
     async fn next_to_pass_on(&mut self) -> Option<Signal> {
-        let [(interrupt, int), (quit, quit_number)] = &mut self.from_terminal;
-        let [(terminate, term), (hangup, hup)] = &mut self.to_process;
-        tokio::select! {
-            _ = interrupt.recv() => (!self.at_terminal).then_some(*int),
-            _ = quit.recv() => (!self.at_terminal).then_some(*quit_number),
-            _ = terminate.recv() => Some(*term),
-            _ = hangup.recv() => Some(*hup),
-            _ = self.child.recv() => None,
-        }
+        poll_fn(|task| {
+            let mut signals = self.0.iter_mut();
+            let arrived = signals.find_map(|(stream, to_pass)| {
+                stream.poll_recv(task).is_ready().then_some(*to_pass)
+            });
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// Waits for the end of the command; stops it at its time limit. Returns whether it was stopped.

@@ -115,7 +115,7 @@ fn import_file(
         }
         (Box::new(file), meta.len())
     };
-    let mut progress = ProgressMeter::bytes(&format!("importing {label}"), size);
+    let mut progress = ProgressMeter::bytes(&format!("importing {label}"));
     let mut chunks = Utf8Chunks::new(source, path);
     let mut upload_id = None;
     let mut done = 0;

@@ -7,9 +7,9 @@ pub(super) mod list;
 mod search;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use ollm_protocol::method::{
     SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionUnarchive, SessionUpdate,
 };
@@ -46,7 +46,12 @@ pub(crate) enum SessionsCommand {
     #[command(after_help = "\
 Examples:
   ollmctl sessions rename last 'The parser'")]
-    Rename(RenameArgs),
+    Rename {
+        #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
+        id: String,
+        /// The title.
+        title: String,
+    },
     /// Make a session the current one of its project again, and show its last page.
     Resume(SessionArg),
     /// Close a session; recording a message opens it again.
@@ -56,22 +61,11 @@ Examples:
 Examples:
   ollmctl sessions current
   ollmctl sessions current --project ~/src/parser")]
-    Current(CurrentArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RenameArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
-    id: String,
-    /// The title.
-    title: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CurrentArgs {
-    /// The project's directory [default: the current directory].
-    #[arg(long, value_name = "DIR")]
-    project: Option<PathBuf>,
+    Current {
+        /// The project's directory [default: the current directory].
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
+    },
 }
 
 pub(super) fn run(
@@ -99,9 +93,9 @@ pub(super) fn run(
             let session_id = ctx.session(&args.id)?;
             change::<SessionClose>(session_id, "closed", ctx)
         }
-        SessionsCommand::Rename(args) => rename(args, ctx),
+        SessionsCommand::Rename { id, title } => rename(&id, title, ctx),
         SessionsCommand::Resume(args) => resume(&args, ctx),
-        SessionsCommand::Current(args) => current(&args, ctx),
+        SessionsCommand::Current { project } => current(project.as_deref(), ctx),
     }
 }
 
@@ -124,11 +118,9 @@ where
     ctx.print(&reply, |result, _| outcome_line(done, &result.session))
 }
 
-fn rename(args: RenameArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let params = SessionUpdateParams {
-        title: Some(args.title),
-        ..SessionUpdateParams::new(ctx.session(&args.id)?)
-    };
+fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let session_id = ctx.session(id)?;
+    let params = SessionUpdateParams { title: Some(title), ..SessionUpdateParams::new(session_id) };
     let reply = ctx.call::<SessionUpdate>(&params)?;
     ctx.print(&reply, |result, _| outcome_line("renamed", &result.session))
 }
@@ -145,22 +137,22 @@ fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> Result<(), Command
     }
     ctx.print(&reply, |page, options| {
         let mut text = heading(&page.session, options);
-        let mut transcript = Transcript::new(&chrono::Local, options);
+        let mut transcript = Transcript::new(options);
         let active = page.records.iter().filter(|record| record.active);
         text.extend(active.map(|record| transcript.record(record.clone())));
         text
     })
 }
 
-fn current(args: &CurrentArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let project_path = match args.project.as_deref() {
+fn current(project: Option<&Path>, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    let project_path = match project::filter_path(project)? {
+        Some(path) => path,
         None => project::canonical_path(None)?,
-        given => project::filter_path(given)?.unwrap_or_default(),
     };
     let params = SessionCurrentParams { project_path };
     let reply = ctx.call::<SessionCurrent>(&params)?;
     if reply.value.session.is_none() {
-        let flag = args.project.as_ref().map(|path| format!("--project {} ", path.display()));
+        let flag = project.map(|path| format!("--project {} ", path.display()));
         let hint = format!("ollmctl record {}'hello'", flag.unwrap_or_default());
         return Err(project::no_current_session(&params.project_path, hint));
     }

@@ -53,7 +53,7 @@ pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> Result<(), C
         branch: args.branch,
     };
     let options = RenderOptions { full: args.full, ..ctx.render_options() };
-    let mut transcript = Transcript::new(&chrono::Local, &options);
+    let mut transcript = Transcript::new(&options);
     let mut missing = args.limit.unwrap_or(u32::MAX);
     let mut joined: Option<Value> = None;
     let mut is_first = true;
