@@ -7,10 +7,10 @@ use std::task::Poll;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 
 /// Runs `work` in a thread.
-pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CommandError> {
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> CommandResult {
     let thread = std::thread::Builder::new().name(name.to_owned());
     drop(thread.spawn(work).map_err(CommandError::Thread)?);
     Ok(())
@@ -20,7 +20,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
 pub(crate) fn watch_signals(
     kinds: &[SignalKind],
     mut on_signal: impl FnMut() + Send + 'static,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let runtime = Builder::new_current_thread().enable_io().build();
     let runtime = runtime.map_err(CommandError::Signals)?;
     let entered = runtime.enter();

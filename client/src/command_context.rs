@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
 use crate::args::session::resolve;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
 use crate::render::terminal::{OutputError, Terminal};
@@ -48,7 +48,7 @@ impl<'a> CommandContext<'a> {
         global: GlobalArgs,
         environment: &'a Environment,
         terminal: &'a mut Terminal,
-    ) -> Result<Self, CommandError> {
+    ) -> CommandResult<Self> {
         let address = Address::new(global.home, global.socket, environment)?;
         let mut connector = Connector::new(address, environment);
         if global.no_spawn {
@@ -85,7 +85,7 @@ impl<'a> CommandContext<'a> {
     /// Starts the daemon even if `OLLM_NO_SPAWN` is set, because the command asks for it.
     ///
     /// **Errors**: `--no-spawn` was given.
-    pub(crate) fn allow_spawn(&mut self, command: &str) -> Result<(), CommandError> {
+    pub(crate) fn allow_spawn(&mut self, command: &str) -> CommandResult {
         if self.no_spawn {
             return Err(CommandError::usage(
                 format!("`daemon {command}` starts the daemon, which --no-spawn forbids"),
@@ -151,7 +151,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Returns the session that a text stands for.
-    pub(crate) fn session(&mut self, text: &str) -> Result<SessionId, CommandError> {
+    pub(crate) fn session(&mut self, text: &str) -> CommandResult<SessionId> {
         resolve(text, |params| Ok(self.list_sessions(&params)?.data))
     }
 
@@ -169,7 +169,7 @@ impl<'a> CommandContext<'a> {
         &mut self,
         reply: &CallReply<T>,
         render: impl FnOnce(&T, &RenderOptions) -> String,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         if self.json {
             return self.print_raw_json(&reply.raw);
         }
@@ -178,12 +178,12 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Prints text for people.
-    pub(crate) fn print_text(&mut self, text: &str) -> Result<(), CommandError> {
+    pub(crate) fn print_text(&mut self, text: &str) -> CommandResult {
         Ok(self.terminal.print(text)?)
     }
 
     /// Prints a value as JSON.
-    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> Result<(), CommandError> {
+    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> CommandResult {
         let mut text = json_text(value, self.terminal.out_is_terminal())
             .map_err(|error| OutputError::from(io::Error::other(error)))?;
         text.push('\n');
@@ -191,7 +191,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Prints a result as it was sent, or indented for a terminal.
-    pub(crate) fn print_raw_json(&mut self, raw: &RawValue) -> Result<(), CommandError> {
+    pub(crate) fn print_raw_json(&mut self, raw: &RawValue) -> CommandResult {
         if self.terminal.out_is_terminal()
             && let Ok(value) = serde_json::from_str::<serde_json::Value>(raw.get())
         {
@@ -201,7 +201,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Prints JSON as it was sent, on one line.
-    pub(crate) fn print_json_line(&mut self, raw: &RawValue) -> Result<(), CommandError> {
+    pub(crate) fn print_json_line(&mut self, raw: &RawValue) -> CommandResult {
         Ok(self.terminal.print_raw(format!("{}\n", escaped_json(raw.get())))?)
     }
 

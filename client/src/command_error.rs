@@ -17,6 +17,9 @@ use crate::render::{Style, escaped_json};
 /// The command that shows the ids of all sessions.
 pub(crate) const LIST_HINT: &str = "ollmctl sessions list --all";
 
+/// The result of a command, or of a part of it.
+pub(crate) type CommandResult<T = ()> = Result<T, CommandError>;
+
 /// A failed command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {

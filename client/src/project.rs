@@ -10,11 +10,11 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
 
 /// Returns the canonical path of a project; by default of the current directory.
-pub(crate) fn canonical_path(given: Option<&Path>) -> Result<String, CommandError> {
+pub(crate) fn canonical_path(given: Option<&Path>) -> CommandResult<String> {
     let path = given.unwrap_or(Path::new("."));
     let canonical = std::fs::canonicalize(path).map_err(|source| CommandError::File {
         action: "find the project",
@@ -25,7 +25,7 @@ pub(crate) fn canonical_path(given: Option<&Path>) -> Result<String, CommandErro
 }
 
 /// Returns the path by which sessions are filtered, canonical if the directory still exists.
-pub(crate) fn filter_path(given: Option<&Path>) -> Result<Option<String>, CommandError> {
+pub(crate) fn filter_path(given: Option<&Path>) -> CommandResult<Option<String>> {
     given
         .map(|path| {
             let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
@@ -34,7 +34,7 @@ pub(crate) fn filter_path(given: Option<&Path>) -> Result<Option<String>, Comman
         .transpose()
 }
 
-fn to_text(path: PathBuf) -> Result<String, CommandError> {
+fn to_text(path: PathBuf) -> CommandResult<String> {
     path.into_os_string()
         .into_string()
         .map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
@@ -43,7 +43,7 @@ fn to_text(path: PathBuf) -> Result<String, CommandError> {
 /// Returns the project of the current directory.
 ///
 /// **Errors**: names the flags with which `command` works without it.
-pub(crate) fn of_current_directory(command: &str) -> Result<String, CommandError> {
+pub(crate) fn of_current_directory(command: &str) -> CommandResult<String> {
     canonical_path(None).map_err(|error| no_current_directory(command, &error))
 }
 
@@ -94,7 +94,7 @@ impl RecordTarget {
     pub(crate) fn in_project(
         project_path: String,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<Self, CommandError> {
+    ) -> CommandResult<Self> {
         Ok(match current_session(&project_path, ctx)? {
             Some(session) => Self::Session(session.session_id),
             None => Self::NewSession { project_path },
@@ -107,8 +107,8 @@ impl RecordTarget {
         model: Option<String>,
         key: Option<String>,
         ctx: &mut CommandContext<'_>,
-        record: impl FnOnce(SessionId, &mut CommandContext<'_>) -> Result<T, CommandError>,
-    ) -> Result<T, CommandError> {
+        record: impl FnOnce(SessionId, &mut CommandContext<'_>) -> CommandResult<T>,
+    ) -> CommandResult<T> {
         let project_path = match self {
             Self::Session(session_id) => return record(session_id, ctx),
             Self::NewSession { project_path } => project_path,
@@ -134,7 +134,7 @@ pub(crate) fn session_or_current(
     given: Option<&str>,
     command: &str,
     ctx: &mut CommandContext<'_>,
-) -> Result<SessionId, CommandError> {
+) -> CommandResult<SessionId> {
     if let Some(text) = given {
         return ctx.session(text);
     }

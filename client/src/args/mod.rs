@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::value::{Error, StringDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer as _, Visitor};
 
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 
 /// The flags of every command.
 #[derive(Debug, Clone, Args)]
@@ -105,7 +105,7 @@ pub(crate) struct TextUse {
 }
 
 /// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is not a terminal.
-pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> Result<String, CommandError> {
+pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> CommandResult<String> {
     match given {
         Some(text) if text != "-" => Ok(text.to_owned()),
         None if std::io::stdin().is_terminal() => {
@@ -117,7 +117,7 @@ pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> Result<Stri
 }
 
 /// Reads all of stdin for a command.
-pub(crate) fn read_stdin(command: &'static str) -> Result<String, CommandError> {
+pub(crate) fn read_stdin(command: &'static str) -> CommandResult<String> {
     let mut bytes = Vec::new();
     std::io::stdin().read_to_end(&mut bytes).map_err(|source| CommandError::File {
         action: "read",
@@ -127,7 +127,7 @@ pub(crate) fn read_stdin(command: &'static str) -> Result<String, CommandError> 
     utf8_from_stdin(bytes, command)
 }
 
-fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> Result<String, CommandError> {
+fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> CommandResult<String> {
     String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
         path: "-".into(),
         offset: error.utf8_error().valid_up_to() as u64,

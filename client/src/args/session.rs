@@ -5,7 +5,7 @@ use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::SessionListParams;
 use ollm_protocol::{SessionId, sanitize};
 
-use crate::command_error::{CommandError, LIST_HINT};
+use crate::command_error::{CommandError, CommandResult, LIST_HINT};
 use crate::completion;
 use crate::error::ClientError;
 
@@ -50,7 +50,7 @@ impl OptionalSessionArg {
 pub(crate) fn resolve(
     text: &str,
     mut list: impl FnMut(SessionListParams) -> Result<Vec<Session>, ClientError>,
-) -> Result<SessionId, CommandError> {
+) -> CommandResult<SessionId> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }

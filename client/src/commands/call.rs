@@ -11,7 +11,7 @@ use strsim::levenshtein;
 
 use crate::args::read_stdin;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
 
 /// The maximum number of suggestions for an unknown method.
@@ -62,7 +62,7 @@ impl TypedValueParser for MethodNameParser {
     }
 }
 
-pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let known = METHODS.iter().find(|method| method.name == args.method);
     if known.is_some_and(|method| method.class == Class::Stream) {
         return Err(CommandError::usage(
@@ -87,7 +87,7 @@ pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> Result<(), C
     }
 }
 
-fn params(given: Option<&str>) -> Result<Value, CommandError> {
+fn params(given: Option<&str>) -> CommandResult<Value> {
     let text = match given {
         None => "{}".to_owned(),
         Some("-") => read_stdin("call METHOD")?,

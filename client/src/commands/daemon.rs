@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::models;
 use crate::address::wait_until_unlocked;
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::{CommandError, exit_of_daemon};
+use crate::command_error::{CommandError, CommandResult, exit_of_daemon};
 use crate::connection::{BlockingClient, Connector, decode, held_unreachable};
 use crate::error::{Attempt, ClientError};
 use crate::render::units::{ago, bytes, counted, grouped};
@@ -77,10 +77,7 @@ Examples:
   echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session.list\"}' | nc -N -U \"$(ollmctl socket)\"")]
 pub(crate) struct SocketArgs {}
 
-pub(super) fn run(
-    command: DaemonCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         DaemonCommand::Start => {
             ctx.allow_spawn("start")?;
@@ -103,10 +100,7 @@ pub(super) fn run(
     }
 }
 
-pub(super) fn config(
-    command: ConfigCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn config(command: ConfigCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         ConfigCommand::Show => run_program("--show-config", ctx),
         ConfigCommand::Check => run_program("--check-config", ctx),
@@ -119,17 +113,13 @@ pub(super) fn config(
     }
 }
 
-pub(super) fn socket(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn socket(ctx: &mut CommandContext<'_>) -> CommandResult {
     let socket = ctx.client()?.socket().to_owned();
     print_path(&socket, &json!({ "socket": socket.to_string_lossy() }), ctx)
 }
 
 /// Prints a path byte for byte, because a path need not be UTF-8; with `--json` prints `value`.
-fn print_path(
-    path: &Path,
-    value: &Value,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+fn print_path(path: &Path, value: &Value, ctx: &mut CommandContext<'_>) -> CommandResult {
     if ctx.json() {
         return ctx.print_json(value);
     }
@@ -137,7 +127,7 @@ fn print_path(
 }
 
 /// Runs the daemon's program with a flag that makes it print and exit.
-fn run_program(flag: &str, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn run_program(flag: &str, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut command = ctx.connector().daemon_command()?;
     command.arg(flag);
     if ctx.json() {
@@ -152,7 +142,7 @@ fn cannot_run(command: &Command, source: io::Error) -> ClientError {
 }
 
 /// Lets the daemon's program check its configuration.
-fn check_config(connector: &Connector) -> Result<(), CommandError> {
+fn check_config(connector: &Connector) -> CommandResult {
     let mut command = connector.daemon_command()?;
     command.arg("--check-config").stdin(Stdio::null());
     let output = command.output().map_err(|error| cannot_run(&command, error))?;
@@ -167,7 +157,7 @@ fn check_config(connector: &Connector) -> Result<(), CommandError> {
     Err(CommandError::BadConfig { reason, exit: exit_of_daemon(output.status) })
 }
 
-fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let reply = ctx.call::<DaemonStatus>(&NoParams {})?;
     ctx.print(&reply, |status, _| {
         format!(
@@ -181,7 +171,7 @@ fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> Result<(), C
 }
 
 /// Shows the state of a running daemon.
-fn status(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn status(ctx: &mut CommandContext<'_>) -> CommandResult {
     let connector = ctx.connector().clone().without_spawn();
     let Some(mut client) = connect_if_running(&connector)? else {
         if let Some(error) = held_unreachable(connector.address()) {
@@ -222,7 +212,7 @@ struct StopOutcome {
 }
 
 /// Asks the daemon to shut down and waits until its home is unlocked.
-fn stop(connector: &Connector) -> Result<StopOutcome, CommandError> {
+fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
     let connector = connector.clone().without_spawn().with_any_protocol();
     let own_home = connector.address().home();
     let Some(mut client) = connect_if_running(&connector)? else {
@@ -252,7 +242,7 @@ fn stop(connector: &Connector) -> Result<StopOutcome, CommandError> {
     }
 }
 
-fn report_stop(outcome: &StopOutcome, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn report_stop(outcome: &StopOutcome, ctx: &mut CommandContext<'_>) -> CommandResult {
     if ctx.json() {
         return ctx.print_json(outcome);
     }
@@ -264,7 +254,7 @@ fn report_stop(outcome: &StopOutcome, ctx: &mut CommandContext<'_>) -> Result<()
 }
 
 /// Replaces this process with the daemon.
-fn become_daemon(flags: &[OsString], ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn become_daemon(flags: &[OsString], ctx: &mut CommandContext<'_>) -> CommandResult {
     ctx.terminal.flush()?;
     let mut command = ctx.connector().daemon_command()?;
     command.args(flags);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::args::wire_enum;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::render::session_table::short_id;
 use crate::render::{RenderOptions, Style};
@@ -29,7 +29,7 @@ pub(crate) struct EventsArgs {
     kinds: Vec<EventKind>,
 }
 
-pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.as_deref().map(|session| ctx.session(session)).transpose()?;
     let params =
         EventSubscribeParams { session_id, kinds: args.kinds.clone(), ..Default::default() };

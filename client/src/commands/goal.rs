@@ -13,7 +13,7 @@ use ollm_protocol::{GoalId, Method, SessionId, sanitize};
 use crate::args::session::OPTIONAL_SESSION_HELP;
 use crate::args::{wire_enum, wire_enum_with_alias};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project::session_or_current;
 use crate::render::Style;
@@ -183,7 +183,7 @@ struct UpdateArgs {
     status: Option<GoalStatus>,
 }
 
-pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.as_deref(), "goal list", ctx)?;
     match args.command.unwrap_or(GoalCommand::List) {
         GoalCommand::Create { text: description, priority, steps: checkpoints } => {
@@ -217,7 +217,7 @@ fn change_goal(
     session_id: SessionId,
     command: GoalChange,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let (goal_id, key) = (goal.map(|goal| goal.id), None);
     let decision_id = |number: usize| {
         let decisions = goal.map_or(&[][..], |goal| &goal.decisions);
@@ -272,7 +272,7 @@ fn set_step(
     description: String,
     state: Option<CheckpointStatus>,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let (goal_id, key) = (goal.map(|goal| goal.id), None);
     let steps = goal.map_or(&[][..], |goal| &goal.checkpoints);
     let typed = description.trim().to_lowercase();
@@ -309,12 +309,12 @@ fn set_step(
 fn change<M: Method<Result = g::GoalResult>>(
     params: &M::Params,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let reply = ctx.call::<M>(params)?;
     ctx.print(&reply, |changed, _| render_goal(&changed.goal))
 }
 
-fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
     if ctx.json() {
         let reply = ctx.call::<m::GoalList>(&page_params(session_id, None))?;
         return ctx.print_raw_json(&reply.raw);
@@ -327,7 +327,7 @@ fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> Result<(), Comma
 pub(super) fn goals(
     session_id: SessionId,
     ctx: &mut CommandContext<'_>,
-) -> Result<Vec<Goal>, CommandError> {
+) -> CommandResult<Vec<Goal>> {
     let mut all = Vec::new();
     let mut cursor = None;
     loop {
@@ -345,7 +345,7 @@ fn page_params(session_id: SessionId, cursor: Option<GoalId>) -> g::GoalListPara
     g::GoalListParams { session_id, status: None, limit: Some(PAGE_GOALS), cursor }
 }
 
-fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> Result<&'a T, CommandError> {
+fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> CommandResult<&'a T> {
     let found = number.checked_sub(1).and_then(|at| all.get(at));
     found.ok_or_else(|| {
         CommandError::not_found(format!("there is no {noun} {number}"), "ollmctl goal list")

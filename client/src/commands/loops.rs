@@ -8,7 +8,7 @@ use ollm_protocol::sanitize;
 
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::project::session_or_current;
 use crate::render::Style;
 
@@ -35,7 +35,7 @@ Examples:
     Reset(OptionalSessionArg),
 }
 
-pub(super) fn run(command: &LoopCommand, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(command: &LoopCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     let reply = match command {
         LoopCommand::Status(session) => {
             let session_id = session_or_current(session.given(), "loop status", ctx)?;

@@ -28,7 +28,7 @@ use crate::address::Environment;
 use crate::args::ColorArg;
 use crate::cli::{Cli, CliCommand};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::error::Exit;
 use crate::render::Style;
@@ -66,11 +66,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
     }
 }
 
-fn run_parsed(
-    cli: Cli,
-    environment: &Environment,
-    terminal: &mut Terminal,
-) -> Result<(), CommandError> {
+fn run_parsed(cli: Cli, environment: &Environment, terminal: &mut Terminal) -> CommandResult {
     let mut ctx = CommandContext::new(cli.global, environment, terminal)?;
     dispatch(cli.command, &mut ctx)?;
     Ok(ctx.terminal.flush()?)
@@ -82,11 +78,11 @@ pub(crate) fn run_command(
     line: &[&str],
     environment: &Environment,
     terminal: &mut Terminal,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     run_parsed(Cli::try_parse_from(line).unwrap(), environment, terminal)
 }
 
-fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         CliCommand::Chat(args) => chat::run(args, ctx),
         CliCommand::Sessions(command) => sessions::run(command, ctx),

@@ -14,7 +14,7 @@ use ollm_protocol::sanitize;
 
 use crate::args::{TextUse, text_or_stdin};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
@@ -92,7 +92,7 @@ Examples:
     },
 }
 
-pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     match args.command.unwrap_or(ModelsCommand::List) {
         ModelsCommand::List => {
             let reply = ctx.call_slow::<ModelList>(&NoParams {}, REQUEST_TIMEOUT)?;

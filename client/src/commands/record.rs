@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::args::{TextUse, role_parser, text_or_stdin};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project::{self, RecordTarget};
 use crate::render::units::counted;
@@ -52,7 +52,7 @@ pub(crate) struct RecordArgs {
     text: Option<String>,
 }
 
-pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let text = message_text(args.text.as_deref())?;
     let target = target(&args, ctx)?;
     let message = MessageInput {
@@ -80,7 +80,7 @@ pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> Result<(), 
     ctx.print_text(&format!("{session_id} #{}  {tokens}{kind}{duplicate}\n", recorded.seq))
 }
 
-fn target(args: &RecordArgs, ctx: &mut CommandContext<'_>) -> Result<RecordTarget, CommandError> {
+fn target(args: &RecordArgs, ctx: &mut CommandContext<'_>) -> CommandResult<RecordTarget> {
     if let Some(session) = &args.session {
         return Ok(RecordTarget::Session(ctx.session(session)?));
     }
@@ -94,7 +94,7 @@ fn target(args: &RecordArgs, ctx: &mut CommandContext<'_>) -> Result<RecordTarge
     RecordTarget::in_project(project_path, ctx)
 }
 
-fn message_text(given: Option<&str>) -> Result<String, CommandError> {
+fn message_text(given: Option<&str>) -> CommandResult<String> {
     let text = text_or_stdin(given, &MESSAGE_TEXT)?;
     if text.trim().is_empty() {
         return Err(CommandError::usage("the text to record is empty", MESSAGE_TEXT.example));

@@ -16,7 +16,7 @@ use super::session::{ChatSession, last_records, think_word};
 use super::slash::{COMMANDS, ChatInput, SessionInput};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::commands::context::build::render_messages;
 use crate::commands::context::compact::compact_in_chat;
 use crate::commands::context::status::{inspect_params, render_items, render_status};
@@ -54,7 +54,7 @@ pub(super) fn run(
     turns: TurnRunner,
     keeps_history: bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let home = ctx.connector().address().home().to_owned();
     let history = keeps_history.then(|| home.join(HISTORY_FILE));
     let mut editor = LineEditor::new(history.as_deref(), ctx.terminal.has_color())?;
@@ -90,7 +90,7 @@ pub(super) fn run(
 }
 
 impl InteractiveChat<'_, '_> {
-    fn greet(&mut self) -> Result<(), CommandError> {
+    fn greet(&mut self) -> CommandResult {
         match self.session.session() {
             Some(session) => {
                 let id = session.session_id;
@@ -109,7 +109,7 @@ impl InteractiveChat<'_, '_> {
         Ok(())
     }
 
-    fn run_input(&mut self, input: ChatInput) -> Result<ControlFlow<()>, CommandError> {
+    fn run_input(&mut self, input: ChatInput) -> CommandResult<ControlFlow<()>> {
         match input {
             ChatInput::Empty => {}
             ChatInput::Message(text) => self.ask(Some(&text))?,
@@ -141,7 +141,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Runs a command that needs a session with messages.
-    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> Result<(), CommandError> {
+    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> CommandResult {
         match input {
             SessionInput::Retry => self.ask(None),
             SessionInput::History(number) => {
@@ -178,7 +178,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Lets the model answer a message, or the last message again.
-    fn ask(&mut self, message: Option<&str>) -> Result<(), CommandError> {
+    fn ask(&mut self, message: Option<&str>) -> CommandResult {
         let mut screen = Screen::default();
         let end = self.session.ask(message, &mut self.turns, &mut screen, self.ctx);
         if let Some(usage) = screen.usage_line() {
@@ -212,7 +212,7 @@ impl InteractiveChat<'_, '_> {
         }
     }
 
-    fn help(&mut self) -> Result<(), CommandError> {
+    fn help(&mut self) -> CommandResult {
         let rows: Vec<(&str, String)> =
             COMMANDS.iter().map(|(usage, help)| (*usage, (*help).to_owned())).collect();
         let keys = "\nA backslash at the end of a line continues it on the next line.\n\
@@ -221,7 +221,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Lists the models of the server, with a star before the session's.
-    fn list_models(&mut self) -> Result<(), CommandError> {
+    fn list_models(&mut self) -> CommandResult {
         let own = self.session.model().map(str::to_owned);
         match &own {
             Some(model) => self.remark(&format!("the model is {}", sanitize::one_line(model))),
@@ -237,7 +237,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Shows the goals of the session, or creates one, also in a draft.
-    fn goal(&mut self, text: Option<String>) -> Result<(), CommandError> {
+    fn goal(&mut self, text: Option<String>) -> CommandResult {
         let Some(description) = text else {
             let goals = match self.session.session().map(|session| session.session_id) {
                 Some(id) => goal::goals(id, self.ctx)?,
@@ -258,7 +258,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Pins or unpins a record; without a number the last message.
-    fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> Result<(), CommandError> {
+    fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> CommandResult {
         let seq = match seq {
             Some(seq) => Some(seq),
             None => self.last_message(id)?,
@@ -271,7 +271,7 @@ impl InteractiveChat<'_, '_> {
         self.ctx.print_text(&render_pins(&reply.value))
     }
 
-    fn compact(&mut self, id: SessionId, apply: bool) -> Result<(), CommandError> {
+    fn compact(&mut self, id: SessionId, apply: bool) -> CommandResult {
         let done = self.turns.run_interruptible(self.ctx, |ctx, is_wanted| {
             compact_in_chat(id, apply, is_wanted, ctx)
         })?;
@@ -286,7 +286,7 @@ impl InteractiveChat<'_, '_> {
         self.remark("the next message starts a new session");
     }
 
-    fn last_messages(&mut self, id: SessionId, number: u32) -> Result<String, CommandError> {
+    fn last_messages(&mut self, id: SessionId, number: u32) -> CommandResult<String> {
         let limit = number.saturating_mul(RECORDS_PER_MESSAGE).min(MAX_PAGE_RECORDS);
         let is_shown = |record: &Record| {
             record.active && matches!(record.kind, RecordKind::Message | RecordKind::ToolCall)
@@ -300,7 +300,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Returns the number of the last message on the active branch.
-    fn last_message(&mut self, id: SessionId) -> Result<Option<Seq>, CommandError> {
+    fn last_message(&mut self, id: SessionId) -> CommandResult<Option<Seq>> {
         let records = last_records(id, RECORDS_AFTER_MESSAGE, self.ctx)?.records;
         let is_message = |record: &&Record| record.active && record.kind == RecordKind::Message;
         Ok(records.iter().rev().find(is_message).map(|record| record.seq))

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use crate::args::read_stdin;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use screen::{JsonLines, Screen};
 use session::{ChatSession, THINK_LEVELS, parse_think};
@@ -99,7 +99,7 @@ impl ChatArgs {
     }
 }
 
-pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let question = question(args.question.as_deref())?;
     if question.is_none() && (ctx.json() || !ctx.terminal.out_is_terminal()) {
         return Err(CommandError::usage(
@@ -116,10 +116,7 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), Co
 }
 
 /// Opens the session that the arguments name.
-fn open_session(
-    args: &ChatArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<ChatSession, CommandError> {
+fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<ChatSession> {
     let existing = if args.continue_ {
         Some(session::current(ctx)?)
     } else if let Some(text) = &args.resume {
@@ -140,7 +137,7 @@ fn open_session(
 }
 
 /// Returns the question from the command line and from a pipe; `None` if there is neither.
-fn question(given: Option<&str>) -> Result<Option<String>, CommandError> {
+fn question(given: Option<&str>) -> CommandResult<Option<String>> {
     let no_question =
         || CommandError::usage("there is no question", "ollmctl chat 'How do I reverse a list?'");
     let given = given.filter(|text| *text != "-");
@@ -172,7 +169,7 @@ fn answer_once(
     mut session: ChatSession,
     mut turns: TurnRunner,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let end = if ctx.json() {
         let first = json!({ "kind": "session", "sessionId": session.id(ctx)? });
         ctx.terminal.print_raw(format!("{first}\n"))?;

@@ -15,7 +15,7 @@ use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table;
@@ -91,7 +91,7 @@ impl ChatSession {
     }
 
     /// Returns the session's id; creates the session of a draft.
-    pub(super) fn id(&mut self, ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+    pub(super) fn id(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult<SessionId> {
         if let Some(session) = &self.session {
             return Ok(session.session_id);
         }
@@ -126,7 +126,7 @@ impl ChatSession {
         &mut self,
         model: String,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         self.session = match &self.session {
             Some(session) if self.has_messages => {
                 let params = SessionUpdateParams {
@@ -146,7 +146,7 @@ impl ChatSession {
         &mut self,
         system: String,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         if let Some(session) = &self.session {
             let params = SessionUpdateParams {
                 system_prompt: Some(system.clone()),
@@ -165,7 +165,7 @@ impl ChatSession {
         turns: &mut TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         match self.run_turn(message, turns, output, ctx) {
             Err(error) if self.lacks_model(&error) => {
                 self.choose_model(ctx)?;
@@ -181,7 +181,7 @@ impl ChatSession {
         turns: &mut TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         let params = ChatSendParams {
             message: message.map(|text| MessageInput::text(Role::User, text)),
             think: self.think,
@@ -201,7 +201,7 @@ impl ChatSession {
     /// Sets the server's only model, or the model that the user chooses.
     ///
     /// **Errors**: the server has no model, or several and no person can be asked.
-    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
         let list = ctx.call::<ModelList>(&NoParams {})?.value;
         let host = sanitize::one_line(&list.host);
         // A server that does not report capabilities may have any.
@@ -238,20 +238,20 @@ pub(super) fn last_records(
     session_id: SessionId,
     limit: u32,
     ctx: &mut CommandContext<'_>,
-) -> Result<SessionGetResult, CommandError> {
+) -> CommandResult<SessionGetResult> {
     let params = SessionResumeParams { session_id, limit: Some(limit) };
     Ok(ctx.call::<SessionResume>(&params)?.value)
 }
 
 /// Returns the current session of this directory's project.
-pub(super) fn current(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError> {
+pub(super) fn current(ctx: &mut CommandContext<'_>) -> CommandResult<Session> {
     let project_path = project::canonical_path(None)?;
     let session = project::current_session(&project_path, ctx)?;
     session.ok_or_else(|| project::no_current_session(&project_path, "ollmctl chat".to_owned()))
 }
 
 /// Lets the user choose from the latest sessions.
-pub(super) fn choose(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+pub(super) fn choose(ctx: &mut CommandContext<'_>) -> CommandResult<SessionId> {
     if !ctx.terminal.can_ask() || ctx.json() {
         return Err(CommandError::usage(
             "there is no terminal on which to choose a session",
@@ -286,7 +286,7 @@ fn ask_for_model(
     host: &str,
     models: &[String],
     ctx: &mut CommandContext<'_>,
-) -> Result<String, CommandError> {
+) -> CommandResult<String> {
     let shown: Vec<String> = models.iter().map(|model| sanitize::one_line(model)).collect();
     let message = format!("no model is configured, and {host} has several:");
     if !ctx.terminal.can_ask() || ctx.json() {
@@ -311,7 +311,7 @@ fn ask_for_model(
 /// Asks for a number and returns what the user typed.
 ///
 /// **Errors**: the user typed nothing.
-fn read_choice(count: usize, ctx: &mut CommandContext<'_>) -> Result<String, CommandError> {
+fn read_choice(count: usize, ctx: &mut CommandContext<'_>) -> CommandResult<String> {
     ctx.terminal.eprint(&format!("Which one, 1 to {count}? "));
     let mut typed = String::new();
     let read = std::io::stdin().lock().read_line(&mut typed).map_err(CommandError::Input)?;

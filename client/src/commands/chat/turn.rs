@@ -21,7 +21,7 @@ use tokio::signal::unix::SignalKind;
 
 use crate::background::{self, watch_signals};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
 use crate::render::terminal::Terminal;
@@ -55,18 +55,18 @@ pub(super) trait TurnOutput {
         event: Option<&ChatEvent>,
         raw: &RawValue,
         terminal: &mut Terminal,
-    ) -> Result<(), CommandError>;
+    ) -> CommandResult;
 
     /// Shows that time passes.
     fn on_tick(&mut self) {}
 
     /// Shows that the turn is being canceled.
-    fn on_cancel(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+    fn on_cancel(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
     }
 
     /// Finishes the output after the last event.
-    fn on_end(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+    fn on_end(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
     }
 }
@@ -88,7 +88,7 @@ struct TurnUpdate {
 
 impl TurnRunner {
     /// Starts to count Ctrl-C.
-    pub(super) fn new() -> Result<Self, CommandError> {
+    pub(super) fn new() -> CommandResult<Self> {
         let (sender, updates) = sync_channel(WAITING_EVENTS);
         Ok(Self { sender, updates, turn: 0, interrupts: InterruptCounter::start()? })
     }
@@ -100,7 +100,7 @@ impl TurnRunner {
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         self.turn += 1;
         let guard = TurnGuard::new(&self.interrupts, ctx.terminal);
         let end = self.follow(params, on_accepted, output, ctx);
@@ -126,7 +126,7 @@ impl TurnRunner {
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         let session = SessionIdParams { session_id: params.session_id };
         self.spawn_turn(ctx.connector().clone(), params)?;
         let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
@@ -174,7 +174,7 @@ impl TurnRunner {
     }
 
     /// Starts a turn in a thread that ends with the turn or with the process.
-    fn spawn_turn(&self, connector: Connector, params: ChatSendParams) -> Result<(), CommandError> {
+    fn spawn_turn(&self, connector: Connector, params: ChatSendParams) -> CommandResult {
         let (turn, sender) = (self.turn, self.sender.clone());
         let follow = move || {
             let last = (|| {
@@ -199,7 +199,7 @@ pub(super) fn canceled() -> CommandError {
 }
 
 /// Asks the daemon to cancel a turn, in a thread so that nothing waits for the reply.
-fn spawn_cancel(connector: Connector, session: SessionIdParams) -> Result<(), CommandError> {
+fn spawn_cancel(connector: Connector, session: SessionIdParams) -> CommandResult {
     let cancel = move || {
         // A failure is ignored: a daemon that cannot be reached has ended the turn, and a second Ctrl-C leaves anyway.
         let client = BlockingClient::connect(&connector.without_spawn());
@@ -217,7 +217,7 @@ struct InterruptCounter {
 
 impl InterruptCounter {
     /// Counts signals in a thread until this process ends.
-    fn start() -> Result<Arc<Self>, CommandError> {
+    fn start() -> CommandResult<Arc<Self>> {
         let counter = Arc::<Self>::default();
         let of_thread = Arc::clone(&counter);
         watch_signals(&[SignalKind::interrupt()], move || of_thread.count_signal())?;

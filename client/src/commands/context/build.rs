@@ -10,7 +10,7 @@ use ollm_protocol::sanitize;
 
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::project::session_or_current;
 use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
@@ -54,7 +54,7 @@ pub(crate) struct BuildArgs {
     messages: bool,
 }
 
-pub(super) fn run(args: BuildArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context build", ctx)?;
     let params = ContextBuildParams {
         context_size: args.size,

@@ -19,7 +19,7 @@ use super::build::CONTEXT_TIMEOUT;
 use crate::args::session::OptionalSessionArg;
 use crate::args::wire_enum;
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::connection::{BlockingClient, decode};
 use crate::project::session_or_current;
 use crate::render::progress::Spinner;
@@ -73,7 +73,7 @@ pub(crate) struct CheckpointsArgs {
     summaries: bool,
 }
 
-pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context compact", ctx)?;
     let params = ContextCompactParams {
         dry_run: args.dry_run,
@@ -90,15 +90,12 @@ pub(in crate::commands) fn compact_in_chat(
     apply: bool,
     is_wanted: &dyn Fn() -> bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<bool, CommandError> {
+) -> CommandResult<bool> {
     let params = ContextCompactParams { dry_run: !apply, ..ContextCompactParams::new(session_id) };
     run(&params, is_wanted, ctx)
 }
 
-pub(super) fn checkpoints(
-    args: &CheckpointsArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn checkpoints(args: &CheckpointsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context checkpoints", ctx)?;
     let params = SessionIdParams { session_id };
     let reply = ctx.call_slow::<ContextCheckpoints>(&params, CONTEXT_TIMEOUT)?;
@@ -110,7 +107,7 @@ fn run(
     params: &ContextCompactParams,
     is_wanted: &dyn Fn() -> bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<bool, CommandError> {
+) -> CommandResult<bool> {
     // On a connection of its own, because closing the connection cancels the compaction.
     let client = BlockingClient::connect(ctx.connector())?;
     let events = EventSubscribeParams {

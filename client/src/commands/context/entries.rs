@@ -13,7 +13,7 @@ use ollm_protocol::sanitize;
 
 use crate::args::{TextUse, text_or_stdin, wire_enum};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project::{self, session_or_current};
 use crate::render::RenderOptions;
@@ -102,7 +102,7 @@ Examples:
     },
 }
 
-pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let (session_id, project_path) = match &args.scope {
         ScopeArgs { global: true, .. } => (None, None),
         ScopeArgs { project: Some(given), .. } => {

@@ -12,7 +12,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use crate::args::session::OPTIONAL_SESSION_HELP;
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project::session_or_current;
 use entries::budget_line;
@@ -53,10 +53,7 @@ pub(crate) struct PinArgs {
     session: Option<String>,
 }
 
-pub(super) fn run(
-    command: ContextCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         ContextCommand::Status(args) => status::status(&args, ctx),
         ContextCommand::Inspect(args) => status::inspect(args, ctx),
@@ -69,7 +66,7 @@ pub(super) fn run(
     }
 }
 
-fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let example = if pinned { "context pin N" } else { "context unpin N" };
     let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
     let reply = set_pin(session_id, Seq(args.seq), pinned, ctx)?;
@@ -82,7 +79,7 @@ pub(super) fn set_pin(
     seq: Seq,
     pinned: bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<CallReply<ContextPinResult>, CommandError> {
+) -> CommandResult<CallReply<ContextPinResult>> {
     let params = ContextPinParams { session_id, seq };
     Ok(if pinned { ctx.call::<ContextPin>(&params)? } else { ctx.call::<ContextUnpin>(&params)? })
 }

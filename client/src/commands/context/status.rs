@@ -12,7 +12,7 @@ use ollm_protocol::{SessionId, sanitize};
 use super::build::{CONTEXT_TIMEOUT, WindowShare, bar, count_kind, legend, render_messages};
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::project::session_or_current;
 use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
@@ -53,14 +53,14 @@ pub(crate) struct InspectArgs {
     messages: bool,
 }
 
-pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context status", ctx)?;
     let params = ContextStatusParams { session_id, context_size: args.size };
     let reply = ctx.call_slow::<ContextStatus>(&params, CONTEXT_TIMEOUT)?;
     ctx.print(&reply, render_status)
 }
 
-pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context inspect", ctx)?;
     let params = ContextInspectParams { build_id: args.build, ..inspect_params(session_id) };
     let reply = ctx.call_slow::<ContextInspect>(&params, CONTEXT_TIMEOUT)?;

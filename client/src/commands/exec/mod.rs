@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::address;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::error::ClientError;
 use crate::project::{self, RecordTarget};
@@ -72,7 +72,7 @@ pub(crate) struct ExecArgs {
 /// A variable of this process. Neither name nor value needs to be UTF-8.
 type Variable = (OsString, OsString);
 
-pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let target = record_target(args, ctx)?;
     let variables = address::variables();
     let params = EnvSanitizeParams { variables: to_text(&variables) };
@@ -113,10 +113,7 @@ fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable
     variables.into_iter().filter(|(name, _)| may_pass(name)).collect()
 }
 
-fn record_target(
-    args: &ExecArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<RecordTarget, CommandError> {
+fn record_target(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult<RecordTarget> {
     if let Some(session) = &args.session {
         let session_id = ctx.session(session)?;
         // A whole id has not been looked up, and after the command it would be too late.
@@ -217,7 +214,7 @@ fn record(
     target: RecordTarget,
     tool_run: &ToolRun,
     ctx: &mut CommandContext<'_>,
-) -> Result<RecordedCall, CommandError> {
+) -> CommandResult<RecordedCall> {
     let words: Vec<String> = args
         .command
         .iter()
@@ -257,9 +254,9 @@ fn record(
 fn report(
     tool_run: &ToolRun,
     judged: &EnvSanitizeResult,
-    recorded: &Result<RecordedCall, CommandError>,
+    recorded: &CommandResult<RecordedCall>,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     if let (None, Some(error)) = (&tool_run.process, &tool_run.error) {
         ctx.terminal.eprintln(&format!("ollmctl: {}", sanitize::one_line(error)));
     }
@@ -292,7 +289,7 @@ fn report(
 fn to_json(
     tool_run: &ToolRun,
     judged: &EnvSanitizeResult,
-    recorded: &Result<RecordedCall, CommandError>,
+    recorded: &CommandResult<RecordedCall>,
 ) -> Value {
     let mut value = json!({
         "recorded": recorded.is_ok(),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::list;
 use crate::args::session::SESSION_HELP;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::render::session_table::{self, outcome_line};
 use crate::render::units::{counted, grouped};
@@ -83,7 +83,7 @@ pub(crate) struct CleanupArgs {
     yes: bool,
 }
 
-pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut ids = Vec::new();
     for text in &args.ids {
         let id = ctx.session(text)?;
@@ -118,7 +118,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Result<
     }
 }
 
-pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     if !args.yes {
         let sessions = list::all_sessions(ctx)?;
         if !sessions.is_empty() && !confirm(&sessions, false, ctx)? {
@@ -130,10 +130,7 @@ pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> Result<()
     ctx.print(&reply, render_outcome)
 }
 
-pub(super) fn cleanup(
-    args: &CleanupArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn cleanup(args: &CleanupArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
         let plan = ctx.call_slow::<SessionCleanup>(&params(true), DELETE_TIMEOUT)?.value;
@@ -148,11 +145,7 @@ pub(super) fn cleanup(
 /// Shows the sessions and asks whether to delete them.
 ///
 /// **Errors**: `--yes` is missing, and no person can be asked.
-fn confirm(
-    sessions: &[Session],
-    yes: bool,
-    ctx: &mut CommandContext<'_>,
-) -> Result<bool, CommandError> {
+fn confirm(sessions: &[Session], yes: bool, ctx: &mut CommandContext<'_>) -> CommandResult<bool> {
     if yes {
         return Ok(true);
     }

@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 use crate::args::session::SESSION_HELP;
 use crate::args::wire_enum_with_alias;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::render::escaped_json;
 use crate::render::progress::ProgressMeter;
@@ -65,10 +65,7 @@ struct ExportedSize {
     records: u64,
 }
 
-pub(in crate::commands) fn run(
-    args: &ExportArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let format = format(args, ctx.json())?;
     let session_id = ctx.session(&args.id)?;
     let Some(path) = args.file() else {
@@ -101,7 +98,7 @@ pub(in crate::commands) fn run(
     ))
 }
 
-fn temporary_file(directory: &Path) -> Result<NamedTempFile, CommandError> {
+fn temporary_file(directory: &Path) -> CommandResult<NamedTempFile> {
     NamedTempFile::new_in(directory).map_err(|source| {
         let path = directory.to_owned();
         if directory.exists() {
@@ -117,7 +114,7 @@ fn to_stdout(
     session_id: SessionId,
     format: ExportFormat,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let for_terminal = ctx.terminal.out_is_terminal();
     export(session_id, format, ctx, |ctx, data| {
         let safe = match (for_terminal, format) {
@@ -135,8 +132,8 @@ fn export(
     session_id: SessionId,
     format: ExportFormat,
     ctx: &mut CommandContext<'_>,
-    mut write: impl FnMut(&mut CommandContext<'_>, &str) -> Result<(), CommandError>,
-) -> Result<ExportedSize, CommandError> {
+    mut write: impl FnMut(&mut CommandContext<'_>, &str) -> CommandResult,
+) -> CommandResult<ExportedSize> {
     let mut progress = ProgressMeter::records("exporting");
     let mut params = SessionExportParams { session_id, format, cursor: None };
     let mut size = ExportedSize { bytes: 0, records: 0 };
@@ -154,7 +151,7 @@ fn export(
 }
 
 /// Returns the requested format. On stdout with `--json` it must be JSON.
-fn format(args: &ExportArgs, json: bool) -> Result<ExportFormat, CommandError> {
+fn format(args: &ExportArgs, json: bool) -> CommandResult<ExportFormat> {
     if args.file().is_some() || !json {
         return args.format.map_or_else(|| format_of_file(args), Ok);
     }
@@ -169,7 +166,7 @@ fn format(args: &ExportArgs, json: bool) -> Result<ExportFormat, CommandError> {
 }
 
 /// Returns the format for the extension of the output file.
-fn format_of_file(args: &ExportArgs) -> Result<ExportFormat, CommandError> {
+fn format_of_file(args: &ExportArgs) -> CommandResult<ExportFormat> {
     let Some(path) = args.file() else { return Ok(ExportFormat::Markdown) };
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {

@@ -16,7 +16,7 @@ use ollm_protocol::sanitize;
 use serde_json::{Value, json};
 
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::project;
 use crate::render::progress::ProgressMeter;
 use crate::render::session_table::{short_id, title};
@@ -53,7 +53,7 @@ pub(crate) struct ImportArgs {
     dry_run: bool,
 }
 
-pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let given = args.project.as_deref();
     let project = given.map(|path| project::canonical_path(Some(path))).transpose()?;
     let mut results: Vec<Value> = Vec::new();
@@ -103,7 +103,7 @@ fn import_file(
     project: Option<&str>,
     dry_run: bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<CallReply<SessionImportResult>, CommandError> {
+) -> CommandResult<CallReply<SessionImportResult>> {
     let failed = |source| CommandError::File { action: "read", path: path.to_owned(), source };
     let (source, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin()), 0)
@@ -154,7 +154,7 @@ impl<R: Read> Utf8Chunks<R> {
     }
 
     /// Returns the next chunk; `None` after the last. An empty file has no chunk.
-    fn next(&mut self) -> Result<Option<String>, CommandError> {
+    fn next(&mut self) -> CommandResult<Option<String>> {
         let mut bytes = std::mem::take(&mut self.cut);
         let missing = CHUNK_BYTES - bytes.len();
         let read = self.source.by_ref().take(missing as u64).read_to_end(&mut bytes);
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::testing::{render_options, run_against, session_json, session_named};
 
-    fn chunks(bytes: &[u8]) -> Result<Vec<String>, CommandError> {
+    fn chunks(bytes: &[u8]) -> CommandResult<Vec<String>> {
         let mut source = Utf8Chunks::new(bytes, Path::new("f.jsonl"));
         let mut all = Vec::new();
         while let Some(chunk) = source.next()? {

@@ -8,7 +8,7 @@ use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
 use crate::args::wire_enum;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table;
@@ -50,10 +50,7 @@ impl ListArgs {
     }
 }
 
-pub(in crate::commands) fn run(
-    args: &ListArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(in crate::commands) fn run(args: &ListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let params = SessionListParams {
         project_path: project::filter_path(args.project.as_deref())?,
         status: args.status,
@@ -92,7 +89,7 @@ pub(in crate::commands) fn run(
 }
 
 /// Returns every session, archived ones included.
-pub(super) fn all_sessions(ctx: &mut CommandContext<'_>) -> Result<Vec<Session>, CommandError> {
+pub(super) fn all_sessions(ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Session>> {
     let mut all = Vec::new();
     for status in [None, Some(SessionStatus::Archived)] {
         let params = SessionListParams { status, ..SessionListParams::default() };

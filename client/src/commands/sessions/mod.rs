@@ -20,7 +20,7 @@ use ollm_protocol::{Method, SessionId, sanitize};
 
 use crate::args::session::{SESSION_HELP, SessionArg};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project;
 use crate::render::session_table::{heading, outcome_line};
@@ -68,10 +68,7 @@ Examples:
     },
 }
 
-pub(super) fn run(
-    command: SessionsCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         SessionsCommand::List(args) => list::run(&args, ctx),
         SessionsCommand::View(args) => view::run(&args, ctx),
@@ -99,18 +96,11 @@ pub(super) fn run(
     }
 }
 
-pub(super) fn archive(
-    session_id: SessionId,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn archive(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
     change::<SessionArchive>(session_id, "archived", ctx)
 }
 
-fn change<M>(
-    session_id: SessionId,
-    done: &str,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError>
+fn change<M>(session_id: SessionId, done: &str, ctx: &mut CommandContext<'_>) -> CommandResult
 where
     M: Method<Params = SessionIdParams, Result = SessionResult>,
 {
@@ -118,14 +108,14 @@ where
     ctx.print(&reply, |result, _| outcome_line(done, &result.session))
 }
 
-fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = ctx.session(id)?;
     let params = SessionUpdateParams { title: Some(title), ..SessionUpdateParams::new(session_id) };
     let reply = ctx.call::<SessionUpdate>(&params)?;
     ctx.print(&reply, |result, _| outcome_line("renamed", &result.session))
 }
 
-fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = ctx.session(&args.id)?;
     let reply = ctx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
     // A session without a project, or with a project of another machine, is resumed without becoming current.
@@ -144,7 +134,7 @@ fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> Result<(), Command
     })
 }
 
-fn current(project: Option<&Path>, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn current(project: Option<&Path>, ctx: &mut CommandContext<'_>) -> CommandResult {
     let project_path = match project::filter_path(project)? {
         Some(path) => path,
         None => project::canonical_path(None)?,

@@ -10,7 +10,7 @@ use ollm_protocol::sanitize;
 
 use crate::args::{role_parser, wire_enum};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project;
 use crate::render::session_table::{short_id, title};
@@ -59,7 +59,7 @@ pub(crate) struct SearchArgs {
     limit: u32,
 }
 
-pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let now = chrono::Local::now();
     let time = |text: &Option<String>, boundary| {
         text.as_deref().map(|text| parse_time(text, boundary, &now)).transpose()

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::args::session::SESSION_HELP;
 use crate::args::wire_enum;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::completion;
 use crate::render::RenderOptions;
 use crate::render::session_table::heading;
@@ -45,7 +45,7 @@ pub(crate) struct ViewArgs {
     full: bool,
 }
 
-pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut params = SessionGetParams {
         session_id: ctx.session(&args.id)?,
         from: args.from,

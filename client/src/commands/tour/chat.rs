@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::home::TourHome;
 use super::{StepReport, check};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
 use crate::render::units::grouped;
@@ -54,7 +54,7 @@ pub(super) fn configured_model_server(ctx: &CommandContext<'_>) -> Option<String
 }
 
 /// Lets the smallest model answer; without a model, explains what is needed.
-pub(super) fn chat(home: &mut TourHome) -> Result<StepReport, CommandError> {
+pub(super) fn chat(home: &mut TourHome) -> CommandResult<StepReport> {
     let mut client = home.connect()?;
     client.set_timeout(LIST_TIMEOUT);
     let list = match client.call::<ModelList>(&NoParams {}) {
@@ -177,10 +177,7 @@ fn stream_answer(
 }
 
 /// Returns text and thinking of the answer as recorded.
-fn recorded_answer(
-    client: &mut BlockingClient,
-    id: SessionId,
-) -> Result<(String, String), CommandError> {
+fn recorded_answer(client: &mut BlockingClient, id: SessionId) -> CommandResult<(String, String)> {
     let branch = BranchFilter::Active;
     let params = SessionGetParams { session_id: id, from: None, limit: Some(100), branch };
     let page = client.call::<SessionGet>(&params)?;

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::home::TourHome;
 use super::{StepReport, check};
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::connection::{BlockingClient, Connector};
 use crate::render::units::grouped;
 
@@ -34,7 +34,7 @@ pub(super) struct Crash {
 }
 
 /// Records with several clients and kills the daemon.
-pub(super) fn record_and_kill(home: &mut TourHome) -> Result<Crash, CommandError> {
+pub(super) fn record_and_kill(home: &mut TourHome) -> CommandResult<Crash> {
     let title = Some("Crash test".to_owned());
     let params = SessionCreateParams { title, ..SessionCreateParams::default() };
     let session_id = home.connect()?.call::<SessionCreate>(&params)?.session.session_id;
@@ -77,7 +77,7 @@ impl Crash {
     pub(super) fn recover(
         &self,
         home: &mut TourHome,
-    ) -> Result<(BlockingClient, StepReport), CommandError> {
+    ) -> CommandResult<(BlockingClient, StepReport)> {
         let restarted = Instant::now();
         let mut client = home.connect()?;
         let restart_ms = restarted.elapsed().as_secs_f64() * 1000.0;
@@ -121,7 +121,7 @@ fn record_until_killed(
 fn recorded_texts(
     client: &mut BlockingClient,
     id: SessionId,
-) -> Result<HashMap<String, usize>, CommandError> {
+) -> CommandResult<HashMap<String, usize>> {
     let mut found = HashMap::new();
     let mut from = Some(0);
     while from.is_some() {

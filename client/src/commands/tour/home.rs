@@ -15,7 +15,7 @@ use tokio::signal::unix::SignalKind;
 use super::check;
 use crate::address::{Address, Environment, is_home_locked, wait_until_unlocked};
 use crate::background::watch_signals;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
 
 /// The longest wait for the catalog to index a session of a few hundred records.
@@ -58,7 +58,7 @@ impl TourDaemon {
     /// Makes a running daemon known.
     ///
     /// **Errors**: the tour was interrupted; the daemon is killed then.
-    fn started(&self, pid: Pid) -> Result<(), CommandError> {
+    fn started(&self, pid: Pid) -> CommandResult {
         let mut state = self.0.lock();
         if state.is_ended {
             kill(pid);
@@ -84,7 +84,7 @@ impl TourHome {
     pub(super) fn new(
         environment: &Environment,
         model_server: Option<String>,
-    ) -> Result<Self, CommandError> {
+    ) -> CommandResult<Self> {
         let dir = tempfile::Builder::new().prefix("ollm-tour-").tempdir();
         let dir = dir.map_err(|source| {
             file_error("create a temporary home in", &std::env::temp_dir(), source)
@@ -114,7 +114,7 @@ impl TourHome {
     }
 
     /// Connects; starts the daemon if it does not run.
-    pub(super) fn connect(&mut self) -> Result<BlockingClient, CommandError> {
+    pub(super) fn connect(&mut self) -> CommandResult<BlockingClient> {
         let mut client = BlockingClient::connect(&self.connector)?;
         let status = client.call::<DaemonStatus>(&NoParams {})?;
         if let Some(pid) = i32::try_from(status.pid).ok().and_then(Pid::from_raw) {
@@ -124,7 +124,7 @@ impl TourHome {
     }
 
     /// Kills the daemon, as a crash would.
-    pub(super) fn kill_daemon(&mut self) -> Result<(), CommandError> {
+    pub(super) fn kill_daemon(&mut self) -> CommandResult {
         let pid = self.daemon.take();
         check(pid.is_some(), "no daemon to kill")?;
         pid.map_or(Ok(()), |pid| kill_process(pid, Signal::KILL))
@@ -132,7 +132,7 @@ impl TourHome {
     }
 
     /// Asks the daemon to shut down, and removes the home.
-    pub(super) fn shut_down_and_remove(&self) -> Result<(), CommandError> {
+    pub(super) fn shut_down_and_remove(&self) -> CommandResult {
         let mut client = BlockingClient::connect(&self.connector())?;
         client.call::<DaemonShutdown>(&NoParams {})?;
         let is_ended = wait_until_unlocked(self.path(), SHUTDOWN_LIMIT);
@@ -143,7 +143,7 @@ impl TourHome {
     }
 
     /// Kills the daemon, if it runs, and removes the home, if it exists.
-    pub(super) fn discard(&self) -> Result<(), CommandError> {
+    pub(super) fn discard(&self) -> CommandResult {
         self.end_daemon();
         if self.path().exists() { self.remove() } else { Ok(()) }
     }
@@ -162,7 +162,7 @@ impl TourHome {
         }
     }
 
-    fn remove(&self) -> Result<(), CommandError> {
+    fn remove(&self) -> CommandResult {
         std::fs::remove_dir_all(self.path())
             .map_err(|source| file_error("remove", self.path(), source))
     }
@@ -177,7 +177,7 @@ impl Drop for TourHome {
 }
 
 /// Waits until everything recorded can be found by a search.
-pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> Result<(), CommandError> {
+pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> CommandResult {
     let deadline = Instant::now() + INDEX_LIMIT;
     loop {
         let status = client.call::<DaemonStatus>(&NoParams {})?;

@@ -26,7 +26,7 @@ use ollm_protocol::sanitize::one_line;
 use serde_json::{Value, json};
 
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::BlockingClient;
 use crate::error::ClientError;
 use crate::render::units::grouped;
@@ -54,7 +54,7 @@ pub(crate) struct TourArgs {}
 /// The text of a step for people, and its numbers for programs.
 type StepReport = (String, Value);
 
-pub(super) fn run(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
     let started = Instant::now();
     let mut home = TourHome::new(ctx.environment, chat::configured_model_server(ctx))?;
     let mut report = TourReport { ctx, step_started: started, steps: Vec::new() };
@@ -73,7 +73,7 @@ pub(super) fn run(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
     ))
 }
 
-fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
+fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> CommandResult {
     let mut client = home.connect()?;
     report.step("start", start(&mut client)?)?;
     let (id, imported) = import(&mut client)?;
@@ -102,7 +102,7 @@ struct TourReport<'a, 'ctx> {
 
 impl TourReport<'_, '_> {
     /// Finishes a step and prints it with its duration, at once because people watch the tour.
-    fn step(&mut self, name: &str, (text, numbers): StepReport) -> Result<(), CommandError> {
+    fn step(&mut self, name: &str, (text, numbers): StepReport) -> CommandResult {
         let duration = self.step_started.elapsed();
         self.step_started = Instant::now();
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -120,11 +120,11 @@ impl TourReport<'_, '_> {
 /// Checks a claim of the tour.
 ///
 /// **Errors**: the claim is false in this run; `failure` says what happened instead.
-fn check(is_true: bool, failure: &str) -> Result<(), CommandError> {
+fn check(is_true: bool, failure: &str) -> CommandResult {
     if is_true { Ok(()) } else { Err(CommandError::Tour { failure: failure.to_owned() }) }
 }
 
-fn start(client: &mut BlockingClient) -> Result<StepReport, CommandError> {
+fn start(client: &mut BlockingClient) -> CommandResult<StepReport> {
     let status = client.call::<DaemonStatus>(&NoParams {})?;
     let memory = status.memory_bytes.unwrap_or_default() as f64 / (1024.0 * 1024.0);
     let path = one_line(&status.home.to_string_lossy());
@@ -132,7 +132,7 @@ fn start(client: &mut BlockingClient) -> Result<StepReport, CommandError> {
     Ok((text, json!({ "pid": status.pid, "memoryBytes": status.memory_bytes })))
 }
 
-fn import(client: &mut BlockingClient) -> Result<(SessionId, StepReport), CommandError> {
+fn import(client: &mut BlockingClient) -> CommandResult<(SessionId, StepReport)> {
     let result = client.call::<SessionImport>(&SessionImportParams {
         upload_id: None,
         data: REAL_SESSION.to_owned(),
@@ -161,7 +161,7 @@ fn import(client: &mut BlockingClient) -> Result<(SessionId, StepReport), Comman
     Ok((session.session_id, (text, numbers)))
 }
 
-fn build(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, CommandError> {
+fn build(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let built = client.call::<ContextBuild>(&ContextBuildParams {
         context_size: Some(WINDOW_TOKENS),
         ..ContextBuildParams::new(id)
@@ -190,7 +190,7 @@ fn build(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, Comma
 }
 
 /// Compacts the conversation, without a model because that is fast.
-fn compact(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, CommandError> {
+fn compact(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     client.call::<SessionUpdate>(&SessionUpdateParams {
         context_size: Some(WINDOW_TOKENS),
         ..SessionUpdateParams::new(id)
@@ -221,7 +221,7 @@ fn compact(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, Com
     Ok((text, numbers))
 }
 
-fn search(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, CommandError> {
+fn search(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let params = SessionSearchParams {
         query: SEARCHED_WORD.to_owned(),
         session_id: Some(id),
@@ -248,7 +248,7 @@ fn search(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, Comm
     Ok((text, json!({ "hits": hits.len(), "ms": ms })))
 }
 
-fn export(client: &mut BlockingClient, id: SessionId) -> Result<StepReport, CommandError> {
+fn export(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let format = ExportFormat::Markdown;
     let mut params = SessionExportParams { session_id: id, format, cursor: None };
     let mut markdown = String::new();
