@@ -8,6 +8,7 @@ use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
@@ -16,7 +17,7 @@ use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
 use crate::render::terminal::{OutputError, Terminal};
-use crate::render::{RenderOptions, Style, escaped_json, json_text, units};
+use crate::render::{RenderOptions, Style, escaped_json, units};
 
 /// The longest wait for a complete list: a daemon compares its catalog with the logs within some 200 ms of its start.
 /// A rebuild takes longer and is not waited for.
@@ -184,16 +185,27 @@ impl<'a> CommandContext<'a> {
 
     /// Prints a value as JSON.
     pub(crate) fn print_json(&mut self, value: &impl Serialize) -> CommandResult {
-        let mut text = json_text(value, self.terminal.out_is_terminal())
-            .map_err(|error| OutputError::from(io::Error::other(error)))?;
-        text.push('\n');
-        Ok(self.terminal.print_raw(text)?)
+        let text = if self.terminal.out_is_terminal() {
+            serde_json::to_string_pretty(value)
+        } else {
+            serde_json::to_string(value)
+        };
+        let text = text.map_err(|error| OutputError::from(io::Error::from(error)))?;
+        Ok(self.terminal.print_raw(escaped_json(&text) + "\n")?)
+    }
+
+    /// Prints the results for several arguments as JSON; a single result without its list.
+    pub(crate) fn print_json_list(&mut self, results: &[Value]) -> CommandResult {
+        match results {
+            [only] => self.print_json(only),
+            several => self.print_json(&json!({ "data": several })),
+        }
     }
 
     /// Prints a result as it was sent, or indented for a terminal.
     pub(crate) fn print_raw_json(&mut self, raw: &RawValue) -> CommandResult {
         if self.terminal.out_is_terminal()
-            && let Ok(value) = serde_json::from_str::<serde_json::Value>(raw.get())
+            && let Ok(value) = serde_json::from_str::<Value>(raw.get())
         {
             return self.print_json(&value);
         }

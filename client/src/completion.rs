@@ -8,16 +8,16 @@ use std::ffi::{OsStr, OsString};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::StyledStr;
-use clap::{Args, ValueEnum};
 use clap_complete::env::Shells;
-use clap_complete::{ArgValueCompleter, CompleteEnv, CompletionCandidate};
+use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompleteEnv, CompletionCandidate};
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::method::{ModelList, SessionList};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::SessionListParams;
-use ollm_protocol::sanitize;
+use ollm_protocol::{METHODS, sanitize};
 
 use crate::address::{Address, Environment};
 use crate::connection::{BlockingClient, Connector};
@@ -46,29 +46,14 @@ Examples:
   ollmctl completions fish | source")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
-    shell: ShellArg,
-}
-
-/// A shell.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ShellArg {
-    /// GNU Bash.
-    Bash,
-    /// The Z shell.
-    Zsh,
-    /// The friendly interactive shell.
-    Fish,
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
 }
 
 /// Prints the script of a shell.
 pub(crate) fn run(args: &CompletionsArgs, terminal: &mut Terminal) -> Result<(), OutputError> {
-    let shell = match args.shell {
-        ShellArg::Bash => "bash",
-        ShellArg::Zsh => "zsh",
-        ShellArg::Fish => "fish",
-    };
     let mut script = Vec::new();
-    if let Some(shell) = Shells::builtins().completer(shell) {
+    if let Some(shell) = Shells::builtins().completer(&args.shell) {
         shell.write_registration(REQUEST_VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
     }
     terminal.print_raw(script)
@@ -91,6 +76,13 @@ pub(crate) fn complete(
 /// Returns the completer of sessions.
 pub(crate) fn sessions() -> ArgValueCompleter {
     ArgValueCompleter::new(complete_session)
+}
+
+/// Returns the candidates for the name of a method. Other names are accepted too, because a newer daemon may know more.
+pub(crate) fn methods() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        METHODS.iter().map(|method| candidate(method.name, method.summary)).collect()
+    })
 }
 
 /// Returns the completer of models.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::{Args, ColorChoice};
 use ollm_protocol::content::Role;
 use serde::Deserialize;
 use serde::de::value::{Error, StringDeserializer};
@@ -43,15 +43,7 @@ pub(crate) struct GlobalArgs {
         default_value = "auto",
         hide_possible_values = true
     )]
-    pub(crate) color: ColorArg,
-}
-
-/// When to use colors.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ColorArg {
-    Auto,
-    Always,
-    Never,
+    pub(crate) color: ColorChoice,
 }
 
 /// Returns a parser of the enum's names. `help` has a text for each variant in the order of the protocol, or is empty.

@@ -1,9 +1,6 @@
 //! `ollmctl call`: any method by its name.
 
-use std::ffi::OsStr;
-
 use clap::Args;
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete};
 use ollm_protocol::{Class, ErrorKind, METHODS, Method as _};
 use serde_json::Value;
@@ -12,6 +9,7 @@ use strsim::levenshtein;
 use crate::args::read_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::error::ClientError;
 
 /// The maximum number of suggestions for an unknown method.
@@ -32,34 +30,11 @@ Examples:
   echo '{\"limit\": 3}' | ollmctl call session.list -")]
 pub(crate) struct CallArgs {
     /// The method, for example `session.list`.
-    #[arg(value_parser = MethodNameParser, hide_possible_values = true)]
+    #[arg(add = completion::methods())]
     method: String,
     /// The parameters as a JSON object; `-` reads them from stdin.
     #[arg(value_name = "JSON")]
     params: Option<String>,
-}
-
-/// Accepts any method name, because a newer daemon may know more, and completes the known ones.
-#[derive(Clone, Copy, Debug)]
-struct MethodNameParser;
-
-impl TypedValueParser for MethodNameParser {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<String, clap::Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(
-            METHODS.iter().map(|method| PossibleValue::new(method.name).help(method.summary)),
-        ))
-    }
 }
 
 pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResult {

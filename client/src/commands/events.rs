@@ -10,7 +10,7 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::render::session_table::short_id;
-use crate::render::{RenderOptions, Style};
+use crate::render::{RenderOptions, Style, wire_name};
 
 /// Follow the daemon's events, one a line, until interrupted.
 #[derive(Debug, Args)]
@@ -53,12 +53,11 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandRes
 fn render(event: &Event, options: &RenderOptions) -> String {
     let time = (options.local_time)(event.at).format("%H:%M:%S");
     let session = event.session_id.map_or_else(String::new, |id| short_id(&id));
-    let kind = serde_json::to_value(event.kind).ok();
-    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let kind = match event.kind {
-        EventKind::Lagged | EventKind::Resync => Style::Bad.paint(kind),
-        _ => Style::Strong.paint(kind),
+    let style = match event.kind {
+        EventKind::Lagged | EventKind::Resync => Style::Bad,
+        _ => Style::Strong,
     };
+    let kind = style.paint(&wire_name(event.kind));
     let mut line = format!("{time}  {session:<13}  {kind}");
     if let Some(seq) = event.seq {
         line.push_str(&format!("  #{seq}"));

@@ -25,7 +25,6 @@ use clap::{CommandFactory as _, Parser as _};
 use ollm_protocol::sanitize;
 
 use crate::address::Environment;
-use crate::args::ColorArg;
 use crate::cli::{Cli, CliCommand};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -49,9 +48,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
     };
     let json = cli.global.json;
     let mut terminal = Terminal::of_process(match cli.global.color {
-        ColorArg::Auto => ColorChoice::Auto,
-        ColorArg::Always => ColorChoice::Always,
-        ColorArg::Never => ColorChoice::Never,
+        clap::ColorChoice::Auto => ColorChoice::Auto,
+        clap::ColorChoice::Always => ColorChoice::Always,
+        clap::ColorChoice::Never => ColorChoice::Never,
     });
     match run_parsed(cli, environment, &mut terminal) {
         Ok(()) => Exit::Success.into(),

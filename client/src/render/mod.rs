@@ -81,16 +81,15 @@ impl Style {
     }
 }
 
+/// Returns the name of an enum's variant on the wire.
+pub(crate) fn wire_name(variant: impl Serialize) -> String {
+    let value = serde_json::to_value(variant).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// Returns a line `warning: ...`.
 pub(crate) fn warning_line(text: &str) -> String {
     format!("{} {}\n", Style::Bad.paint("warning:"), sanitize::one_line(text))
-}
-
-/// Returns a value as JSON that is safe to show on a terminal: on one line, or indented.
-pub(crate) fn json_text(value: &impl Serialize, pretty: bool) -> Result<String, serde_json::Error> {
-    let text =
-        if pretty { serde_json::to_string_pretty(value)? } else { serde_json::to_string(value)? };
-    Ok(escaped_json(&text))
 }
 
 /// Escapes the characters that a terminal would obey. In JSON they occur only in strings, in which the escape means
@@ -118,8 +117,8 @@ mod tests {
     #[test]
     fn unsafe_characters_are_escaped_without_changing_the_value() {
         let original = serde_json::json!({"t": "a\u{9b}31m\u{202e}b\u{7f}\u{1b}[0m 日本"});
-        for pretty in [false, true] {
-            let text = json_text(&original, pretty).unwrap();
+        for json in [original.to_string(), format!("{original:#}")] {
+            let text = escaped_json(&json);
             assert!(!text.chars().any(sanitize::is_unsafe), "{text}");
             assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), original);
         }

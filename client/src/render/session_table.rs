@@ -5,7 +5,7 @@ use ollm_protocol::{SessionId, Timestamp, sanitize};
 
 use super::table::{self, TableColumn};
 use super::units::{ago, counted, grouped};
-use super::{RenderOptions, Style};
+use super::{RenderOptions, Style, wire_name};
 use TableColumn::{Number, Prose, Word};
 
 /// Characters of a short id: enough to tell two sessions apart unless they began in the same millisecond.
@@ -20,15 +20,6 @@ pub(crate) fn short_id(id: &SessionId) -> String {
     let mut text = id.to_string();
     text.truncate(SHORT_ID_CHARS);
     text
-}
-
-const fn status_word(status: SessionStatus) -> &'static str {
-    match status {
-        SessionStatus::Active => "active",
-        SessionStatus::Closed => "closed",
-        SessionStatus::Archived => "archived",
-        SessionStatus::Corrupted => "corrupted",
-    }
 }
 
 /// Returns a title on one line, or `(untitled)`.
@@ -48,7 +39,7 @@ pub(crate) fn heading(session: &Session, options: &RenderOptions) -> String {
         counted(session.message_count, "message"),
         counted(session.token_count, "token"),
         ago(session.last_activity, options.now),
-        status_word(session.status).to_owned(),
+        wire_name(session.status),
     ];
     let optional = [&session.model, &session.mode, &session.project_path];
     properties.extend(optional.into_iter().flatten().map(|value| sanitize::one_line(value)));
@@ -107,7 +98,7 @@ fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
         grouped(session.message_count),
         grouped(session.token_count),
         ago(session.last_activity, now),
-        status_word(session.status).to_owned(),
+        wire_name(session.status),
     ]
 }
 

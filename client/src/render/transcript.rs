@@ -9,7 +9,7 @@ use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
 use super::units::grouped;
-use super::{RenderOptions, Style};
+use super::{RenderOptions, Style, wire_name};
 
 /// Lines of a tool's output, or of thinking, that are shown unless everything is wanted.
 const SHOWN_LINES: usize = 12;
@@ -290,13 +290,7 @@ fn in_one_line(body: &RecordBody) -> String {
             format!("{action} #{}", pin.target)
         }
         RecordBody::Snapshot(snapshot) => format!("snapshot ({})", clean(&snapshot.reason)),
-        other => clean(
-            serde_json::to_value(other.kind())
-                .ok()
-                .as_ref()
-                .and_then(|kind| kind.as_str())
-                .unwrap_or("record"),
-        ),
+        other => wire_name(other.kind()),
     }
 }
 

@@ -138,17 +138,17 @@ fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<
 
 /// Returns the question from the command line and from a pipe; `None` if there is neither.
 fn question(given: Option<&str>) -> CommandResult<Option<String>> {
-    let no_question =
-        || CommandError::usage("there is no question", "ollmctl chat 'How do I reverse a list?'");
     let given = given.filter(|text| *text != "-");
-    if std::io::stdin().is_terminal() {
-        return match given {
-            Some(text) if text.trim().is_empty() => Err(no_question()),
-            other => Ok(other.map(str::to_owned)),
-        };
+    let question = if std::io::stdin().is_terminal() {
+        given.map(str::to_owned)
+    } else {
+        Some(with_piped(given.unwrap_or_default(), &read_stdin("chat")?))
+    };
+    if question.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        let hint = "ollmctl chat 'How do I reverse a list?'";
+        return Err(CommandError::usage("there is no question", hint));
     }
-    let question = with_piped(given.unwrap_or_default(), &read_stdin("chat")?);
-    if question.trim().is_empty() { Err(no_question()) } else { Ok(Some(question)) }
+    Ok(question)
 }
 
 /// Appends piped text to a question, between fences that do not occur in it.

@@ -16,10 +16,10 @@ use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project::{self, session_or_current};
-use crate::render::RenderOptions;
 use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
+use crate::render::{RenderOptions, wire_name};
 
 const ENTRY_TEXT: TextUse = TextUse {
     verb: "add",
@@ -152,7 +152,7 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
     let rows = listed.data.iter().map(|entry| {
         [
             sanitize::one_line(&entry.key),
-            scope_word(entry.scope).to_owned(),
+            wire_name(entry.scope),
             sanitize::one_line(&entry.source),
             entry.priority.to_string(),
             sanitize::one_line(&entry.content),
@@ -163,16 +163,8 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
 
 fn render_added(added: &ContextAddEntryResult) -> String {
     let outcome = if added.changed { "set" } else { "was set already" };
-    let (key, scope) = (sanitize::one_line(&added.entry.key), scope_word(added.entry.scope));
+    let (key, scope) = (sanitize::one_line(&added.entry.key), wire_name(added.entry.scope));
     format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.limit))
-}
-
-const fn scope_word(scope: ContextScope) -> &'static str {
-    match scope {
-        ContextScope::Global => "global",
-        ContextScope::Project => "project",
-        ContextScope::Session => "session",
-    }
 }
 
 pub(super) fn budget_line(tokens: u64, limit: u64) -> String {

@@ -10,7 +10,7 @@ use ollm_protocol::methods::session::{
     SessionIdParams,
 };
 use ollm_protocol::sanitize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::list;
 use crate::args::session::SESSION_HELP;
@@ -111,11 +111,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
             ctx.print_text(&outcome_line("deleted", session))?;
         }
     }
-    match (ctx.json(), results.as_slice()) {
-        (false, _) => Ok(()),
-        (true, [only]) => ctx.print_json(only),
-        (true, _) => ctx.print_json(&json!({ "data": results })),
-    }
+    if ctx.json() { ctx.print_json_list(&results) } else { Ok(()) }
 }
 
 pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
@@ -195,6 +191,8 @@ fn render_outcome(result: &SessionCleanupResult, options: &RenderOptions) -> Str
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::error::Exit;
     use crate::testing::{SESSION_ID, render_options, run_against, session_json, session_named};

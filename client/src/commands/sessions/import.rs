@@ -13,7 +13,7 @@ use ollm_protocol::content::{ImportLoss, ImportReport, Session};
 use ollm_protocol::method::SessionImport;
 use ollm_protocol::methods::session::{SessionImportParams, SessionImportResult};
 use ollm_protocol::sanitize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
@@ -82,10 +82,8 @@ pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
             Err(error) => return Err(error),
         }
     }
-    match (ctx.json(), args.files.len(), results.as_slice()) {
-        (true, 1, [only]) => ctx.print_json(only)?,
-        (true, ..) => ctx.print_json(&json!({ "data": results }))?,
-        (false, ..) => {}
+    if ctx.json() {
+        ctx.print_json_list(&results)?;
     }
     match failures.first() {
         None => Ok(()),
@@ -250,6 +248,8 @@ fn render_losses(losses: &[ImportLoss]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{render_options, run_against, session_json, session_named};
 
