@@ -3,7 +3,11 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use ollm_protocol::method::SessionList;
+use ollm_protocol::method::{
+    ContextBuild, ContextCheckpoints, ContextCompact, ContextInspect, ContextStatus,
+    ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionCleanup, SessionClear,
+    SessionDelete, SessionGet, SessionImport, SessionList,
+};
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
 use serde::Serialize;
@@ -132,23 +136,27 @@ impl<'a> CommandContext<'a> {
         &mut self,
         params: &M::Params,
     ) -> Result<CallReply<M::Result>, ClientError> {
-        let raw = self.client()?.call_raw(M::NAME, params)?;
+        let timeout = self.timeout_of(M::NAME);
+        let client = self.client()?;
+        client.set_timeout(timeout);
+        let raw = client.call_raw(M::NAME, params)?;
         let value = decode(M::NAME, &raw)?;
         Ok(CallReply { raw, value })
     }
 
-    /// Calls a method that may take long, with a timeout for it unless `--timeout` was given.
-    pub(crate) fn call_slow<M: Method>(
+    /// Returns the longest wait for a method's reply: `--timeout`, else that of the method.
+    pub(crate) fn timeout_of(&self, method: &str) -> Duration {
+        self.timeout.or(slow_timeout(method)).unwrap_or_else(|| self.connector.timeout())
+    }
+
+    /// Calls a method and prints its result.
+    pub(crate) fn show<M: Method>(
         &mut self,
         params: &M::Params,
-        timeout: Duration,
-    ) -> Result<CallReply<M::Result>, ClientError> {
-        let usual = self.connector.timeout();
-        let timeout = self.timeout.unwrap_or(timeout);
-        self.client()?.set_timeout(timeout);
-        let reply = self.call::<M>(params);
-        self.client()?.set_timeout(usual);
-        reply
+        render: impl FnOnce(&M::Result, &RenderOptions) -> String,
+    ) -> CommandResult {
+        let reply = self.call::<M>(params)?;
+        self.print(&reply, render)
     }
 
     /// Returns the session that a text stands for.
@@ -240,6 +248,30 @@ fn complete_list(
         }
         std::thread::sleep(CATALOG_PAUSE);
     }
+}
+
+/// Returns the longest wait for the reply of a method that may take long.
+fn slow_timeout(method: &str) -> Option<Duration> {
+    let seconds = match method {
+        // A log that is not open yet is read first, and it may be long.
+        ContextBuild::NAME
+        | ContextCheckpoints::NAME
+        | ContextInspect::NAME
+        | ContextStatus::NAME
+        | SessionGet::NAME => 120,
+        // A slow machine takes minutes for a summary, and a long conversation needs several.
+        ContextCompact::NAME => 3600,
+        // The daemon sends up to three requests to the model server, each with its own limit.
+        ModelCountTokens::NAME | ModelList::NAME | ModelRunning::NAME | ModelShow::NAME => 120,
+        // A large model takes minutes to load from a slow disk. The daemon has its own limits.
+        ModelWarm::NAME => 900,
+        // Each deletion syncs the disk, and a large session is first removed from the catalog.
+        SessionCleanup::NAME | SessionClear::NAME | SessionDelete::NAME => 600,
+        // The reply to the last chunk follows when everything is parsed, written and synced.
+        SessionImport::NAME => 600,
+        _ => return None,
+    };
+    Some(Duration::from_secs(seconds))
 }
 
 /// Returns whether a version is lower than another; false if either cannot be parsed.

@@ -158,8 +158,7 @@ fn check_config(connector: &Connector) -> CommandResult {
 }
 
 fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
-    let reply = ctx.call::<DaemonStatus>(&NoParams {})?;
-    ctx.print(&reply, |status, _| {
+    ctx.show::<DaemonStatus>(&NoParams {}, |status, _| {
         format!(
             "ollmd {} {} (process {}) at {}\n",
             sanitize::one_line(&status.version),

@@ -310,8 +310,7 @@ fn change<M: Method<Result = g::GoalResult>>(
     params: &M::Params,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
-    let reply = ctx.call::<M>(params)?;
-    ctx.print(&reply, |changed, _| render_goal(&changed.goal))
+    ctx.show::<M>(params, |changed, _| render_goal(&changed.goal))
 }
 
 fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {

@@ -1,7 +1,5 @@
 //! `ollmctl models`: the models of the model server.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::method::{ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm};
@@ -20,11 +18,6 @@ use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, warning_line};
-
-/// The longest wait for a model to load: a large one takes minutes from a slow disk. The daemon has its own limits.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// The longest wait for other calls: the daemon sends up to three requests, each with its own limit.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 
 const COUNT_TEXT: TextUse =
     TextUse { verb: "count", command: "models count", example: "ollmctl models count 'hello'" };
@@ -94,29 +87,19 @@ Examples:
 
 pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     match args.command.unwrap_or(ModelsCommand::List) {
-        ModelsCommand::List => {
-            let reply = ctx.call_slow::<ModelList>(&NoParams {}, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, render_list)
-        }
+        ModelsCommand::List => ctx.show::<ModelList>(&NoParams {}, render_list),
         ModelsCommand::Show { model } => {
-            let reply = ctx.call_slow::<ModelShow>(&ModelShowParams { model }, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, |shown, _| render_model(shown))
+            ctx.show::<ModelShow>(&ModelShowParams { model }, render_model)
         }
-        ModelsCommand::Running => {
-            let reply = ctx.call_slow::<ModelRunning>(&NoParams {}, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, render_running)
-        }
-        ModelsCommand::Warm { model, size } => {
-            let params = ModelWarmParams { model, context_size: size };
-            let reply = ctx.call_slow::<ModelWarm>(&params, LOAD_TIMEOUT)?;
-            ctx.print(&reply, |warmed, _| render_warmed(warmed))
+        ModelsCommand::Running => ctx.show::<ModelRunning>(&NoParams {}, render_running),
+        ModelsCommand::Warm { model, size: context_size } => {
+            ctx.show::<ModelWarm>(&ModelWarmParams { model, context_size }, render_warmed)
         }
         ModelsCommand::Count { text, model } => {
             let text = Some(text_or_stdin(text.as_deref(), &COUNT_TEXT)?);
             let params =
                 ModelCountTokensParams { model, text, ..ModelCountTokensParams::default() };
-            let reply = ctx.call_slow::<ModelCountTokens>(&params, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, |counted, _| render_count(counted))
+            ctx.show::<ModelCountTokens>(&params, render_count)
         }
     }
 }
@@ -145,7 +128,7 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
     table::render(options.width, &columns, rows)
 }
 
-fn render_count(result: &ModelCountTokensResult) -> String {
+fn render_count(result: &ModelCountTokensResult, _: &RenderOptions) -> String {
     let tokens = counted(result.tokens, "token");
     match result.kind {
         CountKind::Exact => format!("{tokens}\n"),
@@ -155,7 +138,7 @@ fn render_count(result: &ModelCountTokensResult) -> String {
     }
 }
 
-fn render_model(result: &ModelShowResult) -> String {
+fn render_model(result: &ModelShowResult, _: &RenderOptions) -> String {
     let model = &result.model;
     let mut rows = vec![("model", sanitize::one_line(&model.model))];
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
@@ -201,7 +184,7 @@ fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> Strin
     text
 }
 
-fn render_warmed(result: &ModelWarmResult) -> String {
+fn render_warmed(result: &ModelWarmResult, _: &RenderOptions) -> String {
     let effective = result.effective_context.unwrap_or(result.requested_context);
     let mut text = format!(
         "{} is loaded with a window of {} tokens",
@@ -272,7 +255,7 @@ old:latest  1.0 KiB
         } }))
         .unwrap();
         assert_eq!(
-            render_model(&result),
+            render_model(&result, &render_options(80)),
             "\
 model         qwen3:8b
 server        http://h:1
@@ -292,7 +275,7 @@ built in      2 messages
         }))
         .unwrap();
         let expect = "m is loaded with a window of 4,096 tokens, 2.0 KiB\nwarning: it is slow\n";
-        assert_eq!(plain(&render_warmed(&result)), expect);
+        assert_eq!(plain(&render_warmed(&result, &render_options(80))), expect);
         let result = serde_json::from_value(json!({ "host": "http://h:1", "data": [{
             "model": "m", "digest": "d", "sizeBytes": 2048, "sizeVramBytes": 1024,
             "effectiveContext": 4096, "warnings": ["it is slow"],

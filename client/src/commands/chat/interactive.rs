@@ -3,9 +3,8 @@
 use std::ops::ControlFlow;
 
 use ollm_protocol::content::{GoalPriority, Record, RecordKind};
-use ollm_protocol::method::{ContextInspect, ContextStatus, GoalCreate, ModelList};
+use ollm_protocol::method::{ContextInspect, GoalCreate, ModelList};
 use ollm_protocol::methods::chat::Think;
-use ollm_protocol::methods::context::ContextStatusParams;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::goal::GoalCreateParams;
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
@@ -19,8 +18,8 @@ use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::context::build::render_messages;
 use crate::commands::context::compact::compact_in_chat;
-use crate::commands::context::status::{inspect_params, render_items, render_status};
-use crate::commands::context::{render_pins, set_pin};
+use crate::commands::context::set_pin;
+use crate::commands::context::status::{inspect_params, render_items, show_status};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
 use crate::commands::{goal, sessions};
@@ -148,12 +147,7 @@ impl InteractiveChat<'_, '_> {
                 let text = self.last_messages(id, number)?;
                 self.ctx.print_text(&text)
             }
-            SessionInput::Context => {
-                let params = ContextStatusParams { session_id: id, context_size: None };
-                let status = self.ctx.call::<ContextStatus>(&params)?.value;
-                let text = render_status(&status, &self.ctx.render_options());
-                self.ctx.print_text(&text)
-            }
+            SessionInput::Context => show_status(id, None, self.ctx),
             SessionInput::DebugContext => {
                 let inspected = self.ctx.call::<ContextInspect>(&inspect_params(id))?.value;
                 let messages = render_messages(&inspected.build.messages);
@@ -180,7 +174,7 @@ impl InteractiveChat<'_, '_> {
     /// Lets the model answer a message, or the last message again.
     fn ask(&mut self, message: Option<&str>) -> CommandResult {
         let mut screen = Screen::default();
-        let end = self.session.ask(message, &mut self.turns, &mut screen, self.ctx);
+        let end = self.session.ask(message, &self.turns, &mut screen, self.ctx);
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));
         }
@@ -259,16 +253,13 @@ impl InteractiveChat<'_, '_> {
 
     /// Pins or unpins a record; without a number the last message.
     fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> CommandResult {
-        let seq = match seq {
-            Some(seq) => Some(seq),
-            None => self.last_message(id)?,
-        };
-        let Some(seq) = seq else {
-            self.remark("there are no messages yet");
-            return Ok(());
-        };
-        let reply = set_pin(id, seq, pinned, self.ctx)?;
-        self.ctx.print_text(&render_pins(&reply.value))
+        match seq.map_or_else(|| self.last_message(id), |seq| Ok(Some(seq)))? {
+            Some(seq) => set_pin(id, seq, pinned, self.ctx),
+            None => {
+                self.remark("there are no messages yet");
+                Ok(())
+            }
+        }
     }
 
     fn compact(&mut self, id: SessionId, apply: bool) -> CommandResult {

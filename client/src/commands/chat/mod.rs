@@ -167,16 +167,16 @@ fn with_piped(question: &str, piped: &str) -> String {
 fn answer_once(
     question: &str,
     mut session: ChatSession,
-    mut turns: TurnRunner,
+    turns: TurnRunner,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let end = if ctx.json() {
         let first = json!({ "kind": "session", "sessionId": session.id(ctx)? });
         ctx.terminal.print_raw(format!("{first}\n"))?;
-        session.ask(Some(question), &mut turns, &mut JsonLines, ctx)?
+        session.ask(Some(question), &turns, &mut JsonLines, ctx)?
     } else {
         let mut screen = Screen::default();
-        let end = session.ask(Some(question), &mut turns, &mut screen, ctx)?;
+        let end = session.ask(Some(question), &turns, &mut screen, ctx)?;
         if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
             ctx.terminal.eprintln(&usage);
         }

@@ -162,7 +162,7 @@ impl ChatSession {
     pub(super) fn ask(
         &mut self,
         message: Option<&str>,
-        turns: &mut TurnRunner,
+        turns: &TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
@@ -178,7 +178,7 @@ impl ChatSession {
     fn run_turn(
         &mut self,
         message: Option<&str>,
-        turns: &mut TurnRunner,
+        turns: &TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {

@@ -71,37 +71,31 @@ pub(super) trait TurnOutput {
     }
 }
 
-/// Runs turns.
+/// Runs turns and counts Ctrl-C.
 pub(super) struct TurnRunner {
-    sender: SyncSender<TurnUpdate>,
-    updates: Receiver<TurnUpdate>,
-    /// The number of the current turn; updates of earlier turns are ignored.
-    turn: u64,
     interrupts: Arc<InterruptCounter>,
 }
 
-struct TurnUpdate {
-    turn: u64,
-    /// The next event, or the error that ended the turn.
-    event: Result<Box<RawValue>, ClientError>,
-}
+/// The next event of a turn, or the error that ended it.
+type TurnUpdate = Result<Box<RawValue>, ClientError>;
 
 impl TurnRunner {
-    /// Starts to count Ctrl-C.
+    /// Counts Ctrl-C in a thread until this process ends.
     pub(super) fn new() -> CommandResult<Self> {
-        let (sender, updates) = sync_channel(WAITING_EVENTS);
-        Ok(Self { sender, updates, turn: 0, interrupts: InterruptCounter::start()? })
+        let interrupts = Arc::<InterruptCounter>::default();
+        let counter = Arc::clone(&interrupts);
+        watch_signals(&[SignalKind::interrupt()], move || counter.count_signal())?;
+        Ok(Self { interrupts })
     }
 
     /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
     pub(super) fn run(
-        &mut self,
+        &self,
         params: ChatSendParams,
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
-        self.turn += 1;
         let guard = TurnGuard::new(&self.interrupts, ctx.terminal);
         let end = self.follow(params, on_accepted, output, ctx);
         drop(guard);
@@ -121,14 +115,14 @@ impl TurnRunner {
     }
 
     fn follow(
-        &mut self,
+        &self,
         params: ChatSendParams,
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
         let session = SessionIdParams { session_id: params.session_id };
-        self.spawn_turn(ctx.connector().clone(), params)?;
+        let updates = spawn_turn(ctx.connector().clone(), params)?;
         let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
         loop {
             let interrupts = self.interrupts.count();
@@ -144,15 +138,14 @@ impl TurnRunner {
                 is_canceled = true;
                 spawn_cancel(ctx.connector().clone(), session.clone())?;
             }
-            let update = match self.updates.recv_timeout(TICK) {
-                Ok(update) if update.turn == self.turn => update,
-                Ok(_) => continue,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            let raw = match updates.recv_timeout(TICK) {
+                Ok(update) => update?,
+                Err(RecvTimeoutError::Timeout) => {
                     output.on_tick();
                     continue;
                 }
+                Err(RecvTimeoutError::Disconnected) => return Err(closed().into()),
             };
-            let raw = update.event?;
             let event = serde_json::from_str::<ChatEvent>(raw.get()).ok();
             output.on_event(event.as_ref(), &raw, ctx.terminal)?;
             match event {
@@ -172,25 +165,30 @@ impl TurnRunner {
             }
         }
     }
+}
 
-    /// Starts a turn in a thread that ends with the turn or with the process.
-    fn spawn_turn(&self, connector: Connector, params: ChatSendParams) -> CommandResult {
-        let (turn, sender) = (self.turn, self.sender.clone());
-        let follow = move || {
-            let last = (|| {
-                let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
-                while let Some(raw) = events.next_raw()? {
-                    if sender.send(TurnUpdate { turn, event: Ok(raw) }).is_err() {
-                        break;
-                    }
-                }
-                Err(ClientError::Closed { method: ChatSend::NAME.to_owned() })
-            })();
-            // Fails only if the process is ending.
-            drop(sender.send(TurnUpdate { turn, event: last }));
-        };
-        background::spawn("ollmctl-turn", follow)
-    }
+/// Starts a turn in a thread that ends with the turn, with the receiver, or with the process.
+fn spawn_turn(connector: Connector, params: ChatSendParams) -> CommandResult<Receiver<TurnUpdate>> {
+    let (sender, updates) = sync_channel(WAITING_EVENTS);
+    let send_events = move |sender: &SyncSender<TurnUpdate>| {
+        let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
+        while let Some(raw) = events.next_raw()? {
+            if sender.send(Ok(raw)).is_err() {
+                break;
+            }
+        }
+        Err(closed())
+    };
+    background::spawn("ollmctl-turn", move || {
+        let last = send_events(&sender);
+        // Fails if the user has left the turn.
+        drop(sender.send(last));
+    })?;
+    Ok(updates)
+}
+
+fn closed() -> ClientError {
+    ClientError::Closed { method: ChatSend::NAME.to_owned() }
 }
 
 /// Returns the error of a chat that a signal ended.
@@ -216,14 +214,6 @@ struct InterruptCounter {
 }
 
 impl InterruptCounter {
-    /// Counts signals in a thread until this process ends.
-    fn start() -> CommandResult<Arc<Self>> {
-        let counter = Arc::<Self>::default();
-        let of_thread = Arc::clone(&counter);
-        watch_signals(&[SignalKind::interrupt()], move || of_thread.count_signal())?;
-        Ok(counter)
-    }
-
     fn count(&self) -> u32 {
         self.count.load(Ordering::SeqCst)
     }

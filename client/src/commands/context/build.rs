@@ -1,7 +1,5 @@
 //! `ollmctl context build`: builds a context and shows how the window is divided, as a bar with a legend.
 
-use std::time::Duration;
-
 use clap::Args;
 use ollm_protocol::content::{BuiltContext, CompactMode, ContextMessage, CountKind, OmittedItem};
 use ollm_protocol::method::ContextBuild;
@@ -17,8 +15,6 @@ use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 
-/// The longest wait for a context: a long log that is not open yet is read first.
-pub(super) const CONTEXT_TIMEOUT: Duration = Duration::from_secs(120);
 /// The widest bar: a terminal of 80 columns without the brackets of the bar.
 const MAX_BAR_COLUMNS: usize = 78;
 /// The maximum number of rows of omitted records.
@@ -63,8 +59,7 @@ pub(super) fn run(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandResul
         compact: if args.auto { CompactMode::Auto } else { CompactMode::Never },
         ..ContextBuildParams::new(session_id)
     };
-    let reply = ctx.call_slow::<ContextBuild>(&params, CONTEXT_TIMEOUT)?;
-    ctx.print(&reply, |built, options| {
+    ctx.show::<ContextBuild>(&params, |built, options| {
         let mut text = render(built, options);
         if args.messages {
             text.push_str(&render_messages(&built.messages));

@@ -1,7 +1,5 @@
 //! `ollmctl context compact` and `context checkpoints`, and `/compact` in a chat.
 
-use std::time::Duration;
-
 use clap::Args;
 use ollm_protocol::content::{
     Checkpoint, CompactStrategy, CompactionMethod, Reliability, Retention,
@@ -15,7 +13,6 @@ use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Event, EventKind, Method as _, SessionId, sanitize};
 use serde_json::Value;
 
-use super::build::CONTEXT_TIMEOUT;
 use crate::args::session::OptionalSessionArg;
 use crate::args::wire_enum;
 use crate::command_context::{CallReply, CommandContext};
@@ -25,9 +22,6 @@ use crate::project::session_or_current;
 use crate::render::progress::Spinner;
 use crate::render::units::{counted, grouped};
 use crate::render::{Style, warning_line};
-
-/// The longest wait for a compaction: a slow machine takes minutes for a summary, and a long conversation needs several.
-const COMPACT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 const STRATEGY_HELP: [&str; 3] = [
     "A model summarizes old turns",
@@ -98,8 +92,7 @@ pub(in crate::commands) fn compact_in_chat(
 pub(super) fn checkpoints(args: &CheckpointsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context checkpoints", ctx)?;
     let params = SessionIdParams { session_id };
-    let reply = ctx.call_slow::<ContextCheckpoints>(&params, CONTEXT_TIMEOUT)?;
-    ctx.print(&reply, |found, _| render_checkpoints(found, args.summaries))
+    ctx.show::<ContextCheckpoints>(&params, |found, _| render_checkpoints(found, args.summaries))
 }
 
 /// Requests a compaction, shows its steps and prints its outcome; returns false if `is_wanted` ended it.
@@ -115,7 +108,7 @@ fn run(
         kinds: vec![EventKind::CompressionProgress],
         ..EventSubscribeParams::default()
     };
-    let timeout = ctx.timeout().unwrap_or(COMPACT_TIMEOUT);
+    let timeout = ctx.timeout_of(ContextCompact::NAME);
     let mut spinner = Spinner::new("compacting the context".to_owned());
     let mut on_event = |event: Option<&Event>| {
         match event.and_then(|event| step(&event.data)) {

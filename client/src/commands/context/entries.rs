@@ -116,8 +116,7 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandRes
     match args.command.unwrap_or(EntriesCommand::List) {
         EntriesCommand::List => {
             let params = ContextListEntriesParams { session_id, project_path };
-            let reply = ctx.call::<ContextListEntries>(&params)?;
-            ctx.print(&reply, render_list)
+            ctx.show::<ContextListEntries>(&params, render_list)
         }
         EntriesCommand::Add { key, text, priority, source } => {
             let params = ContextAddEntryParams {
@@ -129,13 +128,11 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandRes
                 priority,
                 source: Some(source),
             };
-            let reply = ctx.call::<ContextAddEntry>(&params)?;
-            ctx.print(&reply, |added, _| render_added(added))
+            ctx.show::<ContextAddEntry>(&params, render_added)
         }
         EntriesCommand::Remove { key } => {
             let params = ContextRemoveEntryParams { session_id, project_path, scope, key };
-            let reply = ctx.call::<ContextRemoveEntry>(&params)?;
-            ctx.print(&reply, |result, _| {
+            ctx.show::<ContextRemoveEntry>(&params, |result, _| {
                 let text = if result.removed { "removed" } else { "there was no such entry" };
                 format!("{text}\n")
             })
@@ -161,7 +158,7 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
     table::render(options.width, &columns, rows) + &budget_line(listed.tokens, listed.limit)
 }
 
-fn render_added(added: &ContextAddEntryResult) -> String {
+fn render_added(added: &ContextAddEntryResult, _: &RenderOptions) -> String {
     let outcome = if added.changed { "set" } else { "was set already" };
     let (key, scope) = (sanitize::one_line(&added.entry.key), wire_name(added.entry.scope));
     format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.limit))

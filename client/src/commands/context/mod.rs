@@ -11,10 +11,11 @@ use ollm_protocol::methods::context::{ContextPinParams, ContextPinResult};
 use ollm_protocol::{Seq, SessionId};
 
 use crate::args::session::OPTIONAL_SESSION_HELP;
-use crate::command_context::{CallReply, CommandContext};
+use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::completion;
 use crate::project::session_or_current;
+use crate::render::RenderOptions;
 use entries::budget_line;
 
 /// Show and change the context that a model is sent.
@@ -69,23 +70,26 @@ pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> Comm
 fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
     let example = if pinned { "context pin N" } else { "context unpin N" };
     let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
-    let reply = set_pin(session_id, Seq(args.seq), pinned, ctx)?;
-    ctx.print(&reply, |result, _| render_pins(result))
+    set_pin(session_id, Seq(args.seq), pinned, ctx)
 }
 
-/// Pins or unpins a record.
+/// Pins or unpins a record, and prints all pins.
 pub(super) fn set_pin(
     session_id: SessionId,
     seq: Seq,
     pinned: bool,
     ctx: &mut CommandContext<'_>,
-) -> CommandResult<CallReply<ContextPinResult>> {
+) -> CommandResult {
     let params = ContextPinParams { session_id, seq };
-    Ok(if pinned { ctx.call::<ContextPin>(&params)? } else { ctx.call::<ContextUnpin>(&params)? })
+    if pinned {
+        ctx.show::<ContextPin>(&params, render_pins)
+    } else {
+        ctx.show::<ContextUnpin>(&params, render_pins)
+    }
 }
 
 /// Returns the numbers of the pinned records.
-pub(super) fn render_pins(result: &ContextPinResult) -> String {
+fn render_pins(result: &ContextPinResult, _: &RenderOptions) -> String {
     if result.data.is_empty() {
         return "nothing is pinned\n".to_owned();
     }

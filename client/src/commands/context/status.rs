@@ -9,7 +9,7 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::{SessionId, sanitize};
 
-use super::build::{CONTEXT_TIMEOUT, WindowShare, bar, count_kind, legend, render_messages};
+use super::build::{WindowShare, bar, count_kind, legend, render_messages};
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
@@ -55,16 +55,23 @@ pub(crate) struct InspectArgs {
 
 pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context status", ctx)?;
-    let params = ContextStatusParams { session_id, context_size: args.size };
-    let reply = ctx.call_slow::<ContextStatus>(&params, CONTEXT_TIMEOUT)?;
-    ctx.print(&reply, render_status)
+    show_status(session_id, args.size, ctx)
+}
+
+/// Shows how full the context window of a session is, or a window of another size.
+pub(in crate::commands) fn show_status(
+    session_id: SessionId,
+    context_size: Option<u32>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let params = ContextStatusParams { session_id, context_size };
+    ctx.show::<ContextStatus>(&params, render_status)
 }
 
 pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context inspect", ctx)?;
     let params = ContextInspectParams { build_id: args.build, ..inspect_params(session_id) };
-    let reply = ctx.call_slow::<ContextInspect>(&params, CONTEXT_TIMEOUT)?;
-    ctx.print(&reply, |inspected, options| {
+    ctx.show::<ContextInspect>(&params, |inspected, options| {
         let mut text = render_items(inspected, options);
         if args.messages {
             text.push_str(&render_messages(&inspected.build.messages));
@@ -79,10 +86,7 @@ pub(in crate::commands) fn inspect_params(session_id: SessionId) -> ContextInspe
 }
 
 /// Returns how full a context is: a headline, the bar, its legend, and further properties.
-pub(in crate::commands) fn render_status(
-    status: &ContextStatusResult,
-    options: &RenderOptions,
-) -> String {
+fn render_status(status: &ContextStatusResult, options: &RenderOptions) -> String {
     let window = u64::from(status.num_ctx);
     let shares: Vec<WindowShare> = status.parts.iter().filter_map(window_share).collect();
     let mut text = format!("{}\n\n{}\n\n", headline(status), bar(&shares, window, options));

@@ -1,7 +1,5 @@
 //! `ollmctl sessions delete`, `clear` and `cleanup`: show what will be deleted and ask before they delete it.
 
-use std::time::Duration;
-
 use clap::Args;
 use ollm_protocol::content::Session;
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete, SessionGet};
@@ -21,8 +19,6 @@ use crate::render::session_table::{self, outcome_line};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 
-/// The longest wait for one call: each deletion syncs the disk, and a large session is first removed from the catalog.
-const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Sessions that are shown before they are deleted.
 const SHOWN_SESSIONS: usize = 10;
 
@@ -96,7 +92,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
     for session_id in ids {
         let branch = BranchFilter::All;
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
-        sessions.push(ctx.call_slow::<SessionGet>(&params, DELETE_TIMEOUT)?.value.session);
+        sessions.push(ctx.call::<SessionGet>(&params)?.value.session);
     }
     if !confirm(&sessions, args.yes, ctx)? {
         return Ok(());
@@ -104,7 +100,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
     let mut results: Vec<Value> = Vec::new();
     for session in &sessions {
         let params = SessionIdParams { session_id: session.session_id };
-        let reply = ctx.call_slow::<SessionDelete>(&params, DELETE_TIMEOUT)?;
+        let reply = ctx.call::<SessionDelete>(&params)?;
         if ctx.json() {
             results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
         } else {
@@ -122,20 +118,18 @@ pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> CommandRe
         }
     }
     let params = SessionClearParams { all: args.all };
-    let reply = ctx.call_slow::<SessionClear>(&params, DELETE_TIMEOUT)?;
-    ctx.print(&reply, render_outcome)
+    ctx.show::<SessionClear>(&params, render_outcome)
 }
 
 pub(super) fn cleanup(args: &CleanupArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
-        let plan = ctx.call_slow::<SessionCleanup>(&params(true), DELETE_TIMEOUT)?.value;
+        let plan = ctx.call::<SessionCleanup>(&params(true))?.value;
         if !plan.deleted.is_empty() && !confirm(&plan.deleted, false, ctx)? {
             return Ok(());
         }
     }
-    let reply = ctx.call_slow::<SessionCleanup>(&params(args.dry_run), DELETE_TIMEOUT)?;
-    ctx.print(&reply, render_outcome)
+    ctx.show::<SessionCleanup>(&params(args.dry_run), render_outcome)
 }
 
 /// Shows the sessions and asks whether to delete them.

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use ollm_protocol::content::{ImportLoss, ImportReport, Session};
@@ -26,8 +25,6 @@ use crate::render::{RenderOptions, table};
 /// Bytes of a file in one chunk. As a JSON string a byte takes up to six, and a frame has 16 MiB for the chunk and a few
 /// other fields.
 const CHUNK_BYTES: usize = 2 << 20;
-/// The longest wait for a reply: the reply to the last chunk follows when everything is parsed, written and synced.
-const IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Line numbers that are shown for losses of one kind.
 const SHOWN_LINES: usize = 3;
 
@@ -128,7 +125,7 @@ fn import_file(
             project_path: project.map(str::to_owned),
             dry_run,
         };
-        let reply = ctx.call_slow::<SessionImport>(&params, IMPORT_TIMEOUT)?;
+        let reply = ctx.call::<SessionImport>(&params)?;
         progress.set(done, size.max(done));
         let Some(following) = following else { return Ok(reply) };
         upload_id = reply.value.upload_id;

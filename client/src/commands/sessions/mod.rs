@@ -104,15 +104,13 @@ fn change<M>(session_id: SessionId, done: &str, ctx: &mut CommandContext<'_>) ->
 where
     M: Method<Params = SessionIdParams, Result = SessionResult>,
 {
-    let reply = ctx.call::<M>(&SessionIdParams { session_id })?;
-    ctx.print(&reply, |result, _| outcome_line(done, &result.session))
+    ctx.show::<M>(&SessionIdParams { session_id }, |result, _| outcome_line(done, &result.session))
 }
 
 fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = ctx.session(id)?;
     let params = SessionUpdateParams { title: Some(title), ..SessionUpdateParams::new(session_id) };
-    let reply = ctx.call::<SessionUpdate>(&params)?;
-    ctx.print(&reply, |result, _| outcome_line("renamed", &result.session))
+    ctx.show::<SessionUpdate>(&params, |result, _| outcome_line("renamed", &result.session))
 }
 
 fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> CommandResult {
