@@ -12,7 +12,7 @@ use ollm_protocol::address::{DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
 
 use crate::error::ClientError;
 
-/// The pause between two looks at the daemon's lock.
+/// The pause between two checks of the daemon's lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The environment variables of this process that matter; an empty variable counts as unset.

@@ -32,7 +32,7 @@ use crate::completion::CompletionsArgs;
     disable_help_subcommand = true,
     after_help = "\
 SESSION is an id, a unique prefix of one with at least 4 characters, or `last`: the most recently active session of \
-all projects that is not archived. A command that can do without SESSION uses the current session of this \
+all projects that is not archived. Where SESSION may be left out, the default is the current session of this \
 directory's project.
 
 Examples:

@@ -23,8 +23,8 @@ use crate::error::ClientError;
 use crate::render::terminal::{OutputError, Terminal};
 use crate::render::{RenderOptions, Style, escaped_json, units};
 
-/// The longest wait for a complete list: a daemon compares its catalog with the logs within some 200 ms of its start.
-/// A rebuild takes longer and is not waited for.
+/// The longest wait for a complete list. A daemon compares its catalog with the logs within about 200 ms of its start; a
+/// rebuild takes longer and is not awaited.
 const CATALOG_LIMIT: Duration = Duration::from_millis(500);
 /// The pause between two requests of a list.
 const CATALOG_PAUSE: Duration = Duration::from_millis(20);
@@ -159,7 +159,7 @@ impl<'a> CommandContext<'a> {
         self.print(&reply, render)
     }
 
-    /// Returns the session that a text stands for.
+    /// Returns the id of the session that a text identifies.
     pub(crate) fn session(&mut self, text: &str) -> CommandResult<SessionId> {
         resolve(text, |params| Ok(self.list_sessions(&params)?.data))
     }

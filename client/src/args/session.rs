@@ -45,8 +45,8 @@ impl OptionalSessionArg {
     }
 }
 
-/// Returns the id that a text stands for. A whole id is not looked up, because the call that uses it does that. `list`
-/// requests a list of sessions.
+/// Resolves a text to a session id; `list` requests a list of sessions. Does not look up a whole id, because the call
+/// that uses the id does that.
 pub(crate) fn resolve(
     text: &str,
     mut list: impl FnMut(SessionListParams) -> Result<Vec<Session>, ClientError>,

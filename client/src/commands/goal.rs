@@ -31,7 +31,7 @@ const PAGE_GOALS: u32 = 100;
     args_conflicts_with_subcommands = true,
     after_help = "\
 The goal is sent with every context. A model reports progress with markers such as `[CHECKPOINT] Add login - \
-COMPLETED`; nothing that a model writes changes a locked decision.
+COMPLETED`, but cannot change a locked decision.
 
 Examples:
   ollmctl goal
@@ -49,7 +49,7 @@ pub(crate) struct GoalArgs {
         add = completion::sessions()
     )]
     session: Option<String>,
-    /// Another goal than the active one, by its number in `goal list`.
+    /// The goal, by its number in `goal list` [default: the active one].
     #[arg(long, global = true, value_name = "N")]
     goal: Option<usize>,
     #[command(subcommand)]
@@ -123,14 +123,14 @@ Examples:
         /// The subject of the decision, in a word of your own.
         #[arg(long)]
         kind: Option<String>,
-        /// Lock the decision, so that nothing that a model writes changes it.
+        /// Lock the decision, so that a model cannot change it.
         #[arg(long)]
         locked: bool,
         /// The number of the decision to replace.
         #[arg(long, value_name = "N")]
         instead_of: Option<usize>,
     },
-    /// Lock a decision, so that nothing that a model writes changes it.
+    /// Lock a decision, so that a model cannot change it.
     #[command(after_help = "\
 Examples:
   ollmctl goal lock 1")]

@@ -76,7 +76,7 @@ Examples:
   ollmctl models count 'How many tokens is this?'
   cat notes.md | ollmctl models count -m qwen3:8b -")]
     Count {
-        /// The text; `-`, or no text behind a pipe, reads stdin.
+        /// The text; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
         #[arg(value_name = "TEXT")]
         text: Option<String>,
         /// The model [default: the configured one].

@@ -48,7 +48,7 @@ pub(crate) struct RecordArgs {
     /// A key of your choice; repeating the command with the same key records the message once.
     #[arg(long)]
     key: Option<String>,
-    /// The message; `-`, or no message behind a pipe, reads stdin.
+    /// The message; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
     text: Option<String>,
 }
 

@@ -118,7 +118,7 @@ fn connect_once(path: &Path) -> io::Result<Stream> {
     }
 }
 
-/// Refuses a listener that runs neither as this user nor as root: anybody who created the socket first would receive
+/// Refuses a listener that runs neither as this user nor as root: another user could create the socket first and receive
 /// everything that this client sends.
 fn check_owner(stream: &Stream) -> Result<(), AttemptCause> {
     match stream.peer_creds().ok().and_then(|peer| peer.euid()) {

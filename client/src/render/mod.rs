@@ -1,6 +1,6 @@
 //! Output that several commands share: tables, styles, numbers and times, progress, transcripts, JSON.
 //!
-//! Everything but [`terminal`] and [`progress`] is pure: values in, text out. Text that came from models, tools or
+//! All modules but [`terminal`] and [`progress`] are pure: they turn values into text. Text from models, tools or
 //! files passes [`ollm_protocol::sanitize`] before it enters text for people.
 
 pub(crate) mod progress;

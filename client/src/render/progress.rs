@@ -64,7 +64,7 @@ impl ProgressMeter {
     }
 }
 
-/// A line that names what the program waits for.
+/// A line that names the current wait.
 pub(crate) struct Spinner {
     bar: DelayedBar,
     message: String,

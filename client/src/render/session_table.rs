@@ -1,4 +1,4 @@
-//! Sessions as rows of a table, as a heading, and the words for them.
+//! Sessions as rows of a table, and as a heading.
 
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::{SessionId, Timestamp, sanitize};
@@ -28,7 +28,7 @@ pub(crate) fn title(title: &str) -> String {
     if title.is_empty() { "(untitled)".to_owned() } else { title }
 }
 
-/// Returns a line that reports what was done with a session.
+/// Returns a line such as `deleted <id>  <title>`.
 pub(crate) fn outcome_line(done: &str, session: &Session) -> String {
     format!("{done} {}  {}\n", session.session_id, title(&session.title))
 }

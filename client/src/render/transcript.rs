@@ -11,15 +11,15 @@ use serde_json::Value;
 use super::units::grouped;
 use super::{RenderOptions, Style, wire_name};
 
-/// Lines of a tool's output, or of thinking, that are shown unless everything is wanted.
+/// Lines of a tool's output, or of thinking, that are shown without `--full`.
 const SHOWN_LINES: usize = 12;
-/// Characters of such a text.
+/// Characters of a tool's output, or of thinking, that are shown without `--full`.
 const SHOWN_CHARS: usize = 1200;
-/// Characters of a call's arguments.
+/// Characters of a call's arguments that are shown.
 const SHOWN_ARG_CHARS: usize = 200;
 /// Longer arguments are shown after shorter ones.
 const LONG_ARG_CHARS: usize = 80;
-/// Arguments that identify what a call does, however long they are.
+/// The arguments that identify a call; they are shown first, however long they are.
 const KEY_ARGS: [&str; 8] =
     ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
 
@@ -177,7 +177,7 @@ fn render_tool_call(
     text
 }
 
-/// Renders a record that is no part of the conversation: a summary as a paragraph, anything else on one line.
+/// Renders a record that is not part of the conversation: a summary as a paragraph, anything else on one line.
 fn render_other(label: &RecordLabel, body: &RecordBody, options: &RenderOptions) -> String {
     match body {
         RecordBody::Compaction(compaction) => {

@@ -324,7 +324,8 @@ impl InteractiveChat<'_, '_> {
     }
 }
 
-/// Returns what is kept of a failed turn and how to repeat it; `None` if nothing is, or if the error's hint says so.
+/// Returns a remark on the recorded parts of a failed turn and how to repeat it; `None` if there are none, or if the
+/// error's hint names the command.
 fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> {
     let has_answer = match error {
         CommandError::Client(ClientError::Rpc(failure)) => failure.fields.contains_key("seq"),

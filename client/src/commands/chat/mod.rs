@@ -1,6 +1,6 @@
 //! `ollmctl chat`: a conversation with a model, all of which the daemon keeps.
 //!
-//! A question on the command line or behind a pipe gets one answer; otherwise the chat runs on the terminal
+//! A question on the command line or from a pipe gets one answer; otherwise the chat runs on the terminal
 //! (`interactive`). `session` is the session, `turn` runs one turn and counts Ctrl-C, `screen` shows the turn. This
 //! client keeps only the typed lines, for the arrow keys (`input`).
 
@@ -29,6 +29,7 @@ use turn::{TurnEnd, TurnRunner, canceled};
 
 /// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
 const MIN_FENCE_CHARS: usize = 3;
+
 /// Talk with a local model; the conversation is kept as a session.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -88,7 +89,7 @@ pub(crate) struct ChatArgs {
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
-    /// The question; text behind a pipe is appended. Without both, chat on the terminal.
+    /// The question; text from a pipe is appended to it. Without question and pipe, chat on the terminal.
     #[arg(value_hint = ValueHint::Other)]
     question: Option<String>,
 }

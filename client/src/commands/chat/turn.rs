@@ -1,5 +1,5 @@
-//! One chat turn after another: its events, the time, and Ctrl-C. While a line is typed, Ctrl-C is a key of the line
-//! editor.
+//! Chat turns: follows the events of a turn, reports that time passes, and counts Ctrl-C. While a line is typed, Ctrl-C
+//! is a key of the line editor.
 //!
 //! **Invariant**: the connection of a turn belongs to a thread of its own, so that the user can leave even if the daemon
 //! hangs.
@@ -43,7 +43,7 @@ pub(super) enum TurnEnd {
     Answered,
     /// Ctrl-C canceled the turn.
     Canceled,
-    /// A second Ctrl-C came before the turn was canceled.
+    /// A second Ctrl-C arrived before the turn was canceled.
     Abandoned,
 }
 

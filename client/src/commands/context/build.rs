@@ -39,10 +39,10 @@ pub(crate) struct BuildArgs {
     /// everything, the last only the original task and the latest turns [default: the first that fits].
     #[arg(long)]
     strategy: Option<String>,
-    /// A user message that will follow and is not recorded yet.
+    /// A further user message, which is not recorded.
     #[arg(long, value_name = "TEXT")]
     pending: Option<String>,
-    /// Let the daemon record the plan, so that later contexts begin with this one.
+    /// Record the plan of this build, so that later contexts begin with it.
     #[arg(long)]
     auto: bool,
     /// Also print the messages.
@@ -68,7 +68,7 @@ pub(super) fn run(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     })
 }
 
-/// A share of the window, and the symbol that stands for it in the bar.
+/// A share of the window, and its symbol in the bar.
 pub(super) struct WindowShare {
     pub(super) name: &'static str,
     pub(super) symbol: char,

@@ -45,15 +45,15 @@ pub(crate) struct CompactArgs {
     /// Only show what would be done.
     #[arg(long)]
     dry_run: bool,
-    /// How to make room [default: as configured].
+    /// How to shorten the context [default: as configured].
     #[arg(long, value_parser = wire_enum::<CompactStrategy>(&STRATEGY_HELP))]
     strategy: Option<CompactStrategy>,
-    /// What the summary should keep above all.
+    /// Instructions for the summary, for example what it must keep.
     #[arg(long, value_name = "TEXT")]
     instructions: Option<String>,
 }
 
-/// List the summaries that stand for the beginning of a conversation.
+/// List the summaries that replace the beginning of a conversation in the context.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -187,7 +187,7 @@ fn method(result: &ContextCompactResult) -> String {
         Some(CompactionMethod::Pruned) => "old tool results are cut".to_owned(),
         Some(CompactionMethod::Truncated) => "old turns are left out".to_owned(),
         Some(CompactionMethod::Extracted) => {
-            format!("excerpts of {messages}{range} stand for them until a model summarizes them")
+            format!("{messages}{range} are replaced by excerpts until a model summarizes them")
         }
         Some(CompactionMethod::Summarized) | None => {
             format!("{messages}{range} are summarized by {model}")

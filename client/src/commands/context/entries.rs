@@ -56,7 +56,7 @@ struct ScopeArgs {
     /// directory's project].
     #[arg(long, global = true, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
-    /// Entries of all sessions of the project in this directory.
+    /// Entries of all sessions of the project in DIR.
     #[arg(long, global = true, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Entries of all sessions.
@@ -83,7 +83,7 @@ Examples:
     Add {
         /// The name of the entry.
         key: String,
-        /// The text; `-`, or no text behind a pipe, reads stdin.
+        /// The text; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
         text: Option<String>,
         /// Entries with lower numbers come first [default: 100].
         #[arg(long, value_name = "N", allow_negative_numbers = true)]

@@ -1,4 +1,4 @@
-//! `ollmctl context status` and `context inspect`: how full the window is, and everything that is in it.
+//! `ollmctl context status` and `context inspect`: how full the window is, and the parts of the context.
 
 use clap::Args;
 use ollm_protocol::content::{RecordKind, Reliability};
@@ -34,7 +34,7 @@ pub(crate) struct StatusArgs {
     size: Option<u32>,
 }
 
-/// Show everything that is in a context and everything that is left out, with the reasons.
+/// Show each part of a context, and each part that is left out with the reason.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -250,7 +250,7 @@ fn record(
     })
 }
 
-/// Reports on stderr what a person must know beside the command's output, and with `--json` everything.
+/// Reports problems on stderr, and prints the whole run with `--json`.
 fn report(
     tool_run: &ToolRun,
     judged: &EnvSanitizeResult,

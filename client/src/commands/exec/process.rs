@@ -19,12 +19,12 @@ use super::capture::OutputCapture;
 
 /// Bytes of one read: the capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// The longest silence after the command's end before its pipes are closed: a program that it left running may keep
-/// them open forever, and by then all output of the command itself has arrived.
+/// The longest wait for more output after the command's end. A program that the command left running may keep the pipes
+/// open forever; the command's own output has arrived by then.
 const LINGER: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// The time between SIGTERM and SIGKILL for a command at its time limit.
 const GRACE: Duration = Duration::from_secs(5);
-/// The end of a timer for a command without a time limit.
+/// The length of a wait for a command without a time limit.
 const NO_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A process that has ended, and its output.

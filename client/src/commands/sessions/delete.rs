@@ -51,7 +51,7 @@ Asks first; without a terminal --yes is needed.
 Examples:
   ollmctl sessions clear --all")]
 pub(crate) struct ClearArgs {
-    /// Confirms that every session is meant, also pinned and archived ones.
+    /// Confirm that every session is deleted, pinned and archived ones too.
     #[arg(long, required = true)]
     all: bool,
     /// Do not ask.

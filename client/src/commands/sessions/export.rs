@@ -31,7 +31,7 @@ const FORMAT_HELP: [&str; 4] = [
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A file appears complete or not at all. Its format follows its extension unless --format is given.
-With --json stdout is JSON: a report of what was written, or without a file the export itself as json or jsonl.
+With --json, prints a report of the written file; without a file, prints the export itself as json or jsonl.
 
 Examples:
   ollmctl sessions export last --output talk.md

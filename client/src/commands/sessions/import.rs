@@ -1,4 +1,4 @@
-//! `ollmctl sessions import`: sends files of any size, chunk after chunk, and reports what was lost.
+//! `ollmctl sessions import`: sends files of any size, chunk after chunk, and reports the losses.
 //!
 //! **Invariant**: a chunk ends between characters and fits a frame even if JSON escapes all of it.
 
@@ -65,7 +65,7 @@ pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
                 let text = render(&label, &reply.value, args.dry_run, &ctx.render_options());
                 ctx.print_text(&text)?;
             }
-            // A file that cannot be imported does not keep the others out.
+            // A failed file does not keep the others from being imported.
             Err(error) if args.files.len() > 1 && !error.is_closed_pipe() => {
                 if ctx.json() {
                     let mut value = error.to_value();

@@ -29,7 +29,7 @@ Examples:
   ollmctl sessions list --project . --limit 5
   ollmctl sessions list --status archived --json")]
 pub(crate) struct ListArgs {
-    /// Only sessions of the project in this directory.
+    /// Only sessions of the project in DIR.
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Also archived sessions.

@@ -20,7 +20,7 @@ use crate::render::{RenderOptions, Style, table};
 /// The maximum number of hits of one page.
 const PAGE_HITS: u32 = 200;
 
-/// Find text in everything that was recorded.
+/// Find messages and tool results by their text.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 All words must occur. word* matches words that begin with `word`, from three letters on.
@@ -39,7 +39,7 @@ pub(crate) struct SearchArgs {
     /// Only in one session: an id, a unique prefix of one, or `last`.
     #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
-    /// Only in sessions of the project in this directory.
+    /// Only in sessions of the project in DIR.
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Only messages of this role.

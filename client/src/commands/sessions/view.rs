@@ -37,7 +37,7 @@ pub(crate) struct ViewArgs {
     #[arg(
         long,
         default_value = "active",
-        value_parser = wire_enum::<BranchFilter>(&["Everything that was ever recorded", "The active branch"])
+        value_parser = wire_enum::<BranchFilter>(&["All branches", "The active branch"])
     )]
     branch: BranchFilter,
     /// Print long tool outputs and thinking in full, and token counts.

@@ -24,7 +24,7 @@ const INDEX_LIMIT: Duration = Duration::from_secs(20);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 /// The longest wait for the system to clean up a killed daemon.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// The pause between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A temporary home. When it is dropped its daemon is killed and it is removed.
@@ -46,7 +46,7 @@ struct DaemonState {
 }
 
 impl TourDaemon {
-    /// Kills the daemon, and every later one when it becomes known.
+    /// Kills the daemon, and each later one in [`TourDaemon::started`].
     fn end(&self) {
         let mut state = self.0.lock();
         state.is_ended = true;
@@ -55,7 +55,7 @@ impl TourDaemon {
         }
     }
 
-    /// Makes a running daemon known.
+    /// Remembers a running daemon.
     ///
     /// **Errors**: the tour was interrupted; the daemon is killed then.
     fn started(&self, pid: Pid) -> CommandResult {
@@ -153,7 +153,7 @@ impl TourHome {
         self.daemon.end();
         let deadline = Instant::now() + KILL_LIMIT;
         while is_home_locked(self.path()) && Instant::now() < deadline {
-            // A daemon that was started and has not replied yet is known by its file.
+            // A daemon that has not replied yet can be identified by its `daemon.json`.
             let pid = self.connector.address().daemon_file().map(|file| file.pid);
             if let Some(pid) = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
                 kill(pid);

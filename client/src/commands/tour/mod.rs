@@ -39,7 +39,7 @@ const WINDOW_TOKENS: u32 = 4096;
 /// A name that occurs in the conversation.
 const SEARCHED_WORD: &str = "AgentSession";
 
-/// See in seconds what the daemon does, in a temporary home that is removed again.
+/// Show in seconds what the daemon does, in a temporary home that is removed afterwards.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Imports a real session, records more, kills the daemon while it writes and shows that no acknowledged record is \
@@ -119,7 +119,7 @@ impl TourReport<'_, '_> {
 
 /// Checks a claim of the tour.
 ///
-/// **Errors**: the claim is false in this run; `failure` says what happened instead.
+/// **Errors**: the claim is false in this run; `failure` describes the failure.
 fn check(is_true: bool, failure: &str) -> CommandResult {
     if is_true { Ok(()) } else { Err(CommandError::Tour { failure: failure.to_owned() }) }
 }
@@ -170,7 +170,7 @@ fn build(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport
     let (used, limit) = (built.tokens_used, built.token_budget);
     check(used <= limit, "the context is larger than its limit")?;
     let text = format!(
-        "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries name what was left out, and why",
+        "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries list the omitted parts with reasons",
         grouped(u64::from(WINDOW_TOKENS)),
         built.included_message_count,
         grouped(built.original_message_count),
@@ -208,7 +208,7 @@ fn compact(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepRepo
     let is_complete = messages >= built.original_message_count;
     check(is_complete, "messages are missing from the log after a compaction")?;
     let text = format!(
-        "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries name what is left out",
+        "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries list the omitted parts",
         grouped(done.tokens_before),
         grouped(done.tokens_after),
         grouped(messages),

@@ -31,7 +31,7 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
 const TOTAL_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait for the service manager; the rest of [`TOTAL_LIMIT`] is for starting the daemon without it.
 const SERVICE_LIMIT: Duration = Duration::from_secs(4);
-/// The pause between two looks at a lock that another client holds, or at a socket that is about to appear.
+/// The pause between two checks of a lock that another client holds, or of a socket that is about to appear.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The longest wait for the daemon that holds the home to answer, before another start is tried.
 const HOLDER_LIMIT: Duration = Duration::from_millis(100);
@@ -360,7 +360,7 @@ mod tests {
         BlockingClient::connect(connector).unwrap_err()
     }
 
-    /// Waits until the first look at the socket is over, which the log of the start shows.
+    /// Waits until the client has probed the socket; it creates the log after that.
     fn wait_for_start(daemon_home: &Path) {
         while !daemon_home.join("logs/ollmd.stderr").exists() {
             std::thread::sleep(Duration::from_millis(2));

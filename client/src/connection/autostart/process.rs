@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The maximum number of bytes read from a pipe, or of a log; a starting daemon writes one line.
 pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
-/// The time between two looks whether a program that writes nothing has ended.
+/// The time between two checks whether a silent program has ended.
 const EXIT_CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn is_program(path: &Path) -> bool {
