@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub struct Environment {
     pub daemon: Option<PathBuf>,
     /// `OLLM_NO_SPAWN`: never start a daemon; set to anything but `0`.
     pub no_spawn: bool,
-    /// `PATH`: the directories in which the daemon's program is searched.
+    /// `PATH`: the directories in which programs are searched.
     pub search_path: Option<OsString>,
     /// The user's home directory.
     pub user_home: Option<PathBuf>,
@@ -44,6 +45,12 @@ pub(crate) fn variables() -> Vec<(OsString, OsString)> {
 }
 
 impl Environment {
+    /// Finds a program in `PATH`.
+    pub(crate) fn find_program(&self, name: &str) -> Option<PathBuf> {
+        let mut directories = self.search_path.iter().flat_map(std::env::split_paths);
+        directories.find_map(|directory| Some(directory.join(name)).filter(|path| is_program(path)))
+    }
+
     /// Reads the variables of this process.
     #[must_use]
     pub fn read() -> Self {
@@ -62,6 +69,11 @@ impl Environment {
             runtime_dir: path("XDG_RUNTIME_DIR"),
         }
     }
+}
+
+/// Returns whether a path is a file that can be run.
+pub(crate) fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 /// The home of a daemon, and the socket to use if one was given.

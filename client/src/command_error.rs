@@ -9,7 +9,7 @@ use ollm_protocol::content::Session;
 use ollm_protocol::{ErrorKind, sanitize};
 use serde_json::{Value, json};
 
-use crate::error::{Attempt, ClientError, Exit};
+use crate::error::{Attempt, ClientError, Exit, RpcFailure};
 use crate::render::terminal::OutputError;
 use crate::render::units::InvalidTime;
 use crate::render::{Style, escaped_json};
@@ -99,6 +99,14 @@ impl CommandError {
     /// Returns the error for a missing thing.
     pub(crate) fn not_found(message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::NotFound { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// Returns the error reply of the daemon, if the error is one.
+    pub(crate) fn rpc_failure(&self) -> Option<&RpcFailure> {
+        match self {
+            Self::Client(ClientError::Rpc(failure)) => Some(failure),
+            _ => None,
+        }
     }
 
     /// Returns whether the reader of the output closed the pipe, which counts as success.
@@ -277,7 +285,7 @@ fn file_name(path: &Path) -> std::path::Display<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{AttemptCause, RpcFailure};
+    use crate::error::AttemptCause;
     use crate::testing::plain;
 
     #[test]

@@ -6,7 +6,7 @@ use ollm_protocol::method::{ModelCountTokens, ModelList, ModelRunning, ModelShow
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
     ModelCountTokensParams, ModelCountTokensResult, ModelListResult, ModelRunningResult,
-    ModelShowParams, ModelShowResult, ModelWarmParams, ModelWarmResult,
+    ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams, ModelWarmResult,
 };
 use ollm_protocol::sanitize;
 
@@ -197,6 +197,12 @@ fn render_warmed(result: &ModelWarmResult, _: &RenderOptions) -> String {
     text.push('\n');
     text.extend(result.warnings.iter().map(|warning| warning_line(warning)));
     text
+}
+
+/// Returns whether a model can chat. A server that does not report capabilities may have any.
+pub(super) fn can_chat(model: &ModelSummary) -> bool {
+    let capabilities = &model.capabilities;
+    capabilities.is_empty() || capabilities.iter().any(|name| name == "completion")
 }
 
 /// Returns the state of the model server on one line.

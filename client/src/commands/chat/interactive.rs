@@ -1,7 +1,5 @@
 //! A chat on a terminal: reads lines and runs them as messages or commands until the user leaves.
 
-use std::ops::ControlFlow;
-
 use ollm_protocol::content::{GoalPriority, Record, RecordKind};
 use ollm_protocol::method::{ContextInspect, GoalCreate, ModelList};
 use ollm_protocol::methods::chat::Think;
@@ -77,9 +75,12 @@ pub(super) fn run(
             }
         };
         interrupted_before = false;
-        match chat.run_input(ChatInput::parse(&line)) {
-            Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(())) => return Ok(()),
+        let input = ChatInput::parse(&line);
+        if input == ChatInput::Exit {
+            return Ok(());
+        }
+        match chat.run_input(input) {
+            Ok(()) => {}
             Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
                 return Err(error);
             }
@@ -108,9 +109,9 @@ impl InteractiveChat<'_, '_> {
         Ok(())
     }
 
-    fn run_input(&mut self, input: ChatInput) -> CommandResult<ControlFlow<()>> {
+    fn run_input(&mut self, input: ChatInput) -> CommandResult {
         match input {
-            ChatInput::Empty => {}
+            ChatInput::Empty | ChatInput::Exit => {}
             ChatInput::Message(text) => self.ask(Some(&text))?,
             ChatInput::Help => self.help()?,
             ChatInput::Model(None) => self.list_models()?,
@@ -123,7 +124,6 @@ impl InteractiveChat<'_, '_> {
             ChatInput::Sessions => list::run(&ListArgs::latest(LISTED_SESSIONS), self.ctx)?,
             ChatInput::Goal(text) => self.goal(text)?,
             ChatInput::New => self.start_draft(),
-            ChatInput::Exit => return Ok(ControlFlow::Break(())),
             ChatInput::Unknown { text, suggestion } => {
                 let text = sanitize::one_line(&text);
                 return Err(CommandError::usage(
@@ -136,7 +136,7 @@ impl InteractiveChat<'_, '_> {
                 None => self.remark("there are no messages yet"),
             },
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
     /// Runs a command that needs a session with messages.
@@ -207,7 +207,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     fn help(&mut self) -> CommandResult {
-        let rows: Vec<(&str, String)> =
+        let rows: Vec<_> =
             COMMANDS.iter().map(|(usage, help)| (*usage, (*help).to_owned())).collect();
         let keys = "\nA backslash at the end of a line continues it on the next line.\n\
                     // begins a message with a slash. Ctrl-C cancels an answer.\n";
@@ -299,14 +299,11 @@ impl InteractiveChat<'_, '_> {
 
     /// Reports an error; the chat continues.
     fn report(&mut self, error: &CommandError) {
-        let text = match hint_in_chat(error) {
+        self.note(&match hint_in_chat(error) {
             Some(hint) => error.to_text_with(Some(hint)),
             None => error.to_text(),
-        };
-        self.note(&text);
-        if let CommandError::Client(error) = error
-            && !matches!(error, ClientError::Rpc(_))
-        {
+        });
+        if matches!(error, CommandError::Client(_)) && error.rpc_failure().is_none() {
             self.ctx.disconnect();
         }
     }
@@ -327,10 +324,7 @@ impl InteractiveChat<'_, '_> {
 /// Returns a remark on the recorded parts of a failed turn and how to repeat it; `None` if there are none, or if the
 /// error's hint names the command.
 fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> {
-    let has_answer = match error {
-        CommandError::Client(ClientError::Rpc(failure)) => failure.fields.contains_key("seq"),
-        _ => false,
-    };
+    let has_answer = error.rpc_failure().is_some_and(|failure| failure.fields.contains_key("seq"));
     match (has_message, has_answer) {
         _ if hint_in_chat(error).is_some_and(|hint| hint.contains("/retry")) => None,
         (true, true) => Some("your message and the answer so far are kept: /retry asks again"),
@@ -342,13 +336,10 @@ fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> 
 
 /// Returns a hint that does not leave the chat; `None` if the error's own hint fits.
 fn hint_in_chat(error: &CommandError) -> Option<String> {
-    let failure = match error {
-        CommandError::Client(ClientError::Rpc(failure)) => failure,
-        CommandError::Client(ClientError::Closed { .. } | ClientError::Broken { .. }) => {
-            return Some("/retry, which starts ollmd if it does not run".to_owned());
-        }
-        _ => return None,
-    };
+    if let CommandError::Client(ClientError::Closed { .. } | ClientError::Broken { .. }) = error {
+        return Some("/retry, which starts ollmd if it does not run".to_owned());
+    }
+    let failure = error.rpc_failure()?;
     let reason = failure.fields.get("reason").and_then(|reason| reason.as_str());
     match (failure.kind?, reason) {
         (ErrorKind::ModelFailed, Some("onlyThinking")) => {

@@ -16,7 +16,8 @@ use ollm_protocol::{ErrorKind, SessionId, sanitize};
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::error::ClientError;
+use crate::commands::models::can_chat;
+use crate::error::RpcFailure;
 use crate::project;
 use crate::render::session_table;
 
@@ -192,10 +193,10 @@ impl ChatSession {
 
     /// Returns whether a turn was refused because no model is configured.
     fn lacks_model(&self, error: &CommandError) -> bool {
-        let CommandError::Client(ClientError::Rpc(failure)) = error else { return false };
-        failure.kind == Some(ErrorKind::InvalidParams)
-            && failure.message.starts_with("model")
-            && self.model().is_none()
+        let names_model = |failure: &RpcFailure| {
+            failure.kind == Some(ErrorKind::InvalidParams) && failure.message.starts_with("model")
+        };
+        self.model().is_none() && error.rpc_failure().is_some_and(names_model)
     }
 
     /// Sets the server's only model, or the model that the user chooses.
@@ -204,15 +205,8 @@ impl ChatSession {
     fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
         let list = ctx.call::<ModelList>(&NoParams {})?.value;
         let host = sanitize::one_line(&list.host);
-        // A server that does not report capabilities may have any.
-        let can_chat =
-            |names: &[String]| names.is_empty() || names.iter().any(|name| name == "completion");
-        let models: Vec<String> = list
-            .data
-            .into_iter()
-            .filter(|model| can_chat(&model.capabilities))
-            .map(|model| model.model)
-            .collect();
+        let models: Vec<String> =
+            list.data.into_iter().filter(can_chat).map(|model| model.model).collect();
         match models.as_slice() {
             [] => Err(CommandError::not_found(
                 format!("{host} has no model that can chat"),
@@ -226,8 +220,8 @@ impl ChatSession {
                 self.set_model(only.clone(), ctx)
             }
             several => {
-                let model = ask_for_model(&host, several, ctx)?;
-                self.set_model(model, ctx)
+                let chosen = ask_for_model(&host, several, ctx)?;
+                self.set_model(chosen, ctx)
             }
         }
     }

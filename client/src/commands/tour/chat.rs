@@ -19,6 +19,7 @@ use super::home::TourHome;
 use super::{StepReport, check};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
+use crate::commands::models::can_chat;
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
 use crate::render::units::grouped;
@@ -123,12 +124,8 @@ fn message_of(error: ClientError) -> String {
 
 /// Returns the smallest local model that can chat.
 fn smallest(models: &[ModelSummary]) -> Option<&ModelSummary> {
-    let can_chat = |model: &&ModelSummary| {
-        let capabilities = &model.capabilities;
-        model.remote_host.is_none()
-            && (capabilities.is_empty() || capabilities.iter().any(|name| name == "completion"))
-    };
-    models.iter().filter(can_chat).min_by_key(|model| model.size_bytes)
+    let local = models.iter().filter(|model| model.remote_host.is_none() && can_chat(model));
+    local.min_by_key(|model| model.size_bytes)
 }
 
 fn chat_params(id: SessionId, model: &ModelSummary) -> ChatSendParams {

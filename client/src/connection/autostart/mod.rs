@@ -7,7 +7,6 @@
 mod process;
 mod service;
 
-use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
@@ -20,10 +19,10 @@ use ollm_protocol::{ErrorKind, sanitize};
 use serde::Deserialize;
 
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
-use crate::address::{Address, Environment};
+use crate::address::{Address, Environment, is_program, variables};
 use crate::error::ClientError;
-use process::{MAX_LINE_BYTES, is_program, read_line, reap, wait_until};
-use service::{InstalledService, ServiceError, ServiceLocations};
+use process::{MAX_LINE_BYTES, read_line, reap, wait_until};
+use service::{InstalledService, ServiceError};
 
 /// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
 const READY_LIMIT: Duration = Duration::from_secs(5);
@@ -43,40 +42,28 @@ const EXIT_LOCKED: i32 = 75;
 /// The daemon's program and its settings apart from the address.
 #[derive(Clone, Debug)]
 pub(super) struct DaemonProgram {
-    explicit: Option<PathBuf>,
-    search_path: Option<OsString>,
-    config: Option<PathBuf>,
-    /// Variables of this process that the daemon does not inherit.
-    removed_variables: Vec<OsString>,
+    environment: Environment,
+    /// Whether the daemon serves a temporary home: with default settings, and without a service manager.
+    is_temporary: bool,
     /// The model server, if it is not the one of the daemon's settings.
     model_server: Option<String>,
-    /// The locations of service definitions; `None` if no service manager is asked.
-    services: Option<ServiceLocations>,
 }
 
 impl DaemonProgram {
     pub(super) fn new(environment: &Environment) -> Self {
         // The daemon starts in another directory, in which a relative path would name another file.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        Self {
-            explicit: environment.daemon.as_ref().map(absolute),
-            search_path: environment.search_path.clone(),
+        let environment = Environment {
+            daemon: environment.daemon.as_ref().map(absolute),
             config: environment.config.as_ref().map(absolute),
-            removed_variables: Vec::new(),
-            model_server: None,
-            services: ServiceLocations::new(environment),
-        }
+            ..environment.clone()
+        };
+        Self { environment, is_temporary: false, model_server: None }
     }
 
     /// Ignores the user's settings, apart from the given model server: for a temporary home.
-    pub(super) fn with_default_settings(mut self, model_server: Option<String>) -> Self {
-        self.model_server = model_server;
-        let names = std::env::vars_os().map(|(name, _)| name);
-        self.removed_variables =
-            names.filter(|name| name.as_encoded_bytes().starts_with(b"OLLM_")).collect();
-        self.config = None;
-        self.services = None;
-        self
+    pub(super) fn with_default_settings(self, model_server: Option<String>) -> Self {
+        Self { is_temporary: true, model_server, ..self }
     }
 
     /// Returns the command that runs the daemon of an address.
@@ -86,11 +73,14 @@ impl DaemonProgram {
         if let Some(socket) = address.socket() {
             command.arg("--socket").arg(socket);
         }
-        if let Some(config) = &self.config {
+        if self.is_temporary {
+            for (name, _) in variables() {
+                if name.as_encoded_bytes().starts_with(b"OLLM_") {
+                    command.env_remove(name);
+                }
+            }
+        } else if let Some(config) = &self.environment.config {
             command.arg("--config").arg(config);
-        }
-        for name in &self.removed_variables {
-            command.env_remove(name);
         }
         if let Some(host) = &self.model_server {
             command.env("OLLAMA_HOST", host);
@@ -98,16 +88,20 @@ impl DaemonProgram {
         Ok(command)
     }
 
+    /// Returns the service that starts the daemon of an address, if one is installed.
+    fn service(&self, address: &Address) -> Option<InstalledService> {
+        if self.is_temporary { None } else { InstalledService::find(address, &self.environment) }
+    }
+
     /// Finds the program: `OLLM_DAEMON`, else beside this program, else in `PATH`.
     fn find(&self) -> Result<PathBuf, ClientError> {
-        if let Some(explicit) = &self.explicit {
+        if let Some(explicit) = &self.environment.daemon {
             return Ok(explicit.clone());
         }
         let beside = std::env::current_exe().ok().map(|own| own.with_file_name("ollmd"));
-        let directories = self.search_path.iter().flat_map(std::env::split_paths);
-        let in_path = directories.map(|directory| directory.join("ollmd"));
-        let mut candidates = beside.into_iter().chain(in_path);
-        candidates.find(|path| is_program(path)).ok_or(ClientError::DaemonNotFound)
+        let is_found = |path: &PathBuf| is_program(path);
+        let found = beside.filter(is_found).or_else(|| self.environment.find_program("ollmd"));
+        found.ok_or(ClientError::DaemonNotFound)
     }
 }
 
@@ -141,8 +135,7 @@ pub(super) fn start(
         }
         std::thread::sleep(RETRY_PAUSE);
     }
-    let services = program.services.as_ref();
-    let service = services.and_then(|locations| locations.find(&attempt.address));
+    let service = program.service(&attempt.address);
     let notice = match service.map(|service| start_service(&attempt.address, &service)) {
         Some(Ok(connection)) => return Ok(connection),
         Some(Err(error)) => Some(format!("{error}; starting ollmd without it")),
