@@ -1,16 +1,20 @@
-//! The client without a runtime: one call at a time over a plain stream, for one-shot programs.
+//! The client without a runtime: one call at a time over a plain stream, or one subscription, for one-shot programs.
 //!
 //! Frames are lines. Every read and write has a deadline, except that a subscription waits for its next event as long
 //! as the connection lives.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::marker::PhantomData;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ollm_protocol::frame::MAX_FRAME_BYTES;
-use ollm_protocol::{Class, METHODS, Method};
-use serde::de::IgnoredAny;
+use ollm_protocol::method::{ChatSend, EventSubscribe};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::{Class, Event, METHODS, Method};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -20,6 +24,8 @@ use crate::error::{ClientError, RpcFailure};
 
 /// Bytes of one read.
 const READ_BYTES: usize = 64 << 10;
+/// The longest time between two checks whether a reply is still wanted.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection that makes one call at a time.
 #[derive(Debug)]
@@ -37,8 +43,17 @@ pub struct BlockingClient {
     reconnect: Option<Connector>,
 }
 
+/// A subscription to events of type `E`. Dropping it closes the connection, which cancels a chat turn unless the turn is
+/// detached.
+#[derive(Debug)]
+pub struct BlockingEvents<E = Event> {
+    client: BlockingClient,
+    method: &'static str,
+    event: PhantomData<fn() -> E>,
+}
+
 /// A message that arrives while a call waits for its reply.
-pub(super) enum Incoming {
+enum Incoming {
     Reply(Box<RawValue>),
     Event(Box<RawValue>),
     /// The daemon ended the subscription.
@@ -48,7 +63,7 @@ pub(super) enum Incoming {
 }
 
 #[derive(Serialize)]
-struct OutgoingRequest<'a, P: ?Sized> {
+struct OutgoingRequest<'a, P> {
     jsonrpc: &'static str,
     id: u64,
     method: &'a str,
@@ -147,10 +162,10 @@ impl BlockingClient {
     /// Calls a method by its name and returns the result as it was sent.
     ///
     /// **Errors**: as [`BlockingClient::call`].
-    pub fn call_raw<P: Serialize + ?Sized>(
+    pub fn call_raw(
         &mut self,
         method: &str,
-        params: &P,
+        params: &impl Serialize,
     ) -> Result<Box<RawValue>, ClientError> {
         let reply = self.call_once(method, params);
         let Some(connector) = self.reconnect.take() else { return reply };
@@ -167,10 +182,74 @@ impl BlockingClient {
         self.call_once(method, params)
     }
 
-    fn call_once<P: Serialize + ?Sized>(
+    /// Subscribes to events; the connection serves nothing else from then on.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub fn subscribe_events(
+        self,
+        params: &EventSubscribeParams,
+    ) -> Result<BlockingEvents, ClientError> {
+        self.subscribe::<EventSubscribe, _>(params)
+    }
+
+    /// Starts a chat turn; the connection serves nothing else from then on.
+    ///
+    /// **Errors**: as [`BlockingClient::call`]; nothing was recorded then. Later failures arrive as
+    /// [`ChatEvent::Error`].
+    pub fn send_chat(
+        self,
+        params: &ChatSendParams,
+    ) -> Result<BlockingEvents<ChatEvent>, ClientError> {
+        self.subscribe::<ChatSend, _>(params)
+    }
+
+    /// Calls a method and passes events to `on_event` until the reply arrives. `on_event` is also called with `None`
+    /// at least every 100 ms; it returns whether the reply is still wanted, and the result is `None` if not. Either way
+    /// the connection is closed, which cancels whatever the daemon does for this call.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub(crate) fn call_with_events<M: Method>(
+        mut self,
+        params: &M::Params,
+        events: &EventSubscribeParams,
+        timeout: Duration,
+        on_event: &mut dyn FnMut(Option<&Event>) -> bool,
+    ) -> Result<Option<Box<RawValue>>, ClientError> {
+        let _subscription = self.call_raw(EventSubscribe::NAME, events)?;
+        self.set_timeout(timeout);
+        let deadline = Instant::now() + timeout;
+        let id = self.send(M::NAME, params, deadline)?;
+        while on_event(None) {
+            let next_check = deadline.min(Instant::now() + CHECK_INTERVAL);
+            match self.next_message(M::NAME, Some(id), Some(next_check)) {
+                Ok(Incoming::Reply(reply)) => return Ok(Some(reply)),
+                Ok(Incoming::Event(raw)) => {
+                    // Ignores unknown event kinds.
+                    let event = serde_json::from_str::<Event>(raw.get()).ok();
+                    if event.is_some_and(|event| !on_event(Some(&event))) {
+                        return Ok(None);
+                    }
+                }
+                Ok(Incoming::EndOfEvents | Incoming::Other) => {}
+                Err(ClientError::Timeout { .. }) if Instant::now() < deadline => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn subscribe<M: Method, E>(
+        mut self,
+        params: &M::Params,
+    ) -> Result<BlockingEvents<E>, ClientError> {
+        let _subscription = self.call_raw(M::NAME, params)?;
+        Ok(BlockingEvents { client: self, method: M::NAME, event: PhantomData })
+    }
+
+    fn call_once(
         &mut self,
         method: &str,
-        params: &P,
+        params: &impl Serialize,
     ) -> Result<Box<RawValue>, ClientError> {
         let deadline = Instant::now() + self.timeout;
         let sent = self.send(method, params, deadline);
@@ -184,10 +263,10 @@ impl BlockingClient {
     }
 
     /// Sends a request and returns its id.
-    pub(super) fn send<P: Serialize + ?Sized>(
+    fn send(
         &mut self,
         method: &str,
-        params: &P,
+        params: &impl Serialize,
         deadline: Instant,
     ) -> Result<u64, ClientError> {
         self.last_id += 1;
@@ -229,7 +308,7 @@ impl BlockingClient {
     }
 
     /// Waits for the next message; `id` is the call that waits for its reply, if one does.
-    pub(super) fn next_message(
+    fn next_message(
         &mut self,
         method: &str,
         id: Option<u64>,
@@ -313,11 +392,46 @@ impl BlockingClient {
     }
 }
 
+impl<E: DeserializeOwned> BlockingEvents<E> {
+    /// Waits for the next event and returns it as it was sent; `None` if the daemon ended the subscription.
+    ///
+    /// **Errors**: [`ClientError::Closed`] if the connection was closed.
+    pub fn next_raw(&mut self) -> Result<Option<Box<RawValue>>, ClientError> {
+        self.wait(None)
+    }
+
+    /// Waits for the next event; `None` if the daemon ended the subscription.
+    ///
+    /// **Errors**: as [`BlockingEvents::next_raw`], and [`ClientError::BadReply`] for an event that this version cannot
+    /// decode; later events may be readable.
+    pub fn next_event(&mut self) -> Result<Option<E>, ClientError> {
+        self.next_raw()?.map(|raw| decode(self.method, &raw)).transpose()
+    }
+
+    /// Waits for the next event until a deadline.
+    ///
+    /// **Errors**: as [`BlockingEvents::next_event`], [`ClientError::Timeout`] at the deadline, and
+    /// [`ClientError::Closed`] also if the daemon ended the subscription.
+    pub(crate) fn next_event_before(&mut self, deadline: Instant) -> Result<E, ClientError> {
+        match self.wait(Some(deadline))? {
+            Some(raw) => decode(self.method, &raw),
+            None => Err(ClientError::Closed { method: self.method.to_owned() }),
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<Box<RawValue>>, ClientError> {
+        loop {
+            match self.client.next_message(self.method, None, deadline)? {
+                Incoming::Event(event) => return Ok(Some(event)),
+                Incoming::EndOfEvents => return Ok(None),
+                Incoming::Reply(_) | Incoming::Other => {}
+            }
+        }
+    }
+}
+
 /// Decodes the result of a method.
-pub(crate) fn decode<T: serde::de::DeserializeOwned>(
-    method: &str,
-    raw: &RawValue,
-) -> Result<T, ClientError> {
+pub(crate) fn decode<T: DeserializeOwned>(method: &str, raw: &RawValue) -> Result<T, ClientError> {
     serde_json::from_str(raw.get())
         .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })
 }
@@ -326,7 +440,6 @@ pub(crate) fn decode<T: serde::de::DeserializeOwned>(
 mod tests {
     use ollm_protocol::method::{DaemonReload, DaemonShutdown};
     use ollm_protocol::methods::daemon::NoParams;
-    use ollm_protocol::methods::event::EventSubscribeParams;
     use serde_json::json;
 
     use super::*;

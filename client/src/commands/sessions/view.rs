@@ -5,11 +5,10 @@ use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use serde_json::Value;
 
-use crate::args::session::SESSION_HELP;
+use crate::args::session::SessionArg;
 use crate::args::wire_enum;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::completion;
 use crate::render::RenderOptions;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
@@ -25,8 +24,8 @@ Examples:
   ollmctl sessions view last --from -20
   ollmctl sessions view 0192f0c1 --from 100 --limit 50 --branch all")]
 pub(crate) struct ViewArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
-    id: String,
+    #[command(flatten)]
+    session: SessionArg,
     /// The number of the first record; a negative number counts from the end.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     from: Option<i64>,
@@ -47,7 +46,7 @@ pub(crate) struct ViewArgs {
 
 pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut params = SessionGetParams {
-        session_id: ctx.session(&args.id)?,
+        session_id: ctx.session(&args.session.id)?,
         from: args.from,
         limit: None,
         branch: args.branch,

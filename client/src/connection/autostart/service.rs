@@ -40,8 +40,8 @@ pub(super) enum ServiceError {
 }
 
 impl InstalledService {
-    /// Returns the service of an address; `None` unless it is the default address, for which the units are made, and if
-    /// the environment names a program or configuration that no unit knows.
+    /// Returns the service of the default address, for which the units are made; `None` for another address, or if the
+    /// environment names a program or configuration, which no unit knows.
     pub(super) fn find(address: &Address, environment: &Environment) -> Option<Self> {
         let user_home = environment.user_home.as_ref()?;
         let default = user_home.join(".ollm");
