@@ -21,14 +21,14 @@ const MIN_PREFIX_CHARS: usize = 4;
 /// The maximum number of sessions listed for an ambiguous prefix.
 const MAX_LISTED: u32 = 10;
 
-/// A required session as the only argument.
+// These structs have no doc comments: clap would print them instead of the help of the command that contains them.
+
 #[derive(Debug, Args)]
 pub(crate) struct SessionArg {
     #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
     pub(crate) id: String,
 }
 
-// No doc comment: in the help of a command into which this is flattened it would replace the command's own.
 #[derive(Debug, Args)]
 pub(crate) struct OptionalSessionArg {
     #[arg(value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]

@@ -11,11 +11,10 @@ use ollm_protocol::{SessionId, sanitize};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use crate::args::session::SESSION_HELP;
+use crate::args::session::SessionArg;
 use crate::args::wire_enum_with_alias;
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
-use crate::completion;
 use crate::render::escaped_json;
 use crate::render::progress::ProgressMeter;
 use crate::render::units::{bytes, counted};
@@ -37,8 +36,8 @@ Examples:
   ollmctl sessions export last --output talk.md
   ollmctl sessions export last --format jsonl > talk.jsonl")]
 pub(crate) struct ExportArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
-    id: String,
+    #[command(flatten)]
+    session: SessionArg,
     /// The format [default: by the extension of the file, else markdown].
     #[arg(long, value_parser = wire_enum_with_alias::<ExportFormat>(&FORMAT_HELP, ("md", "markdown")))]
     format: Option<ExportFormat>,
@@ -50,7 +49,8 @@ pub(crate) struct ExportArgs {
 impl ExportArgs {
     /// Returns the arguments that export a session in the default format.
     pub(in crate::commands) fn of(session_id: SessionId, output: Option<PathBuf>) -> Self {
-        Self { id: session_id.to_string(), format: None, output }
+        let session = SessionArg { id: session_id.to_string() };
+        Self { session, format: None, output }
     }
 
     /// Returns the output file; `None` for stdout.
@@ -67,7 +67,7 @@ struct ExportedSize {
 
 pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let format = format(args, ctx.json())?;
-    let session_id = ctx.session(&args.id)?;
+    let session_id = ctx.session(&args.session.id)?;
     let Some(path) = args.file() else {
         return to_stdout(session_id, format, ctx);
     };
@@ -160,7 +160,7 @@ fn format(args: &ExportArgs, json: bool) -> CommandResult<ExportFormat> {
         Some(format @ (ExportFormat::Json | ExportFormat::Jsonl)) => Ok(format),
         Some(ExportFormat::Markdown | ExportFormat::Html) => Err(CommandError::usage(
             "--json makes stdout JSON, and this format is not JSON",
-            &format!("ollmctl sessions export {} --json --output FILE", args.id),
+            &format!("ollmctl sessions export {} --json --output FILE", args.session.id),
         )),
     }
 }
@@ -175,7 +175,7 @@ fn format_of_file(args: &ExportArgs) -> CommandResult<ExportFormat> {
         Some("md" | "markdown") => Ok(ExportFormat::Markdown),
         Some("html" | "htm") => Ok(ExportFormat::Html),
         _ => {
-            let (session, path) = (&args.id, path.display());
+            let (session, path) = (&args.session.id, path.display());
             Err(CommandError::usage(
                 format!("{path} has no known extension (.json, .jsonl, .md or .html)"),
                 &format!("ollmctl sessions export {session} --format md --output {path}"),
@@ -202,7 +202,11 @@ mod tests {
     }
 
     fn args(format: Option<ExportFormat>, output: Option<&str>) -> ExportArgs {
-        ExportArgs { id: "last".to_owned(), format, output: output.map(PathBuf::from) }
+        ExportArgs {
+            session: SessionArg { id: "last".to_owned() },
+            format,
+            output: output.map(PathBuf::from),
+        }
     }
 
     #[test]

@@ -18,10 +18,9 @@ use ollm_protocol::methods::session::{
 };
 use ollm_protocol::{Method, SessionId, sanitize};
 
-use crate::args::session::{SESSION_HELP, SessionArg};
+use crate::args::session::SessionArg;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
-use crate::completion;
 use crate::project;
 use crate::render::session_table::{heading, outcome_line};
 use crate::render::transcript::Transcript;
@@ -47,8 +46,8 @@ pub(crate) enum SessionsCommand {
 Examples:
   ollmctl sessions rename last 'The parser'")]
     Rename {
-        #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
-        id: String,
+        #[command(flatten)]
+        session: SessionArg,
         /// The title.
         title: String,
     },
@@ -90,7 +89,7 @@ pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> Com
             let session_id = ctx.session(&args.id)?;
             change::<SessionClose>(session_id, "closed", ctx)
         }
-        SessionsCommand::Rename { id, title } => rename(&id, title, ctx),
+        SessionsCommand::Rename { session, title } => rename(&session.id, title, ctx),
         SessionsCommand::Resume(args) => resume(&args, ctx),
         SessionsCommand::Current { project } => current(project.as_deref(), ctx),
     }
