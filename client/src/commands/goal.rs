@@ -82,12 +82,12 @@ Examples:
   ollmctl goal list --session last --json")]
     List,
     #[command(flatten)]
-    Change(GoalChange),
+    Change(ChangeGoalCommand),
 }
 
 /// The commands that change a goal.
 #[derive(Debug, Subcommand)]
-enum GoalChange {
+enum ChangeGoalCommand {
     /// Change the text, the priority or the status of a goal.
     #[command(after_help = "\
 Examples:
@@ -215,7 +215,7 @@ pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult
 fn change_goal(
     goal: Option<&Goal>,
     session_id: SessionId,
-    command: GoalChange,
+    command: ChangeGoalCommand,
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult {
     let (goal_id, key) = (goal.map(|goal| goal.id), None);
@@ -224,7 +224,7 @@ fn change_goal(
         numbered(decisions, number, "decision").map(|decision| decision.id)
     };
     match command {
-        GoalChange::Update(args) => {
+        ChangeGoalCommand::Update(args) => {
             let params = g::GoalUpdateParams {
                 session_id,
                 goal_id,
@@ -235,8 +235,10 @@ fn change_goal(
             };
             change::<m::GoalUpdate>(&params, ctx)
         }
-        GoalChange::Checkpoint { step, state } => set_step(goal, session_id, step, state, ctx),
-        GoalChange::Decide { text: description, kind, locked, instead_of } => {
+        ChangeGoalCommand::Checkpoint { step, state } => {
+            set_step(goal, session_id, step, state, ctx)
+        }
+        ChangeGoalCommand::Decide { text: description, kind, locked, instead_of } => {
             let supersedes = instead_of.map(decision_id).transpose()?;
             let params = g::GoalAddDecisionParams {
                 session_id,
@@ -249,16 +251,16 @@ fn change_goal(
             };
             change::<m::GoalAddDecision>(&params, ctx)
         }
-        GoalChange::Lock { decision } => {
+        ChangeGoalCommand::Lock { decision } => {
             let decision_id = decision_id(decision)?;
             let params = g::GoalLockDecisionParams { session_id, goal_id, decision_id, key };
             change::<m::GoalLockDecision>(&params, ctx)
         }
-        GoalChange::Artifact { action, path, kind } => {
+        ChangeGoalCommand::Artifact { action, path, kind } => {
             let params = g::GoalAddArtifactParams { session_id, goal_id, path, action, kind, key };
             change::<m::GoalAddArtifact>(&params, ctx)
         }
-        GoalChange::Next { steps: next_steps, none: _ } => {
+        ChangeGoalCommand::Next { steps: next_steps, none: _ } => {
             let params = g::GoalSetNextStepsParams { session_id, goal_id, next_steps, key };
             change::<m::GoalSetNextSteps>(&params, ctx)
         }

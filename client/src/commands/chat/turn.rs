@@ -96,7 +96,7 @@ impl TurnRunner {
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
     ) -> CommandResult<TurnEnd> {
-        let guard = TurnGuard::new(&self.interrupts, ctx.terminal);
+        let guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
         let end = self.follow(params, on_accepted, output, ctx);
         drop(guard);
         let shown = output.on_end(ctx.terminal);
@@ -110,7 +110,7 @@ impl TurnRunner {
         ctx: &mut CommandContext<'_>,
         work: impl FnOnce(&mut CommandContext<'_>, &dyn Fn() -> bool) -> T,
     ) -> T {
-        let _guard = TurnGuard::new(&self.interrupts, ctx.terminal);
+        let _guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
         work(ctx, &|| self.interrupts.count() == 0)
     }
 
@@ -234,12 +234,12 @@ impl InterruptCounter {
 }
 
 /// A turn, during which Ctrl-C is counted for it and the terminal's echo is off.
-struct TurnGuard {
+struct InterruptGuard {
     counter: Arc<InterruptCounter>,
     _echo: Option<EchoOff>,
 }
 
-impl TurnGuard {
+impl InterruptGuard {
     /// Starts a turn; it ends when the guard is dropped. Turns the echo off if stdout is a terminal, because the reader
     /// of a pipe may use the same terminal with settings of its own.
     fn new(counter: &Arc<InterruptCounter>, terminal: &Terminal) -> Self {
@@ -249,7 +249,7 @@ impl TurnGuard {
     }
 }
 
-impl Drop for TurnGuard {
+impl Drop for InterruptGuard {
     fn drop(&mut self) {
         self.counter.set_in_turn(false);
     }

@@ -16,7 +16,7 @@ use ollm_protocol::sanitize::one_line;
 use serde_json::{Value, json};
 
 use super::home::TourHome;
-use super::{StepReport, check};
+use super::report::{StepReport, check};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::commands::models::can_chat;

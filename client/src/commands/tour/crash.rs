@@ -13,7 +13,7 @@ use ollm_protocol::methods::session::{
 use serde_json::json;
 
 use super::home::TourHome;
-use super::{StepReport, check};
+use super::report::{StepReport, check};
 use crate::command_error::CommandResult;
 use crate::connection::{BlockingClient, Connector};
 use crate::render::units::grouped;

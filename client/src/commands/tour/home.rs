@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::signal::unix::SignalKind;
 
-use super::check;
+use super::report::check;
 use crate::address::{Address, Environment, is_home_locked, wait_until_unlocked};
 use crate::background::watch_signals;
 use crate::command_error::{CommandError, CommandResult};

@@ -6,6 +6,7 @@
 mod chat;
 mod crash;
 mod home;
+mod report;
 
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ use ollm_protocol::methods::session::{
     SessionUpdateParams,
 };
 use ollm_protocol::sanitize::one_line;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
@@ -31,6 +32,7 @@ use crate::connection::BlockingClient;
 use crate::error::ClientError;
 use crate::render::units::grouped;
 use home::TourHome;
+use report::{StepReport, TourReport, check};
 
 /// A part of a real coding session; its source and license are beside the file.
 const REAL_SESSION: &str = include_str!("../../../../tests/fixtures/import/pi-mono-session.jsonl");
@@ -51,20 +53,17 @@ Examples:
   ollmctl tour --json")]
 pub(crate) struct TourArgs {}
 
-/// The text of a step for people, and its numbers for programs.
-type StepReport = (String, Value);
-
 pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
     let started = Instant::now();
     let mut home = TourHome::new(ctx.environment, chat::configured_model_server(ctx))?;
-    let mut report = TourReport { ctx, step_started: started, steps: Vec::new() };
+    let mut report = TourReport::new(ctx);
     if let Err(error) = run_steps(&mut home, &mut report) {
         // A signal kills the daemon, and then any step may fail.
         let error = if home.is_interrupted() { CommandError::Interrupted } else { error };
         home.discard()?;
         return Err(error);
     }
-    let (steps, seconds) = (report.steps, started.elapsed().as_secs_f64());
+    let (steps, seconds) = (report.into_steps(), started.elapsed().as_secs_f64());
     if ctx.json() {
         return ctx.print_json(&json!({ "steps": steps, "seconds": seconds }));
     }
@@ -91,37 +90,6 @@ fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> CommandRes
     report.step("chat", chat::chat(home)?)?;
     home.shut_down_and_remove()?;
     report.step("clean up", ("daemon stopped, temporary home removed".to_owned(), json!({})))
-}
-
-/// Prints the steps of the tour as they are finished, and keeps them for `--json`.
-struct TourReport<'a, 'ctx> {
-    ctx: &'a mut CommandContext<'ctx>,
-    step_started: Instant,
-    steps: Vec<Value>,
-}
-
-impl TourReport<'_, '_> {
-    /// Finishes a step and prints it with its duration, at once because people watch the tour.
-    fn step(&mut self, name: &str, (text, numbers): StepReport) -> CommandResult {
-        let duration = self.step_started.elapsed();
-        self.step_started = Instant::now();
-        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        self.steps.push(json!({ "step": name, "ms": ms, "numbers": numbers }));
-        if self.ctx.json() {
-            return Ok(());
-        }
-        let (number, seconds) = (self.steps.len(), duration.as_secs_f64());
-        let text = text.replace('\n', &format!("\n{:22}", ""));
-        self.ctx.print_text(&format!("{number}. {name:<8} {seconds:>6.2} s  {text}\n"))?;
-        Ok(self.ctx.terminal.flush()?)
-    }
-}
-
-/// Checks a claim of the tour.
-///
-/// **Errors**: the claim is false in this run; `failure` describes the failure.
-fn check(is_true: bool, failure: &str) -> CommandResult {
-    if is_true { Ok(()) } else { Err(CommandError::Tour { failure: failure.to_owned() }) }
 }
 
 fn start(client: &mut BlockingClient) -> CommandResult<StepReport> {
