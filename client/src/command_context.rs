@@ -48,6 +48,13 @@ pub(crate) struct CallReply<T> {
     pub(crate) value: T,
 }
 
+impl<T> CallReply<T> {
+    /// Returns the result as JSON.
+    pub(crate) fn to_json(&self) -> Value {
+        serde_json::from_str(self.raw.get()).unwrap_or_default()
+    }
+}
+
 impl<'a> CommandContext<'a> {
     pub(crate) fn new(
         global: GlobalArgs,

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use crate::error::{Attempt, ClientError, Exit, RpcFailure};
 use crate::render::terminal::OutputError;
-use crate::render::units::InvalidTime;
 use crate::render::{Style, escaped_json};
 
 /// The command that shows the ids of all sessions.
@@ -25,8 +24,6 @@ pub(crate) type CommandResult<T = ()> = Result<T, CommandError>;
 pub(crate) enum CommandError {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error(transparent)]
-    Time(#[from] InvalidTime),
     /// The command line is wrong.
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
@@ -40,8 +37,6 @@ pub(crate) enum CommandError {
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is not UTF-8 at byte {offset}", file_name(path))]
     NotUtf8 { path: PathBuf, offset: u64, command: &'static str },
-    #[error("the parameters are not JSON")]
-    BadJson { source: serde_json::Error },
     #[error("the path {} is not UTF-8, which the protocol requires", path.display())]
     PathNotUtf8 { path: PathBuf },
     /// The requested thing does not exist.
@@ -139,7 +134,7 @@ impl CommandError {
     fn kind_and_exit(&self) -> (&str, Exit) {
         match self {
             Self::Client(error) => (error.kind(), error.exit()),
-            Self::Time(_) | Self::Usage { .. } | Self::BadJson { .. } => ("usage", Exit::Usage),
+            Self::Usage { .. } => ("usage", Exit::Usage),
             Self::InvalidId { .. } => ("invalidId", Exit::Usage),
             Self::AmbiguousId { .. } => ("ambiguousId", Exit::Usage),
             Self::NotUtf8 { .. } | Self::PathNotUtf8 { .. } => ("notUtf8", Exit::Usage),
@@ -181,7 +176,6 @@ impl CommandError {
                 Some("ollmctl daemon status".to_owned())
             }
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
-            Self::BadJson { .. } => Some("ollmctl call session.list '{\"limit\": 3}'".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
             Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),
             _ => None,

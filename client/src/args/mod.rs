@@ -88,23 +88,20 @@ fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
     wait.filter(|wait| !wait.is_zero()).ok_or("must be a number of seconds above 0")
 }
 
-/// The use of a text argument, for errors.
-pub(crate) struct TextUse {
-    /// For example `record`: "there is no text to record".
-    pub(crate) verb: &'static str,
-    pub(crate) command: &'static str,
-    pub(crate) example: &'static str,
-}
-
 /// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is not a terminal.
-pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> CommandResult<String> {
+///
+/// **Errors**: there is neither; the hint is `example`.
+pub(crate) fn text_or_stdin(
+    given: Option<&str>,
+    command: &'static str,
+    example: &str,
+) -> CommandResult<String> {
     match given {
         Some(text) if text != "-" => Ok(text.to_owned()),
         None if std::io::stdin().is_terminal() => {
-            let problem = format!("there is no text to {}", usage.verb);
-            Err(CommandError::usage(problem, usage.example))
+            Err(CommandError::usage("the text is missing", example))
         }
-        _ => read_stdin(usage.command),
+        _ => read_stdin(command),
     }
 }
 

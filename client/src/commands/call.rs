@@ -68,13 +68,12 @@ fn params(given: Option<&str>) -> CommandResult<Value> {
         Some("-") => read_stdin("call METHOD")?,
         Some(text) => text.to_owned(),
     };
-    let value: Value =
-        serde_json::from_str(&text).map_err(|source| CommandError::BadJson { source })?;
+    let wrong =
+        |message| CommandError::usage(message, "ollmctl call session.list '{\"limit\": 3}'");
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("the parameters are not JSON: {error}")))?;
     if !value.is_object() && !value.is_array() {
-        return Err(CommandError::usage(
-            "the parameters must be a JSON object",
-            "ollmctl call session.list '{\"limit\": 3}'",
-        ));
+        return Err(wrong("the parameters must be a JSON object".to_owned()));
     }
     Ok(value)
 }
@@ -109,8 +108,12 @@ mod tests {
     fn params_must_be_an_object() {
         assert_eq!(params(None).unwrap(), json!({}));
         assert_eq!(params(Some("{\"a\": 1}")).unwrap(), json!({"a": 1}));
-        assert!(matches!(params(Some("{")), Err(CommandError::BadJson { .. })));
-        assert!(matches!(params(Some("3")), Err(CommandError::Usage { .. })));
+        let fails = |text: &str, message: &str| {
+            let error = params(Some(text)).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        };
+        fails("{", "the parameters are not JSON: EOF");
+        fails("3", "the parameters must be a JSON object");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use ollm_protocol::methods::model::{
 };
 use ollm_protocol::sanitize;
 
-use crate::args::{TextUse, text_or_stdin};
+use crate::args::text_or_stdin;
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::completion;
@@ -18,9 +18,6 @@ use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, warning_line};
-
-const COUNT_TEXT: TextUse =
-    TextUse { verb: "count", command: "models count", example: "ollmctl models count 'hello'" };
 
 /// List, show and load the models of the model server.
 #[derive(Debug, Args)]
@@ -96,7 +93,11 @@ pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResu
             ctx.show::<ModelWarm>(&ModelWarmParams { model, context_size }, render_warmed)
         }
         ModelsCommand::Count { text, model } => {
-            let text = Some(text_or_stdin(text.as_deref(), &COUNT_TEXT)?);
+            let text = Some(text_or_stdin(
+                text.as_deref(),
+                "models count",
+                "ollmctl models count 'hello'",
+            )?);
             let params =
                 ModelCountTokensParams { model, text, ..ModelCountTokensParams::default() };
             ctx.show::<ModelCountTokens>(&params, render_count)

@@ -6,17 +6,13 @@ use clap::Args;
 use ollm_protocol::content::{CountKind, Role};
 use ollm_protocol::method::SessionRecord;
 use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
-use serde_json::Value;
 
-use crate::args::{TextUse, role_parser, text_or_stdin};
+use crate::args::{role_parser, text_or_stdin};
 use crate::command_context::CommandContext;
 use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project::{self, RecordTarget};
 use crate::render::units::counted;
-
-const MESSAGE_TEXT: TextUse =
-    TextUse { verb: "record", command: "record", example: "ollmctl record 'hello'" };
 
 /// Record a message, by default in the project's current session.
 #[derive(Debug, Args)]
@@ -66,7 +62,7 @@ pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> CommandResu
     })?;
     if ctx.json() {
         // The daemon's result does not name the session that was chosen here.
-        let mut result: Value = serde_json::from_str(reply.raw.get()).unwrap_or_default();
+        let mut result = reply.to_json();
         result["sessionId"] = session_id.to_string().into();
         return ctx.print_json(&result);
     }
@@ -95,16 +91,16 @@ fn target(args: &RecordArgs, ctx: &mut CommandContext<'_>) -> CommandResult<Reco
 }
 
 fn message_text(given: Option<&str>) -> CommandResult<String> {
-    let text = text_or_stdin(given, &MESSAGE_TEXT)?;
+    let text = text_or_stdin(given, "record", "ollmctl record 'hello'")?;
     if text.trim().is_empty() {
-        return Err(CommandError::usage("the text to record is empty", MESSAGE_TEXT.example));
+        return Err(CommandError::usage("the text is empty", "ollmctl record 'hello'"));
     }
     Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::{SESSION_ID, run_against, session_json};

@@ -11,7 +11,7 @@ use ollm_protocol::methods::context::{
 };
 use ollm_protocol::sanitize;
 
-use crate::args::{TextUse, text_or_stdin, wire_enum};
+use crate::args::{text_or_stdin, wire_enum};
 use crate::command_context::CommandContext;
 use crate::command_error::CommandResult;
 use crate::completion;
@@ -20,12 +20,6 @@ use crate::render::table;
 use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, wire_name};
-
-const ENTRY_TEXT: TextUse = TextUse {
-    verb: "add",
-    command: "context entries add",
-    example: "ollmctl context entries add style 'Answer briefly.' --global",
-};
 
 const SOURCE_HELP: [&str; 3] =
     ["A program that runs beside the conversation", "A part of a client", "A person"];
@@ -124,7 +118,11 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandRes
                 project_path,
                 scope,
                 key,
-                content: text_or_stdin(text.as_deref(), &ENTRY_TEXT)?,
+                content: text_or_stdin(
+                    text.as_deref(),
+                    "context entries add",
+                    "ollmctl context entries add style 'Answer briefly.' --global",
+                )?,
                 priority,
                 source: Some(source),
             };

@@ -102,7 +102,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
         let params = SessionIdParams { session_id: session.session_id };
         let reply = ctx.call::<SessionDelete>(&params)?;
         if ctx.json() {
-            results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
+            results.push(reply.to_json());
         } else {
             ctx.print_text(&outcome_line("deleted", session))?;
         }

@@ -59,7 +59,7 @@ pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
         let label = sanitize::one_line(&path.to_string_lossy());
         match import_file(path, &label, project.as_deref(), args.dry_run, ctx) {
             Ok(reply) if ctx.json() => {
-                results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
+                results.push(reply.to_json());
             }
             Ok(reply) => {
                 let text = render(&label, &reply.value, args.dry_run, &ctx.render_options());

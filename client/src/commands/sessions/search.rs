@@ -10,7 +10,7 @@ use ollm_protocol::sanitize;
 
 use crate::args::{role_parser, wire_enum};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandResult;
+use crate::command_error::{CommandError, CommandResult};
 use crate::completion;
 use crate::project;
 use crate::render::session_table::{short_id, title};
@@ -61,8 +61,14 @@ pub(crate) struct SearchArgs {
 
 pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let now = chrono::Local::now();
-    let time = |text: &Option<String>, boundary| {
-        text.as_deref().map(|text| parse_time(text, boundary, &now)).transpose()
+    let time = |given: &Option<String>, boundary| {
+        let Some(text) = given else { return Ok(None) };
+        let time = parse_time(text, boundary, &now);
+        time.map(Some).ok_or_else(|| {
+            let forms = "write 3d, 12h, 30m, 2026-01-27 or 2026-01-27T10:00:00Z";
+            let text = sanitize::one_line(text);
+            CommandError::usage(format!("{text:?} is not a time; {forms}"), "")
+        })
     };
     let mut params = SessionSearchParams {
         query: args.words.join(" "),

@@ -59,28 +59,28 @@ pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     loop {
         params.limit = Some(missing.min(PAGE_RECORDS));
         let reply = ctx.call::<SessionGet>(&params)?;
-        let page = reply.value;
+        let page = &reply.value;
         missing = missing.saturating_sub(u32::try_from(page.records.len()).unwrap_or(u32::MAX));
         let is_last = page.records.is_empty() || page.next_from.is_none() || missing == 0;
         params.from = page.next_from;
-        if ctx.json() && is_first && is_last {
-            return ctx.print_raw_json(&reply.raw);
-        } else if ctx.json() {
-            join_page(&mut joined, serde_json::from_str(reply.raw.get()).unwrap_or_default());
+        if ctx.json() {
+            if is_first && is_last {
+                return ctx.print_raw_json(&reply.raw);
+            }
+            join_page(&mut joined, reply.to_json());
         } else {
             if is_first {
                 ctx.print_text(&heading(&page.session, &options))?;
             }
-            for record in page.records {
+            for record in reply.value.records {
                 ctx.print_text(&transcript.record(record))?;
             }
         }
-        is_first = false;
         if is_last {
-            break;
+            return joined.map_or(Ok(()), |joined| ctx.print_json(&joined));
         }
+        is_first = false;
     }
-    joined.map_or(Ok(()), |joined| ctx.print_json(&joined))
 }
 
 /// Appends the records of a page; all other fields are those of the last page.
