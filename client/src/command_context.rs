@@ -29,8 +29,6 @@ const CATALOG_LIMIT: Duration = Duration::from_millis(500);
 /// The pause between two requests of a list.
 const CATALOG_PAUSE: Duration = Duration::from_millis(20);
 
-const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
-
 /// The terminal, the connection and the global flags of a command.
 pub(crate) struct CommandContext<'a> {
     pub(crate) terminal: &'a mut Terminal,
@@ -118,8 +116,9 @@ impl<'a> CommandContext<'a> {
                     let notice = sanitize::one_line(notice);
                     self.terminal.eprintln(&format!("{} {notice}", Style::Strong.paint("note:")));
                 }
+                let own_version = env!("CARGO_PKG_VERSION");
                 if self.terminal.can_ask()
-                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, OWN_VERSION))
+                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, own_version))
                 {
                     self.terminal.eprintln("an older ollmd is running: ollmctl daemon restart");
                 }

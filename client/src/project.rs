@@ -26,18 +26,14 @@ pub(crate) fn canonical_path(given: Option<&Path>) -> CommandResult<String> {
 
 /// Returns the path by which sessions are filtered, canonical if the directory still exists.
 pub(crate) fn filter_path(given: Option<&Path>) -> CommandResult<Option<String>> {
-    given
-        .map(|path| {
-            let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-            to_text(found.unwrap_or_else(|_| path.to_owned()))
-        })
-        .transpose()
+    let Some(path) = given else { return Ok(None) };
+    let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+    to_text(found.unwrap_or_else(|_| path.to_owned())).map(Some)
 }
 
 fn to_text(path: PathBuf) -> CommandResult<String> {
-    path.into_os_string()
-        .into_string()
-        .map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
 }
 
 /// Returns the project of the current directory.
@@ -90,7 +86,7 @@ pub(crate) enum RecordTarget {
 }
 
 impl RecordTarget {
-    /// Returns the current session of a project, else a new one.
+    /// Returns the current session of a project as the target, else a new session.
     pub(crate) fn in_project(
         project_path: String,
         ctx: &mut CommandContext<'_>,
@@ -101,7 +97,8 @@ impl RecordTarget {
         })
     }
 
-    /// Records with `record`, after the session was created if it is new.
+    /// Creates the session if it is new, and records with `record`; then makes a new session the current one of its
+    /// project.
     pub(crate) fn record<T>(
         self,
         model: Option<String>,
@@ -139,13 +136,10 @@ pub(crate) fn session_or_current(
         return ctx.session(text);
     }
     let project_path = of_current_directory(command)?;
-    match current_session(&project_path, ctx)? {
-        Some(session) => Ok(session.session_id),
-        None => {
-            let hint = format!("ollmctl {command} --session last");
-            Err(no_current_session(&project_path, hint))
-        }
-    }
+    let session = current_session(&project_path, ctx)?;
+    let hint = || format!("ollmctl {command} --session last");
+    let session = session.ok_or_else(|| no_current_session(&project_path, hint()))?;
+    Ok(session.session_id)
 }
 
 /// Returns the error for a project without a current session.

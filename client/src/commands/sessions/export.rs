@@ -59,12 +59,6 @@ impl ExportArgs {
     }
 }
 
-/// The size of an export.
-struct ExportedSize {
-    bytes: u64,
-    records: u64,
-}
-
 pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let format = format(args, ctx.json())?;
     let session_id = ctx.session(&args.session.id)?;
@@ -78,8 +72,11 @@ pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) 
     };
     // In the same directory, because a rename is atomic only within one file system.
     let mut file = BufWriter::new(temporary_file(&directory)?);
-    let size =
-        export(session_id, format, ctx, |_, data| file.write_all(data.as_bytes()).map_err(failed))?;
+    let mut size = 0;
+    let records = export(session_id, format, ctx, |_, data| {
+        size += data.len() as u64;
+        file.write_all(data.as_bytes()).map_err(failed)
+    })?;
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.as_file().sync_all().map_err(failed)?;
     file.persist(path).map_err(|error| failed(error.error))?;
@@ -87,14 +84,14 @@ pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) 
         let path = path.to_string_lossy();
         return ctx.print_json(&json!({
             "sessionId": session_id, "path": path, "format": format,
-            "sizeBytes": size.bytes, "records": size.records,
+            "sizeBytes": size, "records": records,
         }));
     }
     ctx.print_text(&format!(
         "exported {} to {} ({})\n",
-        counted(size.records, "record"),
+        counted(records, "record"),
         sanitize::one_line(&path.to_string_lossy()),
-        bytes(size.bytes)
+        bytes(size)
     ))
 }
 
@@ -127,24 +124,21 @@ fn to_stdout(
     Ok(())
 }
 
-/// Requests the export and passes each chunk to `write`.
+/// Requests the export and passes each chunk to `write`; returns the number of records.
 fn export(
     session_id: SessionId,
     format: ExportFormat,
     ctx: &mut CommandContext<'_>,
     mut write: impl FnMut(&mut CommandContext<'_>, &str) -> CommandResult,
-) -> CommandResult<ExportedSize> {
+) -> CommandResult<u64> {
     let mut progress = ProgressMeter::records("exporting");
     let mut params = SessionExportParams { session_id, format, cursor: None };
-    let mut size = ExportedSize { bytes: 0, records: 0 };
     loop {
         let chunk = ctx.call::<SessionExport>(&params)?.value;
         write(ctx, &chunk.data)?;
-        size.bytes += chunk.data.len() as u64;
-        size.records = chunk.done_records;
         progress.set(chunk.done_records, chunk.total_records);
         match chunk.next_cursor {
-            None => return Ok(size),
+            None => return Ok(chunk.done_records),
             cursor => params.cursor = cursor,
         }
     }
