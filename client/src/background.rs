@@ -1,11 +1,11 @@
-//! Work in threads of its own, which end with the work or with this process.
+//! Work in threads of its own, which end with the work or with this process; and the arrival of signals.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::command_error::{CommandError, CommandResult};
 
@@ -25,19 +25,33 @@ pub(crate) fn watch_signals(
     let runtime = runtime.map_err(CommandError::Signals)?;
     let entered = runtime.enter();
     // Registered before the thread starts, so that no signal in between is lost.
-    let signals = kinds.iter().map(|kind| signal(*kind)).collect::<io::Result<Vec<_>>>();
-    let mut signals = signals.map_err(CommandError::Signals)?;
+    let mut signals = Signals::listen(kinds).map_err(CommandError::Signals)?;
     drop(entered);
     spawn("ollmctl-signals", move || {
         runtime.block_on(async {
             loop {
-                poll_fn(|task| {
-                    let has_arrived = signals.iter_mut().any(|one| one.poll_recv(task).is_ready());
-                    if has_arrived { Poll::Ready(()) } else { Poll::Pending }
-                })
-                .await;
+                signals.next().await;
                 on_signal();
             }
         });
     })
+}
+
+/// The arrivals of some signals.
+pub(crate) struct Signals(Vec<Signal>);
+
+impl Signals {
+    /// Registers the signals with the current tokio runtime. From now on they do not end this process.
+    pub(crate) fn listen(kinds: &[SignalKind]) -> io::Result<Self> {
+        kinds.iter().map(|kind| signal(*kind)).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for the next signal and returns its position in the list of kinds.
+    pub(crate) async fn next(&mut self) -> usize {
+        poll_fn(|task| {
+            let arrived = self.0.iter_mut().position(|one| one.poll_recv(task).is_ready());
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::answer::AnswerRenderer;
 use super::turn::TurnOutput;
 use crate::command_error::CommandResult;
-use crate::commands::context::status::reliability_suffix;
+use crate::commands::context::window::reliability_suffix;
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};

@@ -1,9 +1,9 @@
-//! `ollmctl context`: the context that a model is sent. One file for each group of subcommands; pins are here.
+//! `ollmctl context`: the context that a model is sent. `window` shows contexts, `entries` and `compact` change
+//! them; pins are here.
 
-pub(super) mod build;
 pub(super) mod compact;
 pub(super) mod entries;
-pub(super) mod status;
+pub(super) mod window;
 
 use clap::{Args, Subcommand};
 use ollm_protocol::method::{ContextPin, ContextUnpin};
@@ -21,9 +21,9 @@ use entries::budget_line;
 /// Show and change the context that a model is sent.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
-    Status(status::StatusArgs),
-    Inspect(status::InspectArgs),
-    Build(build::BuildArgs),
+    Status(window::StatusArgs),
+    Inspect(window::InspectArgs),
+    Build(window::BuildArgs),
     Entries(entries::EntriesArgs),
     /// Keep a message or a tool call in every later context.
     #[command(after_help = "\
@@ -56,9 +56,9 @@ pub(crate) struct PinArgs {
 
 pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
-        ContextCommand::Status(args) => status::status(&args, ctx),
-        ContextCommand::Inspect(args) => status::inspect(args, ctx),
-        ContextCommand::Build(args) => build::run(args, ctx),
+        ContextCommand::Status(args) => window::status(&args, ctx),
+        ContextCommand::Inspect(args) => window::inspect(args, ctx),
+        ContextCommand::Build(args) => window::build(args, ctx),
         ContextCommand::Entries(args) => entries::run(args, ctx),
         ContextCommand::Pin(args) => pin(&args, true, ctx),
         ContextCommand::Unpin(args) => pin(&args, false, ctx),

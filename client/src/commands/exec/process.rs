@@ -2,20 +2,19 @@
 //!
 //! The command inherits stdin. Its stdout and stderr go through pipes, because they are captured.
 
-use std::future::poll_fn;
 use std::io::{self, IsTerminal as _, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::task::Poll;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use super::capture::OutputCapture;
+use crate::background::Signals;
 
 /// Bytes of one read: the capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -64,7 +63,7 @@ pub(super) fn run(
     // From now on no signal ends this program before the command has ended and is recorded.
     let mut signals = {
         let _entered = runtime.enter();
-        Signals::listen()?
+        CommandSignals::listen()?
     };
     let (exited, exit_writer) = io::pipe()?;
     let started = Instant::now();
@@ -141,35 +140,29 @@ fn wait_for_bytes(pipe: &impl AsFd, exited: &mut Option<PipeReader>) -> bool {
     }
 }
 
-/// The signals that matter while a command runs. Each is passed on as the second value, unless the command receives it
-/// anyway.
-struct Signals(Vec<(SignalStream, Option<Signal>)>);
+/// The signals that matter while a command runs.
+struct CommandSignals {
+    signals: Signals,
+    /// For each signal the one to send to the command, unless the command receives it anyway.
+    pass_on: [Option<Signal>; 5],
+}
 
-impl Signals {
+impl CommandSignals {
     fn listen() -> io::Result<Self> {
         let at_terminal =
             io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
         // A terminal sends its signals to all processes in its foreground, the command included.
         let from_terminal = |number| (!at_terminal).then_some(number);
-        Ok(Self(vec![
-            (signal(SignalKind::child())?, None),
-            (signal(SignalKind::interrupt())?, from_terminal(Signal::INT)),
-            (signal(SignalKind::quit())?, from_terminal(Signal::QUIT)),
-            (signal(SignalKind::terminate())?, Some(Signal::TERM)),
-            (signal(SignalKind::hangup())?, Some(Signal::HUP)),
-        ]))
-    }
-
-    /// Waits for the next signal and returns it if it must be passed on.
-    async fn next_to_pass_on(&mut self) -> Option<Signal> {
-        poll_fn(|task| {
-            let mut signals = self.0.iter_mut();
-            let arrived = signals.find_map(|(stream, to_pass)| {
-                stream.poll_recv(task).is_ready().then_some(*to_pass)
-            });
-            arrived.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
+        let signals = Signals::listen(&[
+            SignalKind::child(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ])?;
+        let (interrupt, quit) = (from_terminal(Signal::INT), from_terminal(Signal::QUIT));
+        let pass_on = [None, interrupt, quit, Some(Signal::TERM), Some(Signal::HUP)];
+        Ok(Self { signals, pass_on })
     }
 
     /// Waits for the end of the command; stops it at its time limit. Returns whether it was stopped.
@@ -187,7 +180,7 @@ impl Signals {
             }
             let until = deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_LIMIT);
             let to_send = tokio::select! {
-                signal = self.next_to_pass_on() => signal,
+                arrived = self.signals.next() => self.pass_on[arrived],
                 () = tokio::time::sleep_until(until) => {
                     let is_over = deadline.is_some();
                     let to_send = if timed_out { Signal::KILL } else { Signal::TERM };
