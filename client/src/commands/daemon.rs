@@ -217,9 +217,10 @@ fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
     let Some(mut client) = connect_if_running(&connector)? else {
         // A daemon that is shutting down has closed its socket already.
         wait_until_unlocked(own_home, EXIT_LIMIT);
-        let outcome = StopOutcome { stopped: false, pid: None };
-        return held_unreachable(connector.address())
-            .map_or(Ok(outcome), |error| Err(error.into()));
+        return match held_unreachable(connector.address()) {
+            Some(error) => Err(error.into()),
+            None => Ok(StopOutcome { stopped: false, pid: None }),
+        };
     };
     // A socket given by the user may lead to the daemon of another home.
     let home = client.call::<DaemonStatus>(&NoParams {}).map(|status| status.home);
