@@ -86,7 +86,7 @@ pub struct Address {
 /// The sockets to try, and the running daemon's description of itself.
 #[derive(Debug)]
 pub(crate) struct SocketCandidates {
-    /// In the order in which they are tried.
+    /// The sockets, in the order of the attempts.
     pub(crate) paths: Vec<PathBuf>,
     /// The content of `daemon.json`, if it can be read.
     pub(crate) daemon: Option<DaemonFile>,
@@ -112,7 +112,7 @@ impl Address {
         {
             return Err(ClientError::SocketPathTooLong { path: path.clone() });
         }
-        // The daemon hashes the canonical path. A home that does not exist has neither that nor a daemon.
+        // The daemon hashes the canonical path. A home that does not exist has no canonical path and no daemon.
         let home = std::fs::canonicalize(&home).unwrap_or_else(|_| absolute(home));
         Ok(Self { home, socket })
     }

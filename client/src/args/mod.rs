@@ -54,7 +54,7 @@ where
     wire_enum_with_alias(help, ("", ""))
 }
 
-/// Returns the same parser, which also accepts an alias of a name.
+/// Returns a parser of the enum's names that also accepts `alias` for the name `aliased`.
 pub(crate) fn wire_enum_with_alias<T>(
     help: &'static [&'static str],
     (alias, aliased): (&'static str, &'static str),
@@ -90,7 +90,7 @@ fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
 
 /// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is not a terminal.
 ///
-/// **Errors**: there is neither; the hint is `example`.
+/// **Errors**: the argument is missing and stdin is a terminal; the hint is `example`.
 pub(crate) fn text_or_stdin(
     given: Option<&str>,
     command: &'static str,
@@ -127,7 +127,7 @@ fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> CommandResult<Strin
 /// Returns the names of an enum's variants.
 pub(crate) fn variant_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut names: &'static [&'static str] = &[];
-    // The deserializer always fails; it is given the names before that.
+    // The deserializer always fails, after it has received the names.
     drop(T::deserialize(VariantNames(&mut names)));
     names
 }

@@ -1,6 +1,6 @@
 //! `ollmctl goal`: the goals of a session, with their steps, decisions and files.
 //!
-//! The daemon identifies everything by ids; this command shows and takes numbers that count from 1.
+//! The daemon identifies goals, steps and decisions by ids; this command shows and takes numbers that count from 1.
 
 use clap::{Args, Subcommand};
 use ollm_protocol::content::{

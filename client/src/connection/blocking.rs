@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use super::connector::Connector;
 use crate::error::{ClientError, RpcFailure};
 
-/// Bytes of one read.
+/// Bytes of one read; the buffer takes no memory before it is filled.
 const READ_BYTES: usize = 64 << 10;
 /// The longest time between two checks whether a reply is still wanted.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -52,7 +52,7 @@ pub struct BlockingEvents<E = Event> {
     event: PhantomData<fn() -> E>,
 }
 
-/// A message that arrives while a call waits for its reply.
+/// A message of the daemon, by its meaning for a call or a subscription.
 enum Incoming {
     Reply(Box<RawValue>),
     Event(Box<RawValue>),
@@ -70,7 +70,7 @@ struct OutgoingRequest<'a, P> {
     params: &'a P,
 }
 
-/// Any message of the daemon: a reply has an `id`, a notification a `method`.
+/// A message of the daemon: a reply has an `id`, a notification a `method`.
 #[derive(Deserialize)]
 struct IncomingMessage<'a> {
     #[serde(default)]
@@ -205,7 +205,7 @@ impl BlockingClient {
 
     /// Calls a method and passes events to `on_event` until the reply arrives. `on_event` is also called with `None`
     /// at least every 100 ms; it returns whether the reply is still wanted, and the result is `None` if not. Either way
-    /// the connection is closed, which cancels whatever the daemon does for this call.
+    /// the connection is closed, which cancels the call.
     ///
     /// **Errors**: as [`BlockingClient::call`].
     pub(crate) fn call_with_events<M: Method>(
@@ -370,7 +370,7 @@ impl BlockingClient {
     }
 
     fn remaining(&self, method: &str, deadline: Instant) -> Result<Duration, ClientError> {
-        // A socket takes a timeout of zero for none.
+        // A socket treats a timeout of zero as no timeout.
         Some(deadline.saturating_duration_since(Instant::now()))
             .filter(|wait| !wait.is_zero())
             .ok_or_else(|| self.timed_out(method))

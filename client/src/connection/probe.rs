@@ -16,8 +16,8 @@ use ollm_protocol::address::DaemonFile;
 use crate::address::{Address, is_home_locked};
 use crate::error::{Attempt, AttemptCause, ClientError};
 
-/// The longest wait for one socket to accept. A daemon accepts within a millisecond; one whose queue stays full for
-/// this long would not reply either.
+/// The longest wait for one socket to accept. A daemon accepts within a millisecond; a daemon whose queue stays
+/// full for this long would not reply either.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 /// The pause before a full queue is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);

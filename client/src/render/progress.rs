@@ -83,7 +83,7 @@ impl Spinner {
         self.message = message;
     }
 
-    /// Redraws the line; from the second second on it shows the time.
+    /// Redraws the line; shows the time after two seconds.
     pub(crate) fn tick(&mut self) {
         if self.bar.show_if_due() {
             let seconds = self.bar.started.elapsed().as_secs();

@@ -10,7 +10,7 @@ use TableColumn::{Number, Prose, Word};
 
 /// Characters of a short id: enough to tell two sessions apart unless they began in the same millisecond.
 const SHORT_ID_CHARS: usize = 13;
-/// The width from which on a table has columns for projects and tokens.
+/// The smallest width of a table with columns for projects and tokens.
 const WIDE_COLUMNS: usize = 70;
 /// The widest project name in a table.
 const PROJECT_COLUMNS: usize = 14;
@@ -78,7 +78,7 @@ pub(crate) fn render(sessions: &[Session], options: &RenderOptions) -> String {
     table::render(options.width, &shown, rows)
 }
 
-/// Returns a table with a number before each session, to choose one by.
+/// Returns a table of sessions with a number before each.
 pub(crate) fn render_numbered(sessions: &[Session], options: &RenderOptions) -> String {
     let digits = sessions.len().to_string().len();
     let narrower = RenderOptions { width: options.width.saturating_sub(digits + 2), ..*options };

@@ -200,7 +200,7 @@ fn call_line(name: &str, args: &Value) -> String {
     format!("-> {} {shown}{more}\n", sanitize::one_line(name))
 }
 
-/// Returns arguments as JSON, the most telling ones first: a path or a command comes before a text to write.
+/// Returns arguments as JSON, the most informative ones first: a path or a command comes before a text to write.
 fn ordered_args(args: &Value) -> String {
     let Value::Object(fields) = args else { return args.to_string() };
     let mut fields: Vec<(u8, String)> = fields

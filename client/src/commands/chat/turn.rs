@@ -31,9 +31,10 @@ const WAITING_EVENTS: usize = 256;
 /// The time between two checks for Ctrl-C, and two redraws of the time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The signal during a turn that ends the process; the turn handles the first two.
+/// The number of the Ctrl-C during a turn that ends the process; the turn handles the first two.
 const LAST_DURING_TURN: u32 = 3;
-/// The signal between turns that ends the process; the first may have been meant for a turn that just ended.
+/// The number of the Ctrl-C between turns that ends the process; the first may have been meant for a turn that just
+/// ended.
 const LAST_BETWEEN_TURNS: u32 = 2;
 
 /// The end of a turn that did not fail.
@@ -104,7 +105,7 @@ impl TurnRunner {
         shown.map(|()| end)
     }
 
-    /// Runs other work that Ctrl-C ends: `work` receives a function that returns whether it is still wanted.
+    /// Runs other work that Ctrl-C can end: `work` receives a function that returns whether it is still wanted.
     pub(super) fn run_interruptible<T>(
         &self,
         ctx: &mut CommandContext<'_>,
@@ -227,13 +228,13 @@ impl InterruptCounter {
         let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         let in_turn = self.in_turn.load(Ordering::SeqCst);
         if count >= if in_turn { LAST_DURING_TURN } else { LAST_BETWEEN_TURNS } {
-            // Something hangs. Ending at once is safe, because the daemon keeps the conversation.
+            // The client or the daemon hangs. Ending at once is safe, because the daemon keeps the conversation.
             kill_process(getpid(), Signal::TERM).ok();
         }
     }
 }
 
-/// A turn, during which Ctrl-C is counted for it and the terminal's echo is off.
+/// A guard of a turn: until it is dropped, Ctrl-C is counted for the turn and the terminal's echo is off.
 struct InterruptGuard {
     counter: Arc<InterruptCounter>,
     _echo: Option<EchoOff>,

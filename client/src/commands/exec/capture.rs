@@ -1,8 +1,8 @@
 //! The recorded copy of a command's output: its beginning, which shows the command's work, and its end, which shows the
 //! errors and results.
 //!
-//! The copy is text as a person would have seen it: without escape sequences, and of a line that was overwritten only
-//! the last state. Pure.
+//! The copy is the text that a terminal would show in the end: without escape sequences, and with only the last state of
+//! an overwritten line. Pure.
 
 use std::collections::VecDeque;
 

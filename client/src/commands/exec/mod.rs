@@ -32,11 +32,11 @@ use crate::project::{self, RecordTarget};
 
 use process::{FinishedProcess, StdoutTarget};
 
-/// The exit code of a command that was stopped at its time limit, as of `timeout`.
+/// The exit code of a command that was stopped at its time limit; `timeout` uses the same.
 const TIMED_OUT: i32 = 124;
-/// The exit code of a command that cannot be run, as of shells.
+/// The exit code of a command that cannot be run; shells use the same.
 const CANNOT_RUN: i32 = 126;
-/// The exit code of a command that does not exist, as of shells.
+/// The exit code of a command that does not exist; shells use the same.
 const NOT_FOUND: i32 = 127;
 
 /// Run a command without secrets in its environment, and record it with its output as a tool call.
@@ -116,7 +116,7 @@ fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable
 fn record_target(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult<RecordTarget> {
     if let Some(session) = &args.session {
         let session_id = ctx.session(session)?;
-        // A whole id has not been looked up, and after the command it would be too late.
+        // A whole id has not been looked up, and a missing session must be reported before the command runs.
         let branch = BranchFilter::All;
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
         ctx.call::<SessionGet>(&params)?;
@@ -193,7 +193,7 @@ impl ToolRun {
     }
 }
 
-/// Returns why a process ended that has no exit code of its own.
+/// Returns the reason for the end of a process without an exit code of its own.
 fn end_reason(process: &FinishedProcess, limit: Option<Duration>) -> Option<String> {
     use std::os::unix::process::ExitStatusExt as _;
     if process.timed_out {

@@ -86,7 +86,7 @@ impl InstalledService {
             .spawn()
             .map_err(run)?;
         let Some(status) = wait_until(&mut child, Instant::now() + limit).map_err(run)? else {
-            // It may have ended since the last look.
+            // The program may have ended since the last check.
             child.kill().ok();
             child.wait().map_err(run)?;
             return Err(ServiceError::Timeout { command, after: limit });
