@@ -132,7 +132,7 @@ fn drafts(
 const fn is_kept(body: &RecordBody) -> bool {
     match body {
         RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_) => false,
-        // Changes by markers of the answer have no message of their own.
+        // The session store sets the message of a change by markers, which is the answer.
         RecordBody::Goal(change) => change.message_seq.is_none(),
         _ => true,
     }

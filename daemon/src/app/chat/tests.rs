@@ -11,6 +11,7 @@ use ollm_protocol::methods::session::SessionIdParams;
 use serde_json::{Value, json};
 
 use super::{StartedTurn, cancel, start, submit_tool_results};
+use crate::app::context::goals;
 use crate::app::error::{AppError, ChatError, Result};
 use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
 use crate::model::{CallTarget, DoneReason, ModelError};
@@ -224,6 +225,22 @@ async fn model_error_keeps_the_partial_answer_and_allows_a_retry() {
     assert_eq!(chat.answers(), [of("interrupted", "half"), of("stop", "whole")]);
     let again = chat.start(None, json!({})).await.map(drop);
     assert!(matches!(again, Err(AppError::Invalid { field: "message", .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn retry_discards_the_goal_that_the_partial_answer_set() {
+    let chat = ChatFixture::new();
+    let text = "[GOAL] Port the parser\nFirst I";
+    chat.backend.answer(&[Text(text), Fail(ScriptedBackend::broken())]);
+    chat.run(Some("hi"), json!({})).await.1.expect_err("the answer broke off");
+    let goals = || {
+        let params = serde_json::from_value(json!({ "sessionId": chat.session.id }));
+        goals::list(&chat.session.core, params.expect("params")).expect("lists").data.len()
+    };
+    assert_eq!(goals(), 1);
+    chat.backend.answer_text("whole");
+    chat.run(None, json!({})).await.1.expect("is answered");
+    assert_eq!(goals(), 0);
 }
 
 #[tokio::test]
