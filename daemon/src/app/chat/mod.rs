@@ -8,7 +8,9 @@
 
 mod answer;
 mod model_call;
+mod record;
 mod retry;
+mod run;
 mod turn;
 
 use std::sync::Arc;
@@ -24,9 +26,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use self::answer::is_final_answer;
-use self::model_call::TurnRequest;
 use self::retry::{RetryIntent, step_back};
-use self::turn::Turn;
+use self::turn::{AcceptedMessage, Turn, TurnRequest};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};
@@ -151,16 +152,6 @@ fn claim(core: &Core, id: SessionId, model: &str) -> Result<Claim<RunningTurn>, 
         let (model, since) = (holder.value.model.clone(), holder.value.started);
         ChatError::Conflict { id, model, since }
     })
-}
-
-/// The user's message of a turn.
-struct AcceptedMessage {
-    /// Its record; `None` for a turn without a message.
-    seq: Option<Seq>,
-    /// An earlier attempt with the same key recorded it.
-    duplicate: bool,
-    /// The complete answer to the earlier attempt, and its finish reason.
-    answered: Option<(Seq, String)>,
 }
 
 async fn record_message(

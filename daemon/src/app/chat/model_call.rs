@@ -3,43 +3,19 @@
 
 use std::num::NonZeroU32;
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{BuiltContext, CompactMode};
-use ollm_protocol::methods::chat::{
-    ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
-};
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
 use ollm_protocol::methods::context::ContextBuildParams;
-use serde_json::Value;
 
 use super::answer::{AnswerStop, StreamedAnswer};
-use super::turn::{Turn, as_ms};
+use super::turn::{Turn, TurnRequest, as_ms, phase};
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
-use crate::app::context::quota::context_size;
-use crate::app::core::Core;
-use crate::app::error::{AppError, ChatError, Result};
+use crate::app::error::{ChatError, Result};
 use crate::app::models::learning::{CountedPrompts, learned_counter};
-use crate::app::models::{model_or_default, supported_window};
-use crate::model::{
-    ChatRequest, ModelError, ModelInfo, Priority, Sampling, ThinkMode, Ticket, cap_num_predict,
-};
+use crate::app::models::supported_window;
+use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
 use crate::tokens::Counter;
-
-/// A checked request for a turn.
-pub(super) struct TurnRequest {
-    pub(super) id: SessionId,
-    pub(super) model: String,
-    /// The definitions of the client's tools.
-    pub(super) tools: Vec<Value>,
-    sampling: Sampling,
-    /// The longest answer in tokens.
-    pub(super) max_tokens: Option<NonZeroU32>,
-    think: Option<ThinkMode>,
-    /// The format of the answer.
-    format: Option<Value>,
-    /// The window of the session in tokens.
-    context_size: u32,
-}
 
 /// A model call with its answer.
 pub(super) struct ModelCall {
@@ -65,40 +41,6 @@ struct AdmittedCall {
     is_loaded: bool,
     counter: Counter,
     params: ContextBuildParams,
-}
-
-impl TurnRequest {
-    /// Checks params before anything is recorded; their message and key are checked elsewhere. Blocks on the disk.
-    pub(super) fn check(core: &Core, params: ChatSendParams) -> Result<Self> {
-        let ChatSendParams { session_id, model, tools, options, max_tokens, think, format, .. } =
-            params;
-        let session = core.summary(session_id)?;
-        let model = model_or_default(core, model.or(session.model.clone()))?;
-        let sampling = Sampling::check(options)
-            .map_err(|error| AppError::invalid("options", error.to_string()))?;
-        let too_few = || AppError::invalid("maxTokens", "must be at least 1");
-        let max_tokens =
-            max_tokens.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
-        if let Some(tool) = tools.iter().find(|tool| tool["function"]["name"].as_str().is_none()) {
-            let tool: String = tool.to_string().chars().take(80).collect();
-            let problem = format!("a definition has no function.name: {tool}");
-            return Err(AppError::invalid("tools", problem));
-        }
-        let context_size = context_size(core, session_id)?;
-        let think = think.map(think_mode);
-        Ok(Self { id: session_id, model, tools, sampling, max_tokens, think, format, context_size })
-    }
-}
-
-const fn think_mode(think: WireThink) -> ThinkMode {
-    match think {
-        WireThink::Flag(false) => ThinkMode::Off,
-        WireThink::Flag(true) => ThinkMode::On,
-        WireThink::Level(ThinkLevel::Low) => ThinkMode::Low,
-        WireThink::Level(ThinkLevel::Medium) => ThinkMode::Medium,
-        WireThink::Level(ThinkLevel::High) => ThinkMode::High,
-        WireThink::Level(ThinkLevel::Max) => ThinkMode::Max,
-    }
 }
 
 impl ModelCall {
@@ -263,9 +205,4 @@ impl Turn {
             keep_alive: self.core.config().ollama.keep_alive,
         }
     }
-}
-
-/// Returns the event of a phase without numbers.
-pub(super) const fn phase(name: ChatPhase) -> ChatEvent {
-    ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None }
 }
