@@ -21,6 +21,7 @@ use parking_lot::{Mutex, RwLock};
 use super::error::SessionError;
 use super::index::ScanPoint;
 use super::log::file::LogFile;
+use super::log::recover::ScanEnd;
 use super::log::{LogError, ScannedRecord};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
@@ -197,7 +198,6 @@ impl SessionCell {
         if let Some(reader) = reader.filter(|_| is_birth) {
             session.set_log(reader);
         }
-        session.torn_bytes = 0;
         for write in writes {
             for record in write.records {
                 session.state.apply(&record);
@@ -336,13 +336,13 @@ impl SessionCell {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
-        let session = OpenSession::open(self.id, &path, blobs, hint, 0)
+        let (session, end) = OpenSession::open(self.id, &path, blobs, hint, 0)
             .map_err(|error| SessionError::log(self.id, &error))?;
-        if session.state.point().records == 0 {
+        if end.point.records == 0 {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let (torn_bytes, damaged) = (session.torn_bytes, session.damaged_places);
+        let ScanEnd { torn_bytes, damaged_places: damaged, .. } = end;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };

@@ -22,21 +22,16 @@ pub(crate) struct OpenSession {
     blobs: PathBuf,
     /// The header of a draft, which its first write puts into the log.
     pub(super) draft: Option<NewSession>,
-    /// The size of the torn tail in bytes, until a write cuts it.
-    pub(super) torn_bytes: u64,
-    /// The number of damaged places that the scan found.
-    pub(super) damaged_places: u64,
 }
 
 impl OpenSession {
     /// Returns a session that has no files yet.
     pub(super) fn draft(session: NewSession, blobs: PathBuf) -> Self {
         let state = SessionState::draft(&session);
-        let draft = Some(session);
-        Self { state, log: None, blobs, draft, torn_bytes: 0, damaged_places: 0 }
+        Self { state, log: None, blobs, draft: Some(session) }
     }
 
-    /// Opens a log and scans the part that `hint` does not describe; writes nothing.
+    /// Opens a log and scans the part that `hint` does not describe; writes nothing. Returns the result of the scan too.
     ///
     /// `seen_records` is the number of records that were intact and synced once. If some of them are missing now, they
     /// count as damage and not as a torn tail.
@@ -48,7 +43,7 @@ impl OpenSession {
         blobs: PathBuf,
         hint: Option<OpenHint>,
         seen_records: u64,
-    ) -> Result<Self, LogError> {
+    ) -> Result<(Self, ScanEnd), LogError> {
         let fail = |source| LogError::io("open", path, source);
         let file = File::open(path).map_err(fail)?;
         let len = file.metadata().map_err(fail)?.len();
@@ -59,18 +54,10 @@ impl OpenSession {
             .and_then(|hint| SessionState::from_hint(id, hint))
             .filter(|state| describes(state, &file, len));
         let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
-        let ScanEnd { point, torn_bytes, damaged_places } =
-            recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
-        state.set_point(point);
-        state.note_damage(damaged_places);
-        Ok(Self {
-            state,
-            log: Some(Arc::new(file)),
-            blobs,
-            draft: None,
-            torn_bytes,
-            damaged_places,
-        })
+        let end = recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
+        state.set_point(end.point);
+        state.note_damage(end.damaged_places);
+        Ok((Self { state, log: Some(Arc::new(file)), blobs, draft: None }, end))
     }
 
     /// Sets the log that was created for a draft; the session is no draft any more.
