@@ -13,7 +13,7 @@ use ollm_protocol::content::RecordKind;
 use ollm_protocol::{Seq, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{signed, unsigned};
+use super::{rewrite, signed, unsigned};
 use crate::session::index::IndexEntry;
 
 /// 2020-01-01T00:00:00Z in milliseconds since 1970; older documents count as of that hour.
@@ -340,6 +340,12 @@ pub(in crate::catalog) fn continue_merge(
     // A step that changes only the index's own record found nothing to do.
     // (sqlite.org/fts5.html, "The merge command")
     Ok(conn.total_changes() - before >= 2)
+}
+
+/// Rewrites the tables of a shard that contain words, within the open transaction.
+pub(in crate::catalog) fn rewrite_shard(conn: &Connection, shard: i64) -> rusqlite::Result<()> {
+    rewrite(conn, &format!("words_{shard}_data"))?;
+    rewrite(conn, &format!("words_{shard}_idx"))
 }
 
 fn merge_step(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<()> {

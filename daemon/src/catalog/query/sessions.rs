@@ -10,6 +10,9 @@ use serde::de::DeserializeOwned;
 use super::{signed, unsigned};
 use crate::session::index::{IndexProgress, IndexUpdate, ScanPoint};
 
+/// The tables to be rewritten after a removal. All others have only numbers.
+pub(in crate::catalog) const REWRITTEN: [&str; 3] = ["sessions", "details", "keys"];
+
 /// The small columns of a session.
 #[derive(Clone, Debug)]
 pub(in crate::catalog) struct SessionRow {

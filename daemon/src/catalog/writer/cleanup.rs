@@ -6,11 +6,13 @@
 //!    nothing leads to them, and the caller can continue.
 //! 2. [`Cleanup`] works in slices, between which the writer does other work: it removes the sessions' documents from
 //!    the index, merges all segments of the shards concerned into one, which drops the words that only these
-//!    documents had, and truncates the journal. Then it removes the sessions from the list of forgotten ones.
+//!    documents had, rewrites these shards and the tables of sessions, and truncates the journal. Then it removes the
+//!    sessions from the list of forgotten ones.
 //!
-//! `secure_delete` overwrites freed cells and pages with zeros throughout. Sessions that are forgotten before a merge
-//! begins share it. FTS5's own `secure-delete` removes each word at its place, but walks the list of all documents
-//! of a common word to do so: a session of 1,000 records among 60,000 took 15 s.
+//! `secure_delete` overwrites freed cells and pages with zeros throughout, but not the copies of rows that
+//! [`query::rewrite`] describes. Sessions that are forgotten before a merge begins share it. FTS5's own
+//! `secure-delete` removes each word at its place, but walks the list of all documents of a common word to do so: a
+//! session of 1,000 records among 60,000 took 15 s.
 //!
 //! **Crash safety**: a crash leaves either a row whose log no longer exists, which the comparison at the start finds,
 //! or an entry in the list of forgotten sessions, for which the cleanup starts over; each of its steps can be
@@ -81,8 +83,10 @@ enum CleanupStep {
     RemoveDocuments { at: usize },
     /// Finish an earlier merge of `shards[at]`, which may have passed over words that are to be dropped.
     FinishEarlierMerge { at: usize },
-    /// Merge all segments of `shards[at]`, which is `shard`.
+    /// Merge all segments of `shards[at]`, which is `shard`, and rewrite it.
     Merge { at: usize, shard: i64 },
+    /// Rewrite a table with texts or digests of sessions, `sessions::REWRITTEN[at]`.
+    RewriteTable { at: usize },
     /// Truncate the journal.
     TruncateJournal,
 }
@@ -130,16 +134,29 @@ impl Cleanup {
                     fulltext::begin_merge(conn, *shard, SLICE_PAGES)?;
                     CleanupStep::Merge { at, shard: *shard }
                 }
-                None => CleanupStep::TruncateJournal,
+                None if self.nums.is_empty() => CleanupStep::TruncateJournal,
+                None => CleanupStep::RewriteTable { at: 0 },
             },
             CleanupStep::Merge { at, shard } => {
                 if fulltext::continue_merge(conn, shard, SLICE_PAGES)? {
                     self.step
                 } else {
+                    query::begin(conn)?;
+                    fulltext::rewrite_shard(conn, shard)?;
                     fulltext::set_unmerged(conn, shard, false)?;
+                    query::commit(conn)?;
                     CleanupStep::FinishEarlierMerge { at: at + 1 }
                 }
             }
+            CleanupStep::RewriteTable { at } => match sessions::REWRITTEN.get(at) {
+                Some(table) => {
+                    query::begin(conn)?;
+                    query::rewrite(conn, table)?;
+                    query::commit(conn)?;
+                    CleanupStep::RewriteTable { at: at + 1 }
+                }
+                None => CleanupStep::TruncateJournal,
+            },
             CleanupStep::TruncateJournal => {
                 if !query::truncate_wal(conn)? {
                     return Ok(SliceResult::JournalInUse);
