@@ -108,8 +108,7 @@ impl Core {
         drafts: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
     ) -> Result<Appended, AppError> {
-        let answer = self.sessions.append(id, drafts, key)?;
-        Ok(answer.await.map_err(|_| SessionError::Stopping)??)
+        Ok(self.sessions.append(id, drafts, key)?.await?)
     }
 
     /// Appends if `leaf` is still active and returns the last seq, or `None` if it moved.
@@ -120,8 +119,7 @@ impl Core {
         drafts: Vec<NewRecord>,
     ) -> Result<Option<Seq>, AppError> {
         let n_before_last = (drafts.len() as u64).saturating_sub(1);
-        let answer = self.sessions.append_after(id, leaf, drafts)?;
-        match answer.await.map_err(|_| SessionError::Stopping)? {
+        match self.sessions.append_after(id, leaf, drafts, None)?.await {
             Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
             Err(SessionError::LeafMoved { .. }) => Ok(None),
             Err(error) => Err(error.into()),

@@ -99,8 +99,7 @@ pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), AppError
     message.model = Some(whole.model);
     message.finish_reason = Some(INTERRUPTED.to_owned());
     let (drafts, _) = message_drafts(core, id, message, false);
-    let answer = core.sessions.append_after(id, leaf, drafts)?;
-    match answer.blocking_recv().map_err(|_| SessionError::Stopping)? {
+    match core.sessions.append_after(id, leaf, drafts, None)?.wait() {
         // A concurrent record or settlement: in both cases the pieces no longer end the session.
         Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
         Err(error) => Err(error.into()),

@@ -29,8 +29,8 @@ use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{OpenConnections, ServerLimits};
+use crate::session::Sessions;
 use crate::session::index::{HintSource, OpenHint};
-use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 use self::control::Control;
@@ -133,11 +133,8 @@ impl Parts {
         let retention = Arc::new(Retention::default());
         let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
-        let sessions = Sessions::new(SessionsOptions {
-            dir: sessions_dir,
-            clock: Arc::clone(&clock),
-            observer: Arc::<SessionObserver>::clone(&observer),
-        });
+        let announced_to = Arc::<SessionObserver>::clone(&observer);
+        let sessions = Sessions::new(sessions_dir, Arc::clone(&clock), announced_to);
         let catalog = open_catalog(&dir, &sessions)?;
         sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();

@@ -181,7 +181,7 @@ impl SessionCell {
         let path = self.shared.paths.log(self.id);
         log.append(&plan.bytes).map_err(|source| LogError::io("append to", &path, source))?;
         log.sync().map_err(|source| LogError::io("sync", &path, source))?;
-        self.shared.stats.syncs.fetch_add(1, Ordering::Relaxed);
+        self.shared.n_syncs.fetch_add(1, Ordering::Relaxed);
         if plan.is_birth {
             fsutil::sync_dir(&self.shared.paths.dir)?;
         }
@@ -210,7 +210,7 @@ impl SessionCell {
         session.state.set_point(end);
         let created = is_birth.then(|| session.summary(self.shared.clock.now()));
         drop(open);
-        self.shared.stats.records.fetch_add(end.records - start.records, Ordering::Relaxed);
+        self.shared.n_records.fetch_add(end.records - start.records, Ordering::Relaxed);
         self.announce(created.as_ref(), &announced);
         for (reply, result) in replies {
             send_reply(reply, result);

@@ -55,8 +55,7 @@ pub(super) fn step_back(
         let Some((answer, parent)) = open_answer(core, id, &end, intent)? else { return Ok(()) };
         let before = before_pieces(core, id, parent)?;
         let drafts = drafts(core, id, before, &end.after)?;
-        let moved = core.sessions.append_after(id, end.leaf, drafts)?;
-        match moved.blocking_recv().map_err(|_| SessionError::Stopping)? {
+        match core.sessions.append_after(id, end.leaf, drafts, None)?.wait() {
             Ok(_) => tracing::debug!(session = %id, %answer, "an answer left the active path"),
             Err(SessionError::LeafMoved { .. }) if tries < MAX_TRIES => tries += 1,
             Err(error) => return Err(error.into()),

@@ -17,9 +17,6 @@ use super::document::{self, DocumentPass, DocumentTotals, DocumentWriter, Sessio
 /// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
 pub(crate) const JSONL_VERSION: u64 = 1;
 
-/// The number of fields of a cursor after the format.
-const CURSOR_FIELDS: usize = 9;
-
 /// A writer of one session in one format.
 ///
 /// Call `begin`, then `record` for every record in the order of the log, then `end_pass`; as long as that returns true,
@@ -97,34 +94,22 @@ impl Exporter {
             totals.compactions,
             totals.tokens,
         ];
-        let mut cursor = document::json(&self.format).trim_matches('"').to_owned();
-        for number in numbers {
-            cursor.push('.');
-            cursor.push_str(&number.to_string());
-        }
-        cursor.push('.');
-        if let Some(at) = totals.last_message_at {
-            cursor.push_str(&at.unix_ms().to_string());
-        }
-        cursor
+        let format = document::json(&self.format);
+        let numbers = numbers.map(|number| number.to_string()).join(".");
+        let last_at = totals.last_message_at.map(|at| at.unix_ms().to_string());
+        format!("{}.{numbers}.{}", format.trim_matches('"'), last_at.unwrap_or_default())
     }
 
     /// Parses what [`Exporter::to_cursor`] returned; returns `None` for any other text.
     ///
     /// Cursors come from clients; wrong numbers give a wrong file and no other harm.
     pub(crate) fn from_cursor(cursor: &str) -> Option<Self> {
-        let mut fields = cursor.split('.');
-        let format = serde_json::from_value(fields.next()?.into()).ok()?;
-        let fields: Vec<_> = fields.collect();
-        let (last, counts) = fields.split_last()?;
-        if fields.len() != CURSOR_FIELDS {
-            return None;
-        }
-        let mut numbers = [0; CURSOR_FIELDS - 1];
-        for (number, field) in numbers.iter_mut().zip(counts) {
-            // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
-            *number = u64::from(field.parse::<u32>().ok()?);
-        }
+        let (cursor, last) = cursor.rsplit_once('.')?;
+        let (format, counts) = cursor.split_once('.')?;
+        let format = serde_json::from_value(format.into()).ok()?;
+        // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
+        let counts = counts.split('.').map(|count| count.parse::<u32>().map(u64::from));
+        let counts: Vec<_> = counts.collect::<Result<_, _>>().ok()?;
         let [
             pass,
             n_written,
@@ -134,8 +119,11 @@ impl Exporter {
             mode_changes,
             compactions,
             tokens,
-        ] = numbers;
-        let last_message_at = match *last {
+        ] = *counts.as_slice()
+        else {
+            return None;
+        };
+        let last_message_at = match last {
             "" => None,
             ms => Some(Timestamp::from_unix_ms(ms.parse().ok()?)),
         };
