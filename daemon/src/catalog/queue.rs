@@ -333,9 +333,13 @@ impl WorkQueue {
         self.state.lock().state = state;
     }
 
-    /// Cancels requests for recovery that concern the replaced file.
-    pub(super) fn recovered(&self) {
-        self.state.lock().recover = false;
+    /// Notes that the file was replaced: requests for recovery concern the old file, and a comparison with the logs
+    /// fills the new one.
+    pub(super) fn recovered(&self, cleanup: PendingCleanup) {
+        let mut state = self.state.lock();
+        state.recover = false;
+        state.cleanup = cleanup;
+        state.check_at = Some(Instant::now());
     }
 
     /// Notes that the writer thread ended, and wakes all waiting callers.

@@ -77,6 +77,8 @@ pub(in crate::catalog) fn set_spill_hours(conn: &Connection, hours: i64) -> rusq
 /// The record behind a document.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::catalog) struct DocumentOrigin {
+    /// The id of the document.
+    pub docid: i64,
     /// The number of its session.
     pub session: i64,
     pub seq: Seq,
@@ -87,7 +89,6 @@ pub(in crate::catalog) struct DocumentOrigin {
 /// Stores the origin of a document.
 pub(in crate::catalog) fn put_origin(
     conn: &Connection,
-    docid: i64,
     origin: &DocumentOrigin,
 ) -> rusqlite::Result<()> {
     let IndexEntry { offset, len, .. } = origin.entry;
@@ -96,7 +97,7 @@ pub(in crate::catalog) fn put_origin(
         "INSERT INTO docs (docid, session, seq, offset, len) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
     .execute(params![
-        docid,
+        origin.docid,
         origin.session,
         signed(origin.seq.0),
         signed(offset),
@@ -116,7 +117,8 @@ pub(in crate::catalog) fn origin(
             let location = (unsigned(row, 2)?, u32::try_from(len >> 1).unwrap_or_default());
             let flags = if len & 1 == 1 { IndexEntry::HAS_BLOBS } else { 0 };
             let entry = IndexEntry::new(location, None, RecordKind::Message, None, 0, flags);
-            Ok(DocumentOrigin { session: row.get(0)?, seq: Seq(unsigned(row, 1)?), entry })
+            let (session, seq) = (row.get(0)?, Seq(unsigned(row, 1)?));
+            Ok(DocumentOrigin { docid, session, seq, entry })
         })
         .optional()
 }

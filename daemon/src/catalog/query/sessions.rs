@@ -1,5 +1,7 @@
 //! The tables with one or more rows for each session: `sessions`, `details`, `entries`, `keys` and `forgotten`.
 
+use std::collections::HashSet;
+
 use ollm_protocol::SessionId;
 use ollm_protocol::content::SessionStatus;
 use rusqlite::types::Type;
@@ -38,17 +40,21 @@ pub(crate) struct RetentionRow {
     pub project_hash: Option<String>,
 }
 
-/// The sessions that a page of the list may show.
+/// The sessions to list.
 #[derive(Clone, Debug)]
-pub(in crate::catalog) struct ListFilter<'a> {
-    /// Only sessions of one project.
-    pub project: Option<&'a str>,
-    /// One bit for each status, numbered by [`status_code`].
-    pub statuses: u8,
-    /// The smallest and the largest id.
-    pub ids: ([u8; 16], [u8; 16]),
-    /// Only sessions behind this last activity and id.
+pub(crate) struct ListQuery<'a> {
+    /// List only sessions of one project.
+    pub project_hash: Option<&'a str>,
+    /// List only sessions with one of these statuses.
+    pub statuses: &'a [SessionStatus],
+    /// List only sessions whose id has this prefix, in either case, with or without hyphens.
+    pub id_prefix: Option<&'a str>,
+    /// The most sessions.
+    pub limit: usize,
+    /// List only sessions behind this one: last activity and id of the previous page's last session.
     pub after: Option<(i64, SessionId)>,
+    /// The sessions that the caller adds itself, because they are open.
+    pub exclude: &'a HashSet<SessionId>,
 }
 
 /// The part of a stored session that search hits show; the other fields of the JSON are skipped.
@@ -197,13 +203,16 @@ pub(in crate::catalog) fn carry(conn: &Connection, num: i64) -> rusqlite::Result
 /// from their index alone.
 pub(in crate::catalog) fn each_listed(
     conn: &Connection,
-    filter: &ListFilter<'_>,
+    query: &ListQuery<'_>,
     mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<()> {
+    let Some((least, greatest)) = id_range(query.id_prefix.unwrap_or_default()) else {
+        return Ok(());
+    };
+    let statuses = query.statuses.iter().fold(0, |bits, status| bits | 1 << status_code(*status));
     let (last_ms, last_id) =
-        filter.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
-    let (least, greatest) = filter.ids;
-    let mut statement = conn.prepare_cached(if filter.project.is_some() {
+        query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
+    let mut statement = conn.prepare_cached(if query.project_hash.is_some() {
         "SELECT num, id FROM sessions
          WHERE project = ?6 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND id BETWEEN ?4 AND ?5
          ORDER BY last_ms DESC, id DESC"
@@ -215,10 +224,10 @@ pub(in crate::catalog) fn each_listed(
     let mut rows = statement.query(params![
         last_ms,
         last_id,
-        filter.statuses,
+        statuses,
         least,
         greatest,
-        filter.project
+        query.project_hash
     ])?;
     while let Some(row) = rows.next()? {
         if !each(row.get(0)?, session_id(row, 1)?)? {
@@ -226,6 +235,23 @@ pub(in crate::catalog) fn each_listed(
         }
     }
     Ok(())
+}
+
+/// Returns the smallest and the largest id with a prefix; `None` if no id can have it.
+pub(in crate::catalog) fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
+    let digits: Option<Vec<u8>> = prefix
+        .chars()
+        .filter(|char| *char != '-')
+        .map(|char| char.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect();
+    let digits = digits.filter(|digits| digits.len() <= 32)?;
+    let (mut least, mut greatest) = ([0; 16], [u8::MAX; 16]);
+    for (at, digit) in digits.into_iter().enumerate() {
+        let shift = if at % 2 == 0 { 4 } else { 0 };
+        least[at / 2] |= digit << shift;
+        greatest[at / 2] &= (digit << shift) | (0x0F << (4 - shift));
+    }
+    Some((least, greatest))
 }
 
 /// Returns a retention row for every session, in no order.
@@ -277,8 +303,8 @@ pub(in crate::catalog) fn extents(conn: &Connection) -> rusqlite::Result<Vec<Ind
         .collect()
 }
 
-/// Returns the number of a status in the table and in [`ListFilter::statuses`].
-pub(in crate::catalog) const fn status_code(status: SessionStatus) -> u8 {
+/// Returns the number of a status in the table, and of its bit in the statement of [`each_listed`].
+const fn status_code(status: SessionStatus) -> u8 {
     match status {
         SessionStatus::Active => 0,
         SessionStatus::Closed => 1,

@@ -12,12 +12,12 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::cleanup::remove_documents;
+use crate::catalog::database::CatalogShared;
 use crate::catalog::document::{READ_BYTES, SearchDocument, has_text, read_bytes};
 use crate::catalog::query;
 use crate::catalog::query::fulltext::{self, DocumentOrigin, HOUR_IDS};
 use crate::catalog::query::sessions::{self, BLOCK_ITEMS, PackedTable, SessionRow};
 use crate::catalog::queue::IndexNeed;
-use crate::catalog::shared::CatalogShared;
 use crate::session::index::{IndexEntry, IndexProgress, IndexUpdate, KeyEntry};
 
 /// Number of records that are in memory at once.
@@ -225,8 +225,8 @@ impl<'a> IndexTransaction<'a> {
         document: &SearchDocument,
     ) -> rusqlite::Result<()> {
         let docid = self.docids.allocate(self.conn, document.at)?;
-        let origin = DocumentOrigin { session: row.num, seq: document.seq, entry };
-        fulltext::put_origin(self.conn, docid, &origin)?;
+        let origin = DocumentOrigin { docid, session: row.num, seq: document.seq, entry };
+        fulltext::put_origin(self.conn, &origin)?;
         self.words.push((docid, document.tokens(row.num, row.project.as_deref())));
         Ok(())
     }

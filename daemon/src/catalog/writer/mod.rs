@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::database;
+use super::database::{self, CatalogShared};
 use super::error::CatalogError;
 use super::query::{self, fulltext, sessions};
 use super::queue::{CatalogJob, CatalogState, ForgetRequest, IndexNeed};
-use super::shared::CatalogShared;
 use cleanup::{Cleanup, SliceResult, remove_sessions};
 use indexing::{CATCHING_UP, DocidAllocator, FOLLOWING, IndexTransaction};
 
@@ -213,9 +212,7 @@ impl CatalogWriter {
             .inspect_err(|_| shared.queue.request_recovery())?;
         *shared.reader.lock() = Some(connections.reader);
         self.conn = Some(connections.writer);
-        shared.queue.set_cleanup(connections.cleanup);
-        shared.queue.recovered();
-        shared.queue.request_check(Duration::ZERO);
+        shared.queue.recovered(connections.cleanup);
         Ok(())
     }
 
