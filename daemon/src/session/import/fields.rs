@@ -94,13 +94,13 @@ impl Fields {
     }
 
     /// Reports every field that was not taken; `owner` names the object.
-    pub(super) fn report_remaining(self, losses: &mut Losses, line: Option<u64>, owner: &str) {
+    pub(super) fn report_remaining(self, losses: &mut Losses, owner: &str) {
         let mut remaining: Vec<_> = self.0.into_iter().collect();
         // Sorted by name, because a field that was put back is the last one in the object.
         remaining.sort_by(|one, other| one.0.cmp(&other.0));
         for (name, value) in remaining {
             if !value.is_null() {
-                losses.add(line, &format!("{owner}.{name}"), "a session has no such field");
+                losses.add(&format!("{owner}.{name}"), "a session has no such field");
             }
         }
     }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(fields.count("a"), Some(1));
         assert_eq!(fields.count("b"), None);
         let mut losses = Losses::default();
-        fields.report_remaining(&mut losses, None, "message");
+        fields.report_remaining(&mut losses, "message");
         let what: Vec<_> = losses.finish().into_iter().map(|loss| loss.what).collect();
         assert_eq!(what, ["message.b", "message.d"]);
     }
