@@ -102,18 +102,12 @@ impl Catalog {
 
     /// Returns the status without reading a table.
     pub(crate) fn status(&self) -> CatalogStatus {
-        CatalogStatus {
-            state: self.shared.queue.state().as_str().to_owned(),
-            behind: self.shared.queue.behind() as u64,
-            size_bytes: database::size_bytes(&self.shared.path),
-            forgetting: self.shared.queue.sessions_to_clean() as u64,
-        }
+        self.shared.queue.status(database::size_bytes(&self.shared.path))
     }
 
     /// Returns whether every session with a log is known, which is false right after a start and during a rebuild.
     pub(crate) fn knows_all(&self) -> bool {
-        let queue = &self.shared.queue;
-        queue.state() == CatalogState::Ready && !queue.is_check_outstanding()
+        self.shared.queue.knows_all()
     }
 
     /// Ends the current batch and closes the file. The next start finds what was not indexed.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::SessionId;
+use ollm_protocol::content::CatalogStatus;
 use parking_lot::{Condvar, Mutex};
 
 use super::error::CatalogError;
@@ -158,24 +159,26 @@ impl WorkQueue {
         self.state.lock().hidden.clone()
     }
 
-    pub(super) fn state(&self) -> CatalogState {
-        self.state.lock().state
+    /// Returns the status of the catalog, whose files have this size.
+    pub(super) fn status(&self, size_bytes: u64) -> CatalogStatus {
+        let state = self.state.lock();
+        CatalogStatus {
+            state: state.state.as_str().to_owned(),
+            behind: state.behind() as u64,
+            size_bytes,
+            forgetting: (state.cleanup.sessions + state.hidden.len()) as u64,
+        }
+    }
+
+    /// Returns whether every session with a log is known to the catalog.
+    pub(super) fn knows_all(&self) -> bool {
+        let state = self.state.lock();
+        state.state == CatalogState::Ready && !state.is_check_outstanding()
     }
 
     /// Returns the number of sessions whose newest records are not in the catalog.
     pub(super) fn behind(&self) -> usize {
         self.state.lock().behind()
-    }
-
-    /// Returns whether a comparison with the logs is outstanding, so that sessions may be missing.
-    pub(super) fn is_check_outstanding(&self) -> bool {
-        self.state.lock().is_check_outstanding()
-    }
-
-    /// Returns the number of removed sessions that may still have left words in the files.
-    pub(super) fn sessions_to_clean(&self) -> usize {
-        let state = self.state.lock();
-        state.cleanup.sessions + state.hidden.len()
     }
 
     /// Waits until nothing of a removed session is in the files; returns false when `deadline` passes first.
@@ -422,6 +425,7 @@ impl QueueState {
         self.needs.len() + self.taken.len() + self.failed.len() + check
     }
 
+    /// Returns whether a comparison with the logs is outstanding, so that sessions may be missing.
     const fn is_check_outstanding(&self) -> bool {
         self.check_at.is_some() || self.is_checking
     }

@@ -18,11 +18,10 @@ use ollm_protocol::content::Session;
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::{Mutex, RwLock};
 
-use super::error::SessionError;
-use super::index::ScanPoint;
+use super::error::{LogError, SessionError};
+use super::index::{ScanPoint, ScannedRecord};
 use super::log::file::LogFile;
 use super::log::recover::ScanEnd;
-use super::log::{LogError, ScannedRecord};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;

@@ -15,7 +15,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionOverview<'a> {
     pub session: &'a Session,
-    /// The system prompt in force.
+    /// The system prompt in force, which is not empty.
     pub system_prompt: Option<&'a str>,
 }
 

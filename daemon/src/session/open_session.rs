@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ollm_protocol::content::{Record, Session};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
+use super::error::LogError;
 use super::index::{IndexEntry, OpenHint, ScanPoint};
+use super::log;
 use super::log::recover::{self, ScanEnd};
-use super::log::{self, LogError};
 use super::state::SessionState;
 use super::write::NewSession;
 

@@ -9,9 +9,9 @@ use ollm_protocol::content::{GoalSource, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
 use tokio::sync::oneshot;
 
-use super::error::SessionError;
-use super::index::{IndexEntry, KeyEntry, ScanPoint};
-use super::log::{self, EncodedLine, LineFields, LogError, ScannedRecord};
+use super::error::{LogError, SessionError};
+use super::index::{IndexEntry, KeyEntry, ScanPoint, ScannedRecord};
+use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
 use super::shared::StoreShared;
 use super::write::{Appended, IdempotencyKey, NewRecord, Parent};

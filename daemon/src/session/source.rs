@@ -87,9 +87,7 @@ fn update_of(session: &OpenSession, known: IndexProgress, now: Timestamp) -> Opt
     Some(IndexUpdate {
         session: session.summary(now),
         restart: !continues,
-        first,
         entries: state.entries().get(usize::try_from(first).ok()?..)?.to_vec(),
-        first_key,
         keys: state.keys().get(usize::try_from(first_key).ok()?..)?.to_vec(),
         point,
         carry: state.carry_bytes(),

@@ -13,11 +13,11 @@ use super::{signed, unsigned};
 use crate::session::index::{IndexProgress, IndexUpdate, ScanPoint};
 
 /// The tables to be rewritten after a removal. All others have only numbers.
-pub(in crate::catalog) const REWRITTEN: [&str; 3] = ["sessions", "details", "keys"];
+pub(crate) const REWRITTEN: [&str; 3] = ["sessions", "details", "keys"];
 
 /// The small columns of a session.
 #[derive(Clone, Debug)]
-pub(in crate::catalog) struct SessionRow {
+pub(crate) struct SessionRow {
     /// The session's number in the catalog, never reused for another session.
     pub num: i64,
     /// The part of the log that the catalog describes.
@@ -60,13 +60,13 @@ pub(crate) struct ListQuery<'a> {
 /// The part of a stored session that search hits show; the other fields of the JSON are skipped.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::catalog) struct SessionTitle {
+pub(crate) struct SessionTitle {
     pub session_id: SessionId,
     pub title: String,
 }
 
 /// The part of one log that the catalog has read.
-pub(in crate::catalog) struct IndexedExtent {
+pub(crate) struct IndexedExtent {
     pub id: SessionId,
     /// Size of the log up to which it is described.
     pub bytes: u64,
@@ -74,10 +74,7 @@ pub(in crate::catalog) struct IndexedExtent {
     pub has_all_text: bool,
 }
 
-pub(in crate::catalog) fn read_row(
-    conn: &Connection,
-    id: SessionId,
-) -> rusqlite::Result<Option<SessionRow>> {
+pub(crate) fn read_row(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<SessionRow>> {
     conn.prepare_cached(
         "SELECT num, bytes, records, last_crc, n_keys, text_records, project
          FROM sessions WHERE id = ?1",
@@ -99,7 +96,7 @@ pub(in crate::catalog) fn read_row(
 }
 
 /// Writes the summary of a session, as a new row where `old` is `None`, and returns its number.
-pub(in crate::catalog) fn write_summary(
+pub(crate) fn write_summary(
     conn: &Connection,
     old: Option<&SessionRow>,
     update: &IndexUpdate,
@@ -127,7 +124,7 @@ pub(in crate::catalog) fn write_summary(
         signed(update.point.bytes),
         signed(update.point.records),
         update.point.last_crc,
-        signed(update.first_key + update.keys.len() as u64),
+        signed(old.map_or(0, |row| row.known.keys) + update.keys.len() as u64),
         signed(text_records),
         key.map(|entry| entry.key),
         key.map(|entry| entry.payload),
@@ -143,7 +140,7 @@ pub(in crate::catalog) fn write_summary(
 }
 
 /// Stores the number of records whose text is in the index.
-pub(in crate::catalog) fn set_text_records(
+pub(crate) fn set_text_records(
     conn: &Connection,
     num: i64,
     text_records: u64,
@@ -154,7 +151,7 @@ pub(in crate::catalog) fn set_text_records(
 }
 
 /// Removes all rows of a session except its documents, which then lead nowhere, and lists it as forgotten.
-pub(in crate::catalog) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+pub(crate) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     remove_packed(conn, PackedTable::Entries, num)?;
     remove_packed(conn, PackedTable::Keys, num)?;
     conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
@@ -163,24 +160,24 @@ pub(in crate::catalog) fn remove(conn: &Connection, num: i64) -> rusqlite::Resul
 }
 
 /// Returns the numbers of removed sessions whose words may still be in the files.
-pub(in crate::catalog) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+pub(crate) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
     conn.prepare_cached("SELECT num FROM forgotten ORDER BY num")?
         .query_map([], |row| row.get(0))?
         .collect()
 }
 
 /// Removes a session from the list of forgotten ones, because no byte of it is left in the files.
-pub(in crate::catalog) fn remove_forgotten(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+pub(crate) fn remove_forgotten(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM forgotten WHERE num = ?1")?.execute([num]).map(drop)
 }
 
 /// Returns whether the catalog has no session.
-pub(in crate::catalog) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sessions)", [], |row| row.get(0))
 }
 
 /// Returns the stored JSON of a session as a `Session` or as a [`SessionTitle`]; `None` for a removed number.
-pub(in crate::catalog) fn details<T: DeserializeOwned>(
+pub(crate) fn details<T: DeserializeOwned>(
     conn: &Connection,
     num: i64,
 ) -> rusqlite::Result<Option<T>> {
@@ -194,14 +191,14 @@ pub(in crate::catalog) fn details<T: DeserializeOwned>(
 }
 
 /// Returns the folded state of a session.
-pub(in crate::catalog) fn carry(conn: &Connection, num: i64) -> rusqlite::Result<Vec<u8>> {
+pub(crate) fn carry(conn: &Connection, num: i64) -> rusqlite::Result<Vec<u8>> {
     conn.prepare_cached("SELECT carry FROM details WHERE num = ?1")?
         .query_row([num], |row| row.get(0))
 }
 
 /// Calls `each` with sessions, the most recently active first, until it returns false. Both statements are answered
 /// from their index alone.
-pub(in crate::catalog) fn each_listed(
+pub(crate) fn each_listed(
     conn: &Connection,
     query: &ListQuery<'_>,
     mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
@@ -238,7 +235,7 @@ pub(in crate::catalog) fn each_listed(
 }
 
 /// Returns the smallest and the largest id with a prefix; `None` if no id can have it.
-pub(in crate::catalog) fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
+pub(crate) fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
     let digits: Option<Vec<u8>> = prefix
         .chars()
         .filter(|char| *char != '-')
@@ -255,7 +252,7 @@ pub(in crate::catalog) fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])>
 }
 
 /// Returns a retention row for every session, in no order.
-pub(in crate::catalog) fn retention_rows(conn: &Connection) -> rusqlite::Result<Vec<RetentionRow>> {
+pub(crate) fn retention_rows(conn: &Connection) -> rusqlite::Result<Vec<RetentionRow>> {
     conn.prepare_cached("SELECT id, last_ms, status, pinned, imported, project FROM sessions")?
         .query_map([], |row| {
             Ok(RetentionRow {
@@ -271,17 +268,14 @@ pub(in crate::catalog) fn retention_rows(conn: &Connection) -> rusqlite::Result<
 }
 
 /// Returns the sessions that were forked from `id`.
-pub(in crate::catalog) fn forks_of(
-    conn: &Connection,
-    id: SessionId,
-) -> rusqlite::Result<Vec<SessionId>> {
+pub(crate) fn forks_of(conn: &Connection, id: SessionId) -> rusqlite::Result<Vec<SessionId>> {
     conn.prepare_cached("SELECT id FROM sessions WHERE forked_from = ?1 ORDER BY id")?
         .query_map([id_bytes(id)], |row| session_id(row, 0))?
         .collect()
 }
 
 /// Returns the session that was created with a key, and the hash of its params.
-pub(in crate::catalog) fn by_create_key(
+pub(crate) fn by_create_key(
     conn: &Connection,
     key: [u8; 16],
 ) -> rusqlite::Result<Option<(SessionId, [u8; 8])>> {
@@ -291,7 +285,7 @@ pub(in crate::catalog) fn by_create_key(
 }
 
 /// Returns the indexed extent of every session.
-pub(in crate::catalog) fn extents(conn: &Connection) -> rusqlite::Result<Vec<IndexedExtent>> {
+pub(crate) fn extents(conn: &Connection) -> rusqlite::Result<Vec<IndexedExtent>> {
     conn.prepare("SELECT id, bytes, text_records = records FROM sessions")?
         .query_map([], |row| {
             Ok(IndexedExtent {
@@ -331,13 +325,13 @@ fn session_id(row: &Row<'_>, column: usize) -> rusqlite::Result<SessionId> {
 }
 
 /// Number of items in one row, which is then about 50 KB: a cold open reads few rows and an append rewrites little.
-pub(in crate::catalog) const BLOCK_ITEMS: u64 = 2_048;
+pub(crate) const BLOCK_ITEMS: u64 = 2_048;
 /// Bits of a row's id that number the blocks of one session: 2^32 records in blocks of 2^11.
 const BLOCK_BITS: u32 = 21;
 
 /// A table of packed items.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::catalog) enum PackedTable {
+pub(crate) enum PackedTable {
     /// Items of type [`crate::session::index::IndexEntry`].
     Entries,
     /// Items of type [`crate::session::index::KeyEntry`].
@@ -355,7 +349,7 @@ impl PackedTable {
 
 /// Appends packed items of `item_bytes` each, the first of which has number `first`. Only the last block is
 /// rewritten.
-pub(in crate::catalog) fn append_packed(
+pub(crate) fn append_packed(
     conn: &Connection,
     table: PackedTable,
     num: i64,
@@ -384,7 +378,7 @@ pub(in crate::catalog) fn append_packed(
 }
 
 /// Returns one block of packed items, empty where there is none.
-pub(in crate::catalog) fn read_block(
+pub(crate) fn read_block(
     conn: &Connection,
     table: PackedTable,
     num: i64,
@@ -398,7 +392,7 @@ pub(in crate::catalog) fn read_block(
 }
 
 /// Returns all packed items of a session in order.
-pub(in crate::catalog) fn read_packed<const ITEM_BYTES: usize, T>(
+pub(crate) fn read_packed<const ITEM_BYTES: usize, T>(
     conn: &Connection,
     table: PackedTable,
     num: i64,

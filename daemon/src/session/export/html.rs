@@ -63,7 +63,7 @@ pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
         let _ = writeln!(out, "<dt>{label}</dt><dd>{}</dd>", name(&value));
     }
     out.push_str("</dl>\n");
-    if let Some(prompt) = overview.system_prompt.filter(|prompt| !prompt.is_empty()) {
+    if let Some(prompt) = overview.system_prompt {
         out.push_str("<article class=\"system\">\n<h2>system prompt</h2>\n");
         text(prompt, out);
         out.push_str("</article>\n");

@@ -27,7 +27,7 @@ pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
         push_line(out, &format!("- {name}: {}", inline(&value, MAX_NAME_CHARS)));
     }
     out.push('\n');
-    if let Some(prompt) = overview.system_prompt.filter(|prompt| !prompt.is_empty()) {
+    if let Some(prompt) = overview.system_prompt {
         push_line(out, "## system prompt\n");
         quoted(prompt, out);
     }

@@ -6,9 +6,7 @@
 //! **Invariants**: a record that is returned had a correct checksum; a torn tail starts after the last acknowledged record.
 
 pub(super) mod file;
-mod record;
 pub(super) mod recover;
 mod v1;
 
-pub(super) use record::{EncodedLine, LineFields, LogError, ScannedRecord};
-pub(super) use v1::{decode_line, encode_line, line_crc};
+pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};

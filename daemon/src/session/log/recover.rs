@@ -11,9 +11,9 @@ use std::path::Path;
 
 use ollm_protocol::content::{RecordKind, Role};
 
-use super::record::{LogError, ScannedRecord};
 use super::v1::{self, MAX_VERSION, ScannedLine};
-use crate::session::index::ScanPoint;
+use crate::session::error::LogError;
+use crate::session::index::{ScanPoint, ScannedRecord};
 
 /// Bytes read at a time: large enough that system calls cost little, small enough to be negligible in memory.
 const CHUNK_BYTES: usize = 256 * 1024;
