@@ -14,9 +14,10 @@ use serde_json::Value;
 use super::words;
 use crate::session::index::IndexEntry;
 
-/// The searched beginning of one content, in bytes. A larger content is data, whose kind shows in the beginning.
+/// The length of the beginning of a content that is searched, in bytes. Larger contents are mostly data, which their
+/// beginning identifies.
 const MAX_CONTENT_BYTES: usize = 256 * 1024;
-/// Bytes of records that are in memory at once.
+/// Maximum size of the records that are in memory at once, in bytes.
 pub(super) const READ_BYTES: u64 = 4 << 20;
 /// The assumed size of contents that are stored out of line. They are larger than 64 KiB; their size is unknown.
 const OUT_OF_LINE_BYTES: u64 = 1 << 20;
@@ -25,7 +26,7 @@ const OUT_OF_LINE_BYTES: u64 = 1 << 20;
 #[derive(Debug, PartialEq)]
 pub(super) struct SearchDocument {
     pub seq: Seq,
-    /// Whose text it is.
+    /// The role of the author.
     pub role: Role,
     pub at: Timestamp,
     /// The contents, separated by line breaks.

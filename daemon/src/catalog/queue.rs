@@ -1,4 +1,4 @@
-//! The work queue of the writer thread, and the ways in which others wait for that thread.
+//! The work queue of the writer thread, and the condition variables by which callers wait for that thread.
 //!
 //! A session is queued at most once, so the queue is bounded by the number of sessions. It must not know how the
 //! work is done.
@@ -19,7 +19,7 @@ use super::error::CatalogError;
 /// The shortest time between two batches, so that one transaction takes in several records of a conversation. The
 /// first change after a pause does not wait.
 const BATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// Number of changes from which on the next batch no longer waits for [`BATCH_INTERVAL`].
+/// Number of changes that start the next batch before [`BATCH_INTERVAL`] has passed.
 const EAGER_CHANGES: usize = 256;
 /// The pause after a failed job: a full disk stays full for a while.
 const RETRY_DELAY: Duration =
@@ -96,9 +96,9 @@ impl CatalogState {
 #[derive(Default)]
 pub(super) struct WorkQueue {
     state: Mutex<QueueState>,
-    /// Wakes the writer: there is work.
+    /// Wakes the writer when there is work.
     wake: Condvar,
-    /// Wakes those who wait for the writer: a job ended.
+    /// Wakes callers that wait for the writer when a job has ended.
     done: Condvar,
 }
 

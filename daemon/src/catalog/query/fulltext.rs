@@ -16,7 +16,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::{rewrite, signed, unsigned};
 use crate::session::index::IndexEntry;
 
-/// 2020-01-01T00:00:00Z in milliseconds since 1970; older documents count as of that hour.
+/// 2020-01-01T00:00:00Z in milliseconds since 1970; older documents get ids of that hour.
 const EPOCH_MS: i64 = 1_577_836_800_000;
 const HOUR_MS: i64 = 3_600_000;
 /// Bits of a document's id that number the documents of one hour.

@@ -49,9 +49,9 @@ pub(crate) struct ListQuery<'a> {
     pub statuses: &'a [SessionStatus],
     /// List only sessions whose id has this prefix, in either case, with or without hyphens.
     pub id_prefix: Option<&'a str>,
-    /// The most sessions.
+    /// Maximum number of sessions.
     pub limit: usize,
-    /// List only sessions behind this one: last activity and id of the previous page's last session.
+    /// List only sessions after this position: the last activity and the id of the previous page's last session.
     pub after: Option<(i64, SessionId)>,
     /// The sessions that the caller adds itself, because they are open.
     pub exclude: &'a HashSet<SessionId>,

@@ -30,15 +30,15 @@ use rank::{MatchStatistics, rank};
 use snippet::snippet;
 use terms::{ParsedQuery, SearchTerm, first_matches};
 
-/// The most documents that one page reads: 8 to 10 ms of work. A page that reaches this limit may have fewer hits
-/// than requested; its cursor continues the search.
+/// Maximum number of documents that one page reads: 8 to 10 ms of work. A page that reaches this limit may have fewer
+/// hits than requested; its cursor continues the search.
 const MAX_CANDIDATES: usize = 1_000;
-/// The newest candidates among which [`SearchSort::Relevance`] chooses.
+/// Number of newest candidates among which [`SearchSort::Relevance`] chooses.
 const RELEVANCE_POOL: usize = 500;
-/// The most candidates that are requested first.
+/// Maximum number of candidates in the first request to the index.
 const FIRST_CANDIDATES: usize = 128;
-/// Number of candidates in later requests. A query that needs several needs most of them, and each request starts
-/// the index lookup over.
+/// Number of candidates in later requests. A query that needs a second request mostly needs many candidates, and every
+/// request repeats the lookup in the index.
 const MORE_CANDIDATES: usize = 450;
 
 /// The parameters of a search.
@@ -52,15 +52,15 @@ pub(crate) struct SearchQuery<'a> {
     pub project_hash: Option<&'a str>,
     /// Search only the text of one role.
     pub role: Option<Role>,
-    /// Search only from an instant on.
+    /// Search only text since this time.
     pub since: Option<Timestamp>,
-    /// Search only before an instant.
+    /// Search only text before this time.
     pub until: Option<Timestamp>,
     /// The order of the hits. Pages by relevance end with the newest 500 candidates.
     pub sort: SearchSort,
-    /// The most hits of a page.
+    /// Maximum number of hits on a page.
     pub limit: usize,
-    /// Continue behind an earlier page of the same query.
+    /// Continue after an earlier page of the same query.
     pub cursor: Option<&'a str>,
 }
 

@@ -28,9 +28,9 @@ const NICENESS: i32 = 6;
 /// The lowest priority that a thread can have.
 #[cfg(target_os = "linux")]
 const MAX_NICENESS: i32 = 19;
-/// The size of the journal from which on it is truncated when the catalog is idle.
+/// Minimum size of a journal that is truncated when the catalog is idle, in bytes.
 const MAX_WAL_BYTES: u64 = 4 << 20;
-/// Number of waiting sessions from which on the catalog is catching up.
+/// Minimum number of waiting sessions with which the catalog counts as catching up.
 const MANY_SESSIONS: usize = 32;
 
 /// The owner of the write connection.
