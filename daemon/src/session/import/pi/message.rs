@@ -6,8 +6,9 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::reader::{EntrySpan, PiReader};
+use super::reader::PiReader;
 use crate::session::import::fields::Fields;
+use crate::session::import::imported::seq_of;
 
 /// The tokenizer of the counts in a pi session: the provider counts and does not name it.
 const TOKENIZER: &str = "provider";
@@ -200,7 +201,7 @@ impl PiReader {
         if from.is_some() && span.is_none() {
             self.losses.add("branch_summary.fromId", "no such entry");
         }
-        let from = span.and_then(EntrySpan::tail_seq);
+        let from = span.and_then(|span| span.tail).map(seq_of);
         let summary = fields.text("summary").unwrap_or_default();
         self.push(RecordBody::BranchSummary(BranchSummary { from, summary }));
     }

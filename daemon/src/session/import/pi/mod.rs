@@ -193,11 +193,11 @@ impl PiReader {
     }
 
     fn label(&mut self, fields: &mut Fields) {
-        let target = fields.text("targetId").and_then(|id| self.by_id.get(&id)?.first_seq());
+        let target = fields.text("targetId").and_then(|id| self.by_id.get(&id)?.first);
         let name = fields.text("label").filter(|name| !name.is_empty());
         match target {
-            Some(target) => {
-                self.push(RecordBody::Label(Label { target, name }));
+            Some(first) => {
+                self.push(RecordBody::Label(Label { target: seq_of(first), name }));
             }
             None => self.losses.add("label", "its entry was not carried over"),
         }

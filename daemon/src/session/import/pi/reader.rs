@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Part, RecordBody, RecordScope, SessionHeader};
-use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
-use crate::session::import::imported::{ImportedRecord, Losses, seq_of};
+use crate::session::import::imported::{ImportedRecord, Losses};
 
 /// A reader of one pi session.
 #[derive(Default)]
@@ -40,16 +40,6 @@ pub(super) struct EntrySpan {
     pub(super) first: Option<usize>,
     /// The end of the path after the entry.
     pub(super) tail: Option<usize>,
-}
-
-impl EntrySpan {
-    pub(super) fn first_seq(&self) -> Option<Seq> {
-        self.first.map(seq_of)
-    }
-
-    pub(super) fn tail_seq(&self) -> Option<Seq> {
-        self.tail.map(seq_of)
-    }
 }
 
 impl PiReader {
