@@ -134,10 +134,9 @@ impl<'a> IndexTransaction<'a> {
     /// Stores the rows of an update and returns the session's new row.
     fn apply(
         &mut self,
-        row: Option<SessionRow>,
+        mut row: Option<SessionRow>,
         update: &IndexUpdate,
     ) -> rusqlite::Result<SessionRow> {
-        let mut row = row;
         if update.restart
             && let Some(old) = row.take()
         {
