@@ -8,11 +8,11 @@ mod html;
 mod markdown;
 mod text;
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{ExportFormat, Record};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::document::{self, DocumentPass, DocumentTotals, DocumentWriter, SessionOverview};
+use super::document::{self, DocumentWriter, SessionOverview};
 
 /// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
 pub(crate) const JSONL_VERSION: u64 = 1;
@@ -21,7 +21,8 @@ pub(crate) const JSONL_VERSION: u64 = 1;
 ///
 /// Call `begin`, then `record` for every record in the order of the log, then `end_pass`; as long as that returns true,
 /// pass all records again. Records have their `active` flag and their blobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Exporter {
     format: ExportFormat,
     document: DocumentWriter,
@@ -80,65 +81,28 @@ impl Exporter {
         }
     }
 
-    /// Returns the state as a text of letters, digits, dots and hyphens.
+    /// Returns the state as JSON.
     pub(crate) fn to_cursor(&self) -> String {
-        let document = &self.document;
-        let totals = &document.totals;
-        let numbers = [
-            document.pass as u64,
-            document.n_written,
-            document.n_messages,
-            totals.user_messages,
-            totals.tool_calls,
-            totals.mode_changes,
-            totals.compactions,
-            totals.tokens,
-        ];
-        let format = document::json(&self.format);
-        let numbers = numbers.map(|number| number.to_string()).join(".");
-        let last_at = totals.last_message_at.map(|at| at.unix_ms().to_string());
-        format!("{}.{numbers}.{}", format.trim_matches('"'), last_at.unwrap_or_default())
+        document::json(self)
     }
 
     /// Parses what [`Exporter::to_cursor`] returned; returns `None` for any other text.
     ///
     /// Cursors come from clients; wrong numbers give a wrong file and no other harm.
     pub(crate) fn from_cursor(cursor: &str) -> Option<Self> {
-        let (cursor, last) = cursor.rsplit_once('.')?;
-        let (format, counts) = cursor.split_once('.')?;
-        let format = serde_json::from_value(format.into()).ok()?;
-        // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
-        let counts = counts.split('.').map(|count| count.parse::<u32>().map(u64::from));
-        let counts: Vec<_> = counts.collect::<Result<_, _>>().ok()?;
-        let [
-            pass,
+        let exporter: Self = serde_json::from_str(cursor).ok()?;
+        let DocumentWriter { n_written, n_messages, ref totals, .. } = exporter.document;
+        let counts = [
             n_written,
             n_messages,
-            user_messages,
-            tool_calls,
-            mode_changes,
-            compactions,
-            tokens,
-        ] = *counts.as_slice()
-        else {
-            return None;
-        };
-        let last_message_at = match last {
-            "" => None,
-            ms => Some(Timestamp::from_unix_ms(ms.parse().ok()?)),
-        };
-        let totals = DocumentTotals {
-            user_messages,
-            tool_calls,
-            mode_changes,
-            compactions,
-            tokens,
-            last_message_at,
-        };
-        use DocumentPass::{Done, Messages, Modes, ToolCalls};
-        let pass =
-            [Messages, ToolCalls, Modes, Done].into_iter().find(|&known| known as u64 == pass)?;
-        Some(Self { format, document: DocumentWriter { pass, n_written, n_messages, totals } })
+            totals.user_messages,
+            totals.tool_calls,
+            totals.mode_changes,
+            totals.compactions,
+            totals.tokens,
+        ];
+        // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
+        counts.iter().all(|count| u32::try_from(*count).is_ok()).then_some(exporter)
     }
 }
 
