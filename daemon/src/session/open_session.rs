@@ -99,8 +99,8 @@ fn describes(state: &SessionState, file: &File, len: u64) -> bool {
         && log::line_crc(&line) == Some(point.last_crc)
 }
 
-/// Maximum number of bytes that are read at once for adjacent records.
-const MAX_RUN_BYTES: u64 = 1 << 20;
+/// Maximum number of adjacent lines that are read at once. Few lines have more than 64 KiB, so this is about 1 MiB.
+const MAX_RUN_LINES: usize = 16;
 
 /// A reader of records by their index entries.
 #[derive(Clone)]
@@ -135,12 +135,12 @@ impl RecordReader {
     ) -> Vec<Option<Record>> {
         let mut records = Vec::with_capacity(entries.len());
         let mut bytes = Vec::new();
-        let mut remaining = entries;
-        while !remaining.is_empty() {
-            let (run, later) = remaining.split_at(adjacent(remaining));
-            remaining = later;
-            let (first, len) = extent(run);
-            bytes.resize(len, 0);
+        let is_next = |(_, one): &(Seq, IndexEntry), (_, next): &(Seq, IndexEntry)| {
+            one.offset + u64::from(one.len) == next.offset
+        };
+        for run in entries.chunk_by(is_next).flat_map(|run| run.chunks(MAX_RUN_LINES)) {
+            let first = run[0].1.offset;
+            bytes.resize(run.iter().map(|(_, entry)| entry.len as usize).sum(), 0);
             let is_read =
                 self.log.as_ref().is_some_and(|log| log.read_exact_at(&mut bytes, first).is_ok());
             if !is_read {
@@ -162,24 +162,4 @@ impl RecordReader {
         }
         records
     }
-}
-
-/// Returns how many of the first entries are adjacent in the log and short enough to be read together.
-fn adjacent(entries: &[(Seq, IndexEntry)]) -> usize {
-    let Some(((_, first), _)) = entries.split_first() else { return 0 };
-    let mut end = first.offset + u64::from(first.len);
-    let follows = |(_, entry): &&(Seq, IndexEntry)| {
-        let next = entry.offset + u64::from(entry.len);
-        let is_next = entry.offset == end && next - first.offset <= MAX_RUN_BYTES;
-        end = if is_next { next } else { end };
-        is_next
-    };
-    1 + entries[1..].iter().take_while(follows).count()
-}
-
-/// Returns the offset and the length of adjacent lines.
-fn extent(run: &[(Seq, IndexEntry)]) -> (u64, usize) {
-    let first = run.first().map_or(0, |(_, entry)| entry.offset);
-    let len = run.iter().map(|(_, entry)| entry.len as usize).sum();
-    (first, len)
 }
