@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::error::{LogError, SessionError};
 use super::index::{ScanPoint, ScannedRecord};
-use super::log::file::LogFile;
+use super::log::LogFile;
 use super::log::recover::ScanEnd;
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};

@@ -19,7 +19,7 @@ use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
 /// The sender of the result of a write.
 pub(super) type WriteReply = oneshot::Sender<Result<Appended, SessionError>>;
 
-/// Sends the result of a write. The write stays durable if the caller is gone.
+/// Sends the result of a write. The write stays durable if its caller has stopped waiting.
 pub(super) fn send_reply(reply: WriteReply, result: Result<Appended, SessionError>) {
     drop(reply.send(result));
 }

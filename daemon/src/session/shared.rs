@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::error::SessionError;
 use super::index::{HintSource, OpenHint};
-use super::log::file::OpenLogFile;
+use super::log::OpenLogFile;
 use super::pool::SyncPool;
 use super::write::Observer;
 use crate::clock::Clock;

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::cell::SessionCell;
 use super::error::SessionError;
 use super::index::{HintSource, IndexEntry};
-use super::log::file::{OpenLogFile, open_real};
+use super::log::{OpenLogFile, open_real};
 use super::open_session::OpenSession;
 use super::plan::WriteRequest;
 use super::pool::SyncPool;

@@ -268,7 +268,7 @@ impl EntryReader<'_> {
 
 /// Allocates document ids: the next id of the record's hour, or of a later hour where an import used all of them.
 ///
-/// **Invariant**: nobody else allocates ids, so the database is asked once for each cached hour.
+/// **Invariant**: no other code allocates ids, so the database is asked once for each cached hour.
 pub(super) struct DocidAllocator {
     /// The next free id of an hour, by the first id of the hour.
     next: LruCache<i64, i64>,

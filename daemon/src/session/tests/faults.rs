@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::session::log::file::LogFile;
+use crate::session::log::LogFile;
 
 /// The operations that fail.
 #[derive(Clone, Copy, PartialEq)]

@@ -12,7 +12,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::log::file::{OpenLogFile, open_real};
+use super::log::{OpenLogFile, open_real};
 use super::store::Sessions;
 use super::{
     Appended, IdempotencyKey, NewRecord, NewSession, Observer, SessionChange, SessionError,
