@@ -9,7 +9,7 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
 
 use crate::clock::Clock;
-use crate::session::{NewRecord, NewSession, Sessions, SessionsOptions};
+use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
 pub use crate::tokens::{Tokenizer, TokenizerError, Vocabulary, VocabularyError};
 
@@ -25,12 +25,8 @@ impl BenchSessions {
     #[must_use]
     pub fn open(dir: &Path) -> Self {
         let clock = Arc::new(Clock::system());
-        let options = SessionsOptions {
-            dir: dir.to_owned(),
-            clock: Arc::clone(&clock),
-            observer: Arc::new(()),
-        };
-        Self { sessions: Sessions::new(options), clock }
+        let sessions = Sessions::new(dir.to_owned(), Arc::clone(&clock), Arc::new(()));
+        Self { sessions, clock }
     }
 
     /// Creates a session; its file is created by the first record.
@@ -47,7 +43,7 @@ impl BenchSessions {
         let tokens = (Counter::ESTIMATE.count_message(&message), Counter::ESTIMATE.identity());
         let record = NewRecord::new(RecordBody::Message(message), Some(tokens));
         match self.sessions.append(id, vec![record], None) {
-            Ok(pending) => matches!(pending.await, Ok(Ok(_))),
+            Ok(pending) => pending.await.is_ok(),
             Err(_) => false,
         }
     }

@@ -1,7 +1,6 @@
 //! The text of an error together with its sources.
 //!
-//! An error's own text does not repeat its source, so whoever prints one for the last time prints the chain:
-//! replies to clients and lines of the log.
+//! The text of an error does not repeat its source, so replies to clients and log lines contain the whole chain.
 
 use std::error::Error;
 

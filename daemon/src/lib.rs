@@ -9,7 +9,7 @@
 //!   variables of tools; `projects`: files of projects; `events`: the event ring.
 //! - `session`: the logs and their folds.
 //! - `goal`: the fold of goals; `tokens`: counting; `model`: the connection to the model server.
-//! - `config`, `fsutil`, `clock`, `shutdown`: the ground.
+//! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time.
 //!
 //! `ARCHITECTURE.md` beside this crate explains the design, `FORMAT.md` the files.
 

@@ -7,7 +7,6 @@ use ollm_protocol::content::{RecordBody, Session};
 use ollm_protocol::{EventKind, Seq, SessionId};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
-use tokio::sync::oneshot::error::RecvError;
 
 use super::cache::SessionCache;
 use super::counts::Counts;
@@ -122,8 +121,7 @@ impl Core {
         drafts: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
     ) -> Result<Appended> {
-        let answer = self.sessions.append(id, drafts, key)?;
-        Ok(answer.await.map_err(|_| SessionError::Stopping)??)
+        Ok(self.sessions.append(id, drafts, key)?.await?)
     }
 
     /// Appends one record that has no tokens, and waits until it is durable.
@@ -139,8 +137,7 @@ impl Core {
         drafts: Vec<NewRecord>,
     ) -> Result<Option<Seq>> {
         let n_before_last = (drafts.len() as u64).saturating_sub(1);
-        let answer = self.sessions.append_after(id, leaf, drafts)?;
-        let first = unless_moved(answer.await)?;
+        let first = unless_moved(self.sessions.append_after(id, leaf, drafts, None)?.await)?;
         Ok(first.map(|first| Seq(first.0 + n_before_last)))
     }
 
@@ -151,8 +148,8 @@ impl Core {
         leaf: Option<Seq>,
         drafts: Vec<NewRecord>,
     ) -> Result<bool> {
-        let answer = self.sessions.append_after(id, leaf, drafts)?;
-        Ok(unless_moved(answer.blocking_recv())?.is_some())
+        let result = self.sessions.append_after(id, leaf, drafts, None)?.wait();
+        Ok(unless_moved(result)?.is_some())
     }
 }
 
@@ -177,8 +174,8 @@ impl SessionSettings {
 }
 
 /// Returns the first seq of an append, or `None` if the leaf moved.
-fn unless_moved(answer: Result<Result<Appended, SessionError>, RecvError>) -> Result<Option<Seq>> {
-    match answer.map_err(|_| SessionError::Stopping)? {
+fn unless_moved(result: Result<Appended, SessionError>) -> Result<Option<Seq>> {
+    match result {
         Ok(appended) => Ok(Some(appended.seq)),
         Err(SessionError::LeafMoved { .. }) => Ok(None),
         Err(error) => Err(error.into()),

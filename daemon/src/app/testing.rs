@@ -24,7 +24,7 @@ use crate::model::{
     ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount, RunningModel,
     Version, WarmRequest,
 };
-use crate::session::{OpenSession, Sessions, SessionsOptions};
+use crate::session::{OpenSession, Sessions};
 use crate::shutdown::Tasks;
 
 /// Builds a core with real parts in `dir`, default settings, and a model server that refuses connections.
@@ -36,11 +36,8 @@ pub(crate) fn scratch_core(dir: &Path) -> Arc<Core> {
 pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core> {
     let clock = Arc::new(Clock::system());
     let observer = Arc::new(SessionObserver::new(Arc::new(Retention::default())));
-    let sessions = Sessions::new(SessionsOptions {
-        dir: dir.to_owned(),
-        clock: Arc::clone(&clock),
-        observer: Arc::<SessionObserver>::clone(&observer),
-    });
+    let announced_to = Arc::<SessionObserver>::clone(&observer);
+    let sessions = Sessions::new(dir.to_owned(), Arc::clone(&clock), announced_to);
     let source = Arc::new(sessions.clone());
     let catalog = Catalog::open(dir.join("catalog.sqlite3"), source).expect("opens");
     let events = EventRing::new(Arc::clone(&clock));

@@ -1,21 +1,65 @@
-//! The files of the catalog: opening the database, and replacing one that cannot be used.
+//! The database of the catalog: its files, its connections, and the state that the
+//! [`Catalog`](super::Catalog) and its writer thread share.
 //!
 //! A damaged file, or one of another version, is moved aside and kept until a session is forgotten. FORMAT.md,
 //! "Catalog".
+//!
+//! **Invariant**: the read connection is locked for one short read at a time, and a reader never waits for the writer.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags};
+use parking_lot::Mutex;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::error::{CatalogError, is_damage};
+use super::error::CatalogError;
 use super::query::{fulltext, schema, sessions};
-use super::queue::PendingCleanup;
+use super::queue::{PendingCleanup, WorkQueue};
 use crate::fsutil;
+use crate::session::index::IndexSource;
 
 /// The longest wait of one connection for the other. Only a checkpoint that truncates the journal meets the reader, whose
 /// statements are short.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The state that the catalog and its writer thread share.
+pub(super) struct CatalogShared {
+    pub path: PathBuf,
+    pub source: Arc<dyn IndexSource>,
+    pub queue: WorkQueue,
+    /// The connection for reads; `None` while the file is replaced and after shutdown.
+    pub reader: Mutex<Option<Connection>>,
+}
+
+impl CatalogShared {
+    /// Calls `read` within one transaction, so that all its statements see the same state.
+    pub(super) fn read<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, CatalogError> {
+        let reader = self.reader.lock();
+        let conn = reader.as_ref().ok_or(CatalogError::Closed)?;
+        let result = conn.unchecked_transaction().and_then(|transaction| {
+            let value = read(conn)?;
+            transaction.commit()?;
+            Ok(value)
+        });
+        result.map_err(|source| self.database_error("read", source))
+    }
+
+    /// Adds path and attempted operation to an error of SQLite. Damage also requests the replacement of the file.
+    pub(super) fn database_error(
+        &self,
+        attempt: &'static str,
+        source: rusqlite::Error,
+    ) -> CatalogError {
+        if is_damage(&source) {
+            self.queue.request_recovery();
+        }
+        CatalogError::Database { attempt, path: self.path.clone(), source }
+    }
+}
 
 /// The connections to one catalog file.
 pub(super) struct Connections {
@@ -88,12 +132,12 @@ pub(super) fn remove_aside(path: &Path) -> Result<(), CatalogError> {
 
 /// Returns the size of the database with its journal on disk, in bytes.
 pub(super) fn size_bytes(path: &Path) -> u64 {
-    file_bytes(path) + wal_bytes(path)
+    fsutil::file_len(path).unwrap_or(0) + wal_bytes(path)
 }
 
 /// Returns the size of the journal on disk, in bytes.
 pub(super) fn wal_bytes(path: &Path) -> u64 {
-    file_bytes(&with_suffix(path, "-wal"))
+    fsutil::file_len(&with_suffix(path, "-wal")).unwrap_or(0)
 }
 
 /// Opens the database if it can be used: `None` for one of another version.
@@ -119,10 +163,6 @@ fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     Ok(Some(Connections { writer, reader, is_new, cleanup }))
 }
 
-fn file_bytes(path: &Path) -> u64 {
-    std::fs::metadata(path).map_or(0, |metadata| metadata.len())
-}
-
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -141,4 +181,17 @@ fn aside_files(path: &Path) -> Vec<(u64, PathBuf)> {
             Some((number, file.path()))
         })
         .collect()
+}
+
+/// Returns whether an error means that the database file is damaged or has unexpected contents.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
+            true
+        }
+        _ => matches!(
+            error.sqlite_error_code(),
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SchemaChanged)
+        ),
+    }
 }

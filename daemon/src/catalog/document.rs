@@ -3,9 +3,10 @@
 //! Pure. Indexing, search and removal all use the text that is made here, so they agree.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasher as _;
 use std::ops::ControlFlow;
 
+use hashlink::DefaultHashBuilder;
 use ollm_protocol::content::{Part, Record, RecordKind, Role};
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
@@ -13,9 +14,10 @@ use serde_json::Value;
 use super::words;
 use crate::session::index::IndexEntry;
 
-/// The searched beginning of one content, in bytes. A larger content is data, whose kind shows in the beginning.
+/// The length of the beginning of a content that is searched, in bytes. Larger contents are mostly data, which their
+/// beginning identifies.
 const MAX_CONTENT_BYTES: usize = 256 * 1024;
-/// Bytes of records that are in memory at once.
+/// Maximum size of the records that are in memory at once, in bytes.
 pub(super) const READ_BYTES: u64 = 4 << 20;
 /// The assumed size of contents that are stored out of line. They are larger than 64 KiB; their size is unknown.
 const OUT_OF_LINE_BYTES: u64 = 1 << 20;
@@ -24,7 +26,7 @@ const OUT_OF_LINE_BYTES: u64 = 1 << 20;
 #[derive(Debug, PartialEq)]
 pub(super) struct SearchDocument {
     pub seq: Seq,
-    /// Whose text it is.
+    /// The role of the author.
     pub role: Role,
     pub at: Timestamp,
     /// The contents, separated by line breaks.
@@ -84,12 +86,13 @@ impl SearchDocument {
             joined.push(' ');
             joined.push_str(&project_term(project));
         }
-        let mut seen = HashSet::<u64, BuildHasherDefault<IdentityHasher>>::with_capacity_and_hasher(
-            self.text.len() / 16,
-            BuildHasherDefault::default(),
-        );
+        // Hashes take less memory than copies; a collision within one document, which loses a word, is unlikely. The
+        // hasher of the standard library takes as long as the remaining work of indexing.
+        let hasher = DefaultHashBuilder::default();
+        let mut seen: HashSet<u64, DefaultHashBuilder> =
+            HashSet::with_capacity_and_hasher(self.text.len() / 16, hasher.clone());
         words::each_token(&self.text, |token, _| {
-            if seen.insert(hash(token)) {
+            if seen.insert(hasher.hash_one(token)) {
                 joined.push(' ');
                 joined.push_str(token);
             }
@@ -117,38 +120,6 @@ pub(super) fn project_term(hash: &str) -> String {
         hash.chars().filter(char::is_ascii_alphanumeric).map(|char| char.to_ascii_lowercase()),
     );
     term
-}
-
-/// Hashes a token, to remember it without a copy: a collision of 64 bits within one document would lose one word.
-/// The hasher of the standard library resists attacks that gain nothing here, and takes as long as the remaining
-/// work of indexing.
-fn hash(token: &str) -> u64 {
-    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let (words, remainder) = token.as_bytes().as_chunks();
-    let mut last = [0; 8];
-    last[..remainder.len()].copy_from_slice(remainder);
-    words.iter().chain([&last]).fold(token.len() as u64, |hash, word| {
-        let mixed = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(MULTIPLIER);
-        mixed ^ mixed >> 29
-    })
-}
-
-/// A hasher for values that are hashes already.
-#[derive(Default)]
-struct IdentityHasher(u64);
-
-impl Hasher for IdentityHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 fn add_part(text: &mut String, part: &Part) {

@@ -3,8 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use rusqlite::ErrorCode;
-
 use crate::fsutil::FsError;
 
 /// An operation on the catalog that failed.
@@ -46,17 +44,4 @@ pub(crate) enum CatalogError {
     /// The cursor does not come from an earlier page of the same query.
     #[error("the cursor does not belong to this search")]
     InvalidCursor,
-}
-
-/// Returns whether an error means that the database file is damaged or has unexpected contents.
-pub(super) fn is_damage(error: &rusqlite::Error) -> bool {
-    match error {
-        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
-            true
-        }
-        _ => matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SchemaChanged)
-        ),
-    }
 }

@@ -14,32 +14,30 @@ mod error;
 mod query;
 mod queue;
 mod search;
-mod shared;
 mod words;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{CatalogStatus, Session, SessionStatus};
+use ollm_protocol::content::{CatalogStatus, Session};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use crate::session::index::{IndexEntry, IndexProgress, IndexSource, KeyEntry, OpenHint};
 
+use database::CatalogShared;
 pub(crate) use error::CatalogError;
-pub(crate) use query::sessions::RetentionRow;
-use query::sessions::{self, ListFilter, PackedTable};
+use query::sessions::{self, PackedTable};
+pub(crate) use query::sessions::{ListQuery, RetentionRow};
 use queue::{CatalogState, ForgetRequest, WorkQueue};
 pub(crate) use search::{SearchPage, SearchQuery};
-use shared::CatalogShared;
 
 /// The time between opening the catalog and comparing it with the logs. Listing 10,000 files takes 20 ms, and a second
 /// on a cold disk; the first calls, for which the daemon was probably started, take precedence.
@@ -50,23 +48,6 @@ const CHECK_DELAY: Duration = Duration::from_millis(150);
 pub(crate) struct Catalog {
     shared: Arc<CatalogShared>,
     writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// The sessions to list.
-#[derive(Clone, Debug)]
-pub(crate) struct ListQuery<'a> {
-    /// List only sessions of one project.
-    pub project_hash: Option<&'a str>,
-    /// List only sessions with one of these statuses.
-    pub statuses: &'a [SessionStatus],
-    /// List only sessions whose id has this prefix, in either case, with or without hyphens.
-    pub id_prefix: Option<&'a str>,
-    /// The most sessions.
-    pub limit: usize,
-    /// List only sessions behind this one: last activity and id of the previous page's last session.
-    pub after: Option<(i64, SessionId)>,
-    /// The sessions that the caller adds itself, because they are open.
-    pub exclude: &'a HashSet<SessionId>,
 }
 
 impl Catalog {
@@ -121,18 +102,12 @@ impl Catalog {
 
     /// Returns the status without reading a table.
     pub(crate) fn status(&self) -> CatalogStatus {
-        CatalogStatus {
-            state: self.shared.queue.state().as_str().to_owned(),
-            behind: self.shared.queue.behind() as u64,
-            size_bytes: database::size_bytes(&self.shared.path),
-            forgetting: self.shared.queue.sessions_to_clean() as u64,
-        }
+        self.shared.queue.status(database::size_bytes(&self.shared.path))
     }
 
     /// Returns whether every session with a log is known, which is false right after a start and during a rebuild.
     pub(crate) fn knows_all(&self) -> bool {
-        let queue = &self.shared.queue;
-        queue.state() == CatalogState::Ready && !queue.is_check_outstanding()
+        self.shared.queue.knows_all()
     }
 
     /// Ends the current batch and closes the file. The next start finds what was not indexed.
@@ -166,25 +141,17 @@ impl Catalog {
 
     /// Returns sessions, the most recently active first, and by id where the last activity is equal.
     pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
-        let Some(ids) = id_range(query.id_prefix.unwrap_or_default()) else {
-            return Ok(Vec::new());
-        };
         let mut page = Vec::new();
-        if query.limit == 0 {
-            return Ok(page);
-        }
-        let statuses = query
-            .statuses
-            .iter()
-            .fold(0, |bits, status| bits | 1 << sessions::status_code(*status));
-        let filter = ListFilter { project: query.project_hash, statuses, ids, after: query.after };
         let hidden = self.shared.queue.hidden();
         self.shared.read(|conn| {
-            sessions::each_listed(conn, &filter, |num, id| {
+            sessions::each_listed(conn, query, |num, id| {
+                if page.len() >= query.limit {
+                    return Ok(false);
+                }
                 if !query.exclude.contains(&id) && !hidden.contains(&id) {
                     page.extend(sessions::details::<Session>(conn, num)?);
                 }
-                Ok(page.len() < query.limit)
+                Ok(true)
             })
         })?;
         Ok(page)
@@ -230,21 +197,4 @@ fn read_hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHi
     }
     let carry = sessions::carry(conn, row.num)?;
     Ok(Some(OpenHint { point, entries, keys, carry }))
-}
-
-/// Returns the smallest and the largest id with a prefix; `None` if no id can have it.
-fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
-    let digits: Option<Vec<u8>> = prefix
-        .chars()
-        .filter(|char| *char != '-')
-        .map(|char| char.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
-        .collect();
-    let digits = digits.filter(|digits| digits.len() <= 32)?;
-    let (mut least, mut greatest) = ([0; 16], [u8::MAX; 16]);
-    for (at, digit) in digits.into_iter().enumerate() {
-        let shift = if at % 2 == 0 { 4 } else { 0 };
-        least[at / 2] |= digit << shift;
-        greatest[at / 2] &= (digit << shift) | (0x0F << (4 - shift));
-    }
-    Some((least, greatest))
 }

@@ -1,4 +1,4 @@
-//! The work queue of the writer thread, and the ways in which others wait for that thread.
+//! The work queue of the writer thread, and the condition variables by which callers wait for that thread.
 //!
 //! A session is queued at most once, so the queue is bounded by the number of sessions. It must not know how the
 //! work is done.
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::SessionId;
+use ollm_protocol::content::CatalogStatus;
 use parking_lot::{Condvar, Mutex};
 
 use super::error::CatalogError;
@@ -18,7 +19,7 @@ use super::error::CatalogError;
 /// The shortest time between two batches, so that one transaction takes in several records of a conversation. The
 /// first change after a pause does not wait.
 const BATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// Number of changes from which on the next batch no longer waits for [`BATCH_INTERVAL`].
+/// Number of changes that start the next batch before [`BATCH_INTERVAL`] has passed.
 const EAGER_CHANGES: usize = 256;
 /// The pause after a failed job: a full disk stays full for a while.
 const RETRY_DELAY: Duration =
@@ -95,9 +96,9 @@ impl CatalogState {
 #[derive(Default)]
 pub(super) struct WorkQueue {
     state: Mutex<QueueState>,
-    /// Wakes the writer: there is work.
+    /// Wakes the writer when there is work.
     wake: Condvar,
-    /// Wakes those who wait for the writer: a job ended.
+    /// Wakes callers that wait for the writer when a job has ended.
     done: Condvar,
 }
 
@@ -158,24 +159,26 @@ impl WorkQueue {
         self.state.lock().hidden.clone()
     }
 
-    pub(super) fn state(&self) -> CatalogState {
-        self.state.lock().state
+    /// Returns the status of the catalog, whose files have this size.
+    pub(super) fn status(&self, size_bytes: u64) -> CatalogStatus {
+        let state = self.state.lock();
+        CatalogStatus {
+            state: state.state.as_str().to_owned(),
+            behind: state.behind() as u64,
+            size_bytes,
+            forgetting: (state.cleanup.sessions + state.hidden.len()) as u64,
+        }
+    }
+
+    /// Returns whether every session with a log is known to the catalog.
+    pub(super) fn knows_all(&self) -> bool {
+        let state = self.state.lock();
+        state.state == CatalogState::Ready && !state.is_check_outstanding()
     }
 
     /// Returns the number of sessions whose newest records are not in the catalog.
     pub(super) fn behind(&self) -> usize {
         self.state.lock().behind()
-    }
-
-    /// Returns whether a comparison with the logs is outstanding, so that sessions may be missing.
-    pub(super) fn is_check_outstanding(&self) -> bool {
-        self.state.lock().is_check_outstanding()
-    }
-
-    /// Returns the number of removed sessions that may still have left words in the files.
-    pub(super) fn sessions_to_clean(&self) -> usize {
-        let state = self.state.lock();
-        state.cleanup.sessions + state.hidden.len()
     }
 
     /// Waits until nothing of a removed session is in the files; returns false when `deadline` passes first.
@@ -333,9 +336,13 @@ impl WorkQueue {
         self.state.lock().state = state;
     }
 
-    /// Cancels requests for recovery that concern the replaced file.
-    pub(super) fn recovered(&self) {
-        self.state.lock().recover = false;
+    /// Notes that the file was replaced: requests for recovery concern the old file, and a comparison with the logs
+    /// fills the new one.
+    pub(super) fn recovered(&self, cleanup: PendingCleanup) {
+        let mut state = self.state.lock();
+        state.recover = false;
+        state.cleanup = cleanup;
+        state.check_at = Some(Instant::now());
     }
 
     /// Notes that the writer thread ended, and wakes all waiting callers.
@@ -418,6 +425,7 @@ impl QueueState {
         self.needs.len() + self.taken.len() + self.failed.len() + check
     }
 
+    /// Returns whether a comparison with the logs is outstanding, so that sessions may be missing.
     const fn is_check_outstanding(&self) -> bool {
         self.check_at.is_some() || self.is_checking
     }

@@ -24,11 +24,11 @@ pub(super) const DOT: char = '\u{81}';
 /// Begins a private term of a document.
 pub(super) const PRIVATE: char = '\u{82}';
 
-/// The longest token, in bytes; a longer word is found by its beginning. Such words are keys and encoded data, of which
-/// a query never contains more.
+/// Maximum length of a token in bytes; a longer word is found by its beginning. Such words are keys and encoded data,
+/// of which no query contains more.
 const MAX_TOKEN_BYTES: usize = 64;
 
-/// The largest number of parts into which a word is split; a word with more is encoded data with meaningless parts.
+/// Maximum number of parts of a word; a word with more parts is encoded data, whose parts have no meaning.
 const MAX_PARTS: usize = 8;
 
 /// The extensions that make `name.ext` a token of its own. Without that token, the search for a file would read every

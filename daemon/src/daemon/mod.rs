@@ -34,8 +34,8 @@ use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{OpenConnections, ServerLimits};
+use crate::session::Sessions;
 use crate::session::index::{HintSource, OpenHint};
-use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 /// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays
@@ -119,11 +119,8 @@ impl Parts {
         let retention = Arc::new(Retention::default());
         let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
-        let sessions = Sessions::new(SessionsOptions {
-            dir: sessions_dir,
-            clock: Arc::clone(&clock),
-            observer: Arc::<SessionObserver>::clone(&observer),
-        });
+        let announced_to = Arc::<SessionObserver>::clone(&observer);
+        let sessions = Sessions::new(sessions_dir, Arc::clone(&clock), announced_to);
         // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
         let source = Arc::new(sessions.clone());
         let catalog = Arc::new(Catalog::open(dir.join("catalog.sqlite3"), source)?);

@@ -18,10 +18,10 @@ use ollm_protocol::content::Session;
 use ollm_protocol::{Seq, SessionId};
 use parking_lot::{Mutex, RwLock};
 
-use super::error::SessionError;
-use super::index::ScanPoint;
-use super::log::file::LogFile;
-use super::log::{LogError, ScannedRecord};
+use super::error::{LogError, SessionError};
+use super::index::{ScanPoint, ScannedRecord};
+use super::log::LogFile;
+use super::log::recover::ScanEnd;
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
@@ -180,7 +180,7 @@ impl SessionCell {
         let path = self.shared.paths.log(self.id);
         log.append(&plan.bytes).map_err(|source| LogError::io("append to", &path, source))?;
         log.sync().map_err(|source| LogError::io("sync", &path, source))?;
-        self.shared.stats.syncs.fetch_add(1, Ordering::Relaxed);
+        self.shared.n_syncs.fetch_add(1, Ordering::Relaxed);
         if plan.is_birth {
             fsutil::sync_dir(&self.shared.paths.dir)?;
         }
@@ -197,7 +197,6 @@ impl SessionCell {
         if let Some(reader) = reader.filter(|_| is_birth) {
             session.set_log(reader);
         }
-        session.torn_bytes = 0;
         for write in writes {
             for record in write.records {
                 session.state.apply(&record);
@@ -210,7 +209,7 @@ impl SessionCell {
         session.state.set_point(end);
         let created = is_birth.then(|| session.summary(self.shared.clock.now()));
         drop(open);
-        self.shared.stats.records.fetch_add(end.records - start.records, Ordering::Relaxed);
+        self.shared.n_records.fetch_add(end.records - start.records, Ordering::Relaxed);
         self.announce(created.as_ref(), &announced);
         for (reply, result) in replies {
             send_reply(reply, result);
@@ -336,13 +335,13 @@ impl SessionCell {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
-        let session = OpenSession::open(self.id, &path, blobs, hint, 0)
+        let (session, end) = OpenSession::open(self.id, &path, blobs, hint, 0)
             .map_err(|error| SessionError::log(self.id, &error))?;
-        if session.state.point().records == 0 {
+        if end.point.records == 0 {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let (torn_bytes, damaged) = (session.torn_bytes, session.damaged_places);
+        let ScanEnd { torn_bytes, damaged_places: damaged, .. } = end;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };

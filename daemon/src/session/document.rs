@@ -9,13 +9,13 @@ use ollm_protocol::content::{
     DocumentMessage, DocumentMetadata, DocumentToolCall, Message, Record, RecordBody, Role,
     Session, ToolCall,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The properties of a session in documents and exports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionOverview<'a> {
     pub session: &'a Session,
-    /// The system prompt in force.
+    /// The system prompt in force, which is not empty.
     pub system_prompt: Option<&'a str>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct SessionOverview<'a> {
 ///
 /// Call `begin`, then `record` for every record in the order of the log, then `end_pass`; as long as that returns true,
 /// pass all records again.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DocumentWriter {
     pub(super) pass: DocumentPass,
     /// The number of elements in the list of this pass.
@@ -35,7 +35,7 @@ pub(crate) struct DocumentWriter {
 }
 
 /// The list that a pass over the records writes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DocumentPass {
     #[default]
     Messages,
@@ -45,7 +45,7 @@ pub(super) enum DocumentPass {
 }
 
 /// Counts for the metadata, which follow the lists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DocumentTotals {
     pub user_messages: u64,
     pub tool_calls: u64,

@@ -1,15 +1,47 @@
-//! The errors of reading and writing sessions, in terms that callers act on.
+//! The errors of reading and writing sessions and their logs.
 //!
-//! `SessionError` can be cloned, because a failed batch fails every write in it. It therefore holds the text of an
-//! error of the system instead of the error.
+//! `SessionError` is in terms that callers act on. It can be cloned, because a failed batch fails every write in it. It
+//! therefore holds the text of an error of the system instead of the error.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ollm_protocol::{Seq, SessionId};
 
-use super::log::LogError;
 use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
+
+/// A log could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogError {
+    /// An operation on the log failed.
+    #[error("cannot {attempt} the session log {}", path.display())]
+    Io {
+        /// The failed operation, as a verb.
+        attempt: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The log was written by a newer version. It is not changed.
+    #[error("the session log {} has records of version {found}, this daemon knows {supported}", path.display())]
+    UpgradeRequired { path: PathBuf, found: u32, supported: u32 },
+    /// A record could not be written as JSON.
+    #[error("cannot encode a record of session log {}", path.display())]
+    Encode {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A blob or a directory could not be written.
+    #[error(transparent)]
+    File(#[from] FsError),
+}
+
+impl LogError {
+    pub(crate) fn io(attempt: &'static str, path: &Path, source: std::io::Error) -> Self {
+        Self::Io { attempt, path: path.to_owned(), source }
+    }
+}
 
 /// A session could not be read or written.
 #[derive(Debug, Clone, thiserror::Error)]

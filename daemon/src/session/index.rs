@@ -5,7 +5,7 @@
 //! them; neither side knows the other.
 
 use ollm_protocol::content::{Part, Record, RecordBody, RecordKind, Role, Session};
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::{Seq, SessionId, Timestamp};
 
 /// The packed `parent` of a record without parent.
 const NO_PARENT: u32 = u32::MAX;
@@ -205,6 +205,17 @@ impl KeyEntry {
     }
 }
 
+/// A record as the fold receives it, from a scan or after it was written.
+#[derive(Debug)]
+pub(crate) struct ScannedRecord {
+    pub seq: Seq,
+    pub at: Timestamp,
+    pub entry: IndexEntry,
+    pub key: Option<KeyEntry>,
+    /// The body, absent if a scan was not asked for it.
+    pub body: Option<RecordBody>,
+}
+
 /// The end of the part of a log that was read and is intact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanPoint {
@@ -241,11 +252,7 @@ pub(crate) struct IndexUpdate {
     /// Whether the catalog must drop its index of the session, because it describes another log; the update is then
     /// the whole index.
     pub restart: bool,
-    /// The number of the first of `entries`; 0 with `restart`.
-    pub first: u64,
     pub entries: Vec<IndexEntry>,
-    /// The number of the first of `keys`; 0 with `restart`.
-    pub first_key: u64,
     pub keys: Vec<KeyEntry>,
     /// The point of the log up to which the index is valid with this update.
     pub point: ScanPoint,

@@ -27,7 +27,7 @@ mod write;
 pub(crate) use error::SessionError;
 pub(crate) use open_session::OpenSession;
 pub(crate) use state::{IDLE_CLOSE_MS, SessionState, project_hash};
-pub(crate) use store::{Sessions, SessionsOptions};
+pub(crate) use store::Sessions;
 pub(crate) use write::{
     Appended, IdempotencyKey, NewRecord, NewSession, Observer, Parent, SessionChange,
 };

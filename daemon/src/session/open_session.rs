@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ollm_protocol::content::{Record, Session};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
+use super::error::LogError;
 use super::index::{IndexEntry, OpenHint, ScanPoint};
+use super::log;
 use super::log::recover::{self, ScanEnd};
-use super::log::{self, LogError};
 use super::state::SessionState;
 use super::write::NewSession;
 
@@ -22,21 +23,16 @@ pub(crate) struct OpenSession {
     blobs: PathBuf,
     /// The header of a draft, which its first write puts into the log.
     pub(super) draft: Option<NewSession>,
-    /// The size of the torn tail in bytes, until a write cuts it.
-    pub(super) torn_bytes: u64,
-    /// The number of damaged places that the scan found.
-    pub(super) damaged_places: u64,
 }
 
 impl OpenSession {
     /// Returns a session that has no files yet.
     pub(super) fn draft(session: NewSession, blobs: PathBuf) -> Self {
         let state = SessionState::draft(&session);
-        let draft = Some(session);
-        Self { state, log: None, blobs, draft, torn_bytes: 0, damaged_places: 0 }
+        Self { state, log: None, blobs, draft: Some(session) }
     }
 
-    /// Opens a log and scans the part that `hint` does not describe; writes nothing.
+    /// Opens a log and scans the part that `hint` does not describe; writes nothing. Returns the result of the scan too.
     ///
     /// `seen_records` is the number of records that were intact and synced once. If some of them are missing now, they
     /// count as damage and not as a torn tail.
@@ -48,7 +44,7 @@ impl OpenSession {
         blobs: PathBuf,
         hint: Option<OpenHint>,
         seen_records: u64,
-    ) -> Result<Self, LogError> {
+    ) -> Result<(Self, ScanEnd), LogError> {
         let fail = |source| LogError::io("open", path, source);
         let file = File::open(path).map_err(fail)?;
         let len = file.metadata().map_err(fail)?.len();
@@ -59,18 +55,10 @@ impl OpenSession {
             .and_then(|hint| SessionState::from_hint(id, hint))
             .filter(|state| describes(state, &file, len));
         let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
-        let ScanEnd { point, torn_bytes, damaged_places } =
-            recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
-        state.set_point(point);
-        state.note_damage(damaged_places);
-        Ok(Self {
-            state,
-            log: Some(Arc::new(file)),
-            blobs,
-            draft: None,
-            torn_bytes,
-            damaged_places,
-        })
+        let end = recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
+        state.set_point(end.point);
+        state.note_damage(end.damaged_places);
+        Ok((Self { state, log: Some(Arc::new(file)), blobs, draft: None }, end))
     }
 
     /// Sets the log that was created for a draft; the session is no draft any more.
@@ -111,8 +99,8 @@ fn describes(state: &SessionState, file: &File, len: u64) -> bool {
         && log::line_crc(&line) == Some(point.last_crc)
 }
 
-/// Maximum number of bytes that are read at once for adjacent records.
-const MAX_RUN_BYTES: u64 = 1 << 20;
+/// Maximum number of adjacent lines that are read at once. Few lines have more than 64 KiB, so this is about 1 MiB.
+const MAX_RUN_LINES: usize = 16;
 
 /// A reader of records by their index entries.
 #[derive(Clone)]
@@ -147,12 +135,12 @@ impl RecordReader {
     ) -> Vec<Option<Record>> {
         let mut records = Vec::with_capacity(entries.len());
         let mut bytes = Vec::new();
-        let mut remaining = entries;
-        while !remaining.is_empty() {
-            let (run, later) = remaining.split_at(adjacent(remaining));
-            remaining = later;
-            let (first, len) = extent(run);
-            bytes.resize(len, 0);
+        let is_next = |(_, one): &(Seq, IndexEntry), (_, next): &(Seq, IndexEntry)| {
+            one.offset + u64::from(one.len) == next.offset
+        };
+        for run in entries.chunk_by(is_next).flat_map(|run| run.chunks(MAX_RUN_LINES)) {
+            let first = run[0].1.offset;
+            bytes.resize(run.iter().map(|(_, entry)| entry.len as usize).sum(), 0);
             let is_read =
                 self.log.as_ref().is_some_and(|log| log.read_exact_at(&mut bytes, first).is_ok());
             if !is_read {
@@ -174,24 +162,4 @@ impl RecordReader {
         }
         records
     }
-}
-
-/// Returns how many of the first entries are adjacent in the log and short enough to be read together.
-fn adjacent(entries: &[(Seq, IndexEntry)]) -> usize {
-    let Some(((_, first), _)) = entries.split_first() else { return 0 };
-    let mut end = first.offset + u64::from(first.len);
-    let follows = |(_, entry): &&(Seq, IndexEntry)| {
-        let next = entry.offset + u64::from(entry.len);
-        let is_next = entry.offset == end && next - first.offset <= MAX_RUN_BYTES;
-        end = if is_next { next } else { end };
-        is_next
-    };
-    1 + entries[1..].iter().take_while(follows).count()
-}
-
-/// Returns the offset and the length of adjacent lines.
-fn extent(run: &[(Seq, IndexEntry)]) -> (u64, usize) {
-    let first = run.first().map_or(0, |(_, entry)| entry.offset);
-    let len = run.iter().map(|(_, entry)| entry.len as usize).sum();
-    (first, len)
 }

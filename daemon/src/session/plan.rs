@@ -9,9 +9,9 @@ use ollm_protocol::content::{GoalSource, RecordBody, RecordScope};
 use ollm_protocol::{Seq, Timestamp};
 use tokio::sync::oneshot;
 
-use super::error::SessionError;
-use super::index::{IndexEntry, KeyEntry, ScanPoint};
-use super::log::{self, EncodedLine, LineFields, LogError, ScannedRecord};
+use super::error::{LogError, SessionError};
+use super::index::{IndexEntry, KeyEntry, ScanPoint, ScannedRecord};
+use super::log::{self, EncodedLine, LineFields};
 use super::open_session::OpenSession;
 use super::shared::StoreShared;
 use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
@@ -19,7 +19,7 @@ use super::write::{Appended, IdempotencyKey, NewRecord, Parent};
 /// The sender of the result of a write.
 pub(super) type WriteReply = oneshot::Sender<Result<Appended, SessionError>>;
 
-/// Sends the result of a write. The write stays durable if the caller is gone.
+/// Sends the result of a write. The write stays durable if its caller has stopped waiting.
 pub(super) fn send_reply(reply: WriteReply, result: Result<Appended, SessionError>) {
     drop(reply.send(result));
 }
@@ -100,32 +100,22 @@ impl WritePlan {
 pub(super) struct WritePlanner<'a> {
     session: &'a OpenSession,
     shared: &'a StoreShared,
-    start: ScanPoint,
-    bytes: Vec<u8>,
-    writes: Vec<PlannedWrite>,
+    plan: WritePlan,
     /// The keys that requests of this plan use for the first time.
     keys: HashMap<[u8; 16], KeyEntry>,
-    cursor: PlanCursor,
-}
-
-/// The state of the session after the records planned so far.
-#[derive(Clone, Copy)]
-struct PlanCursor {
-    next: Seq,
+    /// The active leaf after the planned records.
     leaf: Option<Seq>,
+    /// The time of the newest record after the planned ones are applied.
     last_at: Timestamp,
-    crc: u32,
 }
 
 impl<'a> WritePlanner<'a> {
     pub(super) fn new(session: &'a OpenSession, shared: &'a StoreShared) -> Self {
         let state = &session.state;
-        let start = state.point();
+        let (start, end) = (state.point(), state.point());
+        let plan = WritePlan { start, end, bytes: Vec::new(), writes: Vec::new(), is_birth: false };
         let last_at = state.last_at().unwrap_or(Timestamp::from_unix_ms(0));
-        let (next, crc) = (Seq(start.records), start.last_crc);
-        let cursor = PlanCursor { next, leaf: state.leaf(), last_at, crc };
-        let (bytes, writes, keys) = (Vec::new(), Vec::new(), HashMap::new());
-        Self { session, shared, start, bytes, writes, keys, cursor }
+        Self { session, shared, plan, keys: HashMap::new(), leaf: state.leaf(), last_at }
     }
 
     /// Adds one request. A request that cannot be encoded is refused alone.
@@ -135,36 +125,32 @@ impl<'a> WritePlanner<'a> {
         let known = key.as_ref().and_then(|key| self.outcome_of_known(key));
         let (records, outcome) = if let Some(outcome) = known {
             (Vec::new(), outcome)
-        } else if expected_leaf.is_some_and(|leaf| leaf != self.cursor.leaf) {
+        } else if expected_leaf.is_some_and(|leaf| leaf != self.leaf) {
             (Vec::new(), WriteOutcome::Refused(SessionError::LeafMoved { id }))
         } else {
-            let (n_bytes, cursor, n_writes) = (self.bytes.len(), self.cursor, self.writes.len());
+            let (end, leaf, last_at) = (self.plan.end, self.leaf, self.last_at);
+            let (n_bytes, n_writes) = (self.plan.bytes.len(), self.plan.writes.len());
             match self.begin_log().and_then(|()| self.encode_all(records, key)) {
                 Ok((first, records)) => {
-                    let at = records.first().map_or(self.cursor.last_at, |record| record.at);
+                    let at = records.first().map_or(self.last_at, |record| record.at);
                     (records, WriteOutcome::Written(first, at))
                 }
                 Err(error) => {
-                    self.bytes.truncate(n_bytes);
-                    self.cursor = cursor;
-                    self.writes.truncate(n_writes);
-                    self.keys.retain(|_, key| u64::from(key.seq) < cursor.next.0);
+                    (self.plan.end, self.leaf, self.last_at) = (end, leaf, last_at);
+                    self.plan.bytes.truncate(n_bytes);
+                    self.plan.writes.truncate(n_writes);
+                    self.keys.retain(|_, key| u64::from(key.seq) < end.records);
                     (Vec::new(), WriteOutcome::Refused(SessionError::log(id, &error)))
                 }
             }
         };
-        self.writes.push(PlannedWrite { records, reply: Some((reply, outcome)) });
+        self.plan.writes.push(PlannedWrite { records, reply: Some((reply, outcome)) });
     }
 
     /// Returns the plan of all requests so far.
     pub(super) fn into_plan(self) -> WritePlan {
-        let end = ScanPoint {
-            bytes: self.start.bytes + self.bytes.len() as u64,
-            records: self.cursor.next.0,
-            last_crc: self.cursor.crc,
-        };
-        let is_birth = self.session.draft.is_some() && !self.bytes.is_empty();
-        WritePlan { start: self.start, end, bytes: self.bytes, writes: self.writes, is_birth }
+        let is_birth = self.session.draft.is_some() && !self.plan.bytes.is_empty();
+        WritePlan { is_birth, ..self.plan }
     }
 
     /// Returns the outcome for a key that was used before, in this plan or in the log.
@@ -181,7 +167,7 @@ impl<'a> WritePlanner<'a> {
 
     /// Encodes the header of a draft before its first record.
     fn begin_log(&mut self) -> Result<(), LogError> {
-        let Some(draft) = self.session.draft.as_ref().filter(|_| self.bytes.is_empty()) else {
+        let Some(draft) = self.session.draft.as_ref().filter(|_| self.plan.bytes.is_empty()) else {
             return Ok(());
         };
         let header = NewRecord {
@@ -190,7 +176,7 @@ impl<'a> WritePlanner<'a> {
             ..NewRecord::new(RecordBody::Session(draft.header.clone()), None)
         };
         let record = self.encode(header, None)?;
-        self.writes.push(PlannedWrite { records: vec![record], reply: None });
+        self.plan.writes.push(PlannedWrite { records: vec![record], reply: None });
         Ok(())
     }
 
@@ -199,17 +185,15 @@ impl<'a> WritePlanner<'a> {
         records: Vec<NewRecord>,
         mut key: Option<IdempotencyKey>,
     ) -> Result<(Seq, Vec<ScannedRecord>), LogError> {
-        let first = self.cursor.next;
+        let first = Seq(self.plan.end.records);
         let mut encoded: Vec<ScannedRecord> = Vec::with_capacity(records.len());
         for mut record in records {
             let parent = match record.parent {
-                Parent::Leaf => self.cursor.leaf,
+                Parent::Leaf => self.leaf,
                 Parent::Root => None,
                 Parent::Record(seq) => Some(seq),
             };
-            if let Some(key) = key.take() {
-                record.key = Some(key);
-            }
+            record.key = key.take().or(record.key);
             // Goal markers are written together with their message, whose number is known only here.
             if let RecordBody::Goal(change) = &mut record.body
                 && change.source == GoalSource::Marker
@@ -229,8 +213,9 @@ impl<'a> WritePlanner<'a> {
         parent: Option<Seq>,
     ) -> Result<ScannedRecord, LogError> {
         let NewRecord { body, tokens, at, key, .. } = record;
-        let seq = self.cursor.next;
-        let at = at.unwrap_or_else(|| self.shared.clock.now().max(self.cursor.last_at));
+        let ScanPoint { records, bytes: offset, .. } = self.plan.end;
+        let seq = Seq(records);
+        let at = at.unwrap_or_else(|| self.shared.clock.now().max(self.last_at));
         let digest = key.as_ref().map(|key| {
             let seq = u32::try_from(seq.0).unwrap_or(u32::MAX);
             KeyEntry { seq, ..key.digest }
@@ -238,16 +223,15 @@ impl<'a> WritePlanner<'a> {
         let fields = LineFields {
             seq,
             parent,
-            durable: self.start.records.checked_sub(1).map(Seq),
+            durable: self.plan.start.records.checked_sub(1).map(Seq),
             at,
             tokens: tokens.as_ref().map(|(tokens, tokenizer)| (*tokens, &**tokenizer)),
             key: key.as_ref().zip(digest).map(|(key, digest)| (key.text.as_str(), digest)),
             body: &body,
         };
-        let offset = self.start.bytes + self.bytes.len() as u64;
         let blobs = self.shared.paths.blobs(self.session.state.id());
         let EncodedLine { len, crc, has_blobs } =
-            log::encode_line(&fields, &blobs, &mut self.bytes)?;
+            log::encode_line(&fields, &blobs, &mut self.plan.bytes)?;
         let mut flags = IndexEntry::flags_of(&body);
         if has_blobs {
             flags |= IndexEntry::HAS_BLOBS;
@@ -261,20 +245,19 @@ impl<'a> WritePlanner<'a> {
         if let Some(digest) = digest {
             self.keys.insert(digest.key, digest);
         }
-        self.advance(&body, at, crc);
+        self.advance(seq, &body, at);
+        let bytes = offset + u64::from(len);
+        self.plan.end = ScanPoint { bytes, records: records + 1, last_crc: crc };
         Ok(ScannedRecord { seq, at, entry, key: digest, body: Some(body) })
     }
 
-    /// Advances the cursor past a record, as the fold will.
-    fn advance(&mut self, body: &RecordBody, at: Timestamp, crc: u32) {
-        let seq = self.cursor.next;
+    /// Moves the leaf and the time of the newest record past a record, as the fold will.
+    fn advance(&mut self, seq: Seq, body: &RecordBody, at: Timestamp) {
         match body {
-            RecordBody::Leaf(moved) => self.cursor.leaf = moved.to,
-            _ if body.kind().scope() == RecordScope::Path => self.cursor.leaf = Some(seq),
+            RecordBody::Leaf(moved) => self.leaf = moved.to,
+            _ if body.kind().scope() == RecordScope::Path => self.leaf = Some(seq),
             _ => {}
         }
-        self.cursor.next = seq.next();
-        self.cursor.last_at = self.cursor.last_at.max(at);
-        self.cursor.crc = crc;
+        self.last_at = self.last_at.max(at);
     }
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::error::SessionError;
 use super::index::{HintSource, OpenHint};
-use super::log::file::OpenLogFile;
+use super::log::OpenLogFile;
 use super::pool::SyncPool;
 use super::write::Observer;
 use crate::clock::Clock;
@@ -52,17 +52,13 @@ pub(super) struct StoreShared {
     pub(super) observer: Arc<dyn Observer>,
     pub(super) pool: SyncPool,
     pub(super) open_file: Box<OpenLogFile>,
-    pub(super) stats: StoreStats,
-    pub(super) hints: OnceLock<Arc<dyn HintSource>>,
-}
-
-/// Counts since the start of the daemon.
-#[derive(Default)]
-pub(super) struct StoreStats {
-    pub(super) records: AtomicU64,
-    pub(super) syncs: AtomicU64,
+    /// The number of records written since the start.
+    pub(super) n_records: AtomicU64,
+    /// The number of syncs since the start.
+    pub(super) n_syncs: AtomicU64,
     /// The newest write that the disk refused.
     pub(super) failed_write: Mutex<Option<FailedWrite>>,
+    pub(super) hints: OnceLock<Arc<dyn HintSource>>,
 }
 
 impl StoreShared {
@@ -75,7 +71,7 @@ impl StoreShared {
         let SessionError::Storage { path, message, .. } = error else { return };
         let (path, error) = (path.clone(), message.clone());
         let failed = FailedWrite { at: self.clock.now(), path, error };
-        *self.stats.failed_write.lock() = Some(failed);
+        *self.failed_write.lock() = Some(failed);
     }
 
     /// Renames a log without an intact record, which a crash left before the first write was complete.

@@ -2,12 +2,10 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
 
 use ollm_protocol::content::Record;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
-use super::cell::SessionCell;
 use super::error::SessionError;
 use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
 use super::open_session::{OpenSession, RecordReader};
@@ -20,10 +18,27 @@ impl IndexSource for Sessions {
 
     fn update(&self, id: SessionId, known: IndexProgress) -> io::Result<Option<IndexUpdate>> {
         let now = self.shared.clock.now();
-        self.peek_or_open(id, known.point.records, |session| {
-            session.draft.is_none().then(|| update_of(session, known, now)).flatten()
-        })
-        .map(Option::flatten)
+        let update = |session: &OpenSession| update_of(session, known, now);
+        if let Some(update) = self.peek(id, update) {
+            return Ok(update);
+        }
+        // A closed session is opened for this call only, because a catalog reads all logs one after the other.
+        let path = self.shared.paths.log(id);
+        if !path.exists() {
+            return Ok(None);
+        }
+        // Records that a catalog has seen count as synced from then on.
+        File::open(&path)?.sync_data()?;
+        // The hint is missing during the start; the catalog itself then says what it has seen.
+        let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
+        match OpenSession::open(id, &path, blobs, hint, known.point.records) {
+            Ok((session, _)) if session.state.point().records > 0 => Ok(update(&session)),
+            Ok(_) => {
+                self.shared.set_aside_empty_log(id);
+                Ok(None)
+            }
+            Err(error) => Err(io::Error::other(SessionError::log(id, &error))),
+        }
     }
 
     fn records(
@@ -42,8 +57,7 @@ impl Sessions {
     ///
     /// A closed session is not opened, because a search reads a few records of many sessions.
     fn reader(&self, id: SessionId) -> io::Result<Option<RecordReader>> {
-        let cell: Option<Arc<SessionCell>> = self.cells().get(&id).cloned();
-        if let Some(reader) = cell.and_then(|cell| cell.peek(OpenSession::reader)) {
+        if let Some(reader) = self.peek(id, OpenSession::reader) {
             return Ok(Some(reader));
         }
         match File::open(self.shared.paths.log(id)) {
@@ -52,39 +66,13 @@ impl Sessions {
             Err(error) => Err(error),
         }
     }
-
-    /// Calls `read` with a session, or returns `None` if there is no log. A closed session is opened for this call only,
-    /// because a catalog reads the logs of all sessions one after the other.
-    fn peek_or_open<T>(
-        &self,
-        id: SessionId,
-        seen_records: u64,
-        read: impl FnOnce(&OpenSession) -> T,
-    ) -> io::Result<Option<T>> {
-        let cell: Option<Arc<SessionCell>> = self.cells().get(&id).cloned();
-        if let Some(cell) = cell.filter(|cell| cell.peek(|_| ()).is_some()) {
-            return Ok(cell.peek(read));
-        }
-        let path = self.shared.paths.log(id);
-        if !path.exists() {
-            return Ok(None);
-        }
-        // Records that a catalog has seen count as synced from then on.
-        File::open(&path)?.sync_data()?;
-        // The hint is missing during the start; the catalog itself then says what it has seen.
-        let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
-        match OpenSession::open(id, &path, blobs, hint, seen_records) {
-            Ok(session) if session.state.point().records > 0 => Ok(Some(read(&session))),
-            Ok(_) => {
-                self.shared.set_aside_empty_log(id);
-                Ok(None)
-            }
-            Err(error) => Err(io::Error::other(SessionError::log(id, &error))),
-        }
-    }
 }
 
+/// Returns the part of a session's index that is missing in `known`, or `None` for a draft.
 fn update_of(session: &OpenSession, known: IndexProgress, now: Timestamp) -> Option<IndexUpdate> {
+    if session.draft.is_some() {
+        return None;
+    }
     let state = session.state();
     let point = state.point();
     // If the last known record ends elsewhere in this log, the catalog has indexed another file.
@@ -99,9 +87,7 @@ fn update_of(session: &OpenSession, known: IndexProgress, now: Timestamp) -> Opt
     Some(IndexUpdate {
         session: session.summary(now),
         restart: !continues,
-        first,
         entries: state.entries().get(usize::try_from(first).ok()?..)?.to_vec(),
-        first_key,
         keys: state.keys().get(usize::try_from(first_key).ok()?..)?.to_vec(),
         point,
         carry: state.carry_bytes(),

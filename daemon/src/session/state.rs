@@ -13,8 +13,7 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint};
-use super::log::ScannedRecord;
+use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint, ScannedRecord};
 use super::log::recover::{ScanItem, ScanSink};
 use super::write::NewSession;
 use ollm_protocol::sanitize;
@@ -177,7 +176,9 @@ impl SessionState {
         let carry = &mut self.carry;
         match body {
             RecordBody::Session(header) => carry.header = Some(header.clone()),
-            RecordBody::Meta(patch) => merge(&mut carry.patch, patch.clone()),
+            RecordBody::Meta(patch) => {
+                carry.patch = merged(std::mem::take(&mut carry.patch), patch.clone());
+            }
             RecordBody::ModeChange(change) => carry.mode_changes.push((seq, change.clone())),
             RecordBody::Leaf(moved) => carry.leaf = moved.to,
             RecordBody::Close(_) => carry.closed = true,
@@ -478,35 +479,22 @@ fn index(seq: Seq) -> usize {
     usize::try_from(seq.0).unwrap_or(usize::MAX)
 }
 
-/// Replaces every field of `into` that `patch` sets.
-fn merge(into: &mut MetaPatch, patch: MetaPatch) {
-    let MetaPatch {
-        title,
-        description,
-        model,
-        provider,
-        system_prompt,
-        context_size,
-        project_path,
-        pinned,
-        archived,
+/// Returns `old` with every field that `new` sets.
+fn merged(old: MetaPatch, new: MetaPatch) -> MetaPatch {
+    let mut metadata = old.metadata;
+    metadata.extend(new.metadata);
+    MetaPatch {
+        title: new.title.or(old.title),
+        description: new.description.or(old.description),
+        model: new.model.or(old.model),
+        provider: new.provider.or(old.provider),
+        system_prompt: new.system_prompt.or(old.system_prompt),
+        context_size: new.context_size.or(old.context_size),
+        project_path: new.project_path.or(old.project_path),
+        pinned: new.pinned.or(old.pinned),
+        archived: new.archived.or(old.archived),
         metadata,
-    } = patch;
-    fn later<T>(into: &mut Option<T>, value: Option<T>) {
-        if value.is_some() {
-            *into = value;
-        }
     }
-    later(&mut into.title, title);
-    later(&mut into.description, description);
-    later(&mut into.model, model);
-    later(&mut into.provider, provider);
-    later(&mut into.system_prompt, system_prompt);
-    later(&mut into.context_size, context_size);
-    later(&mut into.project_path, project_path);
-    later(&mut into.pinned, pinned);
-    later(&mut into.archived, archived);
-    into.metadata.extend(metadata);
 }
 
 /// Returns the beginning of a text on one line without control sequences, or `None` if it has no visible text.

@@ -5,8 +5,10 @@
 //! or when its session is deleted and it refuses all uses.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::content::{Record, RecordBody, Session, StoreStatus};
@@ -17,14 +19,14 @@ use tokio::sync::oneshot;
 use super::cell::SessionCell;
 use super::error::SessionError;
 use super::index::{HintSource, IndexEntry};
-use super::log::file::{OpenLogFile, open_real};
+use super::log::{OpenLogFile, open_real};
 use super::open_session::OpenSession;
 use super::plan::WriteRequest;
 use super::pool::SyncPool;
-use super::shared::{SessionPaths, StoreShared, StoreStats};
+use super::shared::{SessionPaths, StoreShared};
 use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
-use crate::fsutil::FsError;
+use crate::fsutil::{self, FsError};
 
 /// Maximum number of open sessions; each has one or two open files and takes 24 bytes for each record.
 const MAX_OPEN: usize = 256;
@@ -33,16 +35,26 @@ const MAX_DRAFTS: usize = 10_000;
 /// A draft that was not used for this long is dropped, in milliseconds.
 const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// The dependencies of [`Sessions`].
-pub(crate) struct SessionsOptions {
-    /// The directory of the logs, which must exist.
-    pub dir: PathBuf,
-    pub clock: Arc<Clock>,
-    pub observer: Arc<dyn Observer>,
+/// A queued write: a future of its result, which is known when the records are synced.
+///
+/// Dropping it does not cancel the write.
+pub(crate) struct PendingAppend(oneshot::Receiver<Result<Appended, SessionError>>);
+
+impl PendingAppend {
+    /// Waits for the result. Blocks the thread.
+    pub(crate) fn wait(self) -> Result<Appended, SessionError> {
+        self.0.blocking_recv().unwrap_or(Err(SessionError::Stopping))
+    }
 }
 
-/// The receiver of the result of a write, which is sent when the records are synced.
-pub(crate) type PendingAppend = oneshot::Receiver<Result<Appended, SessionError>>;
+impl Future for PendingAppend {
+    type Output = Result<Appended, SessionError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let received = Pin::new(&mut self.0).poll(cx);
+        received.map(|result| result.unwrap_or(Err(SessionError::Stopping)))
+    }
+}
 
 /// The cells by id, the least recently used first.
 type Cells = LinkedHashMap<SessionId, Arc<SessionCell>>;
@@ -55,21 +67,27 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Returns the sessions of a directory; reads nothing yet.
-    pub(crate) fn new(options: SessionsOptions) -> Self {
-        Self::with_files(options, Box::new(open_real))
+    /// Returns the sessions of a directory, which must exist; reads nothing yet.
+    pub(crate) fn new(dir: PathBuf, clock: Arc<Clock>, observer: Arc<dyn Observer>) -> Self {
+        Self::with_files(dir, clock, observer, Box::new(open_real))
     }
 
     /// Returns the sessions of a directory, whose logs `open_file` opens.
-    pub(super) fn with_files(options: SessionsOptions, open_file: Box<OpenLogFile>) -> Self {
-        let SessionsOptions { dir, clock, observer } = options;
+    pub(super) fn with_files(
+        dir: PathBuf,
+        clock: Arc<Clock>,
+        observer: Arc<dyn Observer>,
+        open_file: Box<OpenLogFile>,
+    ) -> Self {
         let shared = StoreShared {
             paths: SessionPaths { dir },
             clock,
             observer,
             pool: SyncPool::new(),
             open_file,
-            stats: StoreStats::default(),
+            n_records: AtomicU64::new(0),
+            n_syncs: AtomicU64::new(0),
+            failed_write: Mutex::default(),
             hints: OnceLock::new(),
         };
         Self { shared: Arc::new(shared), cells: Arc::default() }
@@ -142,17 +160,9 @@ impl Sessions {
     }
 
     /// Queues records that are refused with `LeafMoved` if the active leaf is not `leaf` when they are written.
+    ///
+    /// A known key succeeds with any leaf.
     pub(crate) fn append_after(
-        &self,
-        id: SessionId,
-        leaf: Option<Seq>,
-        records: Vec<NewRecord>,
-    ) -> Result<PendingAppend, SessionError> {
-        self.submit(id, records, None, Some(leaf))
-    }
-
-    /// Queues records like [`Sessions::append_after`], with a key. A known key succeeds with any leaf.
-    pub(crate) fn append_keyed_after(
         &self,
         id: SessionId,
         leaf: Option<Seq>,
@@ -169,9 +179,9 @@ impl Sessions {
         key: Option<IdempotencyKey>,
         expected_leaf: Option<Option<Seq>>,
     ) -> Result<PendingAppend, SessionError> {
-        let (reply, pending) = oneshot::channel();
+        let (reply, result) = oneshot::channel();
         self.cell(id)?.submit(WriteRequest { records, key, expected_leaf, reply });
-        Ok(pending)
+        Ok(PendingAppend(result))
     }
 
     /// Calls `read` with a session. Blocks on the disk if the session is not open.
@@ -279,29 +289,21 @@ impl Sessions {
         StoreStatus {
             sessions: n_logs as u64,
             open_sessions: open as u64,
-            records_written: self.shared.stats.records.load(Ordering::Relaxed),
-            syncs: self.shared.stats.syncs.load(Ordering::Relaxed),
-            last_failed_write: self.shared.stats.failed_write.lock().clone(),
+            records_written: self.shared.n_records.load(Ordering::Relaxed),
+            syncs: self.shared.n_syncs.load(Ordering::Relaxed),
+            last_failed_write: self.shared.failed_write.lock().clone(),
         }
     }
 
     /// Returns the sessions that have a log, with its size in bytes.
     pub(crate) fn log_ids(&self) -> Result<Vec<(SessionId, u64)>, FsError> {
-        let dir = &self.shared.paths.dir;
-        let fail = |source| FsError::new("list", dir, source);
-        let mut found = Vec::new();
-        for file in std::fs::read_dir(dir).map_err(fail)? {
-            let file = file.map_err(fail)?;
-            let name = file.file_name();
-            let id = name.to_str().and_then(|name| name.strip_suffix(".jsonl"));
-            if let Some(id) = id.and_then(|id| id.parse().ok())
-                && let Ok(metadata) = file.metadata()
-                && metadata.len() > 0
-            {
-                found.push((id, metadata.len()));
-            }
-        }
-        Ok(found)
+        let names = self.file_names()?;
+        let logs = names.iter().filter_map(|name| {
+            let id = name.strip_suffix(".jsonl")?.parse().ok()?;
+            let size = fsutil::file_len(&self.shared.paths.log(id)).filter(|size| *size > 0)?;
+            Some((id, size))
+        });
+        Ok(logs.collect())
     }
 
     /// Returns the names of all files in the directory of sessions.
@@ -351,14 +353,7 @@ mod tests {
     #[test]
     fn least_recently_used_sessions_are_closed_and_drafts_stay() {
         let dir = tempfile::tempdir().expect("a scratch directory");
-        let open = || {
-            let options = SessionsOptions {
-                dir: dir.path().to_owned(),
-                clock: Arc::new(Clock::system()),
-                observer: Arc::new(()),
-            };
-            Sessions::new(options)
-        };
+        let open = || Sessions::new(dir.path().to_owned(), Arc::new(Clock::system()), Arc::new(()));
         let create = |sessions: &Sessions| {
             let clock = Clock::system();
             let header = SessionHeader::new(clock.session_id(), clock.now());
@@ -370,7 +365,7 @@ mod tests {
         let write = |id: SessionId| {
             let record = NewRecord::new(RecordBody::Meta(MetaPatch::default()), None);
             let pending = first.append(id, vec![record], None).expect("queues");
-            pending.blocking_recv().expect("replies").expect("records");
+            pending.wait().expect("records");
             id
         };
         let ids: Vec<_> = (0..=MAX_OPEN).map(|_| write(create(&first))).collect();

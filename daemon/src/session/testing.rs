@@ -8,8 +8,7 @@ use uuid::Uuid;
 use super::document::SessionOverview;
 use super::export::Exporter;
 use super::import::{Imported, seq_of};
-use super::index::IndexEntry;
-use super::log::ScannedRecord;
+use super::index::{IndexEntry, ScannedRecord};
 use super::state::SessionState;
 
 /// The id of an imported session whose file has no valid one.

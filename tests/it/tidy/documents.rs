@@ -72,3 +72,36 @@ fn every_method_has_a_fixture_and_a_test() {
     }
     report(&problems);
 }
+
+#[test]
+fn format_md_names_the_version_tables_and_flags_of_the_catalog() {
+    let text = read(&root().join("daemon/FORMAT.md"));
+    let schema = read(&root().join("daemon/src/catalog/query/schema.rs"));
+    let index = read(&root().join("daemon/src/session/index.rs"));
+    let mut problems = Vec::new();
+
+    let version = values_after(&schema, "const VERSION: i64 = ").pop().unwrap();
+    if !text.contains(&format!("`PRAGMA user_version` is {version}.")) {
+        problems.push(format!("daemon/FORMAT.md does not say that `user_version` is {version}"));
+    }
+    for table in values_after(&schema, "CREATE TABLE ") {
+        if !text.contains(&format!("\n| `{table}` |")) {
+            problems.push(format!("the table `{table}` has no row in daemon/FORMAT.md"));
+        }
+    }
+    let flags: BTreeSet<&str> = values_after(&index, ": u16 = ").into_iter().collect();
+    let rows = text.split("| flag | meaning |\n|---|---|\n").nth(1).unwrap();
+    let rows = rows.lines().map_while(|row| row.strip_prefix("| ")?.split(' ').next());
+    let described: BTreeSet<&str> = rows.collect();
+    assert!(flags.len() > 1, "the flags are found in the source");
+    for flag in flags.symmetric_difference(&described) {
+        problems.push(format!("the flag {flag} is not both in session/index.rs and in FORMAT.md"));
+    }
+    report(&problems);
+}
+
+/// Returns the words that follow `prefix` in a source.
+fn values_after<'a>(source: &'a str, prefix: &str) -> Vec<&'a str> {
+    let is_end = |char: char| !char.is_alphanumeric() && char != '_';
+    source.split(prefix).skip(1).filter_map(|rest| rest.split(is_end).next()).collect()
+}

@@ -328,10 +328,10 @@ async fn write(
             PlannedChange::Write { change, leaf, n_changed } => {
                 core.cache.with(id, |session| session.goal_is_queued = true);
                 let drafts = vec![uncounted(RecordBody::Goal(change))];
-                (core.sessions.append_keyed_after(id, leaf, drafts, key.clone())?, n_changed)
+                (core.sessions.append_after(id, leaf, drafts, key.clone())?, n_changed)
             }
         };
-        match answer.await.map_err(|_| SessionError::Stopping)? {
+        match answer.await {
             Ok(appended) => {
                 return blocking(core, move |core| written(core, id, &appended, n_changed)).await;
             }

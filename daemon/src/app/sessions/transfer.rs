@@ -267,8 +267,7 @@ fn append_rest(
         let drafts: Vec<NewRecord> =
             rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(&counter, new)).collect();
         let count = drafts.len() as u64;
-        let answer = core.sessions.append(id, drafts, None)?;
-        let appended = answer.blocking_recv().map_err(|_| SessionError::Stopping)??;
+        let appended = core.sessions.append(id, drafts, None)?.wait()?;
         if appended.seq != Seq(next) {
             // A concurrent record shifted the seqs, so the references inside the file are wrong now.
             return Err(SessionError::LeafMoved { id }.into());

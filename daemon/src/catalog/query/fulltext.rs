@@ -13,16 +13,16 @@ use ollm_protocol::content::RecordKind;
 use ollm_protocol::{Seq, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::{signed, unsigned};
+use super::{rewrite, signed, unsigned};
 use crate::session::index::IndexEntry;
 
-/// 2020-01-01T00:00:00Z in milliseconds since 1970; older documents count as of that hour.
+/// 2020-01-01T00:00:00Z in milliseconds since 1970; older documents get ids of that hour.
 const EPOCH_MS: i64 = 1_577_836_800_000;
 const HOUR_MS: i64 = 3_600_000;
 /// Bits of a document's id that number the documents of one hour.
 const HOUR_BITS: u32 = 12;
 /// Number of document ids of one hour.
-pub(in crate::catalog) const HOUR_IDS: i64 = 1 << HOUR_BITS;
+pub(crate) const HOUR_IDS: i64 = 1 << HOUR_BITS;
 
 /// Number of documents in a full shard: searching the prefixes of five letters that a third of them contain takes
 /// some milliseconds, and merging it a third of a second. Tests get many shards from few documents.
@@ -34,13 +34,13 @@ const MAX_SHARD_BYTES: i64 = 64 << 20;
 const HASH_BYTES: i64 = 8 << 20;
 
 /// Returns the first id of the hour that contains `at`.
-pub(in crate::catalog) fn first_docid(at: Timestamp) -> i64 {
+pub(crate) fn first_docid(at: Timestamp) -> i64 {
     hour_of(at.unix_ms()) << HOUR_BITS
 }
 
 /// Returns the last id that a document from before `until` can have, if documents spilled up to `spill_hours` into
 /// later hours.
-pub(in crate::catalog) fn last_docid(until: Timestamp, spill_hours: i64) -> i64 {
+pub(crate) fn last_docid(until: Timestamp, spill_hours: i64) -> i64 {
     ((hour_of(until.unix_ms()) + spill_hours + 1) << HOUR_BITS) - 1
 }
 
@@ -50,7 +50,7 @@ const fn hour_of(unix_ms: i64) -> i64 {
 }
 
 /// Returns the greatest document id in use within a range.
-pub(in crate::catalog) fn greatest_docid(
+pub(crate) fn greatest_docid(
     conn: &Connection,
     docids: RangeInclusive<i64>,
 ) -> rusqlite::Result<Option<i64>> {
@@ -60,7 +60,7 @@ pub(in crate::catalog) fn greatest_docid(
 
 /// Returns the largest number of hours by which a document's id is later than its time, because an import filled
 /// the hours between.
-pub(in crate::catalog) fn spill_hours(conn: &Connection) -> rusqlite::Result<i64> {
+pub(crate) fn spill_hours(conn: &Connection) -> rusqlite::Result<i64> {
     let found = conn
         .prepare_cached("SELECT value FROM facts WHERE name = 'spillHours'")?
         .query_row([], |row| row.get(0))
@@ -68,7 +68,7 @@ pub(in crate::catalog) fn spill_hours(conn: &Connection) -> rusqlite::Result<i64
     Ok(found.unwrap_or(0))
 }
 
-pub(in crate::catalog) fn set_spill_hours(conn: &Connection, hours: i64) -> rusqlite::Result<()> {
+pub(crate) fn set_spill_hours(conn: &Connection, hours: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT OR REPLACE INTO facts (name, value) VALUES ('spillHours', ?1)")?
         .execute([hours])
         .map(drop)
@@ -76,7 +76,9 @@ pub(in crate::catalog) fn set_spill_hours(conn: &Connection, hours: i64) -> rusq
 
 /// The record behind a document.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::catalog) struct DocumentOrigin {
+pub(crate) struct DocumentOrigin {
+    /// The id of the document.
+    pub docid: i64,
     /// The number of its session.
     pub session: i64,
     pub seq: Seq,
@@ -85,18 +87,14 @@ pub(in crate::catalog) struct DocumentOrigin {
 }
 
 /// Stores the origin of a document.
-pub(in crate::catalog) fn put_origin(
-    conn: &Connection,
-    docid: i64,
-    origin: &DocumentOrigin,
-) -> rusqlite::Result<()> {
+pub(crate) fn put_origin(conn: &Connection, origin: &DocumentOrigin) -> rusqlite::Result<()> {
     let IndexEntry { offset, len, .. } = origin.entry;
     let has_blobs = i64::from(origin.entry.has(IndexEntry::HAS_BLOBS));
     conn.prepare_cached(
         "INSERT INTO docs (docid, session, seq, offset, len) VALUES (?1, ?2, ?3, ?4, ?5)",
     )?
     .execute(params![
-        docid,
+        origin.docid,
         origin.session,
         signed(origin.seq.0),
         signed(offset),
@@ -106,27 +104,22 @@ pub(in crate::catalog) fn put_origin(
 }
 
 /// Returns the origin of a document; `None` for a removed one.
-pub(in crate::catalog) fn origin(
-    conn: &Connection,
-    docid: i64,
-) -> rusqlite::Result<Option<DocumentOrigin>> {
+pub(crate) fn origin(conn: &Connection, docid: i64) -> rusqlite::Result<Option<DocumentOrigin>> {
     conn.prepare_cached("SELECT session, seq, offset, len FROM docs WHERE docid = ?1")?
         .query_row([docid], |row| {
             let len: i64 = row.get(3)?;
             let location = (unsigned(row, 2)?, u32::try_from(len >> 1).unwrap_or_default());
             let flags = if len & 1 == 1 { IndexEntry::HAS_BLOBS } else { 0 };
             let entry = IndexEntry::new(location, None, RecordKind::Message, None, 0, flags);
-            Ok(DocumentOrigin { session: row.get(0)?, seq: Seq(unsigned(row, 1)?), entry })
+            let (session, seq) = (row.get(0)?, Seq(unsigned(row, 1)?));
+            Ok(DocumentOrigin { docid, session, seq, entry })
         })
         .optional()
 }
 
 /// Adds the words of documents, which must be ordered by id: FTS5 writes a segment whenever an id is not above the
 /// one before. A full newest shard is followed by a new one.
-pub(in crate::catalog) fn put_words(
-    conn: &Connection,
-    documents: &[(i64, String)],
-) -> rusqlite::Result<()> {
+pub(crate) fn put_words(conn: &Connection, documents: &[(i64, String)]) -> rusqlite::Result<()> {
     let mut shards = list_shards(conn)?;
     shards.reverse();
     let mut has_grown = vec![false; shards.len()];
@@ -159,7 +152,7 @@ pub(in crate::catalog) fn put_words(
 }
 
 /// Removes documents from a shard, which must be merged before their words leave the files.
-pub(in crate::catalog) fn remove_documents(
+pub(crate) fn remove_documents(
     conn: &Connection,
     shard: i64,
     docids: &[i64],
@@ -174,12 +167,12 @@ pub(in crate::catalog) fn remove_documents(
 }
 
 /// Returns a token as a string of an FTS5 expression. No token contains a quotation mark.
-pub(in crate::catalog) fn quoted(token: &str) -> String {
+pub(crate) fn quoted(token: &str) -> String {
     format!("\"{token}\"")
 }
 
 /// Returns the newest documents within a range of ids that match an FTS5 expression.
-pub(in crate::catalog) fn matching(
+pub(crate) fn matching(
     conn: &Connection,
     expression: &str,
     docids: &RangeInclusive<i64>,
@@ -202,7 +195,7 @@ pub(in crate::catalog) fn matching(
 }
 
 /// Returns the newest documents of one shard within a range of ids that match an FTS5 expression.
-pub(in crate::catalog) fn matching_in_shard(
+pub(crate) fn matching_in_shard(
     conn: &Connection,
     shard: i64,
     expression: &str,
@@ -220,7 +213,7 @@ pub(in crate::catalog) fn matching_in_shard(
 
 /// A shard: it holds the documents from `first` up to the next shard's `first`.
 #[derive(Clone, Debug)]
-pub(in crate::catalog) struct Shard {
+pub(crate) struct Shard {
     /// The number in the name of its table.
     pub num: i64,
     /// The first id that it accepts; the oldest shard also accepts smaller ones.
@@ -248,7 +241,7 @@ impl Shard {
 }
 
 /// Returns all shards, the newest first.
-pub(in crate::catalog) fn list_shards(conn: &Connection) -> rusqlite::Result<Vec<Shard>> {
+pub(crate) fn list_shards(conn: &Connection) -> rusqlite::Result<Vec<Shard>> {
     conn.prepare_cached(
         "SELECT num, first, last, documents, bytes FROM shards ORDER BY first DESC",
     )?
@@ -283,7 +276,7 @@ fn create_shard(conn: &Connection, num: i64, first: i64) -> rusqlite::Result<Sha
 }
 
 /// Removes all documents and shards, and creates the first shard of an empty index.
-pub(in crate::catalog) fn reset(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn reset(conn: &Connection) -> rusqlite::Result<()> {
     conn.flush_prepared_statement_cache();
     for shard in list_shards(conn)? {
         conn.execute_batch(&format!("DROP TABLE words_{}", shard.num))?;
@@ -296,24 +289,20 @@ pub(in crate::catalog) fn reset(conn: &Connection) -> rusqlite::Result<()> {
 
 /// Sets whether all segments of a shard are to be merged, because words of removed documents are still in the files
 /// or because it is full. FTS5 merges by itself what a full shard gets later.
-pub(in crate::catalog) fn set_unmerged(
-    conn: &Connection,
-    shard: i64,
-    unmerged: bool,
-) -> rusqlite::Result<()> {
+pub(crate) fn set_unmerged(conn: &Connection, shard: i64, unmerged: bool) -> rusqlite::Result<()> {
     conn.prepare_cached("UPDATE shards SET unmerged = ?2 WHERE num = ?1")?
         .execute(params![shard, unmerged])
         .map(drop)
 }
 
 /// Marks the newest shard as to be merged.
-pub(in crate::catalog) fn set_newest_unmerged(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn set_newest_unmerged(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute("UPDATE shards SET unmerged = 1 WHERE first = (SELECT max(first) FROM shards)", [])
         .map(drop)
 }
 
 /// Returns the shards that are to be merged.
-pub(in crate::catalog) fn unmerged_shards(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+pub(crate) fn unmerged_shards(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
     conn.prepare_cached("SELECT num FROM shards WHERE unmerged ORDER BY num")?
         .query_map([], |row| row.get(0))?
         .collect()
@@ -321,25 +310,23 @@ pub(in crate::catalog) fn unmerged_shards(conn: &Connection) -> rusqlite::Result
 
 /// Begins to merge all segments of a shard into one, writing about `pages` pages. If no other merge was in progress,
 /// all words removed before this call have left the files once [`continue_merge`] returns false.
-pub(in crate::catalog) fn begin_merge(
-    conn: &Connection,
-    shard: i64,
-    pages: i64,
-) -> rusqlite::Result<()> {
+pub(crate) fn begin_merge(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<()> {
     merge_step(conn, shard, -pages)
 }
 
 /// Continues the merge of a shard by about `pages` pages; returns false when none is in progress.
-pub(in crate::catalog) fn continue_merge(
-    conn: &Connection,
-    shard: i64,
-    pages: i64,
-) -> rusqlite::Result<bool> {
+pub(crate) fn continue_merge(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<bool> {
     let before = conn.total_changes();
     merge_step(conn, shard, pages)?;
     // A step that changes only the index's own record found nothing to do.
     // (sqlite.org/fts5.html, "The merge command")
     Ok(conn.total_changes() - before >= 2)
+}
+
+/// Rewrites the tables of a shard that contain words, within the open transaction.
+pub(crate) fn rewrite_shard(conn: &Connection, shard: i64) -> rusqlite::Result<()> {
+    rewrite(conn, &format!("words_{shard}_data"))?;
+    rewrite(conn, &format!("words_{shard}_idx"))
 }
 
 fn merge_step(conn: &Connection, shard: i64, pages: i64) -> rusqlite::Result<()> {

@@ -33,6 +33,20 @@ pub(super) fn truncate_wal(conn: &Connection) -> rusqlite::Result<bool> {
         .map(|busy| busy == 0)
 }
 
+/// Rewrites a table within the open transaction, so that no page keeps a copy of a removed row.
+///
+/// When SQLite moves rows from a page to a sibling, their bytes may stay in the unused part of the page, where
+/// `secure_delete` does not overwrite them after the rows are removed. It does overwrite every page of a table that is
+/// emptied.
+pub(super) fn rewrite(conn: &Connection, table: &str) -> rusqlite::Result<()> {
+    conn.execute_batch(&format!(
+        "CREATE TABLE rewritten AS SELECT * FROM {table};
+         DELETE FROM {table};
+         INSERT INTO {table} SELECT * FROM rewritten;
+         DROP TABLE rewritten;"
+    ))
+}
+
 /// Gives cached pages back to the system.
 pub(super) fn shrink_memory(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("PRAGMA shrink_memory")

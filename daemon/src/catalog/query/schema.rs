@@ -7,7 +7,7 @@ use rusqlite::Connection;
 use super::fulltext;
 
 /// The version of tables and index tokens. A file of another version is moved aside and recreated.
-pub(in crate::catalog) const VERSION: i64 = 3;
+pub(crate) const VERSION: i64 = 3;
 
 // `sessions` holds what lists filter and sort by, small enough that 10,000 rows are scanned in milliseconds; the
 // large values lie in `details`. A session number is never reused (AUTOINCREMENT): the documents of a replaced log
@@ -75,36 +75,36 @@ PRAGMA temp_store = MEMORY;
 const PREPARED_STATEMENTS: usize = 96;
 
 /// Applies the settings to a new connection.
-pub(in crate::catalog) fn configure(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn configure(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(SETTINGS)?;
     conn.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
     Ok(())
 }
 
 /// Makes a connection refuse to write.
-pub(in crate::catalog) fn set_read_only(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn set_read_only(conn: &Connection) -> rusqlite::Result<()> {
     conn.pragma_update(None, "query_only", true)
 }
 
 /// Returns the version that the file was created with; 0 for an empty file.
-pub(in crate::catalog) fn version(conn: &Connection) -> rusqlite::Result<i64> {
+pub(crate) fn version(conn: &Connection) -> rusqlite::Result<i64> {
     conn.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
 /// Returns whether the file has no table.
-pub(in crate::catalog) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))
 }
 
 /// Creates all tables and the first shard of the index.
-pub(in crate::catalog) fn create(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn create(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN; {TABLES} PRAGMA user_version = {VERSION};"))?;
     fulltext::create_first_shard(conn)?;
     conn.execute_batch("COMMIT")
 }
 
 /// Reads one page of every table, which finds a truncated or overwritten file without reading all of it.
-pub(in crate::catalog) fn probe(conn: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn probe(conn: &Connection) -> rusqlite::Result<()> {
     for table in
         ["sessions", "details", "entries", "keys", "docs", "forgotten", "shards", "words_1_data"]
     {

@@ -1,5 +1,7 @@
 //! The tables with one or more rows for each session: `sessions`, `details`, `entries`, `keys` and `forgotten`.
 
+use std::collections::HashSet;
+
 use ollm_protocol::SessionId;
 use ollm_protocol::content::SessionStatus;
 use rusqlite::types::Type;
@@ -10,9 +12,12 @@ use serde::de::DeserializeOwned;
 use super::{signed, unsigned};
 use crate::session::index::{IndexProgress, IndexUpdate, ScanPoint};
 
+/// The tables to be rewritten after a removal. All others have only numbers.
+pub(crate) const REWRITTEN: [&str; 3] = ["sessions", "details", "keys"];
+
 /// The small columns of a session.
 #[derive(Clone, Debug)]
-pub(in crate::catalog) struct SessionRow {
+pub(crate) struct SessionRow {
     /// The session's number in the catalog, never reused for another session.
     pub num: i64,
     /// The part of the log that the catalog describes.
@@ -35,29 +40,33 @@ pub(crate) struct RetentionRow {
     pub project_hash: Option<String>,
 }
 
-/// The sessions that a page of the list may show.
+/// The sessions to list.
 #[derive(Clone, Debug)]
-pub(in crate::catalog) struct ListFilter<'a> {
-    /// Only sessions of one project.
-    pub project: Option<&'a str>,
-    /// One bit for each status, numbered by [`status_code`].
-    pub statuses: u8,
-    /// The smallest and the largest id.
-    pub ids: ([u8; 16], [u8; 16]),
-    /// Only sessions behind this last activity and id.
+pub(crate) struct ListQuery<'a> {
+    /// List only sessions of one project.
+    pub project_hash: Option<&'a str>,
+    /// List only sessions with one of these statuses.
+    pub statuses: &'a [SessionStatus],
+    /// List only sessions whose id has this prefix, in either case, with or without hyphens.
+    pub id_prefix: Option<&'a str>,
+    /// Maximum number of sessions.
+    pub limit: usize,
+    /// List only sessions after this position: the last activity and the id of the previous page's last session.
     pub after: Option<(i64, SessionId)>,
+    /// The sessions that the caller adds itself, because they are open.
+    pub exclude: &'a HashSet<SessionId>,
 }
 
 /// The part of a stored session that search hits show; the other fields of the JSON are skipped.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(in crate::catalog) struct SessionTitle {
+pub(crate) struct SessionTitle {
     pub session_id: SessionId,
     pub title: String,
 }
 
 /// The part of one log that the catalog has read.
-pub(in crate::catalog) struct IndexedExtent {
+pub(crate) struct IndexedExtent {
     pub id: SessionId,
     /// Size of the log up to which it is described.
     pub bytes: u64,
@@ -65,10 +74,7 @@ pub(in crate::catalog) struct IndexedExtent {
     pub has_all_text: bool,
 }
 
-pub(in crate::catalog) fn read_row(
-    conn: &Connection,
-    id: SessionId,
-) -> rusqlite::Result<Option<SessionRow>> {
+pub(crate) fn read_row(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<SessionRow>> {
     conn.prepare_cached(
         "SELECT num, bytes, records, last_crc, n_keys, text_records, project
          FROM sessions WHERE id = ?1",
@@ -90,7 +96,7 @@ pub(in crate::catalog) fn read_row(
 }
 
 /// Writes the summary of a session, as a new row where `old` is `None`, and returns its number.
-pub(in crate::catalog) fn write_summary(
+pub(crate) fn write_summary(
     conn: &Connection,
     old: Option<&SessionRow>,
     update: &IndexUpdate,
@@ -118,7 +124,7 @@ pub(in crate::catalog) fn write_summary(
         signed(update.point.bytes),
         signed(update.point.records),
         update.point.last_crc,
-        signed(update.first_key + update.keys.len() as u64),
+        signed(old.map_or(0, |row| row.known.keys) + update.keys.len() as u64),
         signed(text_records),
         key.map(|entry| entry.key),
         key.map(|entry| entry.payload),
@@ -134,7 +140,7 @@ pub(in crate::catalog) fn write_summary(
 }
 
 /// Stores the number of records whose text is in the index.
-pub(in crate::catalog) fn set_text_records(
+pub(crate) fn set_text_records(
     conn: &Connection,
     num: i64,
     text_records: u64,
@@ -145,7 +151,7 @@ pub(in crate::catalog) fn set_text_records(
 }
 
 /// Removes all rows of a session except its documents, which then lead nowhere, and lists it as forgotten.
-pub(in crate::catalog) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+pub(crate) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     remove_packed(conn, PackedTable::Entries, num)?;
     remove_packed(conn, PackedTable::Keys, num)?;
     conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
@@ -154,24 +160,24 @@ pub(in crate::catalog) fn remove(conn: &Connection, num: i64) -> rusqlite::Resul
 }
 
 /// Returns the numbers of removed sessions whose words may still be in the files.
-pub(in crate::catalog) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
+pub(crate) fn forgotten(conn: &Connection) -> rusqlite::Result<Vec<i64>> {
     conn.prepare_cached("SELECT num FROM forgotten ORDER BY num")?
         .query_map([], |row| row.get(0))?
         .collect()
 }
 
 /// Removes a session from the list of forgotten ones, because no byte of it is left in the files.
-pub(in crate::catalog) fn remove_forgotten(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+pub(crate) fn remove_forgotten(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM forgotten WHERE num = ?1")?.execute([num]).map(drop)
 }
 
 /// Returns whether the catalog has no session.
-pub(in crate::catalog) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
+pub(crate) fn is_empty(conn: &Connection) -> rusqlite::Result<bool> {
     conn.query_row("SELECT NOT EXISTS (SELECT 1 FROM sessions)", [], |row| row.get(0))
 }
 
 /// Returns the stored JSON of a session as a `Session` or as a [`SessionTitle`]; `None` for a removed number.
-pub(in crate::catalog) fn details<T: DeserializeOwned>(
+pub(crate) fn details<T: DeserializeOwned>(
     conn: &Connection,
     num: i64,
 ) -> rusqlite::Result<Option<T>> {
@@ -185,22 +191,25 @@ pub(in crate::catalog) fn details<T: DeserializeOwned>(
 }
 
 /// Returns the folded state of a session.
-pub(in crate::catalog) fn carry(conn: &Connection, num: i64) -> rusqlite::Result<Vec<u8>> {
+pub(crate) fn carry(conn: &Connection, num: i64) -> rusqlite::Result<Vec<u8>> {
     conn.prepare_cached("SELECT carry FROM details WHERE num = ?1")?
         .query_row([num], |row| row.get(0))
 }
 
 /// Calls `each` with sessions, the most recently active first, until it returns false. Both statements are answered
 /// from their index alone.
-pub(in crate::catalog) fn each_listed(
+pub(crate) fn each_listed(
     conn: &Connection,
-    filter: &ListFilter<'_>,
+    query: &ListQuery<'_>,
     mut each: impl FnMut(i64, SessionId) -> rusqlite::Result<bool>,
 ) -> rusqlite::Result<()> {
+    let Some((least, greatest)) = id_range(query.id_prefix.unwrap_or_default()) else {
+        return Ok(());
+    };
+    let statuses = query.statuses.iter().fold(0, |bits, status| bits | 1 << status_code(*status));
     let (last_ms, last_id) =
-        filter.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
-    let (least, greatest) = filter.ids;
-    let mut statement = conn.prepare_cached(if filter.project.is_some() {
+        query.after.map_or((i64::MAX, [u8::MAX; 16]), |(ms, id)| (ms, id_bytes(id)));
+    let mut statement = conn.prepare_cached(if query.project_hash.is_some() {
         "SELECT num, id FROM sessions
          WHERE project = ?6 AND (last_ms, id) < (?1, ?2) AND (?3 >> status) & 1 AND id BETWEEN ?4 AND ?5
          ORDER BY last_ms DESC, id DESC"
@@ -212,10 +221,10 @@ pub(in crate::catalog) fn each_listed(
     let mut rows = statement.query(params![
         last_ms,
         last_id,
-        filter.statuses,
+        statuses,
         least,
         greatest,
-        filter.project
+        query.project_hash
     ])?;
     while let Some(row) = rows.next()? {
         if !each(row.get(0)?, session_id(row, 1)?)? {
@@ -225,8 +234,25 @@ pub(in crate::catalog) fn each_listed(
     Ok(())
 }
 
+/// Returns the smallest and the largest id with a prefix; `None` if no id can have it.
+pub(crate) fn id_range(prefix: &str) -> Option<([u8; 16], [u8; 16])> {
+    let digits: Option<Vec<u8>> = prefix
+        .chars()
+        .filter(|char| *char != '-')
+        .map(|char| char.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+        .collect();
+    let digits = digits.filter(|digits| digits.len() <= 32)?;
+    let (mut least, mut greatest) = ([0; 16], [u8::MAX; 16]);
+    for (at, digit) in digits.into_iter().enumerate() {
+        let shift = if at % 2 == 0 { 4 } else { 0 };
+        least[at / 2] |= digit << shift;
+        greatest[at / 2] &= (digit << shift) | (0x0F << (4 - shift));
+    }
+    Some((least, greatest))
+}
+
 /// Returns a retention row for every session, in no order.
-pub(in crate::catalog) fn retention_rows(conn: &Connection) -> rusqlite::Result<Vec<RetentionRow>> {
+pub(crate) fn retention_rows(conn: &Connection) -> rusqlite::Result<Vec<RetentionRow>> {
     conn.prepare_cached("SELECT id, last_ms, status, pinned, imported, project FROM sessions")?
         .query_map([], |row| {
             Ok(RetentionRow {
@@ -242,17 +268,14 @@ pub(in crate::catalog) fn retention_rows(conn: &Connection) -> rusqlite::Result<
 }
 
 /// Returns the sessions that were forked from `id`.
-pub(in crate::catalog) fn forks_of(
-    conn: &Connection,
-    id: SessionId,
-) -> rusqlite::Result<Vec<SessionId>> {
+pub(crate) fn forks_of(conn: &Connection, id: SessionId) -> rusqlite::Result<Vec<SessionId>> {
     conn.prepare_cached("SELECT id FROM sessions WHERE forked_from = ?1 ORDER BY id")?
         .query_map([id_bytes(id)], |row| session_id(row, 0))?
         .collect()
 }
 
 /// Returns the session that was created with a key, and the hash of its params.
-pub(in crate::catalog) fn by_create_key(
+pub(crate) fn by_create_key(
     conn: &Connection,
     key: [u8; 16],
 ) -> rusqlite::Result<Option<(SessionId, [u8; 8])>> {
@@ -262,7 +285,7 @@ pub(in crate::catalog) fn by_create_key(
 }
 
 /// Returns the indexed extent of every session.
-pub(in crate::catalog) fn extents(conn: &Connection) -> rusqlite::Result<Vec<IndexedExtent>> {
+pub(crate) fn extents(conn: &Connection) -> rusqlite::Result<Vec<IndexedExtent>> {
     conn.prepare("SELECT id, bytes, text_records = records FROM sessions")?
         .query_map([], |row| {
             Ok(IndexedExtent {
@@ -274,8 +297,8 @@ pub(in crate::catalog) fn extents(conn: &Connection) -> rusqlite::Result<Vec<Ind
         .collect()
 }
 
-/// Returns the number of a status in the table and in [`ListFilter::statuses`].
-pub(in crate::catalog) const fn status_code(status: SessionStatus) -> u8 {
+/// Returns the number of a status in the table, and of its bit in the statement of [`each_listed`].
+const fn status_code(status: SessionStatus) -> u8 {
     match status {
         SessionStatus::Active => 0,
         SessionStatus::Closed => 1,
@@ -302,13 +325,13 @@ fn session_id(row: &Row<'_>, column: usize) -> rusqlite::Result<SessionId> {
 }
 
 /// Number of items in one row, which is then about 50 KB: a cold open reads few rows and an append rewrites little.
-pub(in crate::catalog) const BLOCK_ITEMS: u64 = 2_048;
+pub(crate) const BLOCK_ITEMS: u64 = 2_048;
 /// Bits of a row's id that number the blocks of one session: 2^32 records in blocks of 2^11.
 const BLOCK_BITS: u32 = 21;
 
 /// A table of packed items.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::catalog) enum PackedTable {
+pub(crate) enum PackedTable {
     /// Items of type [`crate::session::index::IndexEntry`].
     Entries,
     /// Items of type [`crate::session::index::KeyEntry`].
@@ -326,7 +349,7 @@ impl PackedTable {
 
 /// Appends packed items of `item_bytes` each, the first of which has number `first`. Only the last block is
 /// rewritten.
-pub(in crate::catalog) fn append_packed(
+pub(crate) fn append_packed(
     conn: &Connection,
     table: PackedTable,
     num: i64,
@@ -355,7 +378,7 @@ pub(in crate::catalog) fn append_packed(
 }
 
 /// Returns one block of packed items, empty where there is none.
-pub(in crate::catalog) fn read_block(
+pub(crate) fn read_block(
     conn: &Connection,
     table: PackedTable,
     num: i64,
@@ -369,7 +392,7 @@ pub(in crate::catalog) fn read_block(
 }
 
 /// Returns all packed items of a session in order.
-pub(in crate::catalog) fn read_packed<const ITEM_BYTES: usize, T>(
+pub(crate) fn read_packed<const ITEM_BYTES: usize, T>(
     conn: &Connection,
     table: PackedTable,
     num: i64,

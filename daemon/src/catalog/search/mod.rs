@@ -16,30 +16,29 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
 use ollm_protocol::content::{Role, SearchHit, SearchSort};
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
 
+use super::database::CatalogShared;
 use super::document::{
     READ_BYTES, SearchDocument, project_term, read_bytes, role_term, session_term,
 };
 use super::error::CatalogError;
 use super::query::fulltext::{self, DocumentOrigin};
 use super::query::sessions::{self, SessionTitle};
-use super::shared::CatalogShared;
-use crate::session::index::IndexEntry;
 use rank::{MatchStatistics, rank};
 use snippet::snippet;
 use terms::{ParsedQuery, SearchTerm, first_matches};
 
-/// The most documents that one page reads: 8 to 10 ms of work. A page that reaches this limit may have fewer hits
-/// than requested; its cursor continues the search.
+/// Maximum number of documents that one page reads: 8 to 10 ms of work. A page that reaches this limit may have fewer
+/// hits than requested; its cursor continues the search.
 const MAX_CANDIDATES: usize = 1_000;
-/// The newest candidates among which [`SearchSort::Relevance`] chooses.
+/// Number of newest candidates among which [`SearchSort::Relevance`] chooses.
 const RELEVANCE_POOL: usize = 500;
-/// The most candidates that are requested first.
+/// Maximum number of candidates in the first request to the index.
 const FIRST_CANDIDATES: usize = 128;
-/// Number of candidates in later requests. A query that needs several needs most of them, and each request starts
-/// the index lookup over.
+/// Number of candidates in later requests. A query that needs a second request mostly needs many candidates, and every
+/// request repeats the lookup in the index.
 const MORE_CANDIDATES: usize = 450;
 
 /// The parameters of a search.
@@ -53,15 +52,15 @@ pub(crate) struct SearchQuery<'a> {
     pub project_hash: Option<&'a str>,
     /// Search only the text of one role.
     pub role: Option<Role>,
-    /// Search only from an instant on.
+    /// Search only text since this time.
     pub since: Option<Timestamp>,
-    /// Search only before an instant.
+    /// Search only text before this time.
     pub until: Option<Timestamp>,
     /// The order of the hits. Pages by relevance end with the newest 500 candidates.
     pub sort: SearchSort,
-    /// The most hits of a page.
+    /// Maximum number of hits on a page.
     pub limit: usize,
-    /// Continue behind an earlier page of the same query.
+    /// Continue after an earlier page of the same query.
     pub cursor: Option<&'a str>,
 }
 
@@ -159,18 +158,9 @@ impl IndexFilter {
     }
 }
 
-/// A document that may be a hit, and where its record is.
-#[derive(Clone, Copy, Debug)]
-struct SearchCandidate {
-    docid: i64,
-    session: i64,
-    seq: Seq,
-    entry: IndexEntry,
-}
-
 /// A candidate whose text was read and contains all terms.
 struct VerifiedMatch<'a> {
-    candidate: &'a SearchCandidate,
+    candidate: &'a DocumentOrigin,
     document: &'a SearchDocument,
     session: &'a SessionTitle,
     /// The first match of each term, in bytes of the text.
@@ -288,7 +278,7 @@ impl Search<'_> {
         &mut self,
         docids: &RangeInclusive<i64>,
         limit: usize,
-    ) -> Result<(Vec<i64>, Vec<SearchCandidate>), CatalogError> {
+    ) -> Result<(Vec<i64>, Vec<DocumentOrigin>), CatalogError> {
         let expression = self.parsed.expression(&self.filter.private_terms);
         let titles = &mut self.titles;
         let hidden = self.shared.queue.hidden();
@@ -297,12 +287,11 @@ impl Search<'_> {
             let mut candidates = Vec::with_capacity(docids.len());
             for docid in &docids {
                 let Some(origin) = fulltext::origin(conn, *docid)? else { continue };
-                let DocumentOrigin { session, seq, entry } = origin;
-                if let Vacant(slot) = titles.entry(session) {
-                    let title: Option<SessionTitle> = sessions::details(conn, session)?;
+                if let Vacant(slot) = titles.entry(origin.session) {
+                    let title: Option<SessionTitle> = sessions::details(conn, origin.session)?;
                     slot.insert(title.filter(|title| !hidden.contains(&title.session_id)));
                 }
-                candidates.push(SearchCandidate { docid: *docid, session, seq, entry });
+                candidates.push(origin);
             }
             Ok((docids, candidates))
         })
@@ -312,7 +301,7 @@ impl Search<'_> {
     /// `each` returned false.
     fn read_batch(
         &self,
-        batch: &[SearchCandidate],
+        batch: &[DocumentOrigin],
         each: &mut impl FnMut(VerifiedMatch<'_>) -> bool,
     ) -> Option<i64> {
         let documents = self.read_documents(batch);
@@ -334,9 +323,9 @@ impl Search<'_> {
 
     /// Reads the documents of candidates, with one call of the source for each session. A log that cannot be read
     /// does not fail the search in the others.
-    fn read_documents(&self, batch: &[SearchCandidate]) -> HashMap<i64, SearchDocument> {
+    fn read_documents(&self, batch: &[DocumentOrigin]) -> HashMap<i64, SearchDocument> {
         let mut documents = HashMap::with_capacity(batch.len());
-        let mut by_session: HashMap<i64, Vec<&SearchCandidate>> = HashMap::new();
+        let mut by_session: HashMap<i64, Vec<&DocumentOrigin>> = HashMap::new();
         for candidate in batch {
             by_session.entry(candidate.session).or_default().push(candidate);
         }
@@ -375,7 +364,7 @@ impl VerifiedMatch<'_> {
 }
 
 /// Splits candidates into batches that fit into memory.
-fn split_by_bytes(candidates: &[SearchCandidate]) -> impl Iterator<Item = &[SearchCandidate]> {
+fn split_by_bytes(candidates: &[DocumentOrigin]) -> impl Iterator<Item = &[DocumentOrigin]> {
     let mut remaining = candidates;
     std::iter::from_fn(move || {
         let mut bytes = 0;

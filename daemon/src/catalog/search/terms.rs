@@ -14,13 +14,13 @@ use crate::catalog::error::CatalogError;
 use crate::catalog::query::fulltext::quoted;
 use crate::catalog::words::{self, RunKind};
 
-/// The longest query, in bytes: far more than people type, and little enough to verify cheaply.
+/// Maximum length of a query in bytes: far more than people type, and little enough to verify cheaply.
 const MAX_QUERY_BYTES: usize = 4_096;
-/// The most tokens of an expression; FTS5 rejects deep ones. Tokens beyond are verified in the text alone.
+/// Maximum number of tokens of an expression, because FTS5 rejects deep ones. Only the text is checked for the others.
 const MAX_TOKENS: usize = 48;
 /// The characters that join two words to one name.
 const JOINTS: [char; 2] = ['.', '-'];
-/// The shortest prefix; shorter ones match too many words to be fast.
+/// Minimum length of a prefix in characters; shorter ones match too many words to be fast.
 const MIN_PREFIX_CHARS: usize = 3;
 /// Characters above ASCII whose lower case contains an ASCII letter: the Kelvin sign, and the capital I with a dot.
 const FOLDED_INTO_ASCII: [&[u8]; 2] = ["\u{212A}".as_bytes(), "\u{130}".as_bytes()];

@@ -6,8 +6,8 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{Role, SessionStatus};
 
 use super::{CatalogFixture, FakeLog, LISTED, at, id, search};
-use crate::catalog::query::sessions::BLOCK_ITEMS;
-use crate::catalog::{Catalog, ListQuery, SearchQuery, id_range};
+use crate::catalog::query::sessions::{BLOCK_ITEMS, id_range};
+use crate::catalog::{Catalog, ListQuery, SearchQuery};
 use crate::session::index::KeyEntry;
 
 /// Returns the numbers of the listed sessions.

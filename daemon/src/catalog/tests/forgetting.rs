@@ -4,7 +4,7 @@ use ollm_protocol::content::Role;
 
 use super::{CatalogFixture, at, id, search};
 use crate::catalog::SearchQuery;
-use crate::catalog::query::{fulltext, sessions};
+use crate::catalog::query::{self, fulltext, schema, sessions};
 use crate::fsutil;
 use crate::session::index::KeyEntry;
 
@@ -14,16 +14,22 @@ const COMMON_PREFIX: &str = "zyxwvuts";
 /// Returns words that only one session contains, with different first letters.
 fn secrets(n: usize) -> Vec<String> {
     let letters = |seed: usize| {
-        let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let letter = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            char::from(b'a' + u8::try_from(state % 26).expect("small"))
-        };
+        let mut random = xorshift(seed);
+        let letter = || char::from(b'a' + u8::try_from(random() % 26).expect("small"));
         std::iter::repeat_with(letter).take(10).collect::<String>()
     };
     (1..=n).map(letters).collect()
+}
+
+/// Returns a generator of numbers that are the same in every run.
+fn xorshift(seed: usize) -> impl FnMut() -> u64 {
+    let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1);
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    }
 }
 
 /// Asserts that the database and all shards of the index are consistent.
@@ -105,6 +111,75 @@ fn forgotten_session_leaves_no_byte_in_the_files() {
         );
     }
     check_integrity(&fixture);
+}
+
+/// SQLite moves rows between pages, and leaves their bytes in the unused part of a page. With these sizes it does so
+/// in the table of a shard.
+#[test]
+fn words_in_the_unused_part_of_a_page_are_overwritten() {
+    let fixture = CatalogFixture::new();
+    let secrets = secrets(600);
+    for (number, chunk) in secrets.chunks(10).enumerate() {
+        let reversed = |word: &String| word.chars().rev().collect::<String>();
+        let others: Vec<_> = chunk.iter().map(reversed).collect();
+        fixture.record(id(1), Role::User, at(0), &others.join(" "));
+        let prefixed: Vec<_> = chunk.iter().map(|word| format!("{COMMON_PREFIX}{word}")).collect();
+        let text = format!("common {} {}", chunk.join(" "), prefixed.join(" "));
+        fixture.record(id(2), Role::Tool, at(0), &text);
+        if number % 2 == 0 {
+            fixture.catch_up();
+        }
+    }
+    fixture.catch_up();
+    fixture.forget(id(2));
+    let files = fixture.files();
+    let left: Vec<_> = secrets.iter().filter(|word| files.contain(&word.as_bytes()[2..])).collect();
+    assert!(left.is_empty(), "{left:?}");
+    check_integrity(&fixture);
+}
+
+/// `secure_delete` alone leaves copies of rows; when that changes, `rewrite` is not needed any more.
+#[test]
+fn rewritten_table_has_no_copy_of_a_removed_row() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let leaves_copy = |seed: usize, rewrites: bool| {
+        let path = dir.path().join(format!("{seed}-{rewrites}"));
+        let conn = rusqlite::Connection::open(&path).expect("opens");
+        schema::configure(&conn).expect("configures");
+        schema::create(&conn).expect("creates");
+        let mut random = xorshift(seed);
+        let mut below = |limit: u64| random() % limit;
+        query::begin(&conn).expect("begins");
+        for _ in 0..300 {
+            let num = below(60).cast_signed();
+            let text = "x".repeat(300 + usize::try_from(below(600)).expect("small"));
+            let sql = "INSERT OR REPLACE INTO details (num, session, carry) VALUES (?1, ?2, ?3)";
+            let carry = vec![b'y'; 200 + usize::try_from(below(500)).expect("small")];
+            conn.execute(sql, (num, format!("title-of-{num}-{text}"), carry)).expect("writes");
+        }
+        conn.execute("DELETE FROM details WHERE num % 2 = 0", []).expect("removes");
+        if rewrites {
+            let before = rows(&conn);
+            query::rewrite(&conn, "details").expect("rewrites");
+            assert_eq!(rows(&conn), before, "the other rows stay");
+        }
+        query::commit(&conn).expect("commits");
+        assert!(query::truncate_wal(&conn).expect("truncates"));
+        let file = std::fs::read(&path).expect("reads");
+        let is_left =
+            |num: &i32| memchr::memmem::find(&file, format!("title-of-{num}-").as_bytes());
+        (0..60).step_by(2).any(|num| is_left(&num).is_some())
+    };
+    assert!((0..60).any(|seed| leaves_copy(seed, false)), "copies are left without a rewrite");
+    assert!(!(0..60).any(|seed| leaves_copy(seed, true)));
+}
+
+/// Returns the numbers and the texts in the table `details`.
+fn rows(conn: &rusqlite::Connection) -> Vec<(i64, String)> {
+    let sql = "SELECT num, session FROM details ORDER BY num";
+    let mut statement = conn.prepare(sql).expect("prepares");
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?))).expect("reads");
+    rows.map(|row| row.expect("reads")).collect()
 }
 
 #[test]

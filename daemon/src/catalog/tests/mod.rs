@@ -126,9 +126,7 @@ impl IndexSource for FakeLogs {
         Ok(Some(IndexUpdate {
             session: log.session.clone(),
             restart,
-            first,
             entries: log.entries(usize::try_from(first).expect("small")),
-            first_key,
             keys: log.keys[usize::try_from(first_key).expect("small")..].to_vec(),
             point: log.point(),
             carry: format!("carry of {} records", log.records.len()).into_bytes(),

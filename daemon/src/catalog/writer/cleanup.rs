@@ -6,11 +6,13 @@
 //!    nothing leads to them, and the caller can continue.
 //! 2. [`Cleanup`] works in slices, between which the writer does other work: it removes the sessions' documents from
 //!    the index, merges all segments of the shards concerned into one, which drops the words that only these
-//!    documents had, and truncates the journal. Then it removes the sessions from the list of forgotten ones.
+//!    documents had, rewrites these shards and the tables of sessions, and truncates the journal. Then it removes the
+//!    sessions from the list of forgotten ones.
 //!
-//! `secure_delete` overwrites freed cells and pages with zeros throughout. Sessions that are forgotten before a merge
-//! begins share it. FTS5's own `secure-delete` removes each word at its place, but walks the list of all documents
-//! of a common word to do so: a session of 1,000 records among 60,000 took 15 s.
+//! `secure_delete` overwrites freed cells and pages with zeros throughout, but not the copies of rows that
+//! [`query::rewrite`] describes. Sessions that are forgotten before a merge begins share it. FTS5's own
+//! `secure-delete` removes each word at its place, but walks the list of all documents of a common word to do so: a
+//! session of 1,000 records among 60,000 took 15 s.
 //!
 //! **Crash safety**: a crash leaves either a row whose log no longer exists, which the comparison at the start finds,
 //! or an entry in the list of forgotten sessions, for which the cleanup starts over; each of its steps can be
@@ -70,8 +72,6 @@ pub(super) fn remove_documents(
 pub(super) struct Cleanup {
     /// The forgotten sessions whose words this cleanup removes.
     nums: Vec<i64>,
-    /// The shards that this cleanup merges.
-    shards: Vec<i64>,
     step: CleanupStep,
 }
 
@@ -79,10 +79,12 @@ pub(super) struct Cleanup {
 enum CleanupStep {
     /// Remove the documents of `nums[at]`.
     RemoveDocuments { at: usize },
-    /// Finish an earlier merge of `shards[at]`, which may have passed over words that are to be dropped.
-    FinishEarlierMerge { at: usize },
-    /// Merge all segments of `shards[at]`, which is `shard`.
-    Merge { at: usize, shard: i64 },
+    /// Finish an earlier merge of the next shard, which may have passed over words that are to be dropped.
+    FinishEarlierMerge,
+    /// Merge all segments of this shard, and rewrite it.
+    Merge { shard: i64 },
+    /// Rewrite a table with texts or digests of sessions, `sessions::REWRITTEN[at]`.
+    RewriteTable { at: usize },
     /// Truncate the journal.
     TruncateJournal,
 }
@@ -102,10 +104,10 @@ impl Cleanup {
         conn: &Connection,
         is_journal_stale: bool,
     ) -> rusqlite::Result<Option<Self>> {
-        let (nums, shards) = (sessions::forgotten(conn)?, fulltext::unmerged_shards(conn)?);
-        let is_clean = nums.is_empty() && shards.is_empty() && !is_journal_stale;
+        let nums = sessions::forgotten(conn)?;
+        let has_shards = !fulltext::unmerged_shards(conn)?.is_empty();
         let step = CleanupStep::RemoveDocuments { at: 0 };
-        Ok((!is_clean).then_some(Self { nums, shards, step }))
+        Ok((!nums.is_empty() || has_shards || is_journal_stale).then_some(Self { nums, step }))
     }
 
     /// Does one slice of the current step.
@@ -118,28 +120,38 @@ impl Cleanup {
                     query::commit(conn)?;
                     CleanupStep::RemoveDocuments { at: if has_more { at } else { at + 1 } }
                 }
-                None => {
-                    self.shards = fulltext::unmerged_shards(conn)?;
-                    CleanupStep::FinishEarlierMerge { at: 0 }
-                }
+                None => CleanupStep::FinishEarlierMerge,
             },
-            CleanupStep::FinishEarlierMerge { at } => match self.shards.get(at) {
+            CleanupStep::FinishEarlierMerge => match fulltext::unmerged_shards(conn)?.first() {
                 Some(shard) if fulltext::continue_merge(conn, *shard, SLICE_PAGES)? => self.step,
                 Some(shard) => {
                     // In the same slice, so that no other merge begins in between.
                     fulltext::begin_merge(conn, *shard, SLICE_PAGES)?;
-                    CleanupStep::Merge { at, shard: *shard }
+                    CleanupStep::Merge { shard: *shard }
                 }
-                None => CleanupStep::TruncateJournal,
+                None if self.nums.is_empty() => CleanupStep::TruncateJournal,
+                None => CleanupStep::RewriteTable { at: 0 },
             },
-            CleanupStep::Merge { at, shard } => {
+            CleanupStep::Merge { shard } => {
                 if fulltext::continue_merge(conn, shard, SLICE_PAGES)? {
                     self.step
                 } else {
+                    query::begin(conn)?;
+                    fulltext::rewrite_shard(conn, shard)?;
                     fulltext::set_unmerged(conn, shard, false)?;
-                    CleanupStep::FinishEarlierMerge { at: at + 1 }
+                    query::commit(conn)?;
+                    CleanupStep::FinishEarlierMerge
                 }
             }
+            CleanupStep::RewriteTable { at } => match sessions::REWRITTEN.get(at) {
+                Some(table) => {
+                    query::begin(conn)?;
+                    query::rewrite(conn, table)?;
+                    query::commit(conn)?;
+                    CleanupStep::RewriteTable { at: at + 1 }
+                }
+                None => CleanupStep::TruncateJournal,
+            },
             CleanupStep::TruncateJournal => {
                 if !query::truncate_wal(conn)? {
                     return Ok(SliceResult::JournalInUse);

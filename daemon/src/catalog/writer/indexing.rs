@@ -12,12 +12,12 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use rusqlite::Connection;
 
 use super::cleanup::remove_documents;
+use crate::catalog::database::CatalogShared;
 use crate::catalog::document::{READ_BYTES, SearchDocument, has_text, read_bytes};
 use crate::catalog::query;
 use crate::catalog::query::fulltext::{self, DocumentOrigin, HOUR_IDS};
 use crate::catalog::query::sessions::{self, BLOCK_ITEMS, PackedTable, SessionRow};
 use crate::catalog::queue::IndexNeed;
-use crate::catalog::shared::CatalogShared;
 use crate::session::index::{IndexEntry, IndexProgress, IndexUpdate, KeyEntry};
 
 /// Number of records that are in memory at once.
@@ -111,7 +111,7 @@ impl<'a> IndexTransaction<'a> {
     ) -> rusqlite::Result<SessionProgress> {
         let row = match (sessions::read_row(self.conn, id)?, need) {
             (Some(row), IndexNeed::Text) => row,
-            (row, _) => match self.request_update(id, row.as_ref()) {
+            (row, _) => match self.shared.source.update(id, known_of(row.as_ref())) {
                 Ok(Some(update)) => self.apply(row, &update)?,
                 Ok(None) => {
                     if let Some(row) = row {
@@ -131,30 +131,12 @@ impl<'a> IndexTransaction<'a> {
         self.index_text(id, &row)
     }
 
-    /// Asks the source for new records. An update that does not continue what is known is requested again in full.
-    fn request_update(
-        &self,
-        id: SessionId,
-        row: Option<&SessionRow>,
-    ) -> io::Result<Option<IndexUpdate>> {
-        let known = row.map(|row| row.known).unwrap_or_default();
-        let source = &self.shared.source;
-        let Some(update) = source.update(id, known)? else { return Ok(None) };
-        let continues = update.first == known.point.records && update.first_key == known.keys;
-        if update.restart || continues {
-            return Ok(Some(update));
-        }
-        let full = source.update(id, IndexProgress::default())?;
-        Ok(full.map(|update| IndexUpdate { restart: true, ..update }))
-    }
-
     /// Stores the rows of an update and returns the session's new row.
     fn apply(
         &mut self,
-        row: Option<SessionRow>,
+        mut row: Option<SessionRow>,
         update: &IndexUpdate,
     ) -> rusqlite::Result<SessionRow> {
-        let mut row = row;
         if update.restart
             && let Some(old) = row.take()
         {
@@ -173,14 +155,13 @@ impl<'a> IndexTransaction<'a> {
         let num = sessions::write_summary(self.conn, row.as_ref(), update, text_records)?;
         let entries: Vec<u8> = update.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
         let keys: Vec<u8> = update.keys.iter().flat_map(|key| key.to_bytes()).collect();
-        let (first_entry, first_key) =
-            ((update.first, IndexEntry::BYTES), (update.first_key, KeyEntry::BYTES));
+        let old = known_of(row.as_ref());
+        let first_entry = (old.point.records, IndexEntry::BYTES);
+        let first_key = (old.keys, KeyEntry::BYTES);
         sessions::append_packed(self.conn, PackedTable::Entries, num, first_entry, &entries)?;
         sessions::append_packed(self.conn, PackedTable::Keys, num, first_key, &keys)?;
-        let known = IndexProgress {
-            point: update.point,
-            keys: update.first_key + update.keys.len() as u64,
-        };
+        let n_keys = old.keys + update.keys.len() as u64;
+        let known = IndexProgress { point: update.point, keys: n_keys };
         Ok(SessionRow { num, known, text_records, project: update.session.project_hash.clone() })
     }
 
@@ -225,11 +206,16 @@ impl<'a> IndexTransaction<'a> {
         document: &SearchDocument,
     ) -> rusqlite::Result<()> {
         let docid = self.docids.allocate(self.conn, document.at)?;
-        let origin = DocumentOrigin { session: row.num, seq: document.seq, entry };
-        fulltext::put_origin(self.conn, docid, &origin)?;
+        let origin = DocumentOrigin { docid, session: row.num, seq: document.seq, entry };
+        fulltext::put_origin(self.conn, &origin)?;
         self.words.push((docid, document.tokens(row.num, row.project.as_deref())));
         Ok(())
     }
+}
+
+/// Returns the part of a log that the row of its session describes.
+fn known_of(row: Option<&SessionRow>) -> IndexProgress {
+    row.map(|row| row.known).unwrap_or_default()
 }
 
 /// Reads the packed entries of one session; keeps the last block.
@@ -282,7 +268,7 @@ impl EntryReader<'_> {
 
 /// Allocates document ids: the next id of the record's hour, or of a later hour where an import used all of them.
 ///
-/// **Invariant**: nobody else allocates ids, so the database is asked once for each cached hour.
+/// **Invariant**: no other code allocates ids, so the database is asked once for each cached hour.
 pub(super) struct DocidAllocator {
     /// The next free id of an hour, by the first id of the hour.
     next: LruCache<i64, i64>,

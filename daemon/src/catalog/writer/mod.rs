@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::database;
+use super::database::{self, CatalogShared};
 use super::error::CatalogError;
 use super::query::{self, fulltext, sessions};
 use super::queue::{CatalogJob, CatalogState, ForgetRequest, IndexNeed};
-use super::shared::CatalogShared;
 use cleanup::{Cleanup, SliceResult, remove_sessions};
 use indexing::{CATCHING_UP, DocidAllocator, FOLLOWING, IndexTransaction};
 
@@ -29,9 +28,9 @@ const NICENESS: i32 = 6;
 /// The lowest priority that a thread can have.
 #[cfg(target_os = "linux")]
 const MAX_NICENESS: i32 = 19;
-/// The size of the journal from which on it is truncated when the catalog is idle.
+/// Minimum size of a journal that is truncated when the catalog is idle, in bytes.
 const MAX_WAL_BYTES: u64 = 4 << 20;
-/// Number of waiting sessions from which on the catalog is catching up.
+/// Minimum number of waiting sessions with which the catalog counts as catching up.
 const MANY_SESSIONS: usize = 32;
 
 /// The owner of the write connection.
@@ -213,9 +212,7 @@ impl CatalogWriter {
             .inspect_err(|_| shared.queue.request_recovery())?;
         *shared.reader.lock() = Some(connections.reader);
         self.conn = Some(connections.writer);
-        shared.queue.set_cleanup(connections.cleanup);
-        shared.queue.recovered();
-        shared.queue.request_check(Duration::ZERO);
+        shared.queue.recovered(connections.cleanup);
         Ok(())
     }
 

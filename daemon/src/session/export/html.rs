@@ -9,7 +9,7 @@ use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 use serde_json::Value;
 
-use super::text::{empty_reason, head_fields, instant, main_argument, one_line};
+use super::text::{empty_reason, head_fields, instant, main_argument, one_line, verdict};
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
 
@@ -63,7 +63,7 @@ pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
         let _ = writeln!(out, "<dt>{label}</dt><dd>{}</dd>", name(&value));
     }
     out.push_str("</dl>\n");
-    if let Some(prompt) = overview.system_prompt.filter(|prompt| !prompt.is_empty()) {
+    if let Some(prompt) = overview.system_prompt {
         out.push_str("<article class=\"system\">\n<h2>system prompt</h2>\n");
         text(prompt, out);
         out.push_str("</article>\n");
@@ -147,13 +147,9 @@ fn part(part: &Part, role: Role, out: &mut String) {
 fn tool_call(call: &ToolCall, out: &mut String) {
     let result = &call.result;
     folded(&with_main_argument("arguments", &call.args), &pretty(&call.args), out);
-    let mut summary = match result.success {
-        Some(false) => "output, failed".to_owned(),
-        _ => "output".to_owned(),
-    };
-    if let Some(code) = result.exit_code {
-        let _ = write!(summary, ", exit code {code}");
-    }
+    let verdict = verdict(result);
+    let separator = if verdict.is_empty() { "" } else { ", " };
+    let mut summary = format!("output{separator}{verdict}");
     if let Some(error) = &result.error {
         let _ = write!(summary, ": {error}");
     }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Message, Part, Record, RecordBody, Role, ToolCall};
 
-use super::text::{empty_reason, head_fields, instant, one_line};
+use super::text::{empty_reason, head_fields, instant, one_line, verdict};
 use crate::session::document::SessionOverview;
 use ollm_protocol::sanitize;
 
@@ -27,7 +27,7 @@ pub(super) fn begin(overview: &SessionOverview<'_>, out: &mut String) {
         push_line(out, &format!("- {name}: {}", inline(&value, MAX_NAME_CHARS)));
     }
     out.push('\n');
-    if let Some(prompt) = overview.system_prompt.filter(|prompt| !prompt.is_empty()) {
+    if let Some(prompt) = overview.system_prompt {
         push_line(out, "## system prompt\n");
         quoted(prompt, out);
     }
@@ -110,10 +110,7 @@ fn parts(message: &Message, out: &mut String) {
 fn tool_call(call: &ToolCall, out: &mut String) {
     fenced("json", &serde_json::to_string_pretty(&call.args).unwrap_or_default(), out);
     let result = &call.result;
-    let failed = (result.success == Some(false)).then(|| "failed".to_owned());
-    let exit_code = result.exit_code.map(|code| format!("exit code {code}"));
-    let verdict: Vec<_> = failed.into_iter().chain(exit_code).collect();
-    let verdict = verdict.join(", ");
+    let verdict = verdict(result);
     let error = result.error.as_deref().filter(|error| !error.is_empty());
     if let Some(error) = error.map(|error| code(error, MAX_NAME_CHARS)) {
         let label = if verdict.is_empty() { "error" } else { &verdict };

@@ -8,23 +8,21 @@ mod html;
 mod markdown;
 mod text;
 
-use ollm_protocol::Timestamp;
 use ollm_protocol::content::{ExportFormat, Record};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::document::{self, DocumentPass, DocumentTotals, DocumentWriter, SessionOverview};
+use super::document::{self, DocumentWriter, SessionOverview};
 
 /// The version of JSON-lines exports, which their first line states. An import refuses a newer one.
 pub(crate) const JSONL_VERSION: u64 = 1;
-
-/// The number of fields of a cursor after the format.
-const CURSOR_FIELDS: usize = 9;
 
 /// A writer of one session in one format.
 ///
 /// Call `begin`, then `record` for every record in the order of the log, then `end_pass`; as long as that returns true,
 /// pass all records again. Records have their `active` flag and their blobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Exporter {
     format: ExportFormat,
     document: DocumentWriter,
@@ -83,74 +81,28 @@ impl Exporter {
         }
     }
 
-    /// Returns the state as a text of letters, digits, dots and hyphens.
+    /// Returns the state as JSON.
     pub(crate) fn to_cursor(&self) -> String {
-        let document = &self.document;
-        let totals = &document.totals;
-        let numbers = [
-            document.pass as u64,
-            document.n_written,
-            document.n_messages,
-            totals.user_messages,
-            totals.tool_calls,
-            totals.mode_changes,
-            totals.compactions,
-            totals.tokens,
-        ];
-        let mut cursor = document::json(&self.format).trim_matches('"').to_owned();
-        for number in numbers {
-            cursor.push('.');
-            cursor.push_str(&number.to_string());
-        }
-        cursor.push('.');
-        if let Some(at) = totals.last_message_at {
-            cursor.push_str(&at.unix_ms().to_string());
-        }
-        cursor
+        document::json(self)
     }
 
     /// Parses what [`Exporter::to_cursor`] returned; returns `None` for any other text.
     ///
     /// Cursors come from clients; wrong numbers give a wrong file and no other harm.
     pub(crate) fn from_cursor(cursor: &str) -> Option<Self> {
-        let mut fields = cursor.split('.');
-        let format = serde_json::from_value(fields.next()?.into()).ok()?;
-        let fields: Vec<_> = fields.collect();
-        let (last, counts) = fields.split_last()?;
-        if fields.len() != CURSOR_FIELDS {
-            return None;
-        }
-        let mut numbers = [0; CURSOR_FIELDS - 1];
-        for (number, field) in numbers.iter_mut().zip(counts) {
-            // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
-            *number = u64::from(field.parse::<u32>().ok()?);
-        }
-        let [
-            pass,
+        let exporter: Self = serde_json::from_str(cursor).ok()?;
+        let DocumentWriter { n_written, n_messages, ref totals, .. } = exporter.document;
+        let counts = [
             n_written,
             n_messages,
-            user_messages,
-            tool_calls,
-            mode_changes,
-            compactions,
-            tokens,
-        ] = numbers;
-        let last_message_at = match *last {
-            "" => None,
-            ms => Some(Timestamp::from_unix_ms(ms.parse().ok()?)),
-        };
-        let totals = DocumentTotals {
-            user_messages,
-            tool_calls,
-            mode_changes,
-            compactions,
-            tokens,
-            last_message_at,
-        };
-        use DocumentPass::{Done, Messages, Modes, ToolCalls};
-        let pass =
-            [Messages, ToolCalls, Modes, Done].into_iter().find(|&known| known as u64 == pass)?;
-        Some(Self { format, document: DocumentWriter { pass, n_written, n_messages, totals } })
+            totals.user_messages,
+            totals.tool_calls,
+            totals.mode_changes,
+            totals.compactions,
+            totals.tokens,
+        ];
+        // No count has more than 32 bits; refusing larger ones keeps sums from overflowing.
+        counts.iter().all(|count| u32::try_from(*count).is_ok()).then_some(exporter)
     }
 }
 

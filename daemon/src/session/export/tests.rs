@@ -298,16 +298,21 @@ fn long_line_takes_linear_time() {
 
 #[test]
 fn invalid_cursor_is_refused() {
-    for cursor in [
-        "",
-        "json",
-        "json.0.0.0.0.0.0.0.0",
-        "xml.0.0.0.0.0.0.0.0.",
-        "json.9.0.0.0.0.0.0.0.",
-        "json.0.0.0.0.0.0.0.99999999999.",
-        "json.0.0.0.0.0.0.0.-1.",
+    let cursor = Exporter::new(ExportFormat::Json).to_cursor();
+    assert!(Exporter::from_cursor(&cursor).is_some());
+    assert_eq!(Exporter::from_cursor(""), None);
+    assert_eq!(Exporter::from_cursor("json"), None);
+    for (valid, invalid) in [
+        ("\"json\"", "\"xml\""),
+        ("\"Messages\"", "\"Other\""),
+        ("\"tokens\":0,", ""),
+        ("\"tokens\":0", "\"tokens\":99999999999"),
+        ("\"tokens\":0", "\"tokens\":-1"),
+        ("\"format\"", "\"n\":0,\"format\""),
     ] {
-        assert_eq!(Exporter::from_cursor(cursor), None, "{cursor}");
+        assert!(cursor.contains(valid), "{valid} in {cursor}");
+        let cursor = cursor.replace(valid, invalid);
+        assert_eq!(Exporter::from_cursor(&cursor), None, "{cursor}");
     }
 }
 

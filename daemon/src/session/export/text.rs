@@ -3,7 +3,7 @@
 //! Texts of models, tools and files pass [`sanitize`] before they enter a page.
 
 use ollm_protocol::Timestamp;
-use ollm_protocol::content::{Message, Part, Role, Session};
+use ollm_protocol::content::{Message, Part, Role, Session, ToolResult};
 use serde_json::Value;
 
 use ollm_protocol::sanitize;
@@ -57,6 +57,13 @@ pub(super) fn empty_reason(message: &Message) -> Option<&str> {
             Part::ToolCall { .. } | Part::Image { .. } => false,
         });
     message.finish_reason.as_deref().filter(|_| is_empty)
+}
+
+/// Returns how a tool call ended, such as `failed, exit code 1`; empty for a success without exit code.
+pub(super) fn verdict(result: &ToolResult) -> String {
+    let failed = (result.success == Some(false)).then(|| "failed".to_owned());
+    let exit_code = result.exit_code.map(|code| format!("exit code {code}"));
+    failed.into_iter().chain(exit_code).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the labels and values at the head of a page.

@@ -46,8 +46,8 @@ pub(super) fn parse(root: Value, digest_hex: &str, fallback_id: SessionId) -> Im
     if let Some(DocumentItem { body: RecordBody::ModeChange(first), .. }) = modes.first() {
         header.mode.clone_from(&first.from);
     }
-    fields.report_remaining(&mut losses, None, "document");
-    metadata.report_remaining(&mut losses, None, "metadata");
+    fields.report_remaining(&mut losses, "document");
+    metadata.report_remaining(&mut losses, "metadata");
 
     let mut chain =
         RecordChain { records: Vec::new(), now: start, end: last, active: None, side: None };
@@ -167,7 +167,7 @@ fn header(
 ) -> SessionHeader {
     let id = fields.text("sessionId").and_then(|id| id.parse().ok());
     if id.is_none() {
-        losses.add(None, "sessionId", "missing or not a UUID; the session gets another one");
+        losses.add("sessionId", "missing or not a UUID; the session gets another one");
     }
     let mut header = SessionHeader::new(id.unwrap_or(fallback_id), start);
     header.model = fields.text("model").filter(|name| !name.is_empty());
@@ -190,7 +190,7 @@ fn complete(
         header.metadata = client.into_remaining().into_iter().collect::<BTreeMap<_, _>>() as Meta;
     }
     if metadata.count("compressionCount").is_some_and(|count| count > 0) {
-        losses.add(None, "metadata.compressionCount", "a document does not have the summaries");
+        losses.add("metadata.compressionCount", "a document does not have the summaries");
     }
     // These values are computed again from the records.
     for derived in ["tokenCount", "userMessageCount"] {
@@ -206,7 +206,7 @@ fn message(
     losses: &mut Losses,
 ) -> Option<DocumentItem> {
     let Some(mut fields) = Fields::of(value) else {
-        losses.add(None, "message", "not an object");
+        losses.add("message", "not an object");
         return None;
     };
     let role = fields.text("role").unwrap_or_default();
@@ -216,12 +216,12 @@ fn message(
         "assistant" | "model" => Role::Assistant,
         "tool" => Role::Tool,
         other => {
-            losses.add(None, &format!("message of role {other:?}"), "unknown role");
+            losses.add(&format!("message of role {other:?}"), "unknown role");
             return None;
         }
     };
     let timestamp = fields.time("timestamp").unwrap_or_else(|| {
-        losses.add(None, "message.timestamp", "missing; the time of the previous message is used");
+        losses.add("message.timestamp", "missing; the time of the previous message is used");
         clock.unwrap_or(Timestamp::from_unix_ms(0))
     });
     *clock = Some(timestamp);
@@ -233,7 +233,7 @@ fn message(
     body.model = fields.text("model");
     body.finish_reason = fields.text("finishReason");
     body.duration_ms = fields.count("durationMs");
-    fields.report_remaining(losses, None, "message");
+    fields.report_remaining(losses, "message");
     Some(DocumentItem { after_messages: 0, active, timestamp, body: RecordBody::Message(body) })
 }
 
@@ -245,7 +245,7 @@ fn parts(fields: &mut Fields, losses: &mut Losses) -> Vec<Part> {
     let mut parts = Vec::with_capacity(list.len());
     for value in list {
         let Some(mut fields) = Fields::of(value) else {
-            losses.add(None, "part", "not an object");
+            losses.add("part", "not an object");
             continue;
         };
         let kind = fields.text("type").unwrap_or_else(|| "text".to_owned());
@@ -266,11 +266,9 @@ fn parts(fields: &mut Fields, losses: &mut Losses) -> Vec<Part> {
         match part {
             Some(part) => {
                 parts.push(part);
-                fields.report_remaining(losses, None, &format!("part {kind}"));
+                fields.report_remaining(losses, &format!("part {kind}"));
             }
-            None => {
-                losses.add(None, &format!("part of type {kind:?}"), "unknown type or missing text")
-            }
+            None => losses.add(&format!("part of type {kind:?}"), "unknown type or missing text"),
         }
     }
     parts
@@ -283,11 +281,11 @@ fn tool_call(
     losses: &mut Losses,
 ) -> Option<DocumentItem> {
     let Some(mut fields) = Fields::of(value) else {
-        losses.add(None, "toolCall", "not an object");
+        losses.add("toolCall", "not an object");
         return None;
     };
     let timestamp = fields.time("timestamp").unwrap_or_else(|| {
-        losses.add(None, "toolCall.timestamp", "missing; the start of the session is used");
+        losses.add("toolCall.timestamp", "missing; the start of the session is used");
         start
     });
     let after_messages = match fields.count("afterMessages") {
@@ -304,7 +302,7 @@ fn tool_call(
         duration_ms: fields.count("durationMs"),
         message_seq: None,
     };
-    fields.report_remaining(losses, None, "toolCall");
+    fields.report_remaining(losses, "toolCall");
     Some(DocumentItem { after_messages, active, timestamp, body: RecordBody::ToolCall(body) })
 }
 
@@ -317,7 +315,7 @@ fn tool_result(fields: &mut Fields, losses: &mut Losses) -> ToolResult {
     let mut error = found.text("error");
     if let Some(mut details) = found.object("error") {
         error = details.text("message");
-        details.report_remaining(losses, None, "result.error");
+        details.report_remaining(losses, "result.error");
     }
     let result = ToolResult {
         llm_content: found.text("llmContent").unwrap_or_default(),
@@ -326,7 +324,7 @@ fn tool_result(fields: &mut Fields, losses: &mut Losses) -> ToolResult {
         error,
         exit_code: found.small("exitCode"),
     };
-    found.report_remaining(losses, None, "result");
+    found.report_remaining(losses, "result");
     result
 }
 
@@ -338,7 +336,7 @@ fn mode_change(
 ) -> Option<DocumentItem> {
     let mut fields = Fields::of(value).unwrap_or_default();
     let Some(to) = fields.text("to") else {
-        losses.add(None, "modeHistory", "a change without its new mode");
+        losses.add("modeHistory", "a change without its new mode");
         return None;
     };
     let timestamp = fields.time("timestamp").unwrap_or(start);
@@ -349,7 +347,7 @@ fn mode_change(
         trigger: fields.text("trigger").unwrap_or_else(|| "unknown".to_owned()),
         confidence: fields.number("confidence"),
     };
-    fields.report_remaining(losses, None, "modeHistory");
+    fields.report_remaining(losses, "modeHistory");
     let after_messages = times.n_until(timestamp);
     let body = RecordBody::ModeChange(body);
     Some(DocumentItem { after_messages, active: true, timestamp, body })

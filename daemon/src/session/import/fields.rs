@@ -44,63 +44,54 @@ impl Fields {
     /// Takes a field if it is a string.
     pub(super) fn text(&mut self, name: &str) -> Option<String> {
         self.take(name, |value| match value {
-            Value::String(text) => Ok(text),
-            other => Err(other),
+            Value::String(text) => Some(std::mem::take(text)),
+            _ => None,
         })
     }
 
     /// Takes a field if it is an array.
     pub(super) fn list(&mut self, name: &str) -> Option<Vec<Value>> {
-        self.take(name, |value| match value {
-            Value::Array(list) => Ok(list),
-            other => Err(other),
-        })
+        self.take(name, |value| value.as_array_mut().map(std::mem::take))
     }
 
     /// Takes a field if it is an object.
     pub(super) fn object(&mut self, name: &str) -> Option<Self> {
-        self.take(name, |value| match value {
-            Value::Object(map) => Ok(Self(map)),
-            other => Err(other),
-        })
+        self.take(name, |value| value.as_object_mut().map(std::mem::take).map(Self))
     }
 
     /// Takes a field if it is a boolean.
     pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
-        self.take(name, |value| value.as_bool().ok_or(value))
+        self.take(name, |value| value.as_bool())
     }
 
     /// Takes a field if it is a non-negative integer.
     pub(super) fn count(&mut self, name: &str) -> Option<u64> {
-        self.take(name, |value| {
-            let count = value.as_u64().or_else(|| u64::try_from(integer(&value)?).ok());
-            count.ok_or(value)
-        })
+        self.take(name, |value| value.as_u64().or_else(|| integer(value)?.try_into().ok()))
     }
 
     /// Takes a field if it is an integer of 32 bits.
     pub(super) fn small(&mut self, name: &str) -> Option<i32> {
-        self.take(name, |value| integer(&value).and_then(|n| n.try_into().ok()).ok_or(value))
+        self.take(name, |value| integer(value)?.try_into().ok())
     }
 
     /// Takes a field if it is a number.
     pub(super) fn number(&mut self, name: &str) -> Option<f64> {
-        self.take(name, |value| value.as_f64().ok_or(value))
+        self.take(name, |value| value.as_f64())
     }
 
     /// Takes a field if it is a time, in RFC 3339 or in milliseconds since 1970.
     pub(super) fn time(&mut self, name: &str) -> Option<Timestamp> {
-        self.take(name, |value| time_of(&value).ok_or(value))
+        self.take(name, |value| time_of(value))
     }
 
     /// Reports every field that was not taken; `owner` names the object.
-    pub(super) fn report_remaining(self, losses: &mut Losses, line: Option<u64>, owner: &str) {
+    pub(super) fn report_remaining(self, losses: &mut Losses, owner: &str) {
         let mut remaining: Vec<_> = self.0.into_iter().collect();
         // Sorted by name, because a field that was put back is the last one in the object.
         remaining.sort_by(|one, other| one.0.cmp(&other.0));
         for (name, value) in remaining {
             if !value.is_null() {
-                losses.add(line, &format!("{owner}.{name}"), "a session has no such field");
+                losses.add(&format!("{owner}.{name}"), "a session has no such field");
             }
         }
     }
@@ -110,19 +101,11 @@ impl Fields {
         self.0
     }
 
-    /// Takes a field if it converts; otherwise it stays and is reported with the remaining ones.
-    fn take<T>(
-        &mut self,
-        name: &str,
-        convert: impl FnOnce(Value) -> Result<T, Value>,
-    ) -> Option<T> {
-        match convert(self.0.shift_remove(name)?) {
-            Ok(taken) => Some(taken),
-            Err(value) => {
-                self.0.insert(name.to_owned(), value);
-                None
-            }
-        }
+    /// Takes a field if `convert` returns a value; otherwise the field stays and is reported with the remaining ones.
+    fn take<T>(&mut self, name: &str, convert: impl FnOnce(&mut Value) -> Option<T>) -> Option<T> {
+        let taken = convert(self.0.get_mut(name)?)?;
+        self.0.shift_remove(name);
+        Some(taken)
     }
 }
 
@@ -196,7 +179,7 @@ mod tests {
         assert_eq!(fields.count("a"), Some(1));
         assert_eq!(fields.count("b"), None);
         let mut losses = Losses::default();
-        fields.report_remaining(&mut losses, None, "message");
+        fields.report_remaining(&mut losses, "message");
         let what: Vec<_> = losses.finish().into_iter().map(|loss| loss.what).collect();
         assert_eq!(what, ["message.b", "message.d"]);
     }

@@ -99,6 +99,8 @@ const MAX_CHARS: usize = 120;
 /// The losses of an import, one for each kind and reason, in the order in which they first appeared.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
+    /// The line that is being read; absent in a format without lines.
+    pub(super) line: Option<u64>,
     /// The first line and the number of each loss, by its name and its reason.
     kinds: LinkedHashMap<(String, String), (Option<u64>, u64)>,
     further: u64,
@@ -106,25 +108,25 @@ pub(super) struct Losses {
 
 impl Losses {
     /// Adds a loss; a loss of a known kind and reason only increases its count.
-    pub(super) fn add(&mut self, line: Option<u64>, what: &str, reason: &str) {
+    pub(super) fn add(&mut self, what: &str, reason: &str) {
         let key = (shortened(what), shortened(reason));
         if let Some((_, n_times)) = self.kinds.get_mut(&key) {
             *n_times += 1;
         } else if self.kinds.len() == MAX_KINDS {
             self.further += 1;
         } else {
-            self.kinds.insert(key, (line, 1));
+            self.kinds.insert(key, (self.line, 1));
         }
     }
 
-    /// Adds a line that cannot be parsed; `torn` says that the file ends within it.
-    pub(super) fn add_damaged_line(&mut self, number: u64, torn: bool) {
+    /// Adds the line as one that cannot be parsed; `torn` says that the file ends within it.
+    pub(super) fn add_damaged_line(&mut self, torn: bool) {
         let (what, reason) = if torn {
             ("torn last line", "the file ends within it")
         } else {
             ("damaged line", "it is not valid JSON")
         };
-        self.add(Some(number), what, reason);
+        self.add(what, reason);
     }
 
     pub(super) fn finish(self) -> Vec<ImportLoss> {
@@ -161,9 +163,10 @@ mod tests {
     #[test]
     fn equal_losses_are_counted_at_their_first_line() {
         let mut losses = Losses::default();
-        losses.add(Some(4), "signature", "not kept");
-        losses.add(Some(5), "other", "not kept");
-        losses.add(Some(6), "signature", "not kept");
+        for (line, what) in [(4, "signature"), (5, "other"), (6, "signature")] {
+            losses.line = Some(line);
+            losses.add(what, "not kept");
+        }
         let found = losses.finish();
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].what, "signature (2 times)");
@@ -175,7 +178,7 @@ mod tests {
     fn report_of_a_hostile_file_is_bounded() {
         let mut losses = Losses::default();
         for n in 0..10_000 {
-            losses.add(None, &format!("field\u{1b}[31m{n}{}", "x".repeat(5_000)), "unknown");
+            losses.add(&format!("field\u{1b}[31m{n}{}", "x".repeat(5_000)), "unknown");
         }
         let found = losses.finish();
         assert_eq!(found.len(), MAX_KINDS + 1);

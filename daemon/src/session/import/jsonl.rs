@@ -22,7 +22,8 @@ pub(super) fn parse(
 ) -> Result<Imported, ImportError> {
     let mut reader = JsonlReader::default();
     for (number, line, torn) in lines(text) {
-        reader.line(number, line, torn)?;
+        reader.losses.line = Some(number);
+        reader.line(line, torn)?;
     }
     Ok(reader.finish(digest_hex, fallback_id))
 }
@@ -40,17 +41,17 @@ struct JsonlReader {
 }
 
 impl JsonlReader {
-    fn line(&mut self, number: u64, line: &str, torn: bool) -> Result<(), ImportError> {
+    fn line(&mut self, line: &str, torn: bool) -> Result<(), ImportError> {
         if self.session_id.is_none() && self.first_line(line)? {
             return Ok(());
         }
         self.n_lines += 1;
         match serde_json::from_str::<Record>(line) {
-            Ok(record) => self.record(number, record),
+            Ok(record) => self.record(record),
             Err(cause) if cause.classify() == Category::Data => {
-                self.losses.add(Some(number), "record", "not a record of this version");
+                self.losses.add("record", "not a record of this version");
             }
-            Err(_) => self.losses.add_damaged_line(number, torn),
+            Err(_) => self.losses.add_damaged_line(torn),
         }
         Ok(())
     }
@@ -71,16 +72,15 @@ impl JsonlReader {
         Ok(true)
     }
 
-    fn record(&mut self, number: u64, record: Record) {
-        let line = Some(number);
+    fn record(&mut self, record: Record) {
         if self.last_seq.is_some_and(|last| record.seq <= last) {
-            self.losses.add(line, "record", "its number is not greater than the previous one");
+            self.losses.add("record", "its number is not greater than the previous one");
             return;
         }
         let Record { seq, parent, at, .. } = record;
         let key = record.key.clone();
         let Some(mut body) = record.into_body() else {
-            self.losses.add(line, "record", "the field that its type requires is missing");
+            self.losses.add("record", "the field that its type requires is missing");
             return;
         };
         self.last_seq = Some(seq);
@@ -89,9 +89,9 @@ impl JsonlReader {
             self.map.insert(seq, Seq(0));
             return;
         }
-        let parent = self.parent(line, parent);
+        let parent = self.parent(parent);
         if self.map.apply(&mut body).is_err() {
-            self.losses.add(line, "record", "the record that it refers to is lost");
+            self.losses.add("record", "the record that it refers to is lost");
             return;
         }
         self.map.insert(seq, seq_of(self.records.len()));
@@ -99,10 +99,10 @@ impl JsonlReader {
     }
 
     /// Returns the index of the parent, or of the nearest record before a parent that is lost.
-    fn parent(&mut self, line: Option<u64>, parent: Option<Seq>) -> Option<usize> {
+    fn parent(&mut self, parent: Option<Seq>) -> Option<usize> {
         let parent = parent?;
         let found = self.map.exact(parent).or_else(|| {
-            self.losses.add(line, "parent", "it is lost; the nearest record before it is used");
+            self.losses.add("parent", "it is lost; the nearest record before it is used");
             self.map.at_or_before(parent)
         })?;
         usize::try_from(found.0).ok()?.checked_sub(1)
@@ -110,7 +110,8 @@ impl JsonlReader {
 
     fn finish(mut self, digest_hex: &str, fallback_id: SessionId) -> Imported {
         let header = self.header.take().unwrap_or_else(|| {
-            self.losses.add(None, "header", "it is lost; only the id and the start time are known");
+            self.losses.line = None;
+            self.losses.add("header", "it is lost; only the id and the start time are known");
             let first = self.records.iter().map(|record| record.at).min();
             SessionHeader {
                 imported_from: Some(format!("jsonl:{digest_hex}")),

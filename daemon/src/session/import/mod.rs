@@ -48,7 +48,10 @@ pub(crate) fn detect_and_parse(
             Ok(document::parse(Value::Object(map), digest_hex, fallback_id))
         }
         Ok(_) => Err(ImportError::Unrecognized),
-        Err(_) if is_too_deep(text) => Err(ImportError::TooDeep { limit: MAX_DEPTH }),
+        // The parser has no other sign of this error than its text.
+        Err(cause) if cause.to_string().starts_with("recursion limit") => {
+            Err(ImportError::TooDeep { limit: MAX_DEPTH })
+        }
         Err(cause) if text.contains("\"messages\"") && text.contains("\"sessionId\"") => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }
@@ -82,30 +85,6 @@ fn detect_lines(text: &str) -> Option<LinesFormat> {
         }
     }
     None
-}
-
-/// Returns whether a text that may be JSON has more nested brackets than the parser accepts.
-fn is_too_deep(text: &str) -> bool {
-    if !text.trim_start().starts_with(['{', '[']) {
-        return false;
-    }
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
-    for byte in text.bytes() {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
-                depth += 1;
-                if depth >= MAX_DEPTH {
-                    return true;
-                }
-            }
-            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    false
 }
 
 #[cfg(test)]

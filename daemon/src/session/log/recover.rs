@@ -6,14 +6,14 @@
 //! "Reading back".
 
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
 
 use ollm_protocol::content::{RecordKind, Role};
 
-use super::record::{LogError, ScannedRecord};
 use super::v1::{self, MAX_VERSION, ScannedLine};
-use crate::session::index::ScanPoint;
+use crate::session::error::LogError;
+use crate::session::index::{ScanPoint, ScannedRecord};
 
 /// Bytes read at a time: large enough that system calls cost little, small enough to be negligible in memory.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -57,16 +57,21 @@ pub(crate) fn scan(
     sink: &mut dyn ScanSink,
 ) -> Result<ScanEnd, LogError> {
     let fail = |source| LogError::io("read", path, source);
-    let mut reader = file;
-    reader.seek(SeekFrom::Start(from.bytes)).map_err(fail)?;
-    let mut lines = LogLines { reader, buffer: Vec::new(), start: 0, end: 0 };
+    let mut lines = BufReader::with_capacity(CHUNK_BYTES, file);
+    lines.seek(SeekFrom::Start(from.bytes)).map_err(fail)?;
+    let mut line = Vec::new();
     let mut scan =
         LogScan { sink, point: from, offset: from.bytes, durable, gap: None, damaged_places: 0 };
-    while let Some(line) = lines.next().map_err(fail)? {
+    loop {
+        line.clear();
+        // The last line may lack its line break.
+        if lines.read_until(b'\n', &mut line).map_err(fail)? == 0 {
+            return Ok(scan.finish());
+        }
         let len = line.len() as u64;
         let position = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
         let wants_body = |kind, role| scan.sink.wants_body(kind, role);
-        match v1::scan(line, position, blobs, &wants_body) {
+        match v1::scan(&line, position, blobs, &wants_body) {
             ScannedLine::Record { record, durable, crc } => scan.good(record, durable, crc, len),
             ScannedLine::Damaged => scan.bad(len),
             ScannedLine::Newer(found) => {
@@ -75,7 +80,6 @@ pub(crate) fn scan(
             }
         }
     }
-    Ok(scan.finish())
 }
 
 /// An unreadable place that may be damage or the beginning of the torn tail.
@@ -167,40 +171,5 @@ impl LogScan<'_> {
         }
         let torn_bytes = self.offset - self.point.bytes;
         ScanEnd { point: self.point, torn_bytes, damaged_places: self.damaged_places }
-    }
-}
-
-/// The lines of a file, each with its line break; the last line may lack it.
-struct LogLines<'a> {
-    reader: &'a File,
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-impl LogLines<'_> {
-    fn next(&mut self) -> io::Result<Option<&[u8]>> {
-        let mut searched = self.start;
-        loop {
-            if let Some(at) = memchr::memchr(b'\n', &self.buffer[searched..self.end]) {
-                let line = self.start..searched + at + 1;
-                self.start = line.end;
-                return Ok(Some(&self.buffer[line]));
-            }
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-            searched = self.end;
-            if self.buffer.len() < self.end + CHUNK_BYTES {
-                self.buffer.resize(self.end + CHUNK_BYTES, 0);
-            }
-            let read = self.reader.read(&mut self.buffer[self.end..])?;
-            if read == 0 {
-                let rest = 0..self.end;
-                self.start = self.end;
-                return Ok((!rest.is_empty()).then(|| &self.buffer[rest]));
-            }
-            self.end += read;
-        }
     }
 }

@@ -17,9 +17,9 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::record::{EncodedLine, LineFields, LogError, ScannedRecord};
 use crate::fsutil::{self, FsError};
-use crate::session::index::{IndexEntry, KeyEntry};
+use crate::session::error::LogError;
+use crate::session::index::{IndexEntry, KeyEntry, ScannedRecord};
 
 /// The newest version that can be read, and the only one that is written.
 pub(super) const MAX_VERSION: u32 = 1;
@@ -30,6 +30,30 @@ const CRC_FIELD: &[u8] = b",\"crc\":\"";
 
 /// Longer texts become blobs. A larger limit slows scans down; a smaller one makes a conversation many files.
 const BLOB_THRESHOLD_BYTES: usize = 64 * 1024;
+
+/// The content of a line to be written.
+pub(crate) struct LineFields<'a> {
+    pub seq: Seq,
+    pub parent: Option<Seq>,
+    /// The highest number that is known to be synced.
+    pub durable: Option<Seq>,
+    pub at: Timestamp,
+    /// The tokens that the record costs in a context, with the tokenizer that counted them.
+    pub tokens: Option<(u32, &'a str)>,
+    /// The idempotency key and its digests.
+    pub key: Option<(&'a str, KeyEntry)>,
+    pub body: &'a RecordBody,
+}
+
+/// The properties of a line that was encoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EncodedLine {
+    /// The length in bytes, including the line break.
+    pub len: u32,
+    pub crc: u32,
+    /// Whether some texts were written to blobs.
+    pub has_blobs: bool,
+}
 
 /// Appends the line of a record to `out`, with its checksum and its line break. Blobs are synced when this returns.
 ///

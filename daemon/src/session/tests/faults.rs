@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::session::log::file::LogFile;
+use crate::session::log::LogFile;
 
 /// The operations that fail.
 #[derive(Clone, Copy, PartialEq)]
@@ -163,9 +163,9 @@ fn key_of_a_request_that_failed_is_unknown_to_the_rest_of_the_batch() {
     let request = || fixture.sessions.append(fixture.id, large(), key("k", "both"));
     let failing = [request(), request()];
     release.send(()).expect("the writer waits");
-    first.expect("queues").blocking_recv().expect("replies").expect("records");
+    first.expect("queues").wait().expect("records");
     for pending in failing {
-        let refused = pending.expect("queues").blocking_recv().expect("replies");
+        let refused = pending.expect("queues").wait();
         assert!(matches!(refused, Err(SessionError::Storage { .. })), "{refused:?}");
     }
     assert_eq!(texts(&fixture.sessions, fixture.id), ["first"]);

@@ -12,8 +12,8 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::log::file::{OpenLogFile, open_real};
-use super::store::{Sessions, SessionsOptions};
+use super::log::{OpenLogFile, open_real};
+use super::store::Sessions;
 use super::{
     Appended, IdempotencyKey, NewRecord, NewSession, Observer, SessionChange, SessionError,
 };
@@ -45,12 +45,9 @@ impl Observer for ChangeLog {
 /// Opens the sessions of a directory with `open` as the way to open logs.
 fn open_with(dir: &Path, open: Box<OpenLogFile>) -> (Sessions, Arc<ChangeLog>) {
     let changes = Arc::new(ChangeLog::default());
-    let options = SessionsOptions {
-        dir: dir.to_owned(),
-        clock: Arc::new(Clock::system()),
-        observer: Arc::<ChangeLog>::clone(&changes),
-    };
-    (Sessions::with_files(options, open), changes)
+    let clock = Arc::new(Clock::system());
+    let observer = Arc::<ChangeLog>::clone(&changes);
+    (Sessions::with_files(dir.to_owned(), clock, observer, open), changes)
 }
 
 /// A session in a directory of its own.
@@ -121,8 +118,7 @@ fn append(
     record: NewRecord,
     key: Option<IdempotencyKey>,
 ) -> Result<Appended, SessionError> {
-    let pending = sessions.append(id, vec![record], key)?;
-    pending.blocking_recv().expect("the writer replies to every write")
+    sessions.append(id, vec![record], key)?.wait()
 }
 
 /// Returns the texts of all messages in the order of the log.

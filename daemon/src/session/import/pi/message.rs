@@ -6,89 +6,78 @@ use ollm_protocol::content::{
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::reader::{EntrySpan, PiReader};
+use super::reader::PiReader;
 use crate::session::import::fields::Fields;
+use crate::session::import::imported::seq_of;
 
 /// The tokenizer of the counts in a pi session: the provider counts and does not name it.
 const TOKENIZER: &str = "provider";
 
 impl PiReader {
     /// Carries over one message and reports its remaining fields.
-    pub(super) fn message(
-        &mut self,
-        line: Option<u64>,
-        id: Option<&str>,
-        at: Timestamp,
-        mut fields: Fields,
-    ) {
+    pub(super) fn message(&mut self, id: Option<&str>, mut fields: Fields) {
         let role = fields.text("role").unwrap_or_default();
-        let timestamp = fields.time("timestamp").unwrap_or(at);
+        let timestamp = fields.time("timestamp").unwrap_or(self.now());
         match role.as_str() {
             "user" => {
-                let parts = self.parts(line, &mut fields);
-                self.push(at, RecordBody::Message(message(Role::User, parts, timestamp)));
+                let parts = self.parts(&mut fields);
+                self.push(RecordBody::Message(message(Role::User, parts, timestamp)));
             }
-            "assistant" => self.assistant(line, at, timestamp, &mut fields),
-            "toolResult" => self.tool_result(line, at, timestamp, &mut fields),
-            "bashExecution" => self.bash(line, id, at, timestamp, &mut fields),
-            "custom" | "hookMessage" => self.custom_message(line, at, &mut fields),
-            "branchSummary" => self.branch_summary(line, at, &mut fields),
+            "assistant" => self.assistant(timestamp, &mut fields),
+            "toolResult" => self.tool_result(timestamp, &mut fields),
+            "bashExecution" => self.bash(id, timestamp, &mut fields),
+            "custom" | "hookMessage" => self.custom_message(&mut fields),
+            "branchSummary" => self.branch_summary(&mut fields),
             "compactionSummary" => {
                 let summary = fields.text("summary").unwrap_or_default();
                 let tokens_before = fields.count("tokensBefore").unwrap_or(0);
-                self.push_compaction(at, None, summary, tokens_before);
+                self.push_compaction(None, summary, tokens_before);
             }
             other => {
                 let what = format!("message of role {other}");
-                self.losses.add(line, &what, "unknown role");
+                self.losses.add(&what, "unknown role");
                 return;
             }
         }
-        fields.report_remaining(&mut self.losses, line, &role);
+        fields.report_remaining(&mut self.losses, &role);
     }
 
-    fn assistant(
-        &mut self,
-        line: Option<u64>,
-        at: Timestamp,
-        timestamp: Timestamp,
-        fields: &mut Fields,
-    ) {
-        let mut answer = message(Role::Assistant, self.parts(line, fields), timestamp);
+    fn assistant(&mut self, timestamp: Timestamp, fields: &mut Fields) {
+        let mut answer = message(Role::Assistant, self.parts(fields), timestamp);
         answer.model = fields.text("model");
         answer.finish_reason = fields.text("stopReason");
         let provider = fields.text("provider");
         if provider.is_some() && self.provider.is_some() && provider != self.provider {
-            self.losses.add(line, "assistant.provider", "a message has a model and no provider");
+            self.losses.add("assistant.provider", "a message has a model and no provider");
         }
-        let usage = fields.object("usage").and_then(|usage| self.usage(line, usage, &answer));
+        let usage = fields.object("usage").and_then(|usage| self.usage(usage, &answer));
         let reason = answer.finish_reason.clone();
-        let index = self.push(at, RecordBody::Message(answer));
+        let index = self.push(RecordBody::Message(answer));
         self.note_calls(index);
         if let Some(usage) = usage {
-            self.push(at, RecordBody::Usage(usage));
+            self.push(RecordBody::Usage(usage));
         }
         // A message has no field for errors, and a text part would make the error an answer of the model.
         if let Some(error) = fields.text("errorMessage").filter(|error| !error.is_empty()) {
             let data = json!({ "stopReason": reason, "errorMessage": error });
             let name = "pi.error".to_owned();
-            self.push(at, RecordBody::Custom(Custom { name, data, context_text: None }));
+            self.push(RecordBody::Custom(Custom { name, data, context_text: None }));
         }
     }
 
     /// Reads the counts of the provider; returns `None` for a request that failed before it was counted.
-    fn usage(&mut self, line: Option<u64>, mut fields: Fields, answer: &Message) -> Option<Usage> {
+    fn usage(&mut self, mut fields: Fields, answer: &Message) -> Option<Usage> {
         let mut count = |name| fields.count(name).unwrap_or(0);
         let (input, answer_tokens) = (count("input"), count("output"));
         let (read, written) = (count("cacheRead"), count("cacheWrite"));
         count("totalTokens");
         if read > 0 || written > 0 {
-            self.losses.add(line, "usage.cacheRead, cacheWrite", "counted as prompt tokens");
+            self.losses.add("usage.cacheRead, cacheWrite", "counted as prompt tokens");
         }
         if fields.object("cost").is_some() {
-            self.losses.add(line, "usage.cost", "a session has no prices");
+            self.losses.add("usage.cost", "a session has no prices");
         }
-        fields.report_remaining(&mut self.losses, line, "usage");
+        fields.report_remaining(&mut self.losses, "usage");
         let prompt_tokens = input.saturating_add(read).saturating_add(written);
         (prompt_tokens > 0 || answer_tokens > 0).then(|| Usage {
             model: answer.model.clone(),
@@ -99,20 +88,14 @@ impl PiReader {
 
     /// Carries over a tool result: as a tool call if the call is known and the result is text, else as a message of
     /// role `tool`.
-    fn tool_result(
-        &mut self,
-        line: Option<u64>,
-        at: Timestamp,
-        timestamp: Timestamp,
-        fields: &mut Fields,
-    ) {
+    fn tool_result(&mut self, timestamp: Timestamp, fields: &mut Fields) {
         let id = fields.text("toolCallId").unwrap_or_default();
         let name = fields.text("toolName");
-        let parts = self.parts(line, fields);
+        let parts = self.parts(fields);
         let failed = fields.flag("isError").unwrap_or(false);
         let display_content = display_text(fields);
         if fields.value("details").is_some() {
-            self.losses.add(line, "toolResult.details", "data for the display of the tool");
+            self.losses.add("toolResult.details", "data for the display of the tool");
         }
         let only_text = parts.iter().all(|part| matches!(part, Part::Text { .. }));
         if let Some((called, args)) = self.find_call(&id).filter(|_| only_text) {
@@ -133,48 +116,41 @@ impl PiReader {
                 duration_ms: None,
                 message_seq: None,
             };
-            self.push(at, RecordBody::ToolCall(body));
+            self.push(RecordBody::ToolCall(body));
             return;
         }
         if display_content.is_some() {
-            self.losses.add(line, "toolResult.details", "a tool message has no display text");
+            self.losses.add("toolResult.details", "a tool message has no display text");
         }
         if failed {
-            self.losses.add(line, "toolResult.isError", "a tool message has no such flag");
+            self.losses.add("toolResult.isError", "a tool message has no such flag");
         }
         let mut answer = message(Role::Tool, parts, timestamp);
         answer.tool_call_id = Some(id);
         answer.tool_name = name;
-        self.push(at, RecordBody::Message(answer));
+        self.push(RecordBody::Message(answer));
     }
 
     /// Carries over a command that the user ran; it stays out of the context if pi kept it out.
-    fn bash(
-        &mut self,
-        line: Option<u64>,
-        id: Option<&str>,
-        at: Timestamp,
-        timestamp: Timestamp,
-        fields: &mut Fields,
-    ) {
+    fn bash(&mut self, id: Option<&str>, timestamp: Timestamp, fields: &mut Fields) {
         let command = fields.text("command").unwrap_or_default();
         let output = fields.text("output").unwrap_or_default();
         let exit_code = fields.small("exitCode");
         let canceled = fields.flag("cancelled").unwrap_or(false);
         if fields.flag("truncated").unwrap_or(false) {
-            self.losses.add(line, "bashExecution.output", "pi had truncated it");
+            self.losses.add("bashExecution.output", "pi had truncated it");
         }
         if fields.flag("excludeFromContext").unwrap_or(false) {
             let data = json!({
                 "command": command, "output": output, "exitCode": exit_code, "cancelled": canceled,
             });
             let name = "pi.bashExecution".to_owned();
-            self.push(at, RecordBody::Custom(Custom { name, data, context_text: None }));
+            self.push(RecordBody::Custom(Custom { name, data, context_text: None }));
             return;
         }
-        let id = match (id, line) {
-            (Some(id), _) => format!("bash-{id}"),
-            (None, line) => format!("bash-line-{}", line.unwrap_or(0)),
+        let id = match id {
+            Some(id) => format!("bash-{id}"),
+            None => format!("bash-line-{}", self.losses.line.unwrap_or(0)),
         };
         let result = ToolResult {
             llm_content: output,
@@ -192,13 +168,12 @@ impl PiReader {
             duration_ms: None,
             message_seq: None,
         };
-        self.push(at, RecordBody::ToolCall(body));
+        self.push(RecordBody::ToolCall(body));
     }
 
     /// Appends a compaction that another program made.
     pub(super) fn push_compaction(
         &mut self,
-        at: Timestamp,
         range: Option<(Seq, Seq)>,
         summary: String,
         tokens_before: u64,
@@ -216,26 +191,26 @@ impl PiReader {
             model: None,
             retention: None,
         });
-        self.push(at, body);
+        self.push(body);
     }
 
     /// Carries over the summary of a branch.
-    pub(super) fn branch_summary(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
+    pub(super) fn branch_summary(&mut self, fields: &mut Fields) {
         let from = fields.text("fromId").filter(|id| id != "root");
         let span = from.as_ref().and_then(|id| self.by_id.get(id));
         if from.is_some() && span.is_none() {
-            self.losses.add(line, "branch_summary.fromId", "no such entry");
+            self.losses.add("branch_summary.fromId", "no such entry");
         }
-        let from = span.and_then(EntrySpan::tail_seq);
+        let from = span.and_then(|span| span.tail).map(seq_of);
         let summary = fields.text("summary").unwrap_or_default();
-        self.push(at, RecordBody::BranchSummary(BranchSummary { from, summary }));
+        self.push(RecordBody::BranchSummary(BranchSummary { from, summary }));
     }
 
     /// Carries over a text that an extension put into the context.
-    pub(super) fn custom_message(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
-        let (text, n_other) = self.text_of_content(line, fields);
+    pub(super) fn custom_message(&mut self, fields: &mut Fields) {
+        let (text, n_other) = self.text_of_content(fields);
         if n_other > 0 {
-            self.losses.add(line, "custom_message content", "only its text enters the context");
+            self.losses.add("custom_message content", "only its text enters the context");
         }
         let mut data = Map::new();
         for name in ["display", "details"] {
@@ -248,21 +223,21 @@ impl PiReader {
             data: if data.is_empty() { Value::Null } else { Value::Object(data) },
             context_text: Some(text),
         };
-        self.push(at, RecordBody::Custom(body));
+        self.push(RecordBody::Custom(body));
     }
 
     /// Reads the content of a message: a string or a list of blocks.
-    fn parts(&mut self, line: Option<u64>, fields: &mut Fields) -> Vec<Part> {
+    fn parts(&mut self, fields: &mut Fields) -> Vec<Part> {
         if let Some(text) = fields.text("content") {
             return vec![Part::Text { text }];
         }
         let blocks = fields.list("content").unwrap_or_default();
-        blocks.into_iter().filter_map(|block| self.part(line, block)).collect()
+        blocks.into_iter().filter_map(|block| self.part(block)).collect()
     }
 
-    fn part(&mut self, line: Option<u64>, block: Value) -> Option<Part> {
+    fn part(&mut self, block: Value) -> Option<Part> {
         let Some(mut fields) = Fields::of(block) else {
-            self.losses.add(line, "content", "a block is not an object");
+            self.losses.add("content", "a block is not an object");
             return None;
         };
         let kind = fields.text("type").unwrap_or_default();
@@ -271,7 +246,7 @@ impl PiReader {
             "thinking" => {
                 if fields.text("thinkingSignature").is_some_and(|signature| !signature.is_empty()) {
                     let reason = "only the provider that signed it can use it";
-                    self.losses.add(line, "thinkingSignature", reason);
+                    self.losses.add("thinkingSignature", reason);
                 }
                 Part::Thinking { text: fields.text("thinking").unwrap_or_default() }
             }
@@ -286,17 +261,17 @@ impl PiReader {
             },
             other => {
                 let what = format!("content of type {other}");
-                self.losses.add(line, &what, "unknown type");
+                self.losses.add(&what, "unknown type");
                 return None;
             }
         };
-        fields.report_remaining(&mut self.losses, line, &kind);
+        fields.report_remaining(&mut self.losses, &kind);
         Some(part)
     }
 
     /// Returns the text of a content, and the number of its blocks that are not text.
-    fn text_of_content(&mut self, line: Option<u64>, fields: &mut Fields) -> (String, usize) {
-        let parts = self.parts(line, fields);
+    fn text_of_content(&mut self, fields: &mut Fields) -> (String, usize) {
+        let parts = self.parts(fields);
         let n_other = parts.iter().filter(|part| !matches!(part, Part::Text { .. })).count();
         (message(Role::User, parts, Timestamp::from_unix_ms(0)).plain_text(), n_other)
     }

@@ -26,40 +26,31 @@ pub(super) fn parse(text: &str, digest_hex: &str, fallback_id: SessionId) -> Imp
     let mut n_lines = 0;
     for (number, line, torn) in lines(text) {
         n_lines += 1;
+        reader.losses.line = Some(number);
         match serde_json::from_str(line).ok().and_then(Fields::of) {
-            Some(fields) => reader.line(number, fields, fallback_id),
-            None => reader.losses.add_damaged_line(number, torn),
+            Some(fields) => reader.line(fields, fallback_id),
+            None => reader.losses.add_damaged_line(torn),
         }
     }
     reader.finish(n_lines, digest_hex, fallback_id)
 }
 
-/// A line after the header.
-struct PiEntry<'a> {
-    line: Option<u64>,
-    kind: String,
-    id: Option<&'a str>,
-    at: Timestamp,
-    fields: Fields,
-}
-
 impl PiReader {
-    fn line(&mut self, number: u64, mut fields: Fields, fallback_id: SessionId) {
-        let line = Some(number);
+    fn line(&mut self, mut fields: Fields, fallback_id: SessionId) {
         let kind = fields.text("type").unwrap_or_default();
         if kind == "session" && self.header.is_none() {
-            self.header(line, fields, fallback_id);
+            self.header(fields, fallback_id);
             self.by_index.push(EntrySpan::default());
             return;
         }
         let id = fields.text("id");
         if self.version > 1 {
-            self.find_parent(line, &mut fields);
+            self.find_parent(&mut fields);
         }
-        let at = self.entry_time(line, &mut fields);
+        self.entry_time(&mut fields);
         let mut span = EntrySpan { before: self.tail, first: None, tail: None };
         let n_before = self.records.len();
-        self.entry(PiEntry { line, kind, id: id.as_deref(), at, fields });
+        self.entry(&kind, id.as_deref(), fields);
         span.first = (self.records.len() > n_before).then_some(n_before);
         span.tail = self.tail;
         self.by_index.push(span);
@@ -68,15 +59,15 @@ impl PiReader {
         }
     }
 
-    fn header(&mut self, line: Option<u64>, mut fields: Fields, fallback_id: SessionId) {
+    fn header(&mut self, mut fields: Fields, fallback_id: SessionId) {
         self.version = fields.count("version").unwrap_or(1).max(1);
         if self.version > NEWEST {
-            self.losses.add(line, "version", "newer than 3; read as 3");
+            self.losses.add("version", "newer than 3; read as 3");
         }
         let start_time = fields.time("timestamp");
         let session_id = fields.text("id").unwrap_or_default().parse();
         if session_id.is_err() {
-            self.losses.add(line, "session id", "not a UUID; the session gets another one");
+            self.losses.add("session id", "not a UUID; the session gets another one");
         }
         let mut header = SessionHeader::new(
             session_id.unwrap_or(fallback_id),
@@ -92,77 +83,70 @@ impl PiReader {
                 header.metadata.insert(origin.to_owned(), Value::String(path));
             }
         }
-        fields.report_remaining(&mut self.losses, line, "session");
+        fields.report_remaining(&mut self.losses, "session");
         self.header = Some(header);
     }
 
     /// Continues the path of the entry's parent, or of the previous entry if the parent is lost.
-    fn find_parent(&mut self, line: Option<u64>, fields: &mut Fields) {
+    fn find_parent(&mut self, fields: &mut Fields) {
         if let Some(parent) = fields.text("parentId") {
             if let Some(span) = self.by_id.get(&parent) {
                 self.tail = span.tail;
             } else {
-                self.losses.add(
-                    line,
-                    "parentId",
-                    "no such entry; the entry follows the previous one",
-                );
+                self.losses.add("parentId", "no such entry; the entry follows the previous one");
             }
         } else if fields.value("parentId").is_none() {
             self.tail = None;
         }
     }
 
-    fn entry_time(&mut self, line: Option<u64>, fields: &mut Fields) -> Timestamp {
-        let previous = self.at.unwrap_or(Timestamp::from_unix_ms(0));
-        let at = fields.time("timestamp").unwrap_or_else(|| {
+    fn entry_time(&mut self, fields: &mut Fields) {
+        let at = fields.time("timestamp");
+        if at.is_none() {
             let reason = "missing or not a time; that of the previous entry is used";
-            self.losses.add(line, "timestamp", reason);
-            previous
-        });
-        self.at = Some(at);
-        at
+            self.losses.add("timestamp", reason);
+        }
+        self.at = Some(at.unwrap_or(self.now()));
     }
 
     /// Carries over one entry and reports its remaining fields.
-    fn entry(&mut self, mut entry: PiEntry<'_>) {
-        let (line, at) = (entry.line, entry.at);
-        match entry.kind.as_str() {
+    fn entry(&mut self, kind: &str, id: Option<&str>, mut fields: Fields) {
+        match kind {
             "message" => {
-                let message = entry.fields.object("message");
-                entry.fields.report_remaining(&mut self.losses, line, "message entry");
+                let message = fields.object("message");
+                fields.report_remaining(&mut self.losses, "message entry");
                 match message {
-                    Some(message) => self.message(line, entry.id, at, message),
-                    None => self.losses.add(line, "message", "the entry has no message"),
+                    Some(message) => self.message(id, message),
+                    None => self.losses.add("message", "the entry has no message"),
                 }
                 return;
             }
-            "model_change" => self.model_change(at, &mut entry.fields),
-            "compaction" => self.compaction(line, at, &mut entry.fields),
-            "branch_summary" => self.branch_summary(line, at, &mut entry.fields),
-            "custom" => self.custom(at, &mut entry.fields),
-            "custom_message" => self.custom_message(line, at, &mut entry.fields),
-            "label" => self.label(line, at, &mut entry.fields),
+            "model_change" => self.model_change(&mut fields),
+            "compaction" => self.compaction(&mut fields),
+            "branch_summary" => self.branch_summary(&mut fields),
+            "custom" => self.custom(&mut fields),
+            "custom_message" => self.custom_message(&mut fields),
+            "label" => self.label(&mut fields),
             "session_info" => {
-                self.title = entry.fields.text("name").filter(|name| !name.is_empty());
+                self.title = fields.text("name").filter(|name| !name.is_empty());
             }
             "thinking_level_change" => {
-                self.losses.add(line, "thinking_level_change", "a session has no such setting");
+                self.losses.add("thinking_level_change", "a session has no such setting");
                 return;
             }
             "session" => {
-                self.losses.add(line, "session", "a second header");
+                self.losses.add("session", "a second header");
                 return;
             }
             other => {
-                self.losses.add(line, &format!("entry of type {other}"), "unknown type");
+                self.losses.add(&format!("entry of type {other}"), "unknown type");
                 return;
             }
         }
-        entry.fields.report_remaining(&mut self.losses, line, &entry.kind);
+        fields.report_remaining(&mut self.losses, kind);
     }
 
-    fn model_change(&mut self, at: Timestamp, fields: &mut Fields) {
+    fn model_change(&mut self, fields: &mut Fields) {
         let patch = MetaPatch {
             model: fields.text("modelId"),
             provider: fields.text("provider"),
@@ -171,11 +155,11 @@ impl PiReader {
         if patch.provider.is_some() {
             self.provider.clone_from(&patch.provider);
         }
-        self.push(at, RecordBody::Meta(patch));
+        self.push(RecordBody::Meta(patch));
     }
 
     /// Carries over a compaction, whose summary replaces all records of the path before the first kept entry.
-    fn compaction(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
+    fn compaction(&mut self, fields: &mut Fields) {
         let kept = if let Some(id) = fields.text("firstKeptEntryId") {
             self.by_id.get(&id).copied()
         } else {
@@ -185,11 +169,11 @@ impl PiReader {
         };
         let range = kept.and_then(|kept| self.range_before(&kept));
         if kept.is_none() {
-            self.losses.add(line, "compaction range", "the first kept entry is not in the file");
+            self.losses.add("compaction range", "the first kept entry is not in the file");
         }
         let summary = fields.text("summary").unwrap_or_default();
         let tokens_before = fields.count("tokensBefore").unwrap_or(0);
-        self.push_compaction(at, range, summary, tokens_before);
+        self.push_compaction(range, summary, tokens_before);
     }
 
     /// Returns the records from the start of the path to the last one before an entry, or `None` if there are none.
@@ -199,28 +183,28 @@ impl PiReader {
         same_path.then(|| (seq_of(self.roots[to]), seq_of(to)))
     }
 
-    fn custom(&mut self, at: Timestamp, fields: &mut Fields) {
+    fn custom(&mut self, fields: &mut Fields) {
         let body = Custom {
             name: fields.text("customType").unwrap_or_default(),
             data: fields.value("data").unwrap_or_default(),
             context_text: None,
         };
-        self.push(at, RecordBody::Custom(body));
+        self.push(RecordBody::Custom(body));
     }
 
-    fn label(&mut self, line: Option<u64>, at: Timestamp, fields: &mut Fields) {
-        let target = fields.text("targetId").and_then(|id| self.by_id.get(&id)?.first_seq());
+    fn label(&mut self, fields: &mut Fields) {
+        let target = fields.text("targetId").and_then(|id| self.by_id.get(&id)?.first);
         let name = fields.text("label").filter(|name| !name.is_empty());
         match target {
-            Some(target) => {
-                self.push(at, RecordBody::Label(Label { target, name }));
+            Some(first) => {
+                self.push(RecordBody::Label(Label { target: seq_of(first), name }));
             }
-            None => self.losses.add(line, "label", "its entry was not carried over"),
+            None => self.losses.add("label", "its entry was not carried over"),
         }
     }
 
     fn finish(mut self, n_lines: u64, digest_hex: &str, fallback_id: SessionId) -> Imported {
-        let end = self.at.unwrap_or(Timestamp::from_unix_ms(0));
+        let end = self.now();
         move_leaf(&mut self.records, self.tail, end);
         let mut header = self.header.unwrap_or_else(|| SessionHeader::new(fallback_id, end));
         // A branched session has entries that are older than its header.

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Part, RecordBody, RecordScope, SessionHeader};
-use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 
-use crate::session::import::imported::{ImportedRecord, Losses, seq_of};
+use crate::session::import::imported::{ImportedRecord, Losses};
 
 /// A reader of one pi session.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct PiReader {
     pub(super) calls: HashMap<String, (usize, usize)>,
     /// The newest provider.
     pub(super) provider: Option<String>,
-    /// The time of the previous entry, for an entry without time.
+    /// The time of the entry that is being read; before, that of the previous entry.
     pub(super) at: Option<Timestamp>,
     pub(super) losses: Losses,
 }
@@ -42,20 +42,10 @@ pub(super) struct EntrySpan {
     pub(super) tail: Option<usize>,
 }
 
-impl EntrySpan {
-    pub(super) fn first_seq(&self) -> Option<Seq> {
-        self.first.map(seq_of)
-    }
-
-    pub(super) fn tail_seq(&self) -> Option<Seq> {
-        self.tail.map(seq_of)
-    }
-}
-
 impl PiReader {
     /// Appends a record at the end of the current path and returns its index.
-    pub(super) fn push(&mut self, at: Timestamp, body: RecordBody) -> usize {
-        let index = self.records.len();
+    pub(super) fn push(&mut self, body: RecordBody) -> usize {
+        let (index, at) = (self.records.len(), self.now());
         self.roots.push(self.tail.map_or(index, |parent| self.roots[parent]));
         let on_path = body.kind().scope() == RecordScope::Path;
         self.records.push(ImportedRecord { parent: self.tail, at, body, key: None });
@@ -63,6 +53,11 @@ impl PiReader {
             self.tail = Some(index);
         }
         index
+    }
+
+    /// Returns the time of the entry that is being read.
+    pub(super) fn now(&self) -> Timestamp {
+        self.at.unwrap_or(Timestamp::from_unix_ms(0))
     }
 
     /// Remembers the tool calls of a message for the results that follow.
