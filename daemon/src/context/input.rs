@@ -1,11 +1,11 @@
-//! The input of a build: everything that it depends on, whether the epoch in force still holds for it, and how much of
-//! the previous build the new one repeats.
+//! The input of a build: everything that it depends on, whether the epoch in force still holds for it, the errors that
+//! it can cause, and how much of the previous build the new one repeats.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis};
 use serde_json::Value;
 
-use super::path::PathItem;
+use super::path::{ContentsError, PathItem};
 use crate::tokens::Counter;
 
 /// The cause of a session's first epoch.
@@ -89,6 +89,37 @@ impl BuildInput<'_> {
         ];
         causes.into_iter().find(|(differs, _)| *differs).map(|(_, cause)| cause)
     }
+}
+
+/// The reason why a context cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContextError {
+    /// The parts that cannot be left out do not fit.
+    #[error("the {what} needs {needed} tokens of {available}")]
+    Overflow {
+        /// The fewest tokens with which a context could be built.
+        needed: u64,
+        available: u64,
+        /// The part that is too large.
+        what: &'static str,
+    },
+    #[error("no strategy is named {name}; there are {}", listed(known))]
+    UnknownStrategy {
+        name: String,
+        /// The name of each strategy and what it keeps.
+        known: Vec<(&'static str, &'static str)>,
+    },
+    #[error("a context window of {size} tokens is too small; the least is {minimum}")]
+    WindowTooSmall { size: u32, minimum: u32 },
+    #[error(transparent)]
+    Contents(#[from] ContentsError),
+}
+
+/// Joins names and what they stand for on one line.
+fn listed(known: &[(&str, &str)]) -> String {
+    let items: Vec<String> =
+        known.iter().map(|(name, about)| format!("{name} ({about})")).collect();
+    items.join(", ")
 }
 
 /// Returns a short digest of a text, empty for an empty text.

@@ -14,7 +14,6 @@ mod budget;
 mod build;
 pub(crate) mod compact;
 mod cut;
-mod error;
 mod input;
 mod ledger;
 mod omitted;
@@ -29,9 +28,8 @@ pub(crate) use self::build::{
     Built, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
 };
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
-pub(crate) use self::error::{ContentsError, ContextError};
-pub(crate) use self::input::{BuildInput, PreviousBuild, digest};
-pub(crate) use self::path::{Contents, PathItem};
+pub(crate) use self::input::{BuildInput, ContextError, PreviousBuild, digest};
+pub(crate) use self::path::{Contents, ContentsError, PathItem};
 pub(crate) use self::strategy::PIN_PERCENT;
 
 #[cfg(test)]

@@ -5,9 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{RecordBody, RecordKind, Role};
-
-use super::error::ContentsError;
+use ollm_protocol::content::{HeadItem, RecordBody, RecordKind, Role};
 
 /// Maximum number of records of one read: enough to make its fixed cost small, few enough to stop early.
 const BATCH_RECORDS: usize = 64;
@@ -113,12 +111,22 @@ pub(super) fn split_units(path: &[PathItem]) -> Vec<Unit> {
     units
 }
 
+/// Returns a head item that shows all of some consecutive records, or `None` if there are no records.
+pub(super) fn whole_range(path: &[PathItem]) -> Option<HeadItem> {
+    Some(HeadItem::Range { from: path.first()?.seq, to: path.last()?.seq })
+}
+
 /// Returns the indices of the records from one number to another, both included.
 pub(super) fn between(path: &[PathItem], from: Seq, to: Seq) -> Range<usize> {
     let start = path.partition_point(|item| item.seq < from);
     let end = path.partition_point(|item| item.seq <= to);
     start..end.max(start)
 }
+
+/// The records of a context could not be read at all.
+#[derive(Debug, thiserror::Error)]
+#[error("reading the records of a context")]
+pub(crate) struct ContentsError(#[from] std::io::Error);
 
 /// A source of the contents of records.
 pub(crate) trait Contents {

@@ -8,10 +8,9 @@ use super::retention::IdentifierCounts;
 use super::transcript::{TranscriptBuilder, TranscriptPiece};
 use crate::context::budget::trigger;
 use crate::context::build::{Built, Front, target_of};
-use crate::context::error::{ContentsError, ContextError};
-use crate::context::input::BuildInput;
+use crate::context::input::{BuildInput, ContextError};
 use crate::context::ledger::Ledger;
-use crate::context::path::{Contents, PathItem, Unit, split_units};
+use crate::context::path::{Contents, ContentsError, PathItem, Unit, split_units};
 use crate::context::strategy::RECENT_PERCENT;
 use crate::tokens::Counter;
 

@@ -8,9 +8,8 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, RecordBody, Retention};
 
 use super::range::for_each_record;
-use crate::context::error::ContentsError;
 use crate::context::input::BuildInput;
-use crate::context::path::Contents;
+use crate::context::path::{Contents, ContentsError};
 
 /// Maximum number of files that are looked for: those that were changed last. Files of long ago may be no more than a
 /// number in the ledger.

@@ -8,8 +8,7 @@ use ollm_protocol::content::HeadItem;
 
 use super::plan::PlanInput;
 use crate::context::cut::{self, Cut};
-use crate::context::error::ContentsError;
-use crate::context::path::{PathItem, Unit, batch_len};
+use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::context::render::quote;
 
 /// Tokens that suffice to show both ends of any record.
@@ -57,12 +56,12 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let is_quote =
             |item: &HeadItem| matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. });
         let turn = self.kept.iter().find(|(_, item)| !is_quote(item));
-        turn.map_or(self.input.path.len(), |(at, _)| *at)
+        turn.map_or(self.input.build.path.len(), |(at, _)| *at)
     }
 
     /// Puts a block before the conversation if it fits.
     pub(super) fn add_block(&mut self, topic: &str, text: String) {
-        let cost = u64::from(self.input.counter.count_text(&text)) + QUOTE_TOKENS;
+        let cost = u64::from(self.input.build.counter.count_text(&text)) + QUOTE_TOKENS;
         if !text.is_empty() && cost <= self.left {
             self.left -= cost;
             self.blocks.push(HeadItem::Block { topic: topic.to_owned(), text });
@@ -71,11 +70,11 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Keeps a record as a turn, whole or as a given item; returns false if it does not fit.
     pub(super) fn keep_as(&mut self, at: usize, item: Option<HeadItem>) -> bool {
-        let record = &self.input.path[at];
+        let record = &self.input.build.path[at];
         let cost = match (&item, self.input.bodies.get(record.seq)) {
             (Some(HeadItem::Cut { head_chars, tail_chars, .. }), Some(body)) => {
                 let cut = Cut { head: *head_chars, tail: *tail_chars };
-                u64::from(self.input.counter.count_record(&cut::apply(record.seq, body, cut)))
+                u64::from(self.input.build.counter.count_record(&cut::apply(record.seq, body, cut)))
             }
             (Some(HeadItem::Stub { .. }), _) => HANDLE_TOKENS,
             _ => self.cost(record),
@@ -90,7 +89,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     pub(super) fn keep_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
         let share = share.min(self.users).max(MIN_SHARE).min(self.left);
         let Some((cut, cost)) = self.fitted(at, share)? else { return Ok(false) };
-        self.kept.insert(at, turn(self.input.path[at].seq, cut));
+        self.kept.insert(at, turn(self.input.build.path[at].seq, cut));
         self.spend_on_user(cost);
         Ok(true)
     }
@@ -102,7 +101,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         first: usize,
         share: u64,
     ) -> Result<bool, ContentsError> {
-        let (before, after) = self.input.path.split_at(first);
+        let (before, after) = self.input.build.path.split_at(first);
         let next = after.iter().find(|item| item.enters());
         let is_within_turn = next.is_none_or(|item| !item.is_user_message());
         let start = before.iter().rposition(PathItem::is_user_message);
@@ -116,7 +115,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     pub(super) fn quote_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
         let share = share.min(self.users).min(self.left.saturating_sub(QUOTE_TOKENS));
         let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(false) };
-        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
+        let (seq, (head_chars, tail_chars)) = (self.input.build.path[at].seq, chars(cut));
         self.kept.insert(at, HeadItem::Earlier { seq, head_chars, tail_chars });
         self.spend_on_user(cost);
         Ok(true)
@@ -130,7 +129,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     ) -> Result<Option<u64>, ContentsError> {
         let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
         let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(None) };
-        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
+        let (seq, (head_chars, tail_chars)) = (self.input.build.path[at].seq, chars(cut));
         self.kept.insert(at, HeadItem::Pinned { seq, head_chars, tail_chars });
         self.left = self.left.saturating_sub(cost);
         Ok(Some(cost))
@@ -147,14 +146,14 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         at: usize,
         share: u64,
     ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
-        let item = self.input.path[at];
+        let item = self.input.build.path[at];
         self.input.bodies.load(&[item])?;
         let cost = self.cost(&item);
         if cost <= share {
             return Ok(Some((None, cost)));
         }
         let body = self.input.bodies.get(item.seq);
-        let fit = body.and_then(|body| cut::fit(self.input.counter, item.seq, body, share));
+        let fit = body.and_then(|body| cut::fit(&self.input.build.counter, item.seq, body, share));
         Ok(fit.map(|(cut, cost)| (Some(cut), cost)))
     }
 
@@ -165,11 +164,11 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         share: u64,
     ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
         let Some((cut, _)) = self.fitted(at, share)? else { return Ok(None) };
-        let item = &self.input.path[at];
+        let item = &self.input.build.path[at];
         let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
         let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
         let text = quote(item, kept.as_ref().unwrap_or(body));
-        let cost = u64::from(self.input.counter.count_text(&text)) + 2;
+        let cost = u64::from(self.input.build.counter.count_text(&text)) + 2;
         Ok((cost <= share + QUOTE_TOKENS).then_some((cut, cost)))
     }
 
@@ -177,7 +176,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     ///
     /// The newest unit may have all of the room, an older unit half of it.
     pub(super) fn keep_newest(&mut self, units: &[Unit], room: u64) -> Result<(), ContentsError> {
-        let path = self.input.path;
+        let path = self.input.build.path;
         let before = self.left;
         let mut is_newest = true;
         let mut loaded = units.last().map_or(0, |unit| unit.end);
@@ -218,7 +217,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Keeps a unit whole, or cut if it is larger than `share`; returns false if it does not fit.
     fn keep_unit(&mut self, unit: Unit, share: u64) -> bool {
-        let items = &self.input.path[unit.start..unit.end];
+        let items = &self.input.build.path[unit.start..unit.end];
         let costs: Vec<u64> = items.iter().map(|item| self.cost(item)).collect();
         let whole: u64 = costs.iter().sum();
         let (cuts, cost) = if whole <= share {
@@ -263,7 +262,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
                 continue;
             }
             let body = self.input.bodies.get(item.seq)?;
-            let (cut, cost) = cut::fit(self.input.counter, item.seq, body, cap)?;
+            let (cut, cost) = cut::fit(&self.input.build.counter, item.seq, body, cap)?;
             cuts.push(Some(cut));
             sum += cost;
         }
@@ -273,7 +272,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     /// Returns the tokens of a loaded record.
     pub(super) fn cost(&self, item: &PathItem) -> u64 {
         let body = self.input.bodies.get(item.seq);
-        body.map_or(0, |body| u64::from(self.input.counter.count_record(body)))
+        body.map_or(0, |body| u64::from(self.input.build.counter.count_record(body)))
     }
 
     /// Returns the items of the head: checkpoints, blocks, quotes, handles of the newest user messages that are not
@@ -282,7 +281,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let handles = self.handles();
         let mut items = Vec::new();
         if with_checkpoints {
-            let ids = self.input.checkpoints.iter().map(|checkpoint| checkpoint.id);
+            let ids = self.input.build.checkpoints.iter().map(|checkpoint| checkpoint.id);
             items.extend(ids.map(|id| HeadItem::Checkpoint { id }));
         }
         items.extend(self.blocks);
@@ -310,10 +309,10 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     }
 
     fn handles(&self) -> Vec<HeadItem> {
-        let path = self.input.path;
+        let path = self.input.build.path;
         let n_handles =
             (self.left_out.saturating_sub(LEFT_OUT_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
-        let is_pinned = |at: usize| self.input.pins.contains(&path[at].seq);
+        let is_pinned = |at: usize| self.input.build.pins.contains(&path[at].seq);
         let is_named = |at: usize| path[at].is_user_message() || is_pinned(at);
         let mut handles: Vec<HeadItem> = (0..path.len())
             .rev()

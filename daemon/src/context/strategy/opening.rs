@@ -5,9 +5,8 @@ use ollm_protocol::Seq;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
-use crate::context::error::ContentsError;
 use crate::context::ledger::{FileUse, Ledger};
-use crate::context::path::{PathItem, batch_len};
+use crate::context::path::{ContentsError, PathItem, batch_len};
 use crate::tokens::Counter;
 
 /// Percent of the prompt limit that all pinned texts together may have.
@@ -28,13 +27,13 @@ const MAX_LEDGER_RECORDS: usize = 2000;
 /// Returns the files of a session: those that checkpoints name, then those of the records from `start` on.
 fn ledger(input: &mut PlanInput<'_, '_>, start: usize) -> Result<Ledger, ContentsError> {
     let mut ledger = Ledger::default();
-    for checkpoint in input.checkpoints {
+    for checkpoint in input.build.checkpoints {
         checkpoint.files_read.iter().for_each(|path| ledger.add(FileUse::Read, path));
         checkpoint.files_modified.iter().for_each(|path| ledger.add(FileUse::Modified, path));
     }
-    let first = start.max(input.path.len().saturating_sub(MAX_LEDGER_RECORDS));
+    let first = start.max(input.build.path.len().saturating_sub(MAX_LEDGER_RECORDS));
     let calls: Vec<PathItem> =
-        input.path[first..].iter().filter(|item| item.may_call()).copied().collect();
+        input.build.path[first..].iter().filter(|item| item.may_call()).copied().collect();
     input.bodies.load(&calls)?;
     let bodies = calls.iter().filter_map(|item| input.bodies.get(item.seq));
     bodies.for_each(|body| ledger.add_record(body));
@@ -94,14 +93,14 @@ impl HeadBuilder<'_, '_, '_> {
 
     fn task_tokens(&mut self) -> Result<u64, ContentsError> {
         let Some(at) = self.input.task() else { return Ok(0) };
-        let item = self.input.path[at];
+        let item = self.input.build.path[at];
         self.input.bodies.load(&[item])?;
         let most = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
         Ok((self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users))
     }
 
     fn pin_tokens(&mut self) -> Result<u64, ContentsError> {
-        let pinned: Vec<PathItem> = self.pinned().map(|at| self.input.path[at]).collect();
+        let pinned: Vec<PathItem> = self.pinned().map(|at| self.input.build.path[at]).collect();
         self.input.bodies.load(&pinned)?;
         let cost: u64 = pinned.iter().map(|item| self.cost(item) + QUOTE_TOKENS).sum();
         Ok(cost.min(self.pin_share()).min(self.left / 2))
@@ -110,21 +109,21 @@ impl HeadBuilder<'_, '_, '_> {
     fn file_tokens(&self, ledger: &Ledger) -> u64 {
         let limit = self.input.prompt_limit * FILE_PERCENT / 100;
         let share = limit.min(self.left / 4).max(MIN_FILE_TOKENS);
-        let text = ledger_text(self.input.counter, ledger, share);
-        let cost = u64::from(self.input.counter.count_text(&text));
+        let text = ledger_text(&self.input.build.counter, ledger, share);
+        let cost = u64::from(self.input.build.counter.count_text(&text));
         if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) }
     }
 
     fn pin_share(&self) -> u64 {
-        let n_pins = self.input.pins.len() as u64;
+        let n_pins = self.input.build.pins.len() as u64;
         self.input.prompt_limit * PIN_PERCENT / 100 + n_pins * QUOTE_TOKENS
     }
 
     /// Returns the indices of the pinned records, the newest pin first.
     fn pinned(&self) -> impl Iterator<Item = usize> {
-        let path = self.input.path;
+        let path = self.input.build.path;
         let at = |seq: &Seq| path.binary_search_by_key(seq, |item| item.seq).ok();
-        self.input.pins.iter().rev().filter_map(at)
+        self.input.build.pins.iter().rev().filter_map(at)
     }
 
     /// Puts the files, the original task and the pins before the conversation, within their reserved tokens.
@@ -138,7 +137,7 @@ impl HeadBuilder<'_, '_, '_> {
         self.left += reserved.files;
         if reserved.files > 0 {
             let tokens = reserved.files.saturating_sub(2 * QUOTE_TOKENS).max(MIN_FILE_TOKENS);
-            let text = ledger_text(self.input.counter, &reserved.ledger, tokens);
+            let text = ledger_text(&self.input.build.counter, &reserved.ledger, tokens);
             self.add_block("files", text);
         }
     }
@@ -174,7 +173,7 @@ impl HeadBuilder<'_, '_, '_> {
         reserved: &Reserved,
     ) -> Result<(), ContentsError> {
         self.left += reserved.earlier;
-        let path = self.input.path;
+        let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
         let users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
         let mut n_loaded = 0;
