@@ -325,7 +325,7 @@ impl<'a> Assembler<'a, '_, '_> {
                 continue;
             };
             is_pinned = matches!(item, HeadItem::Pinned { .. });
-            let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
+            let cut = Cut::of_chars(*head_chars, *tail_chars);
             let item = &path[range.start];
             self.bodies.load(std::slice::from_ref(item))?;
             let Some(body) = self.bodies.get(item.seq) else {

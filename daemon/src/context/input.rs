@@ -205,9 +205,7 @@ fn common_tokens(counter: &Counter, before: &ContextMessage, now: &ContextMessag
 
 fn hash_json(value: &impl serde::Serialize) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    match serde_json::to_writer(&mut hasher, value) {
-        Ok(()) => hasher.finalize(),
-        // Cannot happen: neither a hasher nor a value with string keys fails.
-        Err(_) => blake3::hash(&[]),
-    }
+    serde_json::to_writer(&mut hasher, value)
+        .expect("neither a hasher nor a value with string keys fails");
+    hasher.finalize()
 }

@@ -134,6 +134,23 @@ pub(crate) trait Contents {
     fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError>;
 }
 
+/// Reads records in batches, without damaged ones.
+pub(super) fn for_each_record(
+    contents: &dyn Contents,
+    records: &[Seq],
+    mut visit: impl FnMut(Seq, &RecordBody),
+) -> Result<(), ContentsError> {
+    for batch in records.chunks(BATCH_RECORDS) {
+        let bodies = contents.bodies(batch)?;
+        for (seq, body) in batch.iter().zip(bodies) {
+            if let Some(body) = body {
+                visit(*seq, &body);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The contents that one build has read so far.
 pub(super) struct Bodies<'a> {
     source: &'a dyn Contents,

@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
-use super::fit::fit;
-use super::summary::{Section, Summary, without_bullet};
-use super::transcript::cut_middle;
+use super::request::cut_middle;
+use super::summary::{Section, Summary, fit, without_bullet};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.

@@ -7,9 +7,8 @@ use std::collections::{HashMap, HashSet};
 use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, RecordBody, Retention};
 
-use super::range::for_each_record;
 use crate::context::input::BuildInput;
-use crate::context::path::{Contents, ContentsError};
+use crate::context::path::{Contents, ContentsError, for_each_record};
 
 /// Maximum number of files that are looked for: those that were changed last. Files of long ago may be no more than a
 /// number in the ledger.

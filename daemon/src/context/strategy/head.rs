@@ -90,7 +90,8 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let share = share.min(self.users).max(MIN_SHARE).min(self.left);
         let Some((cut, cost)) = self.fitted(at, share)? else { return Ok(false) };
         self.kept.insert(at, turn(self.input.build.path[at].seq, cut));
-        self.spend_on_user(cost);
+        self.left = self.left.saturating_sub(cost);
+        self.users = self.users.saturating_sub(cost);
         Ok(true)
     }
 
@@ -113,31 +114,41 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Quotes a user message within `share`; returns false if not even its ends fit.
     pub(super) fn quote_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
-        let share = share.min(self.users).min(self.left.saturating_sub(QUOTE_TOKENS));
-        let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(false) };
-        let (seq, (head_chars, tail_chars)) = (self.input.build.path[at].seq, chars(cut));
-        self.kept.insert(at, HeadItem::Earlier { seq, head_chars, tail_chars });
-        self.spend_on_user(cost);
+        let Some(cost) = self.keep_quote(at, share.min(self.users), false)? else {
+            return Ok(false);
+        };
+        self.users = self.users.saturating_sub(cost);
         Ok(true)
     }
 
-    /// Quotes a pinned record within `share`; returns its cost, or `None` if not even its ends fit.
-    pub(super) fn quote_pin(
+    /// Quotes a record within `share`, pinned or as an earlier message; returns its cost, or `None` if not even its ends
+    /// fit.
+    pub(super) fn keep_quote(
         &mut self,
         at: usize,
         share: u64,
+        is_pinned: bool,
     ) -> Result<Option<u64>, ContentsError> {
         let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
-        let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(None) };
-        let (seq, (head_chars, tail_chars)) = (self.input.build.path[at].seq, chars(cut));
-        self.kept.insert(at, HeadItem::Pinned { seq, head_chars, tail_chars });
+        let Some((cut, _)) = self.fitted(at, share)? else { return Ok(None) };
+        let item = &self.input.build.path[at];
+        let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
+        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
+        let text = quote(item, kept.as_ref().unwrap_or(body));
+        // The quote of a short record costs more than the record itself.
+        let cost = u64::from(self.input.build.counter.count_text(&text)) + 2;
+        if cost > share + QUOTE_TOKENS {
+            return Ok(None);
+        }
+        let (seq, head_chars, tail_chars) =
+            (item.seq, cut.map(|cut| cut.head), cut.map(|cut| cut.tail));
+        let quoted = match is_pinned {
+            true => HeadItem::Pinned { seq, head_chars, tail_chars },
+            false => HeadItem::Earlier { seq, head_chars, tail_chars },
+        };
+        self.kept.insert(at, quoted);
         self.left = self.left.saturating_sub(cost);
         Ok(Some(cost))
-    }
-
-    fn spend_on_user(&mut self, cost: u64) {
-        self.left = self.left.saturating_sub(cost);
-        self.users = self.users.saturating_sub(cost);
     }
 
     /// Returns the cut that brings a record to at most `share` tokens, if it needs one, and the cost.
@@ -155,21 +166,6 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let body = self.input.bodies.get(item.seq);
         let fit = body.and_then(|body| cut::fit(&self.input.build.counter, item.seq, body, share));
         Ok(fit.map(|(cut, cost)| (Some(cut), cost)))
-    }
-
-    /// As [`Self::fitted`], for a quote, which costs more than a short record itself.
-    fn quoted(
-        &mut self,
-        at: usize,
-        share: u64,
-    ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
-        let Some((cut, _)) = self.fitted(at, share)? else { return Ok(None) };
-        let item = &self.input.build.path[at];
-        let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
-        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-        let text = quote(item, kept.as_ref().unwrap_or(body));
-        let cost = u64::from(self.input.build.counter.count_text(&text)) + 2;
-        Ok((cost <= share + QUOTE_TOKENS).then_some((cut, cost)))
     }
 
     /// Keeps units from the newest on, until one does not fit into `room`.
@@ -190,8 +186,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
             if let Some(item) = self.kept.get_mut(&unit.start) {
                 // A quoted message whose answer is kept as a turn becomes a turn too.
                 if let HeadItem::Earlier { seq, head_chars, tail_chars } = item {
-                    let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
-                    *item = turn(*seq, cut);
+                    *item = turn(*seq, Cut::of_chars(*head_chars, *tail_chars));
                 }
                 is_newest = false;
                 continue;
@@ -331,10 +326,6 @@ pub(super) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
         Some(cut) => HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail },
         None => HeadItem::Range { from: seq, to: seq },
     }
-}
-
-fn chars(cut: Option<Cut>) -> (Option<u32>, Option<u32>) {
-    (cut.map(|cut| cut.head), cut.map(|cut| cut.tail))
 }
 
 /// Returns the largest size for which all costs, each reduced to it, are `share` together at most.

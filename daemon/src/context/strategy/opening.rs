@@ -5,7 +5,7 @@ use ollm_protocol::Seq;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
-use crate::context::ledger::{FileUse, Ledger};
+use crate::context::ledger::Ledger;
 use crate::context::path::{ContentsError, PathItem, batch_len};
 use crate::tokens::Counter;
 
@@ -28,8 +28,7 @@ const MAX_LEDGER_RECORDS: usize = 2000;
 fn ledger(input: &mut PlanInput<'_, '_>, start: usize) -> Result<Ledger, ContentsError> {
     let mut ledger = Ledger::default();
     for checkpoint in input.build.checkpoints {
-        checkpoint.files_read.iter().for_each(|path| ledger.add(FileUse::Read, path));
-        checkpoint.files_modified.iter().for_each(|path| ledger.add(FileUse::Modified, path));
+        ledger.join(&Ledger::of_checkpoint(checkpoint));
     }
     let first = start.max(input.build.path.len().saturating_sub(MAX_LEDGER_RECORDS));
     let calls: Vec<PathItem> =
@@ -158,7 +157,7 @@ impl HeadBuilder<'_, '_, '_> {
         let mut share = self.pin_share();
         for at in self.pinned().collect::<Vec<_>>() {
             if !self.has(at)
-                && let Some(cost) = self.quote_pin(at, share)?
+                && let Some(cost) = self.keep_quote(at, share, true)?
             {
                 share = share.saturating_sub(cost);
             }
