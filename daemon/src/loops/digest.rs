@@ -9,9 +9,8 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Number, Value};
-
 use ollm_protocol::sanitize;
+use serde_json::{Number, Value};
 
 /// The first half of a blake3 hash.
 pub(crate) type Digest = u128;
