@@ -78,15 +78,11 @@ impl PathItem {
     }
 }
 
-/// Records that stay together, as indices into the path; `end` is not included.
+/// Records that stay together, as indices into the path.
 ///
 /// An assistant message that calls tools and everything up to the next turn (its results, and notes between them)
 /// are one unit; any other record is a unit with the records behind it that never enter a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub start: usize,
-    pub end: usize,
-}
+pub(super) type Unit = Range<usize>;
 
 /// Splits the whole path into units, in order.
 pub(super) fn split_units(path: &[PathItem]) -> Vec<Unit> {
@@ -100,7 +96,7 @@ pub(super) fn split_units(path: &[PathItem]) -> Vec<Unit> {
         };
         match units.last_mut() {
             Some(unit) if joins => unit.end = at + 1,
-            _ => units.push(Unit { start: at, end: at + 1 }),
+            _ => units.push(at..at + 1),
         }
         match item.path_role() {
             PathRole::User => has_open_call = false,
@@ -230,7 +226,7 @@ mod tests {
     fn calls_and_their_results_are_one_unit() {
         let check = |kinds: &str, expect: &[&str]| {
             let units = split_units(&path(kinds));
-            let got: Vec<_> = units.iter().map(|unit| &kinds[unit.start..unit.end]).collect();
+            let got: Vec<_> = units.iter().map(|unit| &kinds[unit.clone()]).collect();
             assert_eq!(got, expect, "{kinds}");
         };
         check("", &[]);

@@ -81,7 +81,7 @@ fn first_kept(path: &[PathItem], units: &[Unit], room: u64) -> usize {
     let mut first = path.len();
     let mut first_user = None;
     for unit in units.iter().rev() {
-        let items = &path[unit.start..unit.end];
+        let items = &path[unit.clone()];
         let entering = items.iter().filter(|item| item.enters());
         sum += entering.map(|item| u64::from(item.tokens)).sum::<u64>();
         if sum > room && first < path.len() {

@@ -5,7 +5,7 @@
 //! user message of that turn stands before them as the message that is being answered.
 
 use super::head::HeadBuilder;
-use super::plan::{PlanInput, PlannedHead, RECENT_PERCENT, Strategy};
+use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::path::split_units;
 
 /// Keeps the checkpoints in force and the newest of the records that they do not stand for.
@@ -25,12 +25,6 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     let units = &all[all.partition_point(|unit| unit.start < start)..];
     let mut head = HeadBuilder::new(input, target);
     let reserved = head.reserve(start)?;
-    let room = head.left * RECENT_PERCENT / 100;
-    head.keep_newest(units, room)?;
-    let (first, share) = (head.first_turn(), head.left.min(target / 2));
-    head.keep_turn_start(first, share)?;
-    head.keep_opening(&reserved)?;
-    head.keep_earlier(head.first_turn(), &reserved)?;
-    head.keep_more(units)?;
+    head.keep_conversation(units, &reserved, 0)?;
     Ok(Some(head.into_items(true)))
 }

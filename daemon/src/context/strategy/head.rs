@@ -25,6 +25,8 @@ const MAX_HANDLES: u64 = 64;
 /// A head as it grows.
 pub(super) struct HeadBuilder<'p, 'a, 's> {
     pub(super) input: &'p mut PlanInput<'a, 's>,
+    /// Tokens that the head may have.
+    pub(super) target: u64,
     /// The kept records by index into the path.
     kept: BTreeMap<usize, HeadItem>,
     /// Blocks made from the records.
@@ -43,7 +45,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let left_out = (target / 10).max(LEFT_OUT_TOKENS + 8).min(target / 2);
         let users = input.user_tokens;
         let (kept, blocks) = (BTreeMap::new(), Vec::new());
-        Self { input, kept, blocks, left: target - left_out, users, left_out }
+        Self { input, target, kept, blocks, left: target - left_out, users, left_out }
     }
 
     /// Whether a record is kept in any form.
@@ -193,26 +195,17 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
             }
             let left = room.saturating_sub(before - self.left);
             let share = if is_newest { room } else { room / 2 };
-            if !self.keep_unit(*unit, share.min(left)) {
+            if !self.keep_unit(unit, share.min(left)) {
                 break;
             }
-            is_newest &= !path[unit.start..unit.end].iter().any(PathItem::enters);
+            is_newest &= !path[unit.clone()].iter().any(PathItem::enters);
         }
         Ok(())
     }
 
-    /// Gives the tokens that are left to older units that join the kept ones.
-    pub(super) fn keep_more(&mut self, units: &[Unit]) -> Result<(), ContentsError> {
-        if units.iter().all(|unit| self.has(unit.start)) {
-            return Ok(());
-        }
-        let room = self.left;
-        self.keep_newest(units, room)
-    }
-
     /// Keeps a unit whole, or cut if it is larger than `share`; returns false if it does not fit.
-    fn keep_unit(&mut self, unit: Unit, share: u64) -> bool {
-        let items = &self.input.build.path[unit.start..unit.end];
+    fn keep_unit(&mut self, unit: &Unit, share: u64) -> bool {
+        let items = &self.input.build.path[unit.clone()];
         let costs: Vec<u64> = items.iter().map(|item| self.cost(item)).collect();
         let whole: u64 = costs.iter().sum();
         let (cuts, cost) = if whole <= share {
@@ -232,7 +225,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
             self.users -= cost;
         }
         let turns = items.iter().zip(cuts).map(|(item, cut)| turn(item.seq, cut));
-        self.kept.extend((unit.start..unit.end).zip(turns));
+        self.kept.extend(unit.clone().zip(turns));
         true
     }
 

@@ -6,7 +6,7 @@ use ollm_protocol::content::{RecordBody, Role};
 
 use super::head::HeadBuilder;
 use super::opening::Reserved;
-use super::plan::{PlanInput, PlannedHead, RECENT_PERCENT, Strategy};
+use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::path::{ContentsError, split_units};
 
 /// Percent of the target for the state.
@@ -46,18 +46,9 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
             return Ok(None);
         }
     }
-    let for_state = (target * STATE_PERCENT / 100).min(MAX_STATE_TOKENS);
-    let room = head.left.saturating_sub(for_state) * RECENT_PERCENT / 100;
-    head.keep_newest(&units, room)?;
-    let (first, share) = (head.first_turn(), head.left.min(target / 2));
-    head.keep_turn_start(first, share)?;
-    head.keep_opening(&reserved)?;
-    let state_tokens = head.left.min(for_state);
-    head.left -= state_tokens;
-    head.keep_earlier(head.first_turn(), &reserved)?;
-    head.keep_more(&units)?;
+    let state_tokens = (target * STATE_PERCENT / 100).min(MAX_STATE_TOKENS);
+    let state_tokens = head.keep_conversation(&units, &reserved, state_tokens)?;
     // The state is made last, because it does not repeat the records that are kept.
-    head.left += state_tokens;
     let state = state(&mut head, state_tokens)?;
     head.add_block("state", state);
     Ok(Some(head.into_items(false)))

@@ -15,8 +15,8 @@ pub(super) use checkpointed::CHECKPOINTED;
 pub(super) use floor::FLOOR;
 pub(super) use full_history::FULL_HISTORY;
 pub(super) use minimal_state::MINIMAL_STATE;
-pub(crate) use opening::PIN_PERCENT;
-pub(super) use plan::{PlanInput, RECENT_PERCENT, Strategy};
+pub(crate) use opening::{PIN_PERCENT, RECENT_PERCENT};
+pub(super) use plan::{PlanInput, Strategy};
 pub(super) use pruned_tools::PRUNED_TOOLS;
 
 use super::input::ContextError;

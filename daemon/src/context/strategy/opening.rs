@@ -1,14 +1,16 @@
 //! The opening of a head, which stands before the newest turns: file lists, the original task, pins, and earlier
-//! messages of the user, each within its share. Adds to [`HeadBuilder`].
+//! messages of the user, each within its share. Adds methods to [`HeadBuilder`].
 
 use ollm_protocol::Seq;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
 use crate::context::ledger::Ledger;
-use crate::context::path::{ContentsError, PathItem, batch_len};
+use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::tokens::Counter;
 
+/// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
+pub(crate) const RECENT_PERCENT: u64 = 60;
 /// Percent of the prompt limit that all pinned texts together may have.
 pub(crate) const PIN_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
@@ -123,6 +125,31 @@ impl HeadBuilder<'_, '_, '_> {
         let path = self.input.build.path;
         let at = |seq: &Seq| path.binary_search_by_key(seq, |item| item.seq).ok();
         self.input.build.pins.iter().rev().filter_map(at)
+    }
+
+    /// Keeps the newest units with the user message that they answer, the opening, and earlier messages of the user.
+    ///
+    /// Leaves `set_aside` tokens, or as many as there are, and returns their number.
+    pub(super) fn keep_conversation(
+        &mut self,
+        units: &[Unit],
+        reserved: &Reserved,
+        set_aside: u64,
+    ) -> Result<u64, ContentsError> {
+        let room = self.left.saturating_sub(set_aside) * RECENT_PERCENT / 100;
+        self.keep_newest(units, room)?;
+        let (first, share) = (self.first_turn(), self.left.min(self.target / 2));
+        self.keep_turn_start(first, share)?;
+        self.keep_opening(reserved)?;
+        let set_aside = self.left.min(set_aside);
+        self.left -= set_aside;
+        self.keep_earlier(self.first_turn(), reserved)?;
+        // Older units that join the kept ones get the tokens that are left.
+        if units.iter().any(|unit| !self.has(unit.start)) {
+            self.keep_newest(units, self.left)?;
+        }
+        self.left += set_aside;
+        Ok(set_aside)
     }
 
     /// Puts the files, the original task and the pins before the conversation, within their reserved tokens.

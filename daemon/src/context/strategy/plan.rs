@@ -5,9 +5,6 @@ use ollm_protocol::content::HeadItem;
 use crate::context::input::BuildInput;
 use crate::context::path::{Bodies, ContentsError, PathItem};
 
-/// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
-pub(in crate::context) const RECENT_PERCENT: u64 = 60;
-
 /// A planner of heads: it selects what of a path a model is shown.
 pub(in crate::context) struct Strategy {
     /// The name on the wire and in the log.
