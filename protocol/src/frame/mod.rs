@@ -7,11 +7,13 @@
 //! **Invariants**: memory stays below one frame plus one read; each byte is searched once; the frames do not depend on
 //! how the bytes were split into reads.
 
-mod partial;
+use std::fmt;
 
 use memchr::memchr;
-
-pub use partial::partial_id;
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// The largest frame in bytes, in both directions: far more than the text of a model's window, and small enough that a
 /// few clients at once do not exhaust the memory of a laptop.
@@ -355,6 +357,26 @@ pub fn encode(framing: Framing, json: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Returns the `id` of the JSON-RPC request or response that begins with these bytes, or `None` if they do not contain
+/// a complete string or number as its id.
+///
+/// An error reply must name its call: a client cannot assign an error without an id, and some clients then close the
+/// connection. So a frame that is too large is searched for its id, although it is never parsed as a whole.
+#[must_use]
+pub fn partial_id(prefix: &[u8]) -> Option<Value> {
+    let mut id = None;
+    // Fails even after the id was found, because the bytes end within the frame.
+    let _parsed = serde_json::Deserializer::from_slice(prefix).deserialize_map(IdVisitor(&mut id));
+    let id = id?.get();
+    let is_at_end = id.as_bytes().as_ptr_range().end == prefix.as_ptr_range().end;
+    match serde_json::from_str(id).ok()? {
+        text @ Value::String(_) => Some(text),
+        // More digits may follow at the end of the bytes.
+        number @ Value::Number(_) if !is_at_end => Some(number),
+        _ => None,
+    }
+}
+
 /// The position of a decoder in its stream.
 #[derive(Debug)]
 enum DecoderState {
@@ -402,6 +424,28 @@ fn content_length(line: &[u8]) -> Result<Option<u64>, FrameError> {
         .and_then(|digits| digits.parse().ok())
         .map(Some)
         .ok_or(FrameError::NoLength)
+}
+
+/// Finds the `id` of an object.
+struct IdVisitor<'a, 'de>(&'a mut Option<&'de RawValue>);
+
+impl<'de> Visitor<'de> for IdVisitor<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<String>()? {
+            if name == "id" {
+                *self.0 = Some(fields.next_value()?);
+                break;
+            }
+            fields.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
 }
 
 fn extend_prefix(prefix: &mut Vec<u8>, bytes: &[u8]) {
