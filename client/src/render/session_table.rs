@@ -21,15 +21,6 @@ pub(crate) fn short_id(id: &SessionId) -> String {
     text
 }
 
-const fn status_word(status: SessionStatus) -> &'static str {
-    match status {
-        SessionStatus::Active => "active",
-        SessionStatus::Closed => "closed",
-        SessionStatus::Archived => "archived",
-        SessionStatus::Corrupted => "corrupted",
-    }
-}
-
 /// Returns a title on one line, or `(untitled)`.
 pub(crate) fn title(title: &str) -> String {
     let title = sanitize::one_line(title);
@@ -47,7 +38,7 @@ pub(crate) fn heading(session: &Session, options: &RenderOptions) -> String {
         counted(session.message_count, "message"),
         counted(session.token_count, "token"),
         ago(session.last_activity, options.now),
-        status_word(session.status).to_owned(),
+        session.status.as_str().to_owned(),
     ];
     let optional = [&session.model, &session.mode, &session.project_path];
     properties.extend(optional.into_iter().flatten().map(|value| sanitize::one_line(value)));
@@ -113,7 +104,7 @@ fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
         grouped(session.message_count),
         grouped(session.token_count),
         ago(session.last_activity, now),
-        status_word(session.status).to_owned(),
+        session.status.as_str().to_owned(),
     ]
 }
 

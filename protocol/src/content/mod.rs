@@ -51,3 +51,25 @@ pub use status::{CatalogStatus, FailedWrite, ModelServerStatus, StoreStatus};
 pub(crate) const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
+
+/// Defines an enum whose variants are written in JSON by their names, with `as_str` for the same names.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* pub enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        pub enum $type {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+        }
+
+        impl $type {
+            /// Returns the name on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+pub(crate) use named_enum;

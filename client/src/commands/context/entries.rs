@@ -215,7 +215,7 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
         .map(|entry| {
             vec![
                 sanitize::one_line(&entry.key),
-                scope_word(entry.scope).to_owned(),
+                entry.scope.as_str().to_owned(),
                 sanitize::one_line(&entry.source),
                 entry.priority.to_string(),
                 sanitize::one_line(&entry.content),
@@ -227,16 +227,8 @@ fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> St
 
 fn render_added(added: &ContextAddEntryResult) -> String {
     let outcome = if added.changed { "set" } else { "was set already" };
-    let (key, scope) = (sanitize::one_line(&added.entry.key), scope_word(added.entry.scope));
+    let (key, scope) = (sanitize::one_line(&added.entry.key), added.entry.scope.as_str());
     format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.limit))
-}
-
-const fn scope_word(scope: ContextScope) -> &'static str {
-    match scope {
-        ContextScope::Global => "global",
-        ContextScope::Project => "project",
-        ContextScope::Session => "session",
-    }
 }
 
 fn budget_line(tokens: u64, limit: u64) -> String {
