@@ -8,7 +8,6 @@ use super::assemble::{Conversation, Head, Layout, ShownItem, assemble, checkpoin
 use super::budget::{Budget, share};
 use super::input::{BuildInput, ContextError, PreviousBuild, START};
 use super::path::{Bodies, Contents, PathItem, whole_range};
-use super::render::text_message;
 use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
 
 /// Percent of the room that a conversation may have after a new head, so that the next turns fit before another head
@@ -126,7 +125,8 @@ impl Front {
             frozen.map_or_else(|| input.additions.to_owned(), |basis| basis.additions.clone());
         let texts = [input.system_prompt, input.mode_text, Some(&additions)].into_iter().flatten();
         let parts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
-        let system = (!parts.is_empty()).then(|| text_message(Role::System, parts.join("\n\n")));
+        let system =
+            (!parts.is_empty()).then(|| ContextMessage::text(Role::System, parts.join("\n\n")));
         let (head_tokens, tool_tokens) = input.counter.count_head(system.as_ref(), input.tools);
         let budget = Budget::new(
             input.context_size,

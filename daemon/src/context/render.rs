@@ -156,10 +156,7 @@ impl<'c> Renderer<'c> {
                 self.user(&text, images);
             }
             Role::Assistant => self.assistant(message, &text)?,
-            Role::Tool => {
-                let (id, name) = (message.tool_call_id.as_deref(), message.tool_name.as_deref());
-                self.tool_message(item, id, name, &text)?;
-            }
+            Role::Tool => self.tool_message(item, message, &text)?,
         }
         Ok(())
     }
@@ -187,10 +184,10 @@ impl<'c> Renderer<'c> {
     fn tool_message(
         &mut self,
         item: &PathItem,
-        id: Option<&str>,
-        name: Option<&str>,
+        message: &Message,
         text: &str,
     ) -> Result<(), OmitReason> {
+        let (id, name) = (message.tool_call_id.as_deref(), message.tool_name.as_deref());
         let answers = |call: &OpenCall| match (id, name) {
             (Some(id), _) => call.id == id,
             (None, Some(name)) => call.name == name,
@@ -271,7 +268,7 @@ impl<'c> Renderer<'c> {
     fn answer(&mut self, at: usize, text: &str, end: CallEnd) {
         let call = self.open.remove(at);
         self.ended.insert(call.id.clone(), end);
-        let mut message = text_message(Role::Tool, text.to_owned());
+        let mut message = ContextMessage::text(Role::Tool, text);
         message.tool_name = Some(call.name);
         message.tool_call_id = Some(portable_id(&call.id));
         self.push(message);
@@ -296,7 +293,7 @@ impl<'c> Renderer<'c> {
         }
         // A last message with calls is not extended: their results follow it before any other text.
         if self.messages.last().is_none_or(|last| last.role != role) {
-            self.push(text_message(role, String::new()));
+            self.push(ContextMessage::text(role, ""));
         }
         if let Some(last) = self.messages.last_mut() {
             if !last.content.is_empty() && !text.is_empty() {
@@ -341,12 +338,13 @@ pub(super) fn left_out(handles: &[(Seq, u32)], n_more: u64) -> String {
 /// Returns a record as a quote: its number, its author unless that is the user, and its text.
 pub(super) fn quote(item: &PathItem, body: &RecordBody) -> String {
     let (author, text) = match body {
-        RecordBody::Message(message) => match message.role {
-            Role::User => (String::new(), message.plain_text()),
-            Role::Assistant => (" assistant".to_owned(), message.plain_text()),
-            Role::System => (" system".to_owned(), message.plain_text()),
-            Role::Tool => (" tool".to_owned(), message.plain_text()),
-        },
+        RecordBody::Message(message) => {
+            let author = match message.role {
+                Role::User => String::new(),
+                role => format!(" {}", role.as_str()),
+            };
+            (author, message.plain_text())
+        }
         RecordBody::ToolCall(call) => (format!(" {}", call.name), call.result.llm_content.clone()),
         RecordBody::Custom(custom) => {
             (String::new(), custom.context_text.clone().unwrap_or_default())
@@ -363,18 +361,6 @@ pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String
         opening.push_str(&format!(" {name}={value:?}"));
     }
     format!("<{opening}>\n{text}\n</{tag}>")
-}
-
-/// Returns a message with a text and nothing else.
-pub(super) fn text_message(role: Role, content: String) -> ContextMessage {
-    ContextMessage {
-        role,
-        content,
-        tool_calls: Vec::new(),
-        tool_name: None,
-        tool_call_id: None,
-        images: Vec::new(),
-    }
 }
 
 /// Returns an id that every template accepts: a recorded id of that form, else nine letters and digits that follow

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::defuse::defuse_all;
 use super::summary::{Section, Summary};
 use crate::context::cut::split_ends;
-use crate::context::render::text_message;
 use crate::tokens::Counter;
 
 const SYSTEM: &str = "You keep the memory of a conversation between a user and an assistant. The assistant will go \
@@ -73,7 +72,7 @@ pub(crate) fn summary_messages(
     }
     text.push_str(task(request));
     text.push_str(&form(options));
-    vec![text_message(Role::System, SYSTEM.to_owned()), text_message(Role::User, text)]
+    vec![ContextMessage::text(Role::System, SYSTEM), ContextMessage::text(Role::User, text)]
 }
 
 const fn task(request: SummaryRequest<'_>) -> &'static str {
