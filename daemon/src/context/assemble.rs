@@ -60,7 +60,7 @@ impl Conversation {
     }
 }
 
-/// One thing that a conversation holds.
+/// An item that a conversation shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShownItem {
     pub source: ItemSource,
@@ -189,10 +189,9 @@ impl<'a> Assembler<'a, '_, '_> {
             .items
             .iter()
             .map(|item| (item, shown_by(covered, item)))
-            .filter(|(item, range)| match item {
-                HeadItem::Block { .. } => true,
-                HeadItem::Checkpoint { id } => self.checkpoint(*id).is_some(),
-                _ => !range.is_empty(),
+            .filter(|(item, range)| {
+                let is_block = matches!(item, HeadItem::Block { .. } | HeadItem::Checkpoint { .. });
+                is_block || !range.is_empty()
             })
             .collect();
         let is_one_block = |(one, _): &(&HeadItem, _), (next, _): &(&HeadItem, _)| {

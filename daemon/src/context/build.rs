@@ -27,15 +27,15 @@ const MAX_TRIES: usize = 12;
 pub(crate) struct Built {
     /// The reply.
     pub result: BuiltContext,
-    /// The epoch to record if the caller may; the next build then begins with this one.
+    /// A new epoch. If the caller records it, the next build begins with this one.
     pub new_epoch: Option<Epoch>,
-    /// The build as the next build's `previous`.
+    /// The `previous` build of the next input.
     pub build: PreviousBuild,
     /// Tokens of each message.
     pub tokens: Vec<u32>,
     /// The end of the system message.
     pub additions: String,
-    /// Everything that the conversation holds, in order.
+    /// The items that the conversation shows, in order.
     pub items: Vec<ShownItem>,
 }
 
@@ -118,7 +118,7 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Makes the front of a new epoch, or of the epoch in force, whose additions are frozen.
+    /// Creates the front of a new epoch, or of the epoch in force, whose additions are frozen.
     pub(super) fn new(input: &BuildInput<'_>, is_new: bool) -> Result<Self, ContextError> {
         let frozen = input.epoch.and_then(|(_, epoch)| epoch.basis.as_ref()).filter(|_| !is_new);
         let additions =

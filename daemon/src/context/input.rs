@@ -1,5 +1,5 @@
-//! The input of a build: everything that it depends on, whether the epoch in force still holds for it, the errors that
-//! it can cause, and how much of the previous build the new one repeats.
+//! The input of a build, and what follows from it: whether the epoch in force still holds, how much of the previous
+//! build is repeated, and the errors of a build.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis};
@@ -11,7 +11,7 @@ use crate::tokens::Counter;
 /// The cause of a session's first epoch.
 pub(super) const START: &str = "start";
 
-/// Everything that a build depends on, except the contents of records.
+/// The input of a build, except the contents of records.
 pub(crate) struct BuildInput<'a> {
     /// The path from the root to the active leaf, oldest first.
     pub path: &'a [PathItem],
@@ -130,7 +130,8 @@ pub(crate) fn digest(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The hashes of a build. They show how much of it the next build repeats, which a model server need not compute again.
+/// The hashes of a build. They show how much of this build the next one repeats; a model server need not compute that
+/// part again.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousBuild {
     /// The hash of the tool definitions, which chat templates put before everything else.

@@ -10,7 +10,7 @@ use ollm_protocol::content::{HeadItem, RecordBody, RecordKind, Role};
 /// Maximum number of records of one read: enough to make its fixed cost small, few enough to stop early.
 const BATCH_RECORDS: usize = 64;
 
-/// What planning knows of one record on the path from the root to the active leaf.
+/// A record on the path from the root to the active leaf, with the values that planning needs.
 ///
 /// A damaged record whose kind is lost is a `Message` without a role: it is listed as omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl<'a> Bodies<'a> {
     }
 }
 
-/// Returns how many of the first records to read at once, so that together they do not exceed `tokens` by much.
+/// Returns the number of records to read at once, from the first on: together they exceed `tokens` by one record at most.
 pub(super) fn batch_len<'i>(items: impl Iterator<Item = &'i PathItem>, tokens: u64) -> usize {
     let mut sum = 0;
     let mut n_items = 0;

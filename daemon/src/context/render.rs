@@ -1,4 +1,5 @@
-//! The fold of records into the message list that a model receives. It only extends the last message or appends.
+//! The fold of records into the message list that a model receives. It only extends the last message or
+//! appends a message.
 //!
 //! Must not know budgets or strategies. **Invariants**: the conversation begins with a user turn; user and assistant
 //! turns alternate; a tool message directly follows the assistant message whose call it answers, and every call of a
@@ -20,7 +21,7 @@ use super::omitted::{OmitReason, Omitted};
 use super::path::PathItem;
 use crate::tokens::Counter;
 
-/// The result of a call that never got one, for example because of a crash.
+/// The result of a call that has no other, for example after a crash.
 const INTERRUPTED: &str = "[interrupted]";
 /// The first user turn of a conversation that an assistant message begins.
 const BEGINNING: &str = "<conversation-start/>";
@@ -38,7 +39,8 @@ pub(super) struct Renderer<'c> {
     /// Tokens of each message except the last, which may still grow.
     settled: Vec<u32>,
     settled_sum: u64,
-    /// Bytes of the last message when it was last counted, so that counting stays linear.
+    /// Bytes of the last message at its last count. It is counted again when they have doubled, so that counting stays
+    /// linear.
     checked_bytes: usize,
     /// Calls of the last assistant message that have no result yet.
     open: Vec<OpenCall>,
@@ -56,13 +58,13 @@ struct OpenCall {
 /// The event that ended a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallEnd {
-    /// Another turn, which began before there was a result.
+    /// Another turn began before there was a result.
     Interrupted,
-    /// A message of role `tool`.
+    /// The result came as a message of role `tool`.
     Message,
-    /// A tool call record.
+    /// The result came as a tool call record.
     Record,
-    /// Both forms of the same result.
+    /// The result came in both forms.
     Both,
 }
 

@@ -125,7 +125,7 @@ fn decision_line(decision: &GoalDecision) -> String {
     }
 }
 
-/// Returns a text that cannot end its block: markers come from models.
+/// Returns a text that cannot end its block. Models write the texts of markers.
 fn escaped(text: &str) -> String {
     text.replace("</goal", "<\\/goal")
 }

@@ -1,8 +1,8 @@
 //! The state of a session's goals and how a `goal` record changes it.
 //!
-//! A client's change is made as a whole or refused as a whole. A marker is followed as far as the goals allow: a model
-//! says what it did and what it plans, but neither replaces nor completes a goal of a client, nor changes a locked
-//! decision. Whatever a marker cannot change stays as it is.
+//! A client's change is applied as a whole or refused as a whole. A marker is applied as far as the goals allow: by
+//! markers, a model reports its work and its plans, but neither replaces nor completes a goal of a client, nor changes a
+//! locked decision. A marker that is not allowed is ignored.
 
 use ollm_protocol::content::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,

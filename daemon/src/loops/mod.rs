@@ -9,7 +9,7 @@
 //!
 //! **Invariants**: pure; a loop follows from the records since the last user message or reset alone, so a restart
 //! changes nothing; the memory of a detector is bounded: it keeps digests and short names only. Must not know where
-//! records come from nor what a loop stops.
+//! records are stored or what a loop stops.
 
 mod digest;
 
@@ -37,15 +37,16 @@ pub(crate) fn look_back(config: &LoopDetectionConfig) -> usize {
     3 * (config.repeat_threshold as usize + 1) * MAX_CYCLE
 }
 
-/// What the detection takes from one record.
+/// The values of one record that the detection compares.
 #[derive(Clone, Debug)]
 pub(crate) enum Observation {
     /// A message of the user, which ends every loop.
     UserMessage,
-    /// A message of the model, with its text unless that is empty, and the calls that it requests by their ids.
+    /// A message of the model: its text unless that is empty, and the calls that it requests, with the digests of their
+    /// ids.
     ModelMessage { answer: Option<Output>, calls: Vec<(Digest, ObservedCall)> },
-    /// A result by the id of its call, with the call where the record has it. Without an id it belongs to the oldest
-    /// call that has no result.
+    /// A result, with the digest of its call's id, and with the call if the record has it. A result without an id
+    /// belongs to the oldest call that has no result.
     ToolResult { id: Option<Digest>, call: Option<ObservedCall>, output: Output },
     /// A recorded loop, or `None` for a reset.
     LoopMark(Option<LoopPattern>),
@@ -70,7 +71,7 @@ impl ObservedCall {
     }
 }
 
-/// Returns what the detection takes from a record, if anything.
+/// Returns the observation of a record, or `None` if the detection ignores the record.
 pub(crate) fn observe(body: &RecordBody) -> Option<Observation> {
     match body {
         RecordBody::Message(message) => observe_message(message),
@@ -181,7 +182,7 @@ impl Detector {
             Observation::UserMessage | Observation::LoopMark(None) => *self = Self::default(),
             Observation::LoopMark(pattern) => self.noted = pattern,
             Observation::ModelMessage { answer, calls } => {
-                // The model goes on without the results that are missing.
+                // The model continues without the missing results.
                 self.settle_all();
                 self.turns = self.turns.saturating_add(1);
                 if let Some(answer) = answer {

@@ -179,7 +179,7 @@ fn call_counts_once_in_whatever_records_it_is() {
     check(&[messages("1"), messages("2"), third].concat(), THREE_READS);
     let without_ids = |id: &str| vec![requests(&[(id, args)]), result(None, "ok")];
     check(&[without_ids("1"), without_ids("2")].concat(), None);
-    // Ids that a model uses again, and results that never came.
+    // Ids that a model uses again, and calls without results.
     let request = requests(&[("1", args)]);
     check(&[request.clone(), request.clone()], None);
     check(&[request.clone(), request.clone(), request], THREE_READS);

@@ -1,6 +1,6 @@
 //! Bytes to frames and back, in both framings, without I/O.
 //!
-//! One socket accepts two framings: JSON values one per line, or JSON values after `Content-Length` headers, as
+//! A socket accepts two framings: JSON values one per line, or JSON values after `Content-Length` headers, as
 //! editors send them. The first byte that is not white space decides, and replies use the framing of the requests.
 //! Implements PROTOCOL.md, section 2.
 //!

@@ -1,6 +1,6 @@
 //! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
-//! It is measured on the messages that a model is sent, not on the plan for them.
+//! Retention is measured on the messages that a model is sent, not on the plan for them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use crate::context::path::{Contents, ContentsError, for_each_record};
 const MAX_FILES: usize = 10;
 /// Maximum number of identifiers that are looked for: the most frequent ones.
 const MAX_IDENTIFIERS: usize = 64;
-/// Maximum number of distinct words that are counted. Frequent words come early in any range.
+/// Maximum number of distinct words that are counted. Frequent words occur early in any range.
 const MAX_WORDS: usize = 20_000;
 /// Bytes of the shortest identifier; shorter words are in every text.
 const MIN_WORD_BYTES: usize = 4;

@@ -9,7 +9,7 @@ use crate::context::path::{Bodies, ContentsError, PathItem};
 pub(in crate::context) struct Strategy {
     /// The name on the wire and in the log.
     pub name: &'static str,
-    /// One line on what the strategy keeps, for the error that lists all strategies.
+    /// A line about the records that the strategy keeps, for the error that lists all strategies.
     pub about: &'static str,
     /// The fewest tokens of conversation with which the strategy is worth trying.
     pub min_tokens: u64,

@@ -59,7 +59,7 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
         return Ok(None);
     }
     let mut head = HeadBuilder::new(input, target);
-    // Nothing is left out, so the block that would name it needs no room.
+    // No record is left out, so the block that would name it needs no room.
     head.left = target + target / 10;
     let reserved = if start > 0 { head.reserve(start)? } else { Reserved::default() };
     let share = head.left / 2;
