@@ -202,8 +202,10 @@ fn plan(
     strategy: &'static Strategy,
     is_named: bool,
 ) -> Result<Option<ChosenHead>, ContextError> {
-    let checkpoints = if strategy.has_checkpoints { checkpoint_tokens(input) } else { 0 };
-    let left = front.budget.available().saturating_sub(checkpoints);
+    let checkpoints = if strategy.has_checkpoints { input.checkpoints } else { &[] };
+    let blocks = checkpoints.iter().map(checkpoint_block);
+    let checkpoint_tokens = blocks.map(|block| u64::from(input.counter.count_text(&block))).sum();
+    let left = front.budget.available().saturating_sub(checkpoint_tokens);
     // A named strategy that keeps everything is used as long as it fits at all.
     let deepest = if is_named && strategy.keeps_all { left } else { left * DEPTH_PERCENT / 100 };
     let mut target = left.saturating_sub(pending_tokens(input)).min(target_of(left));
@@ -214,7 +216,9 @@ fn plan(
             user_tokens: share(left, input.user_share),
             prompt_limit: front.budget.prompt_limit,
         };
-        let Some(items) = (strategy.plan)(&mut plan_input, target)? else { return Ok(None) };
+        let Some(planned) = (strategy.plan)(&mut plan_input, target)? else { return Ok(None) };
+        let ids = checkpoints.iter().map(|checkpoint| HeadItem::Checkpoint { id: checkpoint.id });
+        let items: Vec<HeadItem> = ids.chain(planned).collect();
         let head = Head { items: &items, n_covered: input.path.len() };
         if let Some(conversation) = conversation(input, front, bodies, head)?
             && conversation.recorded_tokens - conversation.checkpoint_tokens <= deepest
@@ -228,12 +232,6 @@ fn plan(
         target -= target / 4;
     }
     Ok(None)
-}
-
-/// Returns the tokens of the checkpoints as they are sent.
-fn checkpoint_tokens(input: &BuildInput<'_>) -> u64 {
-    let blocks = input.checkpoints.iter().map(checkpoint_block);
-    blocks.map(|block| u64::from(input.counter.count_text(&block))).sum()
 }
 
 /// Renders a head and the records behind it; returns `None` if they do not fit.

@@ -26,5 +26,5 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     let mut head = HeadBuilder::new(input, target);
     let reserved = head.reserve(start)?;
     head.keep_conversation(units, &reserved, 0)?;
-    Ok(Some(head.into_items(true)))
+    Ok(Some(head.into_items()))
 }

@@ -42,5 +42,5 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     }
     let room = head.left;
     head.keep_newest(&units, room)?;
-    Ok(Some(head.into_items(false)))
+    Ok(Some(head.into_items()))
 }

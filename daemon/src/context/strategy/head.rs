@@ -263,16 +263,10 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         body.map_or(0, |body| u64::from(self.input.build.counter.count_record(body)))
     }
 
-    /// Returns the items of the head: checkpoints, blocks, quotes, handles of the newest user messages that are not
-    /// shown, then the turns.
-    pub(super) fn into_items(self, with_checkpoints: bool) -> Vec<HeadItem> {
+    /// Returns the items of the head: blocks, quotes, handles of the newest user messages that are not shown, then the
+    /// turns.
+    pub(super) fn into_items(self) -> Vec<HeadItem> {
         let handles = self.handles();
-        let mut items = Vec::new();
-        if with_checkpoints {
-            let ids = self.input.build.checkpoints.iter().map(|checkpoint| checkpoint.id);
-            items.extend(ids.map(|id| HeadItem::Checkpoint { id }));
-        }
-        items.extend(self.blocks);
         let (mut pinned, mut earlier, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         let mut last_whole = None;
         for (at, item) in self.kept {
@@ -292,8 +286,8 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
                 }
             }
         }
-        items.extend(pinned.into_iter().chain(earlier).chain(handles).chain(turns));
-        items
+        let quotes = pinned.into_iter().chain(earlier);
+        self.blocks.into_iter().chain(quotes).chain(handles).chain(turns).collect()
     }
 
     fn handles(&self) -> Vec<HeadItem> {

@@ -51,7 +51,7 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
     // The state is made last, because it does not repeat the records that are kept.
     let state = state(&mut head, state_tokens)?;
     head.add_block("state", state);
-    Ok(Some(head.into_items(false)))
+    Ok(Some(head.into_items()))
 }
 
 /// Returns the state in words: its lines in order of weight, as many as fit into `tokens`.

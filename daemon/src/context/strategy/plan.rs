@@ -15,11 +15,11 @@ pub(in crate::context) struct Strategy {
     pub min_tokens: u64,
     /// Whether the strategy keeps everything.
     pub keeps_all: bool,
-    /// Whether the heads begin with the checkpoints in force.
+    /// Whether the checkpoints in force stand before a planned head.
     pub has_checkpoints: bool,
     /// Whether a smaller target gives a smaller head.
     pub shrinks: bool,
-    /// Plans a head of about as many tokens as the second argument, checkpoints not counted.
+    /// Plans a head of about as many tokens as the second argument, without checkpoints.
     ///
     /// A head is a list of references. Only rendering it shows whether it fits.
     pub plan: fn(&mut PlanInput<'_, '_>, u64) -> PlannedHead,

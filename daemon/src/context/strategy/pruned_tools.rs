@@ -75,7 +75,7 @@ fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
         head.keep_opening(&reserved)?;
         head.keep_earlier(start, &reserved)?;
     }
-    Ok(Some(head.into_items(true)))
+    Ok(Some(head.into_items()))
 }
 
 /// Returns the items of the results that are not kept whole, by index.
