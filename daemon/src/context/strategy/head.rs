@@ -90,8 +90,10 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     /// Keeps a user message as a turn within `share`; returns false if not even its ends fit.
     pub(super) fn keep_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
         let share = share.min(self.users).max(MIN_SHARE).min(self.left);
-        let Some((cut, cost)) = self.fitted(at, share)? else { return Ok(false) };
-        self.kept.insert(at, turn(self.input.build.path[at].seq, cut));
+        let item = self.input.build.path[at];
+        self.input.bodies.load(&[item])?;
+        let Some((cut, cost)) = self.fit(&item, self.cost(&item), share) else { return Ok(false) };
+        self.kept.insert(at, turn(item.seq, cut));
         self.left = self.left.saturating_sub(cost);
         self.users = self.users.saturating_sub(cost);
         Ok(true)
@@ -132,11 +134,12 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         is_pinned: bool,
     ) -> Result<Option<u64>, ContentsError> {
         let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
-        let Some((cut, _)) = self.fitted(at, share)? else { return Ok(None) };
-        let item = &self.input.build.path[at];
+        let item = self.input.build.path[at];
+        self.input.bodies.load(&[item])?;
+        let Some((cut, _)) = self.fit(&item, self.cost(&item), share) else { return Ok(None) };
         let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
         let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-        let text = quote(item, kept.as_ref().unwrap_or(body));
+        let text = quote(&item, kept.as_ref().unwrap_or(body));
         // The quote of a short record costs more than the record itself.
         let cost = u64::from(self.input.build.counter.count_text(&text)) + 2;
         if cost > share + QUOTE_TOKENS {
@@ -153,21 +156,15 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         Ok(Some(cost))
     }
 
-    /// Returns the cut that brings a record to at most `share` tokens, if it needs one, and the cost.
-    fn fitted(
-        &mut self,
-        at: usize,
-        share: u64,
-    ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
-        let item = self.input.build.path[at];
-        self.input.bodies.load(&[item])?;
-        let cost = self.cost(&item);
+    /// Returns the cut that brings a loaded record of some cost to at most `share` tokens, if it needs one, and the cost
+    /// then.
+    fn fit(&self, item: &PathItem, cost: u64, share: u64) -> Option<(Option<Cut>, u64)> {
         if cost <= share {
-            return Ok(Some((None, cost)));
+            return Some((None, cost));
         }
-        let body = self.input.bodies.get(item.seq);
-        let fit = body.and_then(|body| cut::fit(&self.input.build.counter, item.seq, body, share));
-        Ok(fit.map(|(cut, cost)| (Some(cut), cost)))
+        let body = self.input.bodies.get(item.seq)?;
+        let (cut, cost) = cut::fit(&self.input.build.counter, item.seq, body, share)?;
+        Some((Some(cut), cost))
     }
 
     /// Keeps units from the newest on, until one does not fit into `room`.
@@ -203,19 +200,18 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         Ok(())
     }
 
-    /// Keeps a unit whole, or cut if it is larger than `share`; returns false if it does not fit.
+    /// Keeps a unit whole, or with its largest records cut to one common size if it is larger than `share`; returns false
+    /// if it does not fit.
     fn keep_unit(&mut self, unit: &Unit, share: u64) -> bool {
         let items = &self.input.build.path[unit.clone()];
         let costs: Vec<u64> = items.iter().map(|item| self.cost(item)).collect();
-        let whole: u64 = costs.iter().sum();
-        let (cuts, cost) = if whole <= share {
-            (vec![None; items.len()], whole)
-        } else {
-            match self.cut_unit(items, &costs, share) {
-                Some(cut) => cut,
-                None => return false,
-            }
-        };
+        let cap = common_cap(&costs, share);
+        if costs.iter().sum::<u64>() > share && cap < MIN_SHARE {
+            return false;
+        }
+        let fitted = items.iter().zip(costs).map(|(item, cost)| self.fit(item, cost, cap));
+        let Some(fitted) = fitted.collect::<Option<Vec<_>>>() else { return false };
+        let cost: u64 = fitted.iter().map(|(_, cost)| cost).sum();
         let is_user = items[0].is_user_message();
         if cost > self.left || (is_user && cost > self.users) {
             return false;
@@ -224,37 +220,9 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         if is_user {
             self.users -= cost;
         }
-        let turns = items.iter().zip(cuts).map(|(item, cut)| turn(item.seq, cut));
+        let turns = items.iter().zip(fitted).map(|(item, (cut, _))| turn(item.seq, cut));
         self.kept.extend(unit.clone().zip(turns));
         true
-    }
-
-    /// Cuts the largest records of a unit to one common size, so that all together cost `share` at most; returns the
-    /// cut of each record and the cost.
-    fn cut_unit(
-        &self,
-        items: &[PathItem],
-        costs: &[u64],
-        share: u64,
-    ) -> Option<(Vec<Option<Cut>>, u64)> {
-        let cap = common_cap(costs, share);
-        if cap < MIN_SHARE {
-            return None;
-        }
-        let mut sum = 0;
-        let mut cuts = Vec::with_capacity(items.len());
-        for (item, &cost) in items.iter().zip(costs) {
-            if cost <= cap {
-                cuts.push(None);
-                sum += cost;
-                continue;
-            }
-            let body = self.input.bodies.get(item.seq)?;
-            let (cut, cost) = cut::fit(&self.input.build.counter, item.seq, body, cap)?;
-            cuts.push(Some(cut));
-            sum += cost;
-        }
-        Some((cuts, sum))
     }
 
     /// Returns the tokens of a loaded record.
