@@ -1,5 +1,4 @@
-//! A head as it is built: the records of a path that are kept, each as a head item, and the tokens that are left for
-//! more.
+//! The builder of a head: the records of a path that are kept, each as a head item, and the tokens that are left.
 
 use std::collections::BTreeMap;
 
