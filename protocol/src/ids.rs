@@ -22,7 +22,7 @@ impl InvalidId {
     pub const PROBLEM: &'static str = "must be a UUID in its hyphenated form";
 }
 
-/// Makes a type with `Display` and `FromStr` a JSON string of a schema format.
+/// Implements `Debug`, serde and the schema of a type that JSON has as a string: `Display` writes and `FromStr` reads it.
 macro_rules! json_string {
     ($name:ident, $format:literal) => {
         impl std::fmt::Debug for $name {

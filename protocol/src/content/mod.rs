@@ -52,7 +52,7 @@ pub(crate) const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// Defines an enum whose variants are written in JSON by their names, with `as_str` for the same names.
+/// Defines an enum with the JSON name of each variant, and its method `as_str`, which returns that name.
 macro_rules! named_enum {
     ($(#[$meta:meta])* pub enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
         $(#[$meta])*

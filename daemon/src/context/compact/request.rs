@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::defuse::defuse_all;
 use super::summary::{Section, Summary};
 use crate::context::cut::split_ends;
+use crate::context::render::note;
 use crate::tokens::Counter;
 
 const SYSTEM: &str = "You keep the memory of a conversation between a user and an assistant. The assistant will go \
@@ -54,18 +55,15 @@ pub(crate) fn summary_messages(
     request: SummaryRequest<'_>,
     options: &SummaryOptions<'_>,
 ) -> Vec<ContextMessage> {
-    let mut text = String::new();
-    match request {
-        SummaryRequest::First(piece) => push_records(&mut text, piece),
-        SummaryRequest::Update(summary, piece) => {
-            push_block(&mut text, "previous-summary", &summary.render());
-            push_records(&mut text, piece);
-        }
+    let previous = |summary: &Summary| note("previous-summary", &[], &summary.render());
+    let blocks = match request {
+        SummaryRequest::First(piece) => vec![records_block(piece)],
+        SummaryRequest::Update(summary, piece) => vec![previous(summary), records_block(piece)],
         SummaryRequest::Merge(older, newer) => {
-            push_block(&mut text, "previous-summary", &older.render());
-            push_block(&mut text, "summary", &newer.render());
+            vec![previous(older), note("summary", &[], &newer.render())]
         }
-    }
+    };
+    let mut text = blocks.join("\n\n") + "\n\n";
     if let Some(goal) = options.goal {
         text.push_str(&defuse_all(goal));
         text.push('\n');
@@ -129,14 +127,10 @@ const fn hint(section: Section) -> &'static str {
     }
 }
 
-fn push_records(text: &mut String, piece: &TranscriptPiece) {
-    text.push_str(&format!("<records from=\"#{}\" to=\"#{}\">\n", piece.from, piece.to));
-    text.push_str(&piece.text);
-    text.push_str("\n</records>\n\n");
-}
-
-fn push_block(text: &mut String, tag: &str, inside: &str) {
-    text.push_str(&format!("<{tag}>\n{inside}\n</{tag}>\n\n"));
+/// Returns the block of a piece.
+fn records_block(piece: &TranscriptPiece) -> String {
+    let (from, to) = (format!("#{}", piece.from), format!("#{}", piece.to));
+    note("records", &[("from", &from), ("to", &to)], &piece.text)
 }
 
 /// Consecutive records as one text.
