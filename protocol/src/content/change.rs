@@ -9,7 +9,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::named_enum;
 use crate::{Seq, SnapshotId, Timestamp};
 
 /// Data of clients that belongs to a session: any JSON, by name.
@@ -195,16 +194,16 @@ pub enum CloseReason {
     Import,
 }
 
-named_enum! {
-    /// The scope of a context entry.
-    pub enum ContextScope {
-        /// All sessions of the home directory.
-        Global = "global",
-        /// All sessions of a project.
-        Project = "project",
-        /// One session.
-        Session = "session",
-    }
+/// The scope of a context entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum ContextScope {
+    /// All sessions of the home directory.
+    Global,
+    /// All sessions of a project.
+    Project,
+    /// One session.
+    Session,
 }
 
 /// A change of a context entry of the session.

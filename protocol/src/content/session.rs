@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Meta, Role, named_enum};
+use super::{Meta, Role};
 use crate::{Seq, SessionId, Timestamp};
 
 /// A session, without its records.
@@ -71,19 +71,18 @@ pub struct Session {
     pub metadata: Meta,
 }
 
-named_enum! {
-    /// The status of a session.
-    #[derive(Hash)]
-    pub enum SessionStatus {
-        /// Something was recorded within the last 24 hours, and no client closed the session since then.
-        Active = "active",
-        /// A client closed the session, or nothing was recorded for 24 hours. Recording makes it active again.
-        Closed = "closed",
-        /// The session is archived, so lists omit it unless asked. Recording a message or a tool call unarchives it.
-        Archived = "archived",
-        /// Records of the session are damaged; they are skipped and the others are readable.
-        Corrupted = "corrupted",
-    }
+/// The status of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum SessionStatus {
+    /// Something was recorded within the last 24 hours, and no client closed the session since then.
+    Active,
+    /// A client closed the session, or nothing was recorded for 24 hours. Recording makes it active again.
+    Closed,
+    /// The session is archived, so lists omit it unless asked. Recording a message or a tool call unarchives it.
+    Archived,
+    /// Records of the session are damaged; they are skipped and the others are readable.
+    Corrupted,
 }
 
 /// Totals of a session, on all branches.
