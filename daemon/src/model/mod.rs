@@ -20,12 +20,18 @@ mod tests;
 mod window;
 
 pub(crate) use backend::{AnswerStream, Timeouts};
+#[cfg(test)]
+pub(crate) use backend::{Backend, BackendFuture};
+#[cfg(test)]
+pub(crate) use chat::WarmRequest;
 pub(crate) use chat::{
     AnswerCall, ChatDelta, ChatEnd, ChatItem, ChatRequest, DoneReason, LengthCause, PromptCount,
     Sampling, ThinkMode,
 };
 pub(crate) use error::{CallPhase, CallTarget, Capability, ModelError};
 pub(crate) use host::Secret;
+#[cfg(test)]
+pub(crate) use info::Version;
 pub(crate) use info::{KvGeometry, ListedModel, ModelInfo, RunningModel, canonical_name};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
 pub(crate) use queue::{Priority, Ticket};

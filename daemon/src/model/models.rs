@@ -131,6 +131,12 @@ impl Models {
         Ok(self.state().backend.clone()?)
     }
 
+    /// Replaces the server in use until the settings change.
+    #[cfg(test)]
+    pub(crate) fn set_backend(&self, backend: Arc<dyn Backend>) {
+        self.state().backend = Ok(backend);
+    }
+
     /// Returns the queues of the models.
     pub(crate) fn queues(&self) -> &Queues {
         &self.0.queues

@@ -1,31 +1,24 @@
-//! One answer of a model while it streams, and its record however it ends.
+//! One answer of a model: its stream, as it arrives, and whether it is complete.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
+use ollm_protocol::content::{Message, Part};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall};
-use ollm_protocol::{Seq, SessionId};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-use crate::app::core::Core;
-use crate::app::drafts::message_drafts;
-use crate::app::error::AppError;
-use crate::app::partial::{INTERRUPTED, PartialWriter, answer_parts};
+use super::turn::{Turn, phase};
+use crate::app::error::Result;
+use crate::app::partial::{INTERRUPTED, PartialWriter};
 use crate::clock::Clock;
 use crate::model::{
     AnswerCall, AnswerStream, CallPhase, ChatDelta, ChatEnd, ChatItem, DoneReason, ModelError,
 };
-use crate::session::NewRecord;
-use crate::shutdown::Tasks;
 
 /// Finish reasons of answers that were cut off, beside [`INTERRUPTED`].
 const CANCELED: &str = "canceled";
 const TIMEOUT: &str = "timeout";
 
 /// Returns whether an answer with this finish reason is complete.
-fn is_complete(finish_reason: &str) -> bool {
+pub(super) fn is_complete(finish_reason: &str) -> bool {
     ![CANCELED, TIMEOUT, INTERRUPTED].contains(&finish_reason)
 }
 
@@ -40,39 +33,16 @@ pub(super) fn is_final_answer(message: &Message) -> bool {
         && message.parts.iter().any(has_content)
 }
 
-/// Sends the events of a turn to its client as long as that listens.
-pub(super) struct TurnReporter(mpsc::Sender<Result<ChatEvent, AppError>>);
-
-impl TurnReporter {
-    pub(super) const fn new(sender: mpsc::Sender<Result<ChatEvent, AppError>>) -> Self {
-        Self(sender)
-    }
-
-    /// Waits for a slow client, but not longer than until the turn is canceled.
-    pub(super) async fn send(&self, event: ChatEvent, cancel: &CancellationToken) {
-        tokio::select! {
-            biased;
-            // Fails for a client that left.
-            sent = self.0.send(Ok(event)) => drop(sent),
-            () = cancel.cancelled() => {}
-        }
-    }
-
-    pub(super) async fn send_last(&self, last: Result<ChatEvent, AppError>) {
-        drop(self.0.send(last).await);
-    }
-}
-
 /// An answer as far as it arrived.
 pub(super) struct StreamedAnswer {
-    thinking: String,
-    text: String,
+    pub(super) thinking: String,
+    pub(super) text: String,
     pub(super) calls: Vec<ChatToolCall>,
     pub(super) end: Result<ChatEnd, AnswerStop>,
-    started: Instant,
+    pub(super) started: Instant,
 }
 
-/// Why an answer stopped before its end.
+/// The reason why an answer stopped before its end.
 pub(super) enum AnswerStop {
     Canceled,
     /// The daemon shuts down.
@@ -81,58 +51,10 @@ pub(super) enum AnswerStop {
 }
 
 impl StreamedAnswer {
-    fn new(end: Result<ChatEnd, AnswerStop>) -> Self {
+    /// Returns an answer without content.
+    pub(super) fn empty(end: Result<ChatEnd, AnswerStop>) -> Self {
         let (thinking, text, calls) = (String::new(), String::new(), Vec::new());
         Self { thinking, text, calls, end, started: Instant::now() }
-    }
-
-    /// An answer to a request that the server refused.
-    pub(super) fn refused(error: ModelError) -> Self {
-        Self::new(Err(AnswerStop::Failed(error)))
-    }
-
-    /// Reads an answer to its end, reporting it and recording its pieces.
-    pub(super) async fn read(
-        core: &Core,
-        mut stream: Box<dyn AnswerStream>,
-        mut partial: PartialWriter,
-        reporter: &TurnReporter,
-        (cancel, tasks): (&CancellationToken, &Tasks),
-    ) -> Self {
-        let mut answer = Self::new(Err(AnswerStop::Canceled));
-        loop {
-            let item = tokio::select! {
-                biased;
-                () = cancel.cancelled() => return answer,
-                () = tasks.stopping() => {
-                    answer.end = Err(AnswerStop::Stopping);
-                    return answer;
-                }
-                item = stream.next() => item,
-            };
-            match item {
-                Ok(ChatItem::Delta(delta)) => {
-                    if answer.is_silent() {
-                        let name = ChatPhase::Answering;
-                        let phase =
-                            ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None };
-                        reporter.send(phase, cancel).await;
-                    }
-                    if let Some(event) = answer.add(&core.clock, delta) {
-                        reporter.send(event, cancel).await;
-                    }
-                    partial.write(core, &answer.text, &answer.thinking);
-                }
-                Ok(ChatItem::End(end)) => {
-                    answer.end = Ok(end);
-                    return answer;
-                }
-                Err(error) => {
-                    answer.end = Err(AnswerStop::Failed(error));
-                    return answer;
-                }
-            }
-        }
     }
 
     fn add(&mut self, clock: &Clock, delta: ChatDelta) -> Option<ChatEvent> {
@@ -182,33 +104,6 @@ impl StreamedAnswer {
             Err(AnswerStop::Stopping | AnswerStop::Failed(_)) => INTERRUPTED,
         }
     }
-
-    /// Records the answer with the counts of the server; returns `None` if it has no content.
-    pub(super) async fn record(
-        &self,
-        core: &Arc<Core>,
-        id: SessionId,
-        model: &str,
-        usage: Option<Usage>,
-    ) -> Result<Option<Seq>, AppError> {
-        let mut parts = answer_parts(self.thinking.clone(), self.text.clone());
-        parts.extend(self.calls.iter().map(|call| Part::ToolCall {
-            id: call.id.clone(),
-            name: call.name.clone(),
-            args: call.args.clone(),
-        }));
-        if parts.is_empty() {
-            return Ok(None);
-        }
-        let mut message = Message::text(Role::Assistant, "", core.clock.now());
-        message.parts = parts;
-        message.model = Some(model.to_owned());
-        message.finish_reason = Some(self.finish_reason().to_owned());
-        message.duration_ms = u64::try_from(self.started.elapsed().as_millis()).ok();
-        let (mut drafts, _) = message_drafts(core, id, message, is_complete(self.finish_reason()));
-        drafts.extend(usage.map(|usage| NewRecord::new(RecordBody::Usage(usage), None)));
-        Ok(Some(core.append(id, drafts, None).await?.seq))
-    }
 }
 
 /// Returns a call with an id: results are linked by it, and not every server gives one.
@@ -216,4 +111,42 @@ fn call_with_id(clock: &Clock, call: AnswerCall) -> ChatToolCall {
     let AnswerCall { id, name, args } = call;
     let id = id.filter(|id| !id.is_empty());
     ChatToolCall { id: id.unwrap_or_else(|| format!("call_{}", clock.uuid().simple())), name, args }
+}
+
+impl Turn {
+    /// Reads an answer to its end, reporting it and recording its pieces.
+    pub(super) async fn read_answer(&self, stream: Box<dyn AnswerStream>) -> StreamedAnswer {
+        let mut answer = StreamedAnswer::empty(Err(AnswerStop::Canceled));
+        answer.end = tokio::select! {
+            biased;
+            () = self.cancel().cancelled() => Err(AnswerStop::Canceled),
+            () = self.tasks.stopping() => Err(AnswerStop::Stopping),
+            end = self.read_items(stream, &mut answer) => end.map_err(AnswerStop::Failed),
+        };
+        answer
+    }
+
+    async fn read_items(
+        &self,
+        mut stream: Box<dyn AnswerStream>,
+        answer: &mut StreamedAnswer,
+    ) -> Result<ChatEnd, ModelError> {
+        let core = &self.core;
+        let mut partial = PartialWriter::new(self.request.id, &self.request.model);
+        loop {
+            let delta = match stream.next().await? {
+                ChatItem::Delta(delta) => delta,
+                ChatItem::End(end) => return Ok(end),
+            };
+            let is_first = answer.is_silent();
+            let event = answer.add(&core.clock, delta);
+            partial.write(core, &answer.text, &answer.thinking);
+            if is_first {
+                self.report(phase(ChatPhase::Answering)).await;
+            }
+            if let Some(event) = event {
+                self.report(event).await;
+            }
+        }
+    }
 }

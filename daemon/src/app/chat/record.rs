@@ -1,22 +1,24 @@
-//! The record of an answer, and what the turn learns from it: how fast the model reads, its window, and whether the count
-//! of the prompt was right.
+//! The end of a model call: the record of its answer, its usage, and what the turn measures by it: how fast the model
+//! reads, its window, and whether the count of the prompt was right.
 
 use std::time::Duration;
 
-use ollm_protocol::content::{CountKind, Usage};
-use ollm_protocol::methods::chat::{ChatEvent, ChatUsage};
+use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Role, Usage};
+use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ChatUsage};
 use ollm_protocol::{EventKind, Seq};
 use serde_json::json;
 
-use super::answer::AnswerStop;
+use super::answer::{AnswerStop, is_complete};
 use super::model_call::ModelCall;
 use super::turn::{Turn, as_ms};
-use crate::app::error::{AppError, ChatError};
+use crate::app::drafts::{message_drafts, uncounted};
+use crate::app::error::{AppError, ChatError, Result};
 use crate::app::models::learning;
+use crate::app::partial::answer_parts;
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::model::{ChatEnd, ModelInfo, PromptCount};
 
-/// A model that took this long to load was just loaded, and the server may have given it another window.
+/// The shortest load time of a model that was not in memory before; the server may have given it another window.
 const JUST_LOADED: Duration = Duration::from_secs(1);
 
 impl Turn {
@@ -27,16 +29,9 @@ impl Turn {
         info: &ModelInfo,
         call: &ModelCall,
         effective: Option<u32>,
-    ) -> Result<(Option<Seq>, ChatUsage), AppError> {
-        let ModelCall { answer, built, .. } = call;
-        let (core, id) = (&self.core, self.request.id);
-        let counted = answer.end.as_ref().ok().map(|end| Usage {
-            model: Some(self.request.model.clone()),
-            prompt_tokens: prompt_tokens(end).unwrap_or(built.tokens_used),
-            answer_tokens: end.answer_tokens.unwrap_or_default(),
-        });
-        let partial = answer.record(core, id, &self.request.model, counted).await?;
-        let end = match &answer.end {
+    ) -> Result<(Option<Seq>, ChatUsage)> {
+        let partial = self.append_answer(call).await?;
+        let end = match &call.answer.end {
             Ok(end) => end,
             Err(AnswerStop::Canceled) => return Err(ChatError::Canceled { partial }.into()),
             Err(AnswerStop::Stopping) => return Err(AppError::Stopping),
@@ -44,11 +39,41 @@ impl Turn {
                 return Err(ChatError::Model { source: error.clone(), partial }.into());
             }
         };
-        let n_compactions = core.sessions.peek(id, |live| live.state().compression_count());
+        let n_compactions =
+            self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
         let usage = usage(info, call, end, effective, n_compactions.unwrap_or_default());
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(call, end, partial).await?;
         Ok((partial, usage))
+    }
+
+    /// Appends the message of an answer with the counts of the server; returns `None` if it has no content.
+    async fn append_answer(&self, call: &ModelCall) -> Result<Option<Seq>> {
+        let ModelCall { answer, built, .. } = call;
+        let (core, id, model) = (&self.core, self.request.id, &self.request.model);
+        let mut parts = answer_parts(answer.thinking.clone(), answer.text.clone());
+        parts.extend(answer.calls.iter().cloned().map(|call| {
+            let ChatToolCall { id, name, args } = call;
+            Part::ToolCall { id, name, args }
+        }));
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let mut message = Message::text(Role::Assistant, "", core.clock.now());
+        message.parts = parts;
+        message.model = Some(model.clone());
+        message.finish_reason = Some(answer.finish_reason().to_owned());
+        message.duration_ms = Some(as_ms(answer.started.elapsed()));
+        let is_complete = is_complete(answer.finish_reason());
+        let (mut drafts, _) = message_drafts(core, id, message, is_complete);
+        if let Ok(end) = &answer.end {
+            drafts.push(uncounted(RecordBody::Usage(Usage {
+                model: Some(model.clone()),
+                prompt_tokens: prompt_tokens(end).unwrap_or(built.tokens_used),
+                answer_tokens: end.answer_tokens.unwrap_or_default(),
+            })));
+        }
+        Ok(Some(core.append(id, drafts, None).await?.seq))
     }
 
     /// Notes how fast the model read the prompt, and returns the window that it runs with.
@@ -72,33 +97,30 @@ impl Turn {
 
     /// Compares the tokens that the server read with those that were sent, and learns from the difference.
     ///
-    /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees with
-    /// the server means that the count was wrong: its template is not used again.
+    /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees
+    /// with the server means that the count was wrong: its template is not used again.
     async fn check_count(
         &self,
         call: &ModelCall,
         end: &ChatEnd,
         partial: Option<Seq>,
-    ) -> Result<(), AppError> {
+    ) -> Result<()> {
         let ModelCall { built, request, .. } = call;
         let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
+        let sent = built.tokens_used;
         if built.count_kind != CountKind::Exact {
             learning::calibrate(&self.core, request, read).await;
             return Ok(());
         }
         // Some servers call the model twice for an answer in a given format.
-        if read == built.tokens_used || request.format.is_some() {
+        if read == sent || request.format.is_some() {
             return Ok(());
         }
-        let rendered = match read < built.tokens_used {
-            true => learning::rendered_tokens(&self.core, request).await,
-            false => None,
-        };
-        if read > built.tokens_used || rendered == Some(read) {
+        if read > sent || learning::rendered_tokens(&self.core, request).await == Some(read) {
             learning::distrust(&self.core, request).await;
             return Ok(());
         }
-        let (model, sent) = (self.request.model.clone(), built.tokens_used);
+        let model = self.request.model.clone();
         let data = json!({ "model": model, "sentTokens": sent, "readTokens": read });
         self.publish(EventKind::ServerTruncated, partial, data);
         Err(ChatError::Truncated { model, sent, read, partial }.into())
@@ -106,7 +128,7 @@ impl Turn {
 }
 
 /// Returns the tokens of the whole prompt, if the server reports them.
-fn prompt_tokens(end: &ChatEnd) -> Option<u64> {
+const fn prompt_tokens(end: &ChatEnd) -> Option<u64> {
     match end.prompt {
         PromptCount::Whole(tokens) => Some(tokens),
         PromptCount::Uncached(_) | PromptCount::Unknown => None,

@@ -1,25 +1,55 @@
-//! The course of a turn: build a context, call the model, record the answer, wait for tools, and again until no tool is
-//! called.
+//! The course of a turn: build a context, call the model, record the answer, wait for tools, and again until no tool
+//! is called.
+//!
+//! An answer without text or tool calls is empty: the model is called again if that can help, and else the turn fails
+//! with an error that names the use of the tokens.
+//!
+//! **Invariants**: the context is shrunk at most once in a turn; a model that ran into a limit is called again only
+//! with a smaller context; before that, its thinking is recorded off the active path.
+
+use std::num::NonZeroU32;
 
 use ollm_protocol::methods::chat::ChatEvent;
 use ollm_protocol::{EventKind, Seq};
 use serde_json::{Value, json};
 
-use super::AcceptedMessage;
-use super::answer::StreamedAnswer;
-use super::empty_answer::{AfterAnswer, Retries};
-use super::turn::{Turn, as_ms};
-use crate::app::error::{AppError, ChatError};
+use super::answer::{AnswerStop, StreamedAnswer};
+use super::model_call::{ModelCall, RequiredShrink};
+use super::retry::{RetryIntent, step_back};
+use super::turn::{AcceptedMessage, Turn, as_ms};
+use crate::app::core::blocking;
+use crate::app::error::{AppError, ChatError, Result, SpentTokens};
 use crate::app::loops::may_call_model;
-use crate::model::{CallTarget, Capability, ModelError, ModelInfo};
-use crate::shutdown::Tasks;
+use crate::model::{CallTarget, Capability, ChatEnd, LengthCause, ModelError, ModelInfo};
+
+/// The utilization in percent from which shrinking the context is worth it: a compaction leaves at most 55, and a few
+/// more tokens would not make room for an answer.
+const MIN_UTILIZATION_PERCENT: f64 = 60.0;
+/// The smallest part of a window that `context.answerReserve` can leave to prompts, in percent. Longer prompts can be
+/// shortened by it.
+const MIN_PROMPT_PERCENT: u64 = 60;
+
+/// The retries of a turn so far.
+#[derive(Debug, Default)]
+struct Retries {
+    n_empty: u32,
+    has_shrunk: bool,
+}
+
+/// The next step of a turn after a model call.
+enum AfterAnswer {
+    /// The answer is recorded, or its error ends the turn.
+    Record,
+    /// The model is called again, with a smaller context if one is required.
+    CallAgain(Option<RequiredShrink>),
+}
 
 impl Turn {
     /// Runs the turn and reports how it ended.
-    pub(super) async fn run(self, accepted: AcceptedMessage, tasks: &Tasks) {
+    pub(super) async fn run(self, accepted: AcceptedMessage) {
         let model = self.request.model.clone();
         self.publish(EventKind::TurnStarted, accepted.seq, json!({ "model": model }));
-        let last = self.answer(accepted, tasks).await;
+        let last = self.answer(accepted).await;
         let (seq, data) = match &last {
             Ok(ChatEvent::Done { seq, finish_reason, .. }) => {
                 (Some(*seq), json!({ "model": model, "finishReason": finish_reason }))
@@ -32,18 +62,14 @@ impl Turn {
             }
         };
         self.publish(EventKind::TurnEnded, seq, data);
-        let Self { claim, reporter, .. } = self;
+        let Self { claim, events, .. } = self;
         // A client that reads the last event may start the next turn.
         drop(claim);
-        reporter.send_last(last).await;
+        drop(events.send(last).await);
     }
 
     /// Answers the message and returns the last event.
-    async fn answer(
-        &self,
-        accepted: AcceptedMessage,
-        tasks: &Tasks,
-    ) -> Result<ChatEvent, AppError> {
+    async fn answer(&self, accepted: AcceptedMessage) -> Result<ChatEvent> {
         let AcceptedMessage { seq, duplicate, answered } = accepted;
         let model = self.request.model.clone();
         self.report(ChatEvent::Accepted { seq, duplicate, model }).await;
@@ -51,13 +77,12 @@ impl Turn {
             return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
         }
         let core = &self.core;
-        let info = async { Ok(core.models.info(&self.request.model).await?) };
-        let info = self.unless_ended(tasks, info).await?;
+        let info = self.unless_ended(core.models.info(&self.request.model)).await??;
         self.check_capabilities(&info)?;
         let (mut retries, mut shrink) = (Retries::default(), None);
         loop {
             may_call_model(core, self.request.id).await?;
-            let call = self.call_model(&info, tasks, shrink.take()).await?;
+            let call = self.call_model(&info, shrink.take()).await?;
             let effective = self.measure(&call).await;
             if let AfterAnswer::CallAgain(required) =
                 self.after_answer(&info, &call, effective, &mut retries).await?
@@ -71,16 +96,15 @@ impl Turn {
                 let finish_reason = call.answer.finish_reason().to_owned();
                 return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
             }
-            // Before the tools run: their results would not be sent to the model.
+            // Checked before the tools run, because their results would not be sent to the model.
             may_call_model(core, self.request.id).await?;
-            self.wait_for_tools(seq, call.answer, tasks).await?;
+            self.wait_for_tools(seq, call.answer).await?;
         }
     }
 
-    /// Refuses what the model cannot do.
-    fn check_capabilities(&self, info: &ModelInfo) -> Result<(), AppError> {
-        let lacks_tools = !self.request.tools.is_empty() && info.can("tools") == Some(false);
-        if !lacks_tools {
+    /// Refuses tools for a model that does not support them.
+    fn check_capabilities(&self, info: &ModelInfo) -> Result<()> {
+        if self.request.tools.is_empty() || info.can("tools") != Some(false) {
             return Ok(());
         }
         let host = self.core.models.backend()?.host();
@@ -89,12 +113,7 @@ impl Turn {
     }
 
     /// Reports the tool calls of an answer and waits until all results are recorded.
-    async fn wait_for_tools(
-        &self,
-        seq: Seq,
-        answer: StreamedAnswer,
-        tasks: &Tasks,
-    ) -> Result<(), AppError> {
+    async fn wait_for_tools(&self, seq: Seq, answer: StreamedAnswer) -> Result<()> {
         if self.request.tools.is_empty() {
             let name = answer.calls.first().map(|call| call.name.clone()).unwrap_or_default();
             let model = self.request.model.clone();
@@ -105,12 +124,92 @@ impl Turn {
         let after = self.core.config().ollama.tool_timeout;
         let timeout_ms = as_ms(after);
         self.report(ChatEvent::ToolCalls { seq, calls: answer.calls, timeout_ms }).await;
-        let complete = async { Ok(tokio::time::timeout(after, pending.complete()).await) };
-        let waited = self.unless_ended(tasks, complete).await;
+        let waited = self.unless_ended(tokio::time::timeout(after, pending.complete())).await;
         let missing = pending.end();
-        match waited? {
-            Ok(()) => Ok(()),
-            Err(_) => Err(ChatError::ToolTimeout { missing, after }.into()),
+        waited?.map_err(|_| ChatError::ToolTimeout { missing, after }.into())
+    }
+
+    /// Decides how the turn continues; an empty answer is recorded here.
+    ///
+    /// **Errors**: `EmptyAnswer` and `OnlyThinking` if calling again would not help.
+    async fn after_answer(
+        &self,
+        info: &ModelInfo,
+        call: &ModelCall,
+        effective: Option<u32>,
+        retries: &mut Retries,
+    ) -> Result<AfterAnswer> {
+        if !call.answer.is_empty() {
+            return Ok(AfterAnswer::Record);
         }
+        let end = match &call.answer.end {
+            Ok(end) => end,
+            Err(AnswerStop::Failed(source @ ModelError::Overflow { .. }))
+                if !retries.has_shrunk =>
+            {
+                retries.has_shrunk = true;
+                let error = ChatError::Model { source: source.clone(), partial: None };
+                return Ok(AfterAnswer::CallAgain(Some(call.require_shrink(error))));
+            }
+            Err(_) => return Ok(AfterAnswer::Record),
+        };
+        // Also fails for a prompt that the server cut to the whole window, which leaves no room for an answer.
+        let (partial, _) = self.record(info, call, effective).await?;
+        let cause = end.length_cause(self.request.max_tokens);
+        let error = match cause {
+            Some(cause) if call.answer.has_thinking() => ChatError::OnlyThinking {
+                id: self.request.id,
+                model: self.request.model.clone(),
+                spent: spent_tokens(info, call, end, cause),
+                partial,
+            },
+            _ => self.empty_answer_error(call, partial),
+        };
+        retries.n_empty += 1;
+        let can_shrink =
+            !retries.has_shrunk && call.built.budget.utilization_percent > MIN_UTILIZATION_PERCENT;
+        let next = match cause {
+            Some(LengthCause::Window) if can_shrink => {
+                retries.has_shrunk = true;
+                AfterAnswer::CallAgain(Some(call.require_shrink(error)))
+            }
+            None if retries.n_empty == 1 => AfterAnswer::CallAgain(None),
+            // The next answer would reach the same limit.
+            _ => return Err(error.into()),
+        };
+        if partial.is_some() {
+            let id = self.request.id;
+            blocking(&self.core, move |core| step_back(core, id, RetryIntent::SendAgain)).await?;
+        }
+        Ok(next)
+    }
+
+    fn empty_answer_error(&self, call: &ModelCall, partial: Option<Seq>) -> ChatError {
+        ChatError::EmptyAnswer {
+            model: self.request.model.clone(),
+            prompt_tokens: call.built.tokens_used,
+            prompt_limit: call.built.token_budget,
+            partial,
+        }
+    }
+}
+
+fn spent_tokens(
+    info: &ModelInfo,
+    call: &ModelCall,
+    end: &ChatEnd,
+    cause: LengthCause,
+) -> SpentTokens {
+    let window = call.built.num_ctx;
+    let most = call.request.num_predict.map_or(0, NonZeroU32::get);
+    let prompt_tokens = call.built.tokens_used;
+    SpentTokens {
+        thinking_tokens: end.answer_tokens.unwrap_or_else(|| most.into()),
+        prompt_tokens,
+        prompt_limit: call.built.token_budget,
+        window,
+        max_tokens: (cause == LengthCause::NumPredict).then_some(most),
+        reserve_helps: prompt_tokens * 100 > u64::from(window) * MIN_PROMPT_PERCENT,
+        trained: info.trained_context.filter(|trained| *trained > window),
     }
 }
