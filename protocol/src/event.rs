@@ -89,7 +89,7 @@ pub enum EventKind {
     Resync,
 }
 
-/// One event.
+/// An event.
 ///
 /// **Shape**: `{"epoch":"...","eventSeq":7,"sessionId":"...","seq":3,"kind":"message-recorded","at":"...","data":{}}`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -41,7 +41,7 @@ pub struct MethodInfo {
     pub name: &'static str,
     /// The class.
     pub class: Class,
-    /// One sentence for people: the OpenRPC document and the completion of `ollmctl call` show it.
+    /// A sentence for people, which the OpenRPC document and the completion of `ollmctl call` show.
     pub summary: &'static str,
     /// Returns the schema of the params.
     pub params: fn(&mut SchemaGenerator) -> Schema,

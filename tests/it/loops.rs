@@ -86,7 +86,7 @@ fn loop_commands_print_and_reset_the_loop() {
         record_call(&mut wire, &session, tool, &json!({}));
     }
     let status = sandbox.ctl(["loop", "status", &session]).ok();
-    assert!(status.contains("loop: edit, test went round 2 times"), "{status}");
+    assert!(status.contains("loop: edit, test were called in turn 2 times"), "{status}");
     let error = sandbox.ctl(["loop", "reset"]).fails(3);
     assert!(error.contains("try: ollmctl loop reset --session last"), "{error}");
     let reset = sandbox.ctl(["loop", "reset", "--session", "last"]).ok();

@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(
             plain(&text),
             "\
-loop: a, b went round 2 times
+loop: a, b were called in turn 2 times
 4 of 50 model calls since the last user message; 3 repetitions are a loop
   #9   00112233 -> 8899aabb  a
   #10  00112233 -> no result  b

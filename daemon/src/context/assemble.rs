@@ -10,24 +10,25 @@ use ollm_protocol::content::{Checkpoint, ContextMessage, HeadItem, OmittedItem, 
 use ollm_protocol::{CheckpointId, Seq};
 
 use super::cut::{self, Cut};
-use super::error::ContentsError;
+use super::input::BuildInput;
 use super::omitted::{OmitReason, Omitted};
-use super::path::{Bodies, PathItem, batch_len, between};
+use super::path::{Bodies, ContentsError, PathItem, batch_len, between};
 use super::render::{Renderer, left_out, note, quote};
 use crate::tokens::{Counter, IMAGE_TOKENS};
 
-/// A head with the path and the checkpoints that it refers to, and how it is rendered.
-#[derive(Clone, Copy)]
+/// A frozen head. The empty head shows everything verbatim.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Head<'a> {
+    pub items: &'a [HeadItem],
+    /// The number of records at the beginning of the path that the head stands for.
+    pub n_covered: usize,
+}
+
+/// A conversation to render.
 pub(super) struct Layout<'a> {
-    /// The path from the root to the active leaf.
-    pub path: &'a [PathItem],
-    /// The frozen head and the number of records of the path that it covers; `None` shows everything verbatim.
-    pub head: Option<(&'a [HeadItem], usize)>,
-    /// The checkpoints that the head may name.
-    pub checkpoints: &'a [Checkpoint],
-    /// A user message that will follow and is not recorded.
-    pub pending: Option<&'a str>,
-    pub counter: &'a Counter,
+    /// The input with the path and the checkpoints that the head refers to.
+    pub input: &'a BuildInput<'a>,
+    pub head: Head<'a>,
     /// Whether a system message stands before the conversation.
     pub has_system: bool,
     /// Tokens beyond which rendering stops.
@@ -59,7 +60,7 @@ impl Conversation {
     }
 }
 
-/// One thing that a conversation holds.
+/// An item that a conversation shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShownItem {
     pub source: ItemSource,
@@ -87,16 +88,18 @@ pub(super) fn assemble(
     let mut assembler = Assembler {
         layout,
         bodies,
-        renderer: Renderer::new(layout.counter, layout.has_system),
+        renderer: Renderer::new(&layout.input.counter, layout.has_system),
+        is_over: false,
         omitted: Omitted::default(),
         n_included: 0,
         items: Vec::new(),
     };
-    if !assembler.head()? {
+    assembler.head()?;
+    if assembler.is_over {
         return Ok(None);
     }
     let recorded_tokens = assembler.renderer.tokens();
-    if let Some(text) = layout.pending {
+    if let Some(text) = layout.input.pending {
         assembler.block(ItemSource::Block("pending".to_owned()), text);
     }
     let Assembler { renderer, mut omitted, n_included, items, .. } = assembler;
@@ -165,6 +168,8 @@ struct Assembler<'a, 'b, 's> {
     layout: &'a Layout<'a>,
     bodies: &'b mut Bodies<'s>,
     renderer: Renderer<'a>,
+    /// Whether the conversation is too large. Nothing more is rendered then.
+    is_over: bool,
     omitted: Omitted,
     n_included: u64,
     items: Vec<ShownItem>,
@@ -172,26 +177,21 @@ struct Assembler<'a, 'b, 's> {
 
 impl<'a> Assembler<'a, '_, '_> {
     fn checkpoint(&self, id: CheckpointId) -> Option<&'a Checkpoint> {
-        self.layout.checkpoints.iter().find(|checkpoint| checkpoint.id == id)
+        self.layout.input.checkpoints.iter().find(|checkpoint| checkpoint.id == id)
     }
 
-    /// Whether the conversation may still fit.
-    fn fits(&mut self) -> bool {
-        !self.renderer.is_over(self.layout.limit)
-    }
-
-    /// Renders the head and every record behind it; returns false once the conversation is too large.
-    fn head(&mut self) -> Result<bool, ContentsError> {
-        let Layout { path, head, .. } = *self.layout;
-        let (head, covered) = head.unwrap_or_default();
-        let mut left_out = self.left_out(head, covered);
+    /// Renders the head and every record behind it, until the conversation is too large.
+    fn head(&mut self) -> Result<(), ContentsError> {
+        let Layout { input, head, .. } = self.layout;
+        let covered = &input.path[..head.n_covered];
+        let mut left_out = self.left_out();
         let items: Vec<(&HeadItem, Range<usize>)> = head
+            .items
             .iter()
-            .map(|item| (item, shown_by(&path[..covered], item)))
-            .filter(|(item, range)| match item {
-                HeadItem::Block { .. } => true,
-                HeadItem::Checkpoint { id } => self.checkpoint(*id).is_some(),
-                _ => !range.is_empty(),
+            .map(|item| (item, shown_by(covered, item)))
+            .filter(|(item, range)| {
+                let is_block = matches!(item, HeadItem::Block { .. } | HeadItem::Checkpoint { .. });
+                is_block || !range.is_empty()
             })
             .collect();
         let is_one_block = |(one, _): &(&HeadItem, _), (next, _): &(&HeadItem, _)| {
@@ -202,25 +202,26 @@ impl<'a> Assembler<'a, '_, '_> {
             let is_behind_gap = |(gap, _): &mut (usize, String)| range.start > *gap;
             if is_turn(item)
                 && let Some((_, text)) = left_out.take_if(is_behind_gap)
-                && !self.block(ItemSource::Block("leftOut".to_owned()), &text)
             {
-                return Ok(false);
+                self.block(ItemSource::Block("leftOut".to_owned()), &text);
             }
-            let fits = if is_quote(item) { self.quotes(group)? } else { self.item(item, range)? };
-            if !fits {
-                return Ok(false);
+            if is_quote(item) {
+                self.quotes(group)?
+            } else {
+                self.item(item, range)?
+            }
+            if self.is_over {
+                return Ok(());
             }
         }
-        if let Some((_, text)) = left_out
-            && !self.block(ItemSource::Block("leftOut".to_owned()), &text)
-        {
-            return Ok(false);
+        if let Some((_, text)) = left_out {
+            self.block(ItemSource::Block("leftOut".to_owned()), &text);
         }
-        self.verbatim(covered..path.len())
+        self.verbatim(head.n_covered..input.path.len())
     }
 
     /// Renders a head item that is no quote.
-    fn item(&mut self, item: &HeadItem, range: &Range<usize>) -> Result<bool, ContentsError> {
+    fn item(&mut self, item: &HeadItem, range: &Range<usize>) -> Result<(), ContentsError> {
         match item {
             HeadItem::Range { .. } => self.verbatim(range.clone()),
             HeadItem::Cut { head_chars, tail_chars, .. } => {
@@ -232,24 +233,26 @@ impl<'a> Assembler<'a, '_, '_> {
                 self.shortened(range.start, "stub", &|_, body| cut::stub(body, &line))
             }
             HeadItem::Block { topic, text } => {
-                Ok(self.block(ItemSource::Block(topic.clone()), &note(topic, &[], text)))
+                self.block(ItemSource::Block(topic.clone()), &note(topic, &[], text));
+                Ok(())
             }
             HeadItem::Checkpoint { id } => {
-                let block = self.checkpoint(*id).map(checkpoint_block);
-                Ok(block.is_none_or(|block| self.block(ItemSource::Checkpoint(*id), &block)))
+                if let Some(checkpoint) = self.checkpoint(*id) {
+                    self.block(ItemSource::Checkpoint(*id), &checkpoint_block(checkpoint));
+                }
+                Ok(())
             }
-            HeadItem::Handle { .. } | HeadItem::Earlier { .. } | HeadItem::Pinned { .. } => {
-                Ok(true)
-            }
+            HeadItem::Handle { .. } | HeadItem::Earlier { .. } | HeadItem::Pinned { .. } => Ok(()),
         }
     }
 
     /// Lists the covered records that a head does not show. Returns the block that names them, unless checkpoints stand
     /// for all of them, with the index of the first of them.
-    fn left_out(&mut self, head: &[HeadItem], covered: usize) -> Option<(usize, String)> {
-        let path = &self.layout.path[..covered];
+    fn left_out(&mut self) -> Option<(usize, String)> {
+        let Layout { input, head, .. } = self.layout;
+        let path = &input.path[..head.n_covered];
         let (mut summarized, mut handles, mut shown) = (0, Vec::new(), Vec::new());
-        for item in head {
+        for item in head.items {
             match item {
                 HeadItem::Checkpoint { id } => {
                     let to = self.checkpoint(*id).map(|checkpoint| checkpoint.to);
@@ -280,20 +283,20 @@ impl<'a> Assembler<'a, '_, '_> {
     }
 
     /// Renders whole records.
-    fn verbatim(&mut self, range: Range<usize>) -> Result<bool, ContentsError> {
-        let mut later = &self.layout.path[range];
+    fn verbatim(&mut self, range: Range<usize>) -> Result<(), ContentsError> {
+        let mut later = &self.layout.input.path[range];
         while !later.is_empty() {
             let now;
             (now, later) = later.split_at(batch_len(later.iter(), self.layout.limit));
             self.bodies.load(now)?;
             for item in now.iter().filter(|item| item.enters()) {
                 self.record(item, "whole", None);
-                if !self.fits() {
-                    return Ok(false);
+                if self.is_over {
+                    return Ok(());
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Renders a record in a shorter form.
@@ -302,16 +305,16 @@ impl<'a> Assembler<'a, '_, '_> {
         at: usize,
         form: &'static str,
         shorten: &Shorten<'_>,
-    ) -> Result<bool, ContentsError> {
-        let item = &self.layout.path[at];
+    ) -> Result<(), ContentsError> {
+        let item = &self.layout.input.path[at];
         self.bodies.load(std::slice::from_ref(item))?;
         self.record(item, form, Some(shorten));
-        Ok(self.fits())
+        Ok(())
     }
 
     /// Renders records as quotes in one block of a user turn.
-    fn quotes(&mut self, group: &[(&'a HeadItem, Range<usize>)]) -> Result<bool, ContentsError> {
-        let Layout { path, counter, .. } = *self.layout;
+    fn quotes(&mut self, group: &[(&'a HeadItem, Range<usize>)]) -> Result<(), ContentsError> {
+        let BuildInput { path, counter, .. } = self.layout.input;
         let (mut texts, mut quoted) = (Vec::new(), Vec::new());
         let mut is_pinned = false;
         for (item, range) in group {
@@ -321,7 +324,7 @@ impl<'a> Assembler<'a, '_, '_> {
                 continue;
             };
             is_pinned = matches!(item, HeadItem::Pinned { .. });
-            let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
+            let cut = Cut::of_chars(*head_chars, *tail_chars);
             let item = &path[range.start];
             self.bodies.load(std::slice::from_ref(item))?;
             let Some(body) = self.bodies.get(item.seq) else {
@@ -345,20 +348,20 @@ impl<'a> Assembler<'a, '_, '_> {
         for (item, tokens) in quoted {
             self.add_item(ItemSource::Record(item), form, tokens);
         }
-        Ok(self.fits())
+        Ok(())
     }
 
     /// Renders a user turn that no record stands for.
-    fn block(&mut self, source: ItemSource, text: &str) -> bool {
+    fn block(&mut self, source: ItemSource, text: &str) {
         self.renderer.user(text, Vec::new());
-        self.add_item(source, "whole", u64::from(self.layout.counter.count_text(text)));
-        self.fits()
+        self.add_item(source, "whole", u64::from(self.layout.input.counter.count_text(text)));
     }
 
-    /// Lists an item of the newest message.
+    /// Lists an item of the newest message, and checks whether the conversation may still fit.
     fn add_item(&mut self, source: ItemSource, form: &'static str, tokens: u64) {
         let message = self.renderer.n_messages().saturating_sub(1);
         self.items.push(ShownItem { source, form, tokens, message });
+        self.is_over |= self.renderer.is_over(self.layout.limit);
     }
 
     /// Renders one loaded record, in a shorter form if there is a function for it.
@@ -367,7 +370,7 @@ impl<'a> Assembler<'a, '_, '_> {
             self.omitted.add(item, u64::from(item.tokens), OmitReason::Damaged);
             return;
         };
-        let counter = self.layout.counter;
+        let counter = &self.layout.input.counter;
         let kept = shorten.map(|shorten| shorten(item.seq, body));
         let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());

@@ -2,7 +2,7 @@
 
 use ollm_protocol::content::{ContextBudget, MIN_CONTEXT_SIZE};
 
-use super::error::ContextError;
+use super::input::ContextError;
 
 /// The division of a window.
 ///

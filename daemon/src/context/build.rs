@@ -1,18 +1,14 @@
 //! Building a context: the head in force is kept while it fits, else a new head is planned, and the result is described.
 
-use ollm_protocol::Seq;
 use ollm_protocol::content::{
-    BuiltContext, Checkpoint, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind, Role,
+    BuiltContext, CompactMode, ContextMessage, Epoch, HeadItem, RecordKind, Role,
 };
 
-use super::assemble::{Conversation, Layout, ShownItem, assemble, checkpoint_block};
+use super::assemble::{Conversation, Head, Layout, ShownItem, assemble, checkpoint_block};
 use super::budget::{Budget, share};
-use super::error::ContextError;
-use super::input::{BuildInput, PreviousBuild, START};
-use super::path::{Bodies, Contents, PathItem};
-use super::render::text_message;
-use super::strategy::{self, IMPLICIT, PlanInput, STRATEGIES, Strategy};
-use crate::tokens::Counter;
+use super::input::{BuildInput, ContextError, PreviousBuild, START};
+use super::path::{Bodies, Contents, PathItem, whole_range};
+use super::strategy::{self, PlanInput, STRATEGIES, Strategy};
 
 /// Percent of the room that a conversation may have after a new head, so that the next turns fit before another head
 /// is needed.
@@ -31,15 +27,15 @@ const MAX_TRIES: usize = 12;
 pub(crate) struct Built {
     /// The reply.
     pub result: BuiltContext,
-    /// The epoch to record if the caller may; the next build then begins with this one.
+    /// A new epoch. If the caller records it, the next build begins with this one.
     pub new_epoch: Option<Epoch>,
-    /// The build as the next build's `previous`.
+    /// The `previous` build of the next input.
     pub build: PreviousBuild,
     /// Tokens of each message.
     pub tokens: Vec<u32>,
     /// The end of the system message.
     pub additions: String,
-    /// Everything that the conversation holds, in order.
+    /// The items that the conversation shows, in order.
     pub items: Vec<ShownItem>,
 }
 
@@ -70,7 +66,7 @@ pub(crate) fn prune(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
 ) -> Result<Option<Built>, ContextError> {
-    build_with(input, contents, strategy::PRUNED)
+    build_with(input, contents, &strategy::PRUNED_TOOLS)
 }
 
 /// Builds a context that begins with the checkpoints of `input`.
@@ -80,7 +76,7 @@ pub(crate) fn with_checkpoints(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
 ) -> Result<Option<Built>, ContextError> {
-    build_with(input, contents, strategy::CHECKPOINTED)
+    build_with(input, contents, &strategy::CHECKPOINTED)
 }
 
 /// Builds a context of the state by the records and the newest turns, without any summary.
@@ -90,9 +86,9 @@ pub(crate) fn truncate(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
 ) -> Result<Option<Built>, ContextError> {
-    match build_with(input, contents, strategy::MINIMAL)? {
+    match build_with(input, contents, &strategy::MINIMAL_STATE)? {
         Some(built) => Ok(Some(built)),
-        None => build_with(input, contents, strategy::FLOOR),
+        None => build_with(input, contents, &strategy::FLOOR),
     }
 }
 
@@ -100,7 +96,7 @@ pub(crate) fn truncate(
 fn build_with(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
-    strategy: &'static dyn Strategy,
+    strategy: &'static Strategy,
 ) -> Result<Option<Built>, ContextError> {
     let front = Front::new(input, true)?;
     let choice = plan(input, &front, &mut Bodies::new(contents), strategy, false)?;
@@ -122,14 +118,15 @@ pub(super) struct Front {
 }
 
 impl Front {
-    /// Makes the front of a new epoch, or of the epoch in force, whose additions are frozen.
+    /// Creates the front of a new epoch, or of the epoch in force, whose additions are frozen.
     pub(super) fn new(input: &BuildInput<'_>, is_new: bool) -> Result<Self, ContextError> {
         let frozen = input.epoch.and_then(|(_, epoch)| epoch.basis.as_ref()).filter(|_| !is_new);
         let additions =
             frozen.map_or_else(|| input.additions.to_owned(), |basis| basis.additions.clone());
         let texts = [input.system_prompt, input.mode_text, Some(&additions)].into_iter().flatten();
         let parts: Vec<&str> = texts.filter(|text| !text.is_empty()).collect();
-        let system = (!parts.is_empty()).then(|| text_message(Role::System, parts.join("\n\n")));
+        let system =
+            (!parts.is_empty()).then(|| ContextMessage::text(Role::System, parts.join("\n\n")));
         let (head_tokens, tool_tokens) = input.counter.count_head(system.as_ref(), input.tools);
         let budget = Budget::new(
             input.context_size,
@@ -143,7 +140,7 @@ impl Front {
 
 /// The conversation of a build, with its strategy.
 struct ChosenHead {
-    strategy: &'static str,
+    strategy: &'static Strategy,
     conversation: Conversation,
     /// A new head and the cause of its epoch.
     new_head: Option<(Vec<HeadItem>, &'static str)>,
@@ -155,27 +152,23 @@ fn current_head(
     input: &BuildInput<'_>,
     front: &Front,
     bodies: &mut Bodies<'_>,
-    named: Option<&'static dyn Strategy>,
+    named: Option<&'static Strategy>,
     changed_basis: Option<&'static str>,
 ) -> Result<Option<ChosenHead>, ContextError> {
-    let strategy = current_name(input);
-    if named.is_some_and(|named| named.name() != strategy) {
+    let strategy = current_strategy(input);
+    if named.is_some_and(|named| named.name != strategy.name) {
         return Ok(None);
     }
-    let covered = |seq: Seq| input.path.partition_point(|item| item.seq < seq);
-    let head = input.epoch.map(|(seq, epoch)| (epoch.head.as_slice(), covered(seq)));
+    let head = input.epoch.map_or(Head::default(), |(seq, epoch)| Head {
+        items: &epoch.head,
+        n_covered: input.path.partition_point(|item| item.seq < seq),
+    });
     let Some(conversation) = conversation(input, front, bodies, head)? else { return Ok(None) };
-    let new_head = changed_basis.map(|cause| (extended(input, head), cause));
+    let new_head = changed_basis.map(|cause| {
+        let since = whole_range(&input.path[head.n_covered..]);
+        (head.items.iter().cloned().chain(since).collect(), cause)
+    });
     Ok(Some(ChosenHead { strategy, conversation, new_head }))
-}
-
-/// Returns the head in force together with every record since.
-fn extended(input: &BuildInput<'_>, head: Option<(&[HeadItem], usize)>) -> Vec<HeadItem> {
-    let (head, covered) = head.unwrap_or_default();
-    let since = &input.path[covered..];
-    let ends = since.first().zip(since.last());
-    let range = ends.map(|(first, last)| HeadItem::Range { from: first.seq, to: last.seq });
-    head.iter().cloned().chain(range).collect()
 }
 
 /// Returns a new head of the named strategy, or of the first strategy that fits.
@@ -183,14 +176,15 @@ fn first_fitting(
     input: &BuildInput<'_>,
     front: &Front,
     bodies: &mut Bodies<'_>,
-    named: Option<&'static dyn Strategy>,
+    named: Option<&'static Strategy>,
 ) -> Result<ChosenHead, ContextError> {
     let room = front.budget.available().saturating_sub(pending_tokens(input));
-    let current = current_name(input);
-    let tried = named.as_ref().map_or(STRATEGIES, std::slice::from_ref);
+    let current = current_strategy(input);
+    let tried = named.as_ref().map_or(STRATEGIES.as_slice(), std::slice::from_ref);
     for strategy in tried.iter().copied() {
-        let has_failed = strategy.keeps_all() && strategy.name() == current;
-        if has_failed || strategy.min_tokens() > room {
+        // A head that keeps everything did not fit if it was in force.
+        let has_failed = strategy.keeps_all && current.keeps_all;
+        if has_failed || strategy.min_tokens > room {
             continue;
         }
         if let Some(choice) = plan(input, front, bodies, strategy, named.is_some())? {
@@ -205,40 +199,34 @@ fn plan(
     input: &BuildInput<'_>,
     front: &Front,
     bodies: &mut Bodies<'_>,
-    strategy: &'static dyn Strategy,
+    strategy: &'static Strategy,
     is_named: bool,
 ) -> Result<Option<ChosenHead>, ContextError> {
-    let checkpoints = if strategy.has_checkpoints() {
-        checkpoint_tokens(&input.counter, input.checkpoints)
-    } else {
-        0
-    };
-    let left = front.budget.available().saturating_sub(checkpoints);
+    let checkpoints = if strategy.has_checkpoints { input.checkpoints } else { &[] };
+    let blocks = checkpoints.iter().map(checkpoint_block);
+    let checkpoint_tokens = blocks.map(|block| u64::from(input.counter.count_text(&block))).sum();
+    let left = front.budget.available().saturating_sub(checkpoint_tokens);
     // A named strategy that keeps everything is used as long as it fits at all.
-    let deepest = if is_named && strategy.keeps_all() { left } else { left * DEPTH_PERCENT / 100 };
+    let deepest = if is_named && strategy.keeps_all { left } else { left * DEPTH_PERCENT / 100 };
     let mut target = left.saturating_sub(pending_tokens(input)).min(target_of(left));
     for _ in 0..MAX_TRIES {
         let mut plan_input = PlanInput {
-            path: input.path,
+            build: input,
             bodies: &mut *bodies,
-            counter: &input.counter,
-            checkpoints: input.checkpoints,
-            pins: input.pins,
-            decisions: input.decisions,
-            project_path: input.project_path,
             user_tokens: share(left, input.user_share),
             prompt_limit: front.budget.prompt_limit,
         };
-        let Some(head) = strategy.plan(&mut plan_input, target)? else { return Ok(None) };
-        let covered = Some((head.as_slice(), input.path.len()));
-        if let Some(conversation) = conversation(input, front, bodies, covered)?
+        let Some(planned) = (strategy.plan)(&mut plan_input, target)? else { return Ok(None) };
+        let ids = checkpoints.iter().map(|checkpoint| HeadItem::Checkpoint { id: checkpoint.id });
+        let items: Vec<HeadItem> = ids.chain(planned).collect();
+        let head = Head { items: &items, n_covered: input.path.len() };
+        if let Some(conversation) = conversation(input, front, bodies, head)?
             && conversation.recorded_tokens - conversation.checkpoint_tokens <= deepest
         {
-            let strategy = strategy.name();
             let cause = if input.strategy.is_some() { REQUESTED } else { OVERFLOW };
-            return Ok(Some(ChosenHead { strategy, conversation, new_head: Some((head, cause)) }));
+            return Ok(Some(ChosenHead { strategy, conversation, new_head: Some((items, cause)) }));
         }
-        if !strategy.shrinks() {
+        if !strategy.shrinks {
             return Ok(None);
         }
         target -= target / 4;
@@ -246,36 +234,22 @@ fn plan(
     Ok(None)
 }
 
-/// Returns the tokens of the checkpoints as they are sent.
-fn checkpoint_tokens(counter: &Counter, checkpoints: &[Checkpoint]) -> u64 {
-    let blocks = checkpoints.iter().map(checkpoint_block);
-    blocks.map(|block| u64::from(counter.count_text(&block))).sum()
-}
-
-/// Renders a head that covers a number of records, and the records behind it; returns `None` if it does not fit.
+/// Renders a head and the records behind it; returns `None` if they do not fit.
 fn conversation(
     input: &BuildInput<'_>,
     front: &Front,
     bodies: &mut Bodies<'_>,
-    head: Option<(&[HeadItem], usize)>,
+    head: Head<'_>,
 ) -> Result<Option<Conversation>, ContextError> {
-    let layout = Layout {
-        path: input.path,
-        head,
-        checkpoints: input.checkpoints,
-        pending: input.pending,
-        counter: &input.counter,
-        has_system: front.system.is_some(),
-        limit: front.budget.available(),
-    };
-    Ok(assemble(&layout, bodies)?)
+    let (has_system, limit) = (front.system.is_some(), front.budget.available());
+    Ok(assemble(&Layout { input, head, has_system, limit }, bodies)?)
 }
 
 fn overflow(
     input: &BuildInput<'_>,
     budget: &Budget,
     room: u64,
-    named: Option<&'static dyn Strategy>,
+    named: Option<&'static Strategy>,
 ) -> ContextError {
     let front = budget.prompt_limit - budget.available();
     let pending = pending_tokens(input);
@@ -284,11 +258,11 @@ fn overflow(
         available: budget.prompt_limit,
         what,
     };
-    if named.is_some_and(Strategy::keeps_all) {
+    if named.is_some_and(|named| named.keeps_all) {
         let history: u64 = input.path.iter().map(|item| u64::from(item.tokens)).sum();
         return overflow(front + history + pending, "full history");
     }
-    let least = STRATEGIES.last().map_or(0, |strategy| strategy.min_tokens());
+    let least = strategy::FLOOR.min_tokens;
     let what = if pending > 0 && room + pending >= least {
         "pending message"
     } else {
@@ -317,7 +291,7 @@ fn reply(input: &BuildInput<'_>, front: Front, choice: ChosenHead) -> Built {
         .previous
         .map_or(0, |previous| previous.prefix_tokens(&input.counter, &build, &messages));
     let new_epoch = new_head.map(|(head, cause)| Epoch {
-        strategy: strategy.to_owned(),
+        strategy: strategy.name.to_owned(),
         cause: cause.to_owned(),
         context_size: input.context_size,
         tokenizer: input.counter.identity().to_string(),
@@ -331,7 +305,7 @@ fn reply(input: &BuildInput<'_>, front: Front, choice: ChosenHead) -> Built {
         && new_epoch.as_ref().is_some_and(|epoch| epoch.cause != START);
     let result = BuiltContext {
         messages,
-        strategy: strategy.to_owned(),
+        strategy: strategy.name.to_owned(),
         tokens_used,
         token_budget: budget.prompt_limit,
         budget: budget.report(conversation_tokens.saturating_sub(budget.checkpoints)),
@@ -354,9 +328,9 @@ fn pending_tokens(input: &BuildInput<'_>) -> u64 {
     input.pending.map_or(0, |text| u64::from(input.counter.count_user_text(text)))
 }
 
-/// Returns the name of the strategy whose head is in force. An unknown name counts as the last strategy.
-fn current_name(input: &BuildInput<'_>) -> &'static str {
-    let Some((_, epoch)) = input.epoch else { return IMPLICIT };
-    let known = strategy::by_name(&epoch.strategy).ok().or(STRATEGIES.last().copied());
-    known.map_or(IMPLICIT, Strategy::name)
+/// Returns the strategy whose head is in force. Without an epoch, everything is shown; an unknown name in an epoch counts
+/// as the floor.
+fn current_strategy(input: &BuildInput<'_>) -> &'static Strategy {
+    let Some((_, epoch)) = input.epoch else { return &strategy::FULL_HISTORY };
+    strategy::by_name(&epoch.strategy).unwrap_or(&strategy::FLOOR)
 }

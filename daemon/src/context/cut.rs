@@ -19,6 +19,13 @@ pub(super) struct Cut {
     pub tail: u32,
 }
 
+impl Cut {
+    /// Returns the cut of a quote in a head, or `None` for a whole quote.
+    pub(super) fn of_chars(head: Option<u32>, tail: Option<u32>) -> Option<Self> {
+        Some(Self { head: head?, tail: tail? })
+    }
+}
+
 /// Returns the cut that brings a record to at most `tokens`, and its cost, or `None` if no cut does.
 pub(super) fn fit(
     counter: &Counter,

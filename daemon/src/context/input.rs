@@ -1,17 +1,17 @@
-//! The input of a build: everything that it depends on, whether the epoch in force still holds for it, and how much of
-//! the previous build the new one repeats.
+//! The input of a build, and what follows from it: whether the epoch in force still holds, how much of the previous
+//! build is repeated, and the errors of a build.
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis};
 use serde_json::Value;
 
-use super::path::PathItem;
+use super::path::{ContentsError, PathItem};
 use crate::tokens::Counter;
 
 /// The cause of a session's first epoch.
 pub(super) const START: &str = "start";
 
-/// Everything that a build depends on, except the contents of records.
+/// The input of a build, except the contents of records.
 pub(crate) struct BuildInput<'a> {
     /// The path from the root to the active leaf, oldest first.
     pub path: &'a [PathItem],
@@ -91,6 +91,37 @@ impl BuildInput<'_> {
     }
 }
 
+/// The reason why a context cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ContextError {
+    /// The parts that cannot be left out do not fit.
+    #[error("the {what} needs {needed} tokens of {available}")]
+    Overflow {
+        /// The fewest tokens with which a context could be built.
+        needed: u64,
+        available: u64,
+        /// The part that is too large.
+        what: &'static str,
+    },
+    #[error("no strategy is named {name}; there are {}", listed(known))]
+    UnknownStrategy {
+        name: String,
+        /// The name of each strategy and what it keeps.
+        known: Vec<(&'static str, &'static str)>,
+    },
+    #[error("a context window of {size} tokens is too small; the least is {minimum}")]
+    WindowTooSmall { size: u32, minimum: u32 },
+    #[error(transparent)]
+    Contents(#[from] ContentsError),
+}
+
+/// Joins names and what they stand for on one line.
+fn listed(known: &[(&str, &str)]) -> String {
+    let items: Vec<String> =
+        known.iter().map(|(name, about)| format!("{name} ({about})")).collect();
+    items.join(", ")
+}
+
 /// Returns a short digest of a text, empty for an empty text.
 pub(crate) fn digest(text: &str) -> String {
     if text.is_empty() {
@@ -99,7 +130,8 @@ pub(crate) fn digest(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex()[..16].to_owned()
 }
 
-/// The hashes of a build. They show how much of it the next build repeats, which a model server need not compute again.
+/// The hashes of a build. They show how much of this build the next one repeats; a model server need not compute that
+/// part again.
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousBuild {
     /// The hash of the tool definitions, which chat templates put before everything else.
@@ -174,9 +206,7 @@ fn common_tokens(counter: &Counter, before: &ContextMessage, now: &ContextMessag
 
 fn hash_json(value: &impl serde::Serialize) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
-    match serde_json::to_writer(&mut hasher, value) {
-        Ok(()) => hasher.finalize(),
-        // Cannot happen: neither a hasher nor a value with string keys fails.
-        Err(_) => blake3::hash(&[]),
-    }
+    serde_json::to_writer(&mut hasher, value)
+        .expect("neither a hasher nor a value with string keys fails");
+    hasher.finalize()
 }

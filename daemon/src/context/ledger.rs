@@ -1,6 +1,6 @@
 //! The files that tools read and changed, taken from the records and not from a model's memory. Pure.
 
-use ollm_protocol::content::{Part, RecordBody};
+use ollm_protocol::content::{Checkpoint, Part, RecordBody};
 use serde_json::Value;
 
 /// Maximum number of paths of each list; the oldest are dropped. The blocks made of a ledger show fewer.
@@ -32,6 +32,11 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// Returns the files that a checkpoint names.
+    pub(super) fn of_checkpoint(checkpoint: &Checkpoint) -> Self {
+        Self { modified: checkpoint.files_modified.clone(), read: checkpoint.files_read.clone() }
+    }
+
     /// Adds the files of a record's calls.
     pub(super) fn add_record(&mut self, body: &RecordBody) {
         match body {

@@ -1,4 +1,5 @@
-//! The context engine: what a model is sent, as a frozen head and every later message verbatim, within an exact budget.
+//! The context engine: it selects the messages that a model is sent, within an exact budget: a frozen head, then every
+//! later message verbatim.
 //!
 //! - [`build()`] is the entry: it keeps the head in force while it fits, else plans a new one.
 //! - `input`: everything that a build depends on; `path`: the records; `budget`: arithmetic.
@@ -7,14 +8,13 @@
 //! - `compact`: summaries and checkpoints; `reliability`: how far a compacted conversation can be trusted.
 //!
 //! **Invariants**: pure and deterministic: the same path, settings and counter give the same context. Must not know
-//! sessions, files or the wire; the contents of records come through [`Contents`].
+//! sessions, files or the wire; [`Contents`] reads the contents of records.
 
 mod assemble;
 mod budget;
 mod build;
 pub(crate) mod compact;
 mod cut;
-mod error;
 mod input;
 mod ledger;
 mod omitted;
@@ -29,9 +29,8 @@ pub(crate) use self::build::{
     Built, OVERFLOW, REQUESTED, build, prune, truncate, with_checkpoints,
 };
 pub(crate) use self::compact::{CutPlan, compaction_cut, needs_compaction};
-pub(crate) use self::error::{ContentsError, ContextError};
-pub(crate) use self::input::{BuildInput, PreviousBuild, digest};
-pub(crate) use self::path::{Contents, PathItem};
+pub(crate) use self::input::{BuildInput, ContextError, PreviousBuild, digest};
+pub(crate) use self::path::{Contents, ContentsError, PathItem};
 pub(crate) use self::strategy::PIN_PERCENT;
 
 #[cfg(test)]

@@ -5,14 +5,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{RecordBody, RecordKind, Role};
-
-use super::error::ContentsError;
+use ollm_protocol::content::{HeadItem, RecordBody, RecordKind, Role};
 
 /// Maximum number of records of one read: enough to make its fixed cost small, few enough to stop early.
 const BATCH_RECORDS: usize = 64;
 
-/// What planning knows of one record on the path from the root to the active leaf.
+/// A record on the path from the root to the active leaf, with the values that planning needs.
 ///
 /// A damaged record whose kind is lost is a `Message` without a role: it is listed as omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,15 +78,11 @@ impl PathItem {
     }
 }
 
-/// Records that stay together, as indices into the path; `end` is not included.
+/// Records that stay together, as indices into the path.
 ///
 /// An assistant message that calls tools and everything up to the next turn (its results, and notes between them)
 /// are one unit; any other record is a unit with the records behind it that never enter a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unit {
-    pub start: usize,
-    pub end: usize,
-}
+pub(super) type Unit = Range<usize>;
 
 /// Splits the whole path into units, in order.
 pub(super) fn split_units(path: &[PathItem]) -> Vec<Unit> {
@@ -102,7 +96,7 @@ pub(super) fn split_units(path: &[PathItem]) -> Vec<Unit> {
         };
         match units.last_mut() {
             Some(unit) if joins => unit.end = at + 1,
-            _ => units.push(Unit { start: at, end: at + 1 }),
+            _ => units.push(at..at + 1),
         }
         match item.path_role() {
             PathRole::User => has_open_call = false,
@@ -113,6 +107,11 @@ pub(super) fn split_units(path: &[PathItem]) -> Vec<Unit> {
     units
 }
 
+/// Returns a head item that shows all of some consecutive records, or `None` if there are no records.
+pub(super) fn whole_range(path: &[PathItem]) -> Option<HeadItem> {
+    Some(HeadItem::Range { from: path.first()?.seq, to: path.last()?.seq })
+}
+
 /// Returns the indices of the records from one number to another, both included.
 pub(super) fn between(path: &[PathItem], from: Seq, to: Seq) -> Range<usize> {
     let start = path.partition_point(|item| item.seq < from);
@@ -120,10 +119,32 @@ pub(super) fn between(path: &[PathItem], from: Seq, to: Seq) -> Range<usize> {
     start..end.max(start)
 }
 
+/// The records of a context could not be read at all.
+#[derive(Debug, thiserror::Error)]
+#[error("reading the records of a context")]
+pub(crate) struct ContentsError(#[from] std::io::Error);
+
 /// A source of the contents of records.
 pub(crate) trait Contents {
     /// Returns the contents of some records in the same order, `None` for a damaged record.
     fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError>;
+}
+
+/// Reads records in batches, without damaged ones.
+pub(super) fn for_each_record(
+    contents: &dyn Contents,
+    records: &[Seq],
+    mut visit: impl FnMut(Seq, &RecordBody),
+) -> Result<(), ContentsError> {
+    for batch in records.chunks(BATCH_RECORDS) {
+        let bodies = contents.bodies(batch)?;
+        for (seq, body) in batch.iter().zip(bodies) {
+            if let Some(body) = body {
+                visit(*seq, &body);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The contents that one build has read so far.
@@ -159,7 +180,7 @@ impl<'a> Bodies<'a> {
     }
 }
 
-/// Returns how many of the first records to read at once, so that together they do not exceed `tokens` by much.
+/// Returns the number of records to read at once, from the first on: together they exceed `tokens` by one record at most.
 pub(super) fn batch_len<'i>(items: impl Iterator<Item = &'i PathItem>, tokens: u64) -> usize {
     let mut sum = 0;
     let mut n_items = 0;
@@ -205,7 +226,7 @@ mod tests {
     fn calls_and_their_results_are_one_unit() {
         let check = |kinds: &str, expect: &[&str]| {
             let units = split_units(&path(kinds));
-            let got: Vec<_> = units.iter().map(|unit| &kinds[unit.start..unit.end]).collect();
+            let got: Vec<_> = units.iter().map(|unit| &kinds[unit.clone()]).collect();
             assert_eq!(got, expect, "{kinds}");
         };
         check("", &[]);

@@ -15,6 +15,13 @@ const MIN_COMPACTION_FACTOR: f64 = 0.30;
 const MODEL_FACTORS: [(f64, f64); 4] = [(70.0, 0.95), (30.0, 0.85), (13.0, 0.70), (7.0, 0.50)];
 /// The factor of smaller models and of models of unknown size.
 const MIN_MODEL_FACTOR: f64 = 0.30;
+/// The levels by their lowest scores, with their symbols.
+const LEVELS: [(f64, ReliabilityLevel, &str); 4] = [
+    (85.0, ReliabilityLevel::High, "🟢"),
+    (60.0, ReliabilityLevel::Medium, "🟡"),
+    (40.0, ReliabilityLevel::Low, "🟠"),
+    (0.0, ReliabilityLevel::Critical, "🔴"),
+];
 /// The percentage of kept files or identifiers below which a warning is given.
 const WARN_PERCENT: u32 = 50;
 
@@ -42,18 +49,8 @@ pub(crate) fn assess_reliability(evidence: &ReliabilityEvidence) -> Reliability 
         (1.0 - COMPACTION_PENALTY * f64::from(n_compactions)).max(MIN_COMPACTION_FACTOR);
     let score = model_factor(parameters) * compactions * confidence;
     let percent_score = (score * 1000.0).round() / 10.0;
-    let level = match percent_score {
-        85.0.. => ReliabilityLevel::High,
-        60.0.. => ReliabilityLevel::Medium,
-        40.0.. => ReliabilityLevel::Low,
-        _ => ReliabilityLevel::Critical,
-    };
-    let icon = match level {
-        ReliabilityLevel::High => "🟢",
-        ReliabilityLevel::Medium => "🟡",
-        ReliabilityLevel::Low => "🟠",
-        ReliabilityLevel::Critical => "🔴",
-    };
+    let reached = LEVELS.into_iter().find(|(least, ..)| percent_score >= *least);
+    let (_, level, icon) = reached.unwrap_or(LEVELS[3]);
     Reliability {
         score: percent_score,
         level,
@@ -74,19 +71,17 @@ fn model_factor(parameters: Option<u64>) -> f64 {
 /// Returns a warning that names what is lost, or `None` if little is.
 fn warning(retention: &Retention, n_compactions: u32) -> Option<String> {
     let Retention { task, pins, decisions, files, identifiers } = *retention;
-    let mut lost = Vec::new();
-    let whole =
-        [("the original task", task), ("pinned messages", pins), ("locked decisions", decisions)];
-    for (what, (kept, all)) in whole {
-        if kept < all {
-            lost.push(format!("{what} ({kept} of {all})"));
-        }
-    }
-    for (what, (kept, all)) in [("changed files", files), ("names", identifiers)] {
-        if kept * 100 < all * WARN_PERCENT {
-            lost.push(format!("{what} ({kept} of {all})"));
-        }
-    }
+    let counts = [
+        ("the original task", task, 100),
+        ("pinned messages", pins, 100),
+        ("locked decisions", decisions, 100),
+        ("changed files", files, WARN_PERCENT),
+        ("names", identifiers, WARN_PERCENT),
+    ];
+    let is_lost = |(_, (kept, all), percent): &(_, (u32, u32), _)| kept * 100 < all * percent;
+    let lost = counts.into_iter().filter(is_lost);
+    let lost: Vec<_> =
+        lost.map(|(what, (kept, all), _)| format!("{what} ({kept} of {all})")).collect();
     if lost.is_empty() {
         return None;
     }

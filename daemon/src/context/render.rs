@@ -1,4 +1,5 @@
-//! The fold of records into the message list that a model receives. It only extends the last message or appends.
+//! The fold of records into the message list that a model receives. It only extends the last message or
+//! appends a message.
 //!
 //! Must not know budgets or strategies. **Invariants**: the conversation begins with a user turn; user and assistant
 //! turns alternate; a tool message directly follows the assistant message whose call it answers, and every call of a
@@ -20,7 +21,7 @@ use super::omitted::{OmitReason, Omitted};
 use super::path::PathItem;
 use crate::tokens::Counter;
 
-/// The result of a call that never got one, for example because of a crash.
+/// The result of a call that has no other, for example after a crash.
 const INTERRUPTED: &str = "[interrupted]";
 /// The first user turn of a conversation that an assistant message begins.
 const BEGINNING: &str = "<conversation-start/>";
@@ -38,7 +39,8 @@ pub(super) struct Renderer<'c> {
     /// Tokens of each message except the last, which may still grow.
     settled: Vec<u32>,
     settled_sum: u64,
-    /// Bytes of the last message when it was last counted, so that counting stays linear.
+    /// Bytes of the last message at its last count. It is counted again when they have doubled, so that counting stays
+    /// linear.
     checked_bytes: usize,
     /// Calls of the last assistant message that have no result yet.
     open: Vec<OpenCall>,
@@ -56,13 +58,13 @@ struct OpenCall {
 /// The event that ended a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CallEnd {
-    /// Another turn, which began before there was a result.
+    /// Another turn began before there was a result.
     Interrupted,
-    /// A message of role `tool`.
+    /// The result came as a message of role `tool`.
     Message,
-    /// A tool call record.
+    /// The result came as a tool call record.
     Record,
-    /// Both forms of the same result.
+    /// The result came in both forms.
     Both,
 }
 
@@ -156,10 +158,7 @@ impl<'c> Renderer<'c> {
                 self.user(&text, images);
             }
             Role::Assistant => self.assistant(message, &text)?,
-            Role::Tool => {
-                let (id, name) = (message.tool_call_id.as_deref(), message.tool_name.as_deref());
-                self.tool_message(item, id, name, &text)?;
-            }
+            Role::Tool => self.tool_message(item, message, &text)?,
         }
         Ok(())
     }
@@ -187,10 +186,10 @@ impl<'c> Renderer<'c> {
     fn tool_message(
         &mut self,
         item: &PathItem,
-        id: Option<&str>,
-        name: Option<&str>,
+        message: &Message,
         text: &str,
     ) -> Result<(), OmitReason> {
+        let (id, name) = (message.tool_call_id.as_deref(), message.tool_name.as_deref());
         let answers = |call: &OpenCall| match (id, name) {
             (Some(id), _) => call.id == id,
             (None, Some(name)) => call.name == name,
@@ -271,7 +270,7 @@ impl<'c> Renderer<'c> {
     fn answer(&mut self, at: usize, text: &str, end: CallEnd) {
         let call = self.open.remove(at);
         self.ended.insert(call.id.clone(), end);
-        let mut message = text_message(Role::Tool, text.to_owned());
+        let mut message = ContextMessage::text(Role::Tool, text);
         message.tool_name = Some(call.name);
         message.tool_call_id = Some(portable_id(&call.id));
         self.push(message);
@@ -296,7 +295,7 @@ impl<'c> Renderer<'c> {
         }
         // A last message with calls is not extended: their results follow it before any other text.
         if self.messages.last().is_none_or(|last| last.role != role) {
-            self.push(text_message(role, String::new()));
+            self.push(ContextMessage::text(role, ""));
         }
         if let Some(last) = self.messages.last_mut() {
             if !last.content.is_empty() && !text.is_empty() {
@@ -341,12 +340,13 @@ pub(super) fn left_out(handles: &[(Seq, u32)], n_more: u64) -> String {
 /// Returns a record as a quote: its number, its author unless that is the user, and its text.
 pub(super) fn quote(item: &PathItem, body: &RecordBody) -> String {
     let (author, text) = match body {
-        RecordBody::Message(message) => match message.role {
-            Role::User => (String::new(), message.plain_text()),
-            Role::Assistant => (" assistant".to_owned(), message.plain_text()),
-            Role::System => (" system".to_owned(), message.plain_text()),
-            Role::Tool => (" tool".to_owned(), message.plain_text()),
-        },
+        RecordBody::Message(message) => {
+            let author = match message.role {
+                Role::User => String::new(),
+                role => format!(" {}", role.as_str()),
+            };
+            (author, message.plain_text())
+        }
         RecordBody::ToolCall(call) => (format!(" {}", call.name), call.result.llm_content.clone()),
         RecordBody::Custom(custom) => {
             (String::new(), custom.context_text.clone().unwrap_or_default())
@@ -363,18 +363,6 @@ pub(super) fn note(tag: &str, attributes: &[(&str, &str)], text: &str) -> String
         opening.push_str(&format!(" {name}={value:?}"));
     }
     format!("<{opening}>\n{text}\n</{tag}>")
-}
-
-/// Returns a message with a text and nothing else.
-pub(super) fn text_message(role: Role, content: String) -> ContextMessage {
-    ContextMessage {
-        role,
-        content,
-        tool_calls: Vec::new(),
-        tool_name: None,
-        tool_call_id: None,
-        images: Vec::new(),
-    }
 }
 
 /// Returns an id that every template accepts: a recorded id of that form, else nine letters and digits that follow

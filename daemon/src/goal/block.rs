@@ -54,12 +54,11 @@ pub(crate) fn goal_block(
     for (title, items) in sections {
         let mut lines = Vec::new();
         for item in items {
-            let line = format!("- {item}\n");
             let title_cost = if lines.is_empty() { count(title) + 1 } else { 0 };
-            let cost = count(&line) + title_cost;
+            let cost = count(&format!("- {item}\n")) + title_cost;
             if cost <= left {
                 left -= cost;
-                lines.push(line);
+                lines.push(item);
             } else {
                 omitted += 1;
             }
@@ -82,16 +81,18 @@ pub(crate) fn goal_block(
 
 fn joined(head: &str, sections: &[(&str, Vec<String>)], omitted: usize) -> String {
     let mut text = head.to_owned();
-    for (title, lines) in sections {
-        text.push_str(title);
-        text.push('\n');
-        lines.iter().for_each(|line| text.push_str(line));
-    }
+    sections.iter().for_each(|(title, items)| push_section(&mut text, title, items));
     if omitted > 0 {
         text.push_str(&format!("+{omitted} more (goal.list)\n"));
     }
     text.push_str("</goal>");
     text
+}
+
+fn push_section(text: &mut String, title: &str, items: &[String]) {
+    text.push_str(title);
+    text.push('\n');
+    items.iter().for_each(|item| text.push_str(&format!("- {item}\n")));
 }
 
 /// The items of a goal by title, the most important first.
@@ -124,7 +125,7 @@ fn decision_line(decision: &GoalDecision) -> String {
     }
 }
 
-/// Returns a text that cannot end its block: markers come from models.
+/// Returns a text that cannot end its block. Models write the texts of markers.
 fn escaped(text: &str) -> String {
     text.replace("</goal", "<\\/goal")
 }
@@ -155,12 +156,8 @@ pub(crate) fn goal_prompt(state: &GoalState) -> Option<String> {
         goal.priority.as_str(),
         escaped(&goal.description)
     );
-    for (title, items) in sections(goal) {
-        if !items.is_empty() {
-            text.push_str(title);
-            text.push('\n');
-            items.iter().for_each(|item| text.push_str(&format!("- {item}\n")));
-        }
+    for (title, items) in sections(goal).iter().filter(|(_, items)| !items.is_empty()) {
+        push_section(&mut text, title, items);
     }
     text.push_str(
         "Keep what serves the goal: decisions and their reasons, steps that were done, files that were made or \

@@ -150,15 +150,12 @@ fn marker_at(text: &str, line: Range<usize>) -> Option<(MarkerKind, Range<usize>
 }
 
 fn indentation(line: &str) -> usize {
-    let mut columns = 0;
-    for char in line.chars() {
-        match char {
-            ' ' => columns += 1,
-            '\t' => columns += CODE_COLUMNS,
-            _ => break,
-        }
-    }
-    columns
+    let columns = line.chars().map_while(|char| match char {
+        ' ' => Some(1),
+        '\t' => Some(CODE_COLUMNS),
+        _ => None,
+    });
+    columns.sum()
 }
 
 /// Returns a line without the signs of lists, headings and bold before its text.

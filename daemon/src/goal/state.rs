@@ -1,8 +1,8 @@
 //! The state of a session's goals and how a `goal` record changes it.
 //!
-//! A client's change is made as a whole or refused as a whole. A marker is followed as far as the goals allow: a model
-//! says what it did and what it plans, but neither replaces nor completes a goal of a client, nor changes a locked
-//! decision. Whatever a marker cannot change stays as it is.
+//! A client's change is applied as a whole or refused as a whole. A marker is applied as far as the goals allow: by
+//! markers, a model reports its work and its plans, but neither replaces nor completes a goal of a client, nor changes a
+//! locked decision. A marker that is not allowed is ignored.
 
 use ollm_protocol::content::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
@@ -217,9 +217,7 @@ impl GoalState {
         description: &str,
         priority: GoalPriority,
     ) -> Result<bool, GoalError> {
-        if self.goals.len() >= MAX_ITEMS {
-            return Err(GoalError::TooMany { what: "goals" });
-        }
+        check_room(&self.goals, "goals")?;
         if self.goal(id).is_ok() {
             return Err(GoalError::Exists { what: "goal", id: id.to_string() });
         }
@@ -250,6 +248,10 @@ impl GoalState {
     fn goal_mut(&mut self, id: GoalId) -> Result<&mut Goal, GoalError> {
         self.goals.iter_mut().find(|goal| goal.id == id).ok_or(GoalError::NoGoal { id })
     }
+}
+
+fn check_room<T>(items: &[T], what: &'static str) -> Result<(), GoalError> {
+    if items.len() < MAX_ITEMS { Ok(()) } else { Err(GoalError::TooMany { what }) }
 }
 
 fn update_goal(
@@ -283,9 +285,7 @@ fn add_checkpoint(
     description: &str,
     status: CheckpointStatus,
 ) -> Result<bool, GoalError> {
-    if goal.checkpoints.len() >= MAX_ITEMS {
-        return Err(GoalError::TooMany { what: "checkpoints" });
-    }
+    check_room(&goal.checkpoints, "checkpoints")?;
     goal.checkpoints.push(GoalCheckpoint {
         id,
         description: description.to_owned(),
@@ -338,9 +338,7 @@ fn add_decision(goal: &mut Goal, decision: GoalDecision) -> Result<bool, GoalErr
     if let Some(twin) = in_force.find(|one| normalized(&one.description) == wanted) {
         return Err(GoalError::Exists { what: "decision", id: twin.id.to_string() });
     }
-    if goal.decisions.len() >= MAX_ITEMS {
-        return Err(GoalError::TooMany { what: "decisions" });
-    }
+    check_room(&goal.decisions, "decisions")?;
     goal.decisions.push(decision);
     Ok(true)
 }
@@ -372,15 +370,13 @@ fn add_artifact(
     path: &str,
     action: ArtifactAction,
 ) -> Result<bool, GoalError> {
-    let n_artifacts = goal.artifacts.len();
-    let Some(known) = goal.artifacts.iter_mut().find(|one| one.path == path) else {
-        if n_artifacts >= MAX_ITEMS {
-            return Err(GoalError::TooMany { what: "artifacts" });
-        }
+    let Some(known) = goal.artifacts.iter().position(|one| one.path == path) else {
+        check_room(&goal.artifacts, "artifacts")?;
         let kind = kind.map(str::to_owned);
         goal.artifacts.push(GoalArtifact { kind, path: path.to_owned(), action, at });
         return Ok(true);
     };
+    let known = &mut goal.artifacts[known];
     let before = known.clone();
     if known.action != ArtifactAction::Created || action != ArtifactAction::Modified {
         known.action = action;
@@ -412,16 +408,7 @@ fn normalized(description: &str) -> String {
 
 /// Returns a text on one line without control characters and escape sequences, cut to `max_bytes`.
 pub(crate) fn on_one_line(text: &str, max_bytes: usize) -> String {
-    let mut line = String::new();
-    for word in sanitize::text(text).split_whitespace() {
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-        if line.len() > max_bytes {
-            break;
-        }
-    }
+    let mut line = sanitize::one_line(text);
     if line.len() > max_bytes {
         let most = max_bytes.saturating_sub('\u{2026}'.len_utf8());
         let end = (0..=most).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);

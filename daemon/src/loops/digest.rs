@@ -9,9 +9,8 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Number, Value};
-
 use ollm_protocol::sanitize;
+use serde_json::{Number, Value};
 
 /// The first half of a blake3 hash.
 pub(crate) type Digest = u128;
@@ -22,8 +21,8 @@ const MAX_NORMALIZED_BYTES: usize = 1024 * 1024;
 /// Distinct words with which numbers of an output are left out. Shorter outputs may consist of their numbers
 /// (`exit 1`), as tables do.
 const MIN_DISTINCT_WORDS: usize = 8;
-/// Words of an output that is a loop whatever was called. Confirmations (`The file a.rs has been updated.`) are
-/// shorter, and progress repeats them.
+/// Words of the shortest output whose repetition is a loop even if different calls gave it. Confirmations
+/// (`The file a.rs has been updated.`) are shorter, and progress repeats them.
 const MIN_WORDS: usize = 8;
 /// Bytes of the longest count. Longer numbers are ids and timestamps.
 const MAX_COUNT_BYTES: usize = 8;
@@ -52,12 +51,12 @@ const TIME_UNITS: &[&str] = &["secs", "seconds", "mins", "minutes", "hours", "da
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Output {
     pub(super) digest: Digest,
-    /// Whether its repetition is a loop whatever was called.
+    /// Whether its repetition is a loop even if different calls gave it.
     pub(super) is_substantial: bool,
 }
 
 impl Output {
-    /// Digests a text; any word of a failure is substantial.
+    /// Digests a text. A failure is substantial if it has any word.
     pub(super) fn new(text: &str, is_failure: bool) -> Self {
         if text.len() > MAX_NORMALIZED_BYTES {
             return Self { digest: of_text(text), is_substantial: true };

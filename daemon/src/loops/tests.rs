@@ -179,7 +179,7 @@ fn call_counts_once_in_whatever_records_it_is() {
     check(&[messages("1"), messages("2"), third].concat(), THREE_READS);
     let without_ids = |id: &str| vec![requests(&[(id, args)]), result(None, "ok")];
     check(&[without_ids("1"), without_ids("2")].concat(), None);
-    // Ids that a model uses again, and results that never came.
+    // Ids that a model uses again, and calls without results.
     let request = requests(&[("1", args)]);
     check(&[request.clone(), request.clone()], None);
     check(&[request.clone(), request.clone(), request], THREE_READS);
@@ -275,5 +275,76 @@ proptest! {
             call("c", "edit", json!({ "deep": [{ "n": n }] }), json!({ "llmContent": result }))
         });
         prop_assert_eq!(folded(&calls.collect::<Vec<_>>()).found(&config(1000, 3)), None);
+    }
+}
+
+/// Outputs of one failure with `{}` where runs differ, and the words of three runs.
+const ONE_FAILURE: &[(&str, [&str; 3])] = &[
+    (
+        "thread 'parser::nested' ({}) panicked at src/parser.rs:41:9:\nassertion `left == right` failed\n\
+         test result: FAILED. 2 passed; 1 failed; 0 ignored; finished in 0.03s",
+        ["81234", "81377", "90001"],
+    ),
+    (
+        "test parser::nested ... FAILED\npanicked at src/parser.rs:{}:\nassertion `left == right` failed\n\
+         test result: FAILED. 2 passed; 1 failed; 0 ignored; finished in 0.03s",
+        ["41:9", "43:9", "112:13"],
+    ),
+    (
+        "Traceback (most recent call last):\n  File \"/tmp/{}/run.py\", line 12, in <module>\n    main()\n\
+         KeyError: 'host' is missing in the configuration",
+        ["tmpx7k2pq", "tmp9a1zz", "tmpb3zt9l"],
+    ),
+    (
+        "<Server object at {}> could not bind the port because it is in use by another process",
+        ["0x7f3c2a10b4f0", "0x7f9911aa0050", "0x55d01c02e1a0"],
+    ),
+    (
+        "npm error code ELIFECYCLE the script build failed\nnpm error A complete log of this run can be found in: \
+         /home/me/.npm/_logs/{}-debug-0.log",
+        ["2026-01-27T10_00_00_123Z", "2026-01-27T10_02_41_007Z", "2026-01-28T00_00_00_000Z"],
+    ),
+];
+
+/// Outputs with `{}` where runs differ, and the words of three runs that make progress.
+const PROGRESS: &[(&str, [&str; 3])] = &[
+    (
+        "running 9 tests\nthe whole log of this run lies in the directory below\n\
+         test result: FAILED. {}; 0 ignored; finished in 0.03s",
+        ["5 passed; 4 failed", "6 passed; 3 failed", "7 passed; 2 failed"],
+    ),
+    (
+        "running 9 tests\ntest {} ... FAILED\nassertion `left == right` failed\n\
+         test result: FAILED. 8 passed; 1 failed; 0 ignored; finished in 0.03s",
+        ["parser::nested", "parser::empty", "lexer::strings"],
+    ),
+    (
+        "error: could not compile `app` (lib) due to {} previous errors; see the whole log in the directory",
+        ["12", "7", "2"],
+    ),
+];
+
+#[test]
+fn near_repeats_of_one_failure_are_a_loop_and_progress_is_not() {
+    let run = |args: Value, template: &str, word: &str| {
+        let text = template.replace("{}", word);
+        call("c", "run", args, json!({ "llmContent": text, "exitCode": 1 }))
+    };
+    let runs_of_different_commands = |template, words: &[&str; 3]| -> Vec<RecordBody> {
+        let numbered = words.iter().enumerate();
+        numbered.map(|(n, word)| run(json!({ "n": n }), template, word)).collect()
+    };
+    for (template, words) in ONE_FAILURE {
+        let records = runs_of_different_commands(template, words);
+        check(&records, Some((LoopKind::Output, &["run"], 3)));
+        check(&records[..2], None);
+    }
+    for (template, words) in PROGRESS {
+        check(&runs_of_different_commands(template, words), None);
+        let edit_and_run = |(n, word): (usize, &&str)| {
+            let edited = json!({ "llmContent": "The file has been updated." });
+            [call("e", "edit", json!({ "text": n }), edited), run(json!({}), template, word)]
+        };
+        check(&words.iter().enumerate().flat_map(edit_and_run).collect::<Vec<_>>(), None);
     }
 }

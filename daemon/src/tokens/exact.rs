@@ -90,7 +90,7 @@ impl ExactCounter {
 
     /// Counts the tokens of a message of its own, between its usual neighbors.
     pub(super) fn count_turn(&self, role: Role, text: &str) -> u32 {
-        let message = message(role, text);
+        let message = ContextMessage::text(role, text);
         let (before, after) = Neighbor::of(&message).usual_neighbors();
         let chunk = self.template().and_then(|template| template.chunk(&message, before, after));
         chunk.map_or_else(
@@ -159,16 +159,5 @@ impl ExactCounter {
             seam.map_or(0, |seam| self.count_text(&seam.right).saturating_add_signed(seam.extra))
         };
         count_before_user(start).saturating_sub(count_before_user(Neighbor::Assistant))
-    }
-}
-
-fn message(role: Role, text: &str) -> ContextMessage {
-    ContextMessage {
-        role,
-        content: text.to_owned(),
-        tool_calls: Vec::new(),
-        tool_name: None,
-        tool_call_id: None,
-        images: Vec::new(),
     }
 }

@@ -133,12 +133,12 @@ impl fmt::Display for LoopPattern {
         let tools = tools.join(", ");
         match kind {
             LoopKind::Call => write!(out, "{tools} was called {count} times with equal arguments"),
-            LoopKind::Cycle => write!(out, "{tools} went round {count} times"),
+            LoopKind::Cycle => write!(out, "{tools} were called in turn {count} times"),
             LoopKind::Output if tools.is_empty() => {
-                write!(out, "{count} answers in a row say the same")
+                write!(out, "{count} answers in a row are nearly equal")
             }
             LoopKind::Output => {
-                write!(out, "{count} results in a row say the same, the last of {tools}")
+                write!(out, "{count} results in a row are nearly equal, the last of {tools}")
             }
             LoopKind::Turns => write!(out, "{count} model calls since the last user message"),
         }
@@ -149,7 +149,7 @@ impl fmt::Display for LoopPattern {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum LoopKind {
-    /// One tool was called with equal arguments again and again.
+    /// A tool was called with equal arguments several times in a row.
     Call,
     /// Two to four tool calls were repeated in turn.
     Cycle,
@@ -186,11 +186,11 @@ pub struct Close {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum CloseReason {
-    /// A client closed it.
+    /// A client closed the session.
     Client,
-    /// Nothing was recorded for a day. This version of the daemon writes no record for that.
+    /// No record was written for a day. This version of the daemon does not use this reason.
     Idle,
-    /// It was imported as a complete session. This version of the daemon writes no record for that.
+    /// The session was imported as complete. This version of the daemon does not use this reason.
     Import,
 }
 

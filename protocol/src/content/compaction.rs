@@ -24,8 +24,8 @@ pub struct Epoch {
     pub head_tokens: u64,
     /// The items of the head, in order.
     pub head: Vec<HeadItem>,
-    /// Everything before the conversation when the epoch was opened; a build for which it differs opens a new epoch.
-    /// Absent in epochs of older versions and of other programs.
+    /// The basis when the epoch was opened; a build with another basis opens a new epoch. Absent in epochs of older
+    /// versions and of other programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub basis: Option<EpochBasis>,
 }

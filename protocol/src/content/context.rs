@@ -66,6 +66,21 @@ pub struct ContextMessage {
     pub images: Vec<String>,
 }
 
+impl ContextMessage {
+    /// Returns a message with a text and nothing else.
+    #[must_use]
+    pub fn text(role: Role, content: impl Into<String>) -> Self {
+        Self {
+            role,
+            content: content.into(),
+            tool_calls: Vec::new(),
+            tool_name: None,
+            tool_call_id: None,
+            images: Vec::new(),
+        }
+    }
+}
+
 /// A tool call, in the form that a model server accepts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ContextToolCall {

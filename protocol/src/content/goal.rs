@@ -7,6 +7,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::named_enum;
 use crate::{DecisionId, GoalCheckpointId, GoalId, Seq, Timestamp};
 
 /// A goal of a session, with its progress and decisions.
@@ -38,52 +39,29 @@ pub struct Goal {
     pub next_steps: Vec<String>,
 }
 
-/// The importance of a goal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum GoalPriority {
-    /// Higher than normal.
-    High,
-    /// Normal.
-    #[default]
-    Medium,
-    /// Lower than normal.
-    Low,
-}
-
-impl GoalPriority {
-    /// Returns the name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::High => "high",
-            Self::Medium => "medium",
-            Self::Low => "low",
-        }
+named_enum! {
+    /// The importance of a goal.
+    #[derive(Default)]
+    pub enum GoalPriority {
+        /// Higher than normal.
+        High = "high",
+        /// Normal.
+        #[default]
+        Medium = "medium",
+        /// Lower than normal.
+        Low = "low",
     }
 }
 
-/// The status of a goal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum GoalStatus {
-    /// The session works on the goal, and contexts contain it.
-    Active,
-    /// The session does not work on the goal at present.
-    Paused,
-    /// The goal is achieved.
-    Completed,
-}
-
-impl GoalStatus {
-    /// Returns the name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Completed => "completed",
-        }
+named_enum! {
+    /// The status of a goal.
+    pub enum GoalStatus {
+        /// The session works on the goal, and contexts contain it.
+        Active = "active",
+        /// The session does not work on the goal at present.
+        Paused = "paused",
+        /// The goal is achieved.
+        Completed = "completed",
     }
 }
 
@@ -114,28 +92,17 @@ pub struct GoalCheckpoint {
     pub completed_at: Option<Timestamp>,
 }
 
-/// The progress of a checkpoint of a goal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum CheckpointStatus {
-    /// Not started.
-    #[default]
-    Pending,
-    /// Started.
-    InProgress,
-    /// Done.
-    Completed,
-}
-
-impl CheckpointStatus {
-    /// Returns the name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::InProgress => "in-progress",
-            Self::Completed => "completed",
-        }
+named_enum! {
+    /// The progress of a checkpoint of a goal.
+    #[derive(Default)]
+    pub enum CheckpointStatus {
+        /// Not started.
+        #[default]
+        Pending = "pending",
+        /// Started.
+        InProgress = "in-progress",
+        /// Done.
+        Completed = "completed",
     }
 }
 
@@ -179,27 +146,15 @@ pub struct GoalArtifact {
     pub at: Timestamp,
 }
 
-/// A change of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum ArtifactAction {
-    /// The file was created.
-    Created,
-    /// The file was modified.
-    Modified,
-    /// The file was deleted.
-    Deleted,
-}
-
-impl ArtifactAction {
-    /// Returns the name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Modified => "modified",
-            Self::Deleted => "deleted",
-        }
+named_enum! {
+    /// A change of a file.
+    pub enum ArtifactAction {
+        /// The file was created.
+        Created = "created",
+        /// The file was modified.
+        Modified = "modified",
+        /// The file was deleted.
+        Deleted = "deleted",
     }
 }
 

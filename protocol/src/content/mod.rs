@@ -3,7 +3,7 @@
 //! - **Stored objects**: `record`, `message`, `change`, `compaction`, `goal` and `document` are the same JSON on the wire,
 //!   in session logs, in exports and in session documents. A change there is a change of the file format, which frozen
 //!   fixtures guard.
-//! - **Results**: `session`, `context`, `status` and `env` are objects that several results share, or that modules of the
+//! - **Results**: `session`, `context` and `daemon` are objects that several results share, or that modules of the
 //!   daemon make that know no method. A change there is a change of the wire only.
 //!
 //! [`Goal`] with its parts, [`ContextEntry`] and [`LoopCall`] are results too. They are beside the records that they
@@ -12,13 +12,12 @@
 mod change;
 mod compaction;
 mod context;
+mod daemon;
 mod document;
-mod env;
 mod goal;
 mod message;
 mod record;
 mod session;
-mod status;
 
 pub use change::{
     Close, CloseReason, ContextEntry, ContextEntryChange, ContextScope, Custom, Label, LeafMove,
@@ -32,8 +31,10 @@ pub use context::{
     BuiltContext, CompactMode, CompactStrategy, ContextBudget, ContextFunction, ContextMessage,
     ContextToolCall, CountKind, MIN_CONTEXT_SIZE, OmittedItem, Reliability, ReliabilityLevel,
 };
+pub use daemon::{
+    CatalogStatus, FailedWrite, ModelServerStatus, RemovedVariable, StoreStatus, Variables,
+};
 pub use document::{DocumentMessage, DocumentMetadata, DocumentToolCall, SessionDocument};
-pub use env::{RemovedVariable, Variables};
 pub use goal::{
     ArtifactAction, CheckpointStatus, Goal, GoalArtifact, GoalChange, GoalCheckpoint, GoalDecision,
     GoalMarker, GoalPriority, GoalSource, GoalStatus, GoalStep,
@@ -44,10 +45,31 @@ pub use session::{
     ExportFormat, ImportLoss, ImportReport, SearchHit, SearchSort, Session, SessionStatus,
     SessionUsage,
 };
-pub use status::{CatalogStatus, FailedWrite, ModelServerStatus, StoreStatus};
 
 /// Returns whether a counter is 0, for `skip_serializing_if`.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
 pub(crate) const fn is_zero(count: &u64) -> bool {
     *count == 0
 }
+
+/// Defines an enum with the JSON name of each variant, and its method `as_str`, which returns that name.
+macro_rules! named_enum {
+    ($(#[$meta:meta])* pub enum $type:ident { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        pub enum $type {
+            $($(#[$doc])* #[serde(rename = $name)] $variant,)*
+        }
+
+        impl $type {
+            /// Returns the name on the wire.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+pub(crate) use named_enum;

@@ -1,17 +1,19 @@
 //! Bytes to frames and back, in both framings, without I/O.
 //!
-//! One socket accepts two framings: JSON values one per line, or JSON values after `Content-Length` headers, as
+//! A socket accepts two framings: JSON values one per line, or JSON values after `Content-Length` headers, as
 //! editors send them. The first byte that is not white space decides, and replies use the framing of the requests.
 //! Implements PROTOCOL.md, section 2.
 //!
 //! **Invariants**: memory stays below one frame plus one read; each byte is searched once; the frames do not depend on
 //! how the bytes were split into reads.
 
-mod partial;
+use std::fmt;
 
 use memchr::memchr;
-
-pub use partial::partial_id;
+use serde::Deserializer as _;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// The largest frame in bytes, in both directions: far more than the text of a model's window, and small enough that a
 /// few clients at once do not exhaust the memory of a laptop.
@@ -114,21 +116,21 @@ impl Decoder {
         let frame = loop {
             let step = match &mut self.state {
                 DecoderState::Start => self.detect_framing(),
-                DecoderState::Line => self.line(),
-                DecoderState::SkipLine { .. } => self.skip_line(),
+                DecoderState::Line => Ok(self.line()),
+                DecoderState::SkipLine { .. } => Ok(self.skip_line()),
                 DecoderState::Header { .. } => self.header(),
                 DecoderState::Body { length } => {
                     let length = *length;
-                    self.body(length)
+                    Ok(self.body(length))
                 }
-                DecoderState::SkipBody { .. } => self.skip_body(),
-                DecoderState::Failed(error) => DecoderStep::Fail(error.clone()),
+                DecoderState::SkipBody { .. } => Ok(self.skip_body()),
+                DecoderState::Failed(error) => Err(error.clone()),
             };
             match step {
-                DecoderStep::Continue => {}
-                DecoderStep::NeedBytes => break None,
-                DecoderStep::Frame(frame) => break Some(frame),
-                DecoderStep::Fail(error) => {
+                Ok(DecoderStep::Continue) => {}
+                Ok(DecoderStep::NeedBytes) => break None,
+                Ok(DecoderStep::Frame(frame)) => break Some(frame),
+                Err(error) => {
                     self.state = DecoderState::Failed(error.clone());
                     self.buffer = Vec::new();
                     (self.consumed, self.searched) = (0, 0);
@@ -155,38 +157,29 @@ impl Decoder {
         }
     }
 
-    fn detect_framing(&mut self) -> DecoderStep {
+    fn detect_framing(&mut self) -> Result<DecoderStep, FrameError> {
         self.skip_white_space();
-        let Some(&first) = self.buffer.get(self.consumed) else { return DecoderStep::NeedBytes };
-        match first {
-            b'{' | b'[' => {
-                self.framing = Some(Framing::Lines);
-                self.state = DecoderState::Line;
-                DecoderStep::Continue
-            }
-            b'C' | b'c' => {
-                self.framing = Some(Framing::Headers);
-                self.state = DecoderState::Header { length: None, seen_bytes: 0 };
-                DecoderStep::Continue
-            }
-            _ => DecoderStep::Fail(FrameError::Foreign { first }),
-        }
+        let Some(&first) = self.buffer.get(self.consumed) else {
+            return Ok(DecoderStep::NeedBytes);
+        };
+        let (framing, state) = match first {
+            b'{' | b'[' => (Framing::Lines, DecoderState::Line),
+            b'C' | b'c' => (Framing::Headers, DecoderState::HEADERS),
+            _ => return Err(FrameError::Foreign { first }),
+        };
+        self.framing = Some(framing);
+        self.state = state;
+        Ok(DecoderStep::Continue)
     }
 
     fn line(&mut self) -> DecoderStep {
-        let Some(end) = self.find_line_end() else {
-            let length = self.buffer.len() - self.consumed;
-            if length > self.max_frame_bytes {
-                self.state = DecoderState::SkipLine { prefix: Vec::new() };
-                return DecoderStep::Continue;
-            }
-            return DecoderStep::NeedBytes;
-        };
-        let line = &self.buffer[self.consumed..end];
+        let end = self.find_line_end();
+        let line = &self.buffer[self.consumed..end.unwrap_or(self.buffer.len())];
         if line.len() > self.max_frame_bytes {
             self.state = DecoderState::SkipLine { prefix: Vec::new() };
             return DecoderStep::Continue;
         }
+        let Some(end) = end else { return DecoderStep::NeedBytes };
         let text = trim(line);
         if text.is_empty() {
             self.consume_to(end + 1);
@@ -213,9 +206,9 @@ impl Decoder {
         DecoderStep::Frame(Frame::Oversized { prefix })
     }
 
-    fn header(&mut self) -> DecoderStep {
+    fn header(&mut self) -> Result<DecoderStep, FrameError> {
         let DecoderState::Header { length, seen_bytes } = self.state else {
-            return DecoderStep::Continue;
+            return Ok(DecoderStep::Continue);
         };
         if seen_bytes == 0 {
             self.skip_white_space();
@@ -223,32 +216,29 @@ impl Decoder {
         let Some(end) = self.find_line_end() else {
             let too_long = seen_bytes + (self.buffer.len() - self.consumed) > MAX_HEADER_BYTES;
             return if too_long {
-                DecoderStep::Fail(FrameError::LongHeaders)
+                Err(FrameError::LongHeaders)
             } else {
-                DecoderStep::NeedBytes
+                Ok(DecoderStep::NeedBytes)
             };
         };
         let line = trim(&self.buffer[self.consumed..end]);
         let seen_bytes = seen_bytes + (end + 1 - self.consumed);
         if seen_bytes > MAX_HEADER_BYTES {
-            return DecoderStep::Fail(FrameError::LongHeaders);
+            return Err(FrameError::LongHeaders);
         }
         if line.is_empty() {
-            let Some(length) = length else { return DecoderStep::Fail(FrameError::NoLength) };
+            let length = length.ok_or(FrameError::NoLength)?;
             self.consume_to(end + 1);
             self.state = match usize::try_from(length) {
                 Ok(length) if length <= self.max_frame_bytes => DecoderState::Body { length },
                 _ => DecoderState::SkipBody { left: length, prefix: Vec::new() },
             };
-            return DecoderStep::Continue;
+            return Ok(DecoderStep::Continue);
         }
-        let length = match content_length(line) {
-            Ok(found) => found.or(length),
-            Err(error) => return DecoderStep::Fail(error),
-        };
+        let length = content_length(line)?.or(length);
         self.consume_to(end + 1);
         self.state = DecoderState::Header { length, seen_bytes };
-        DecoderStep::Continue
+        Ok(DecoderStep::Continue)
     }
 
     fn body(&mut self, length: usize) -> DecoderStep {
@@ -256,7 +246,7 @@ impl Decoder {
         if self.buffer.len() < end {
             return DecoderStep::NeedBytes;
         }
-        self.state = DecoderState::Header { length: None, seen_bytes: 0 };
+        self.state = DecoderState::HEADERS;
         if trim(&self.buffer[self.consumed..end]).is_empty() {
             self.consume_to(end);
             return DecoderStep::Continue;
@@ -276,7 +266,7 @@ impl Decoder {
         let complete = (*left == 0).then(|| std::mem::take(prefix));
         self.consume_to(self.consumed + here);
         let Some(prefix) = complete else { return DecoderStep::NeedBytes };
-        self.state = DecoderState::Header { length: None, seen_bytes: 0 };
+        self.state = DecoderState::HEADERS;
         DecoderStep::Frame(Frame::Oversized { prefix })
     }
 
@@ -355,6 +345,26 @@ pub fn encode(framing: Framing, json: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Returns the `id` of the JSON-RPC request or response that begins with these bytes, or `None` if they do not contain
+/// a complete string or number as its id.
+///
+/// An error reply must name its call: a client cannot assign an error without an id, and some clients then close the
+/// connection. So a frame that is too large is searched for its id, although it is never parsed as a whole.
+#[must_use]
+pub fn partial_id(prefix: &[u8]) -> Option<Value> {
+    let mut id = None;
+    // Fails even after the id was found, because the bytes end within the frame.
+    let _parsed = serde_json::Deserializer::from_slice(prefix).deserialize_map(IdVisitor(&mut id));
+    let id = id?.get();
+    let is_at_end = id.as_bytes().as_ptr_range().end == prefix.as_ptr_range().end;
+    match serde_json::from_str(id).ok()? {
+        text @ Value::String(_) => Some(text),
+        // More digits may follow at the end of the bytes.
+        number @ Value::Number(_) if !is_at_end => Some(number),
+        _ => None,
+    }
+}
+
 /// The position of a decoder in its stream.
 #[derive(Debug)]
 enum DecoderState {
@@ -381,13 +391,17 @@ enum DecoderState {
     Failed(FrameError),
 }
 
+impl DecoderState {
+    /// Before the headers of a frame.
+    const HEADERS: Self = Self::Header { length: None, seen_bytes: 0 };
+}
+
 /// The result of one look at the buffer.
 enum DecoderStep {
     /// The state changed: look again.
     Continue,
     NeedBytes,
     Frame(Frame),
-    Fail(FrameError),
 }
 
 /// Returns the length that a header line gives, or `None` for another header.
@@ -402,6 +416,28 @@ fn content_length(line: &[u8]) -> Result<Option<u64>, FrameError> {
         .and_then(|digits| digits.parse().ok())
         .map(Some)
         .ok_or(FrameError::NoLength)
+}
+
+/// Finds the `id` of an object.
+struct IdVisitor<'a, 'de>(&'a mut Option<&'de RawValue>);
+
+impl<'de> Visitor<'de> for IdVisitor<'_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some(name) = fields.next_key::<String>()? {
+            if name == "id" {
+                *self.0 = Some(fields.next_value()?);
+                break;
+            }
+            fields.next_value::<IgnoredAny>()?;
+        }
+        Ok(())
+    }
 }
 
 fn extend_prefix(prefix: &mut Vec<u8>, bytes: &[u8]) {

@@ -1,6 +1,7 @@
 //! Tables of streams with their frames, and properties of streams that are split into reads.
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -158,4 +159,24 @@ proptest! {
         }).collect();
         prop_assert_eq!(frames, expect);
     }
+}
+
+#[test]
+fn id_is_found_only_if_it_is_complete() {
+    let check = |prefix: &str, expect: Option<Value>| {
+        assert_eq!(partial_id(prefix.as_bytes()), expect, "{prefix}");
+    };
+    check(r#"{"jsonrpc":"2.0","id":17,"method":"x","params":{"a":"#, Some(json!(17)));
+    check(r#" { "id" : "a\"b" , "#, Some(json!("a\"b")));
+    check(r#"{"params":{"id":1,"x":["]}",{}]},"id":2,"#, Some(json!(2)));
+    check(r#"{"method":"a\\","id":-1.5}"#, Some(json!(-1.5)));
+    check(r#"{"id":17"#, None);
+    check(r#"{"id":"17"#, None);
+    check(r#"{"id":"17\"#, None);
+    check(r#"{"id":null,"id":3,"#, None);
+    check(r#"{"id":{"a":1},"#, None);
+    check(r#"{"params":{"id":1"#, None);
+    check(r#"[{"id":1}"#, None);
+    check("", None);
+    check(r#"{"a":]]]]"#, None);
 }

@@ -239,7 +239,7 @@ pub struct ChatUsage {
 pub struct ChatSubmitToolResultsParams {
     /// The session.
     pub session_id: SessionId,
-    /// One or more of the results. The turn continues when none is missing.
+    /// The results, or some of them. The turn continues when no result is missing.
     pub results: Vec<ChatToolResult>,
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::content::{
     BuiltContext, Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextEntry,
-    ContextScope, CountKind, RecordKind, Reliability, Retention, Role,
+    ContextScope, CountKind, RecordKind, Reliability, Retention, Role, named_enum,
 };
 use crate::{CheckpointId, Seq, SessionId};
 
@@ -318,27 +318,15 @@ pub struct ContextAddEntryParams {
     pub source: Option<ContextSource>,
 }
 
-/// The origin of a context entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum ContextSource {
-    /// A program that runs beside the conversation.
-    Hook,
-    /// A part of a client.
-    Extension,
-    /// A person.
-    User,
-}
-
-impl ContextSource {
-    /// Returns the name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Hook => "hook",
-            Self::Extension => "extension",
-            Self::User => "user",
-        }
+named_enum! {
+    /// The origin of a context entry.
+    pub enum ContextSource {
+        /// A program that runs beside the conversation.
+        Hook = "hook",
+        /// A part of a client.
+        Extension = "extension",
+        /// A person.
+        User = "user",
     }
 }
 

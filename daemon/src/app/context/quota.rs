@@ -60,14 +60,7 @@ pub(crate) fn check_system_prompt(
         return Ok(());
     }
     let counter = core.counts.load(model.or(config.ollama.model.as_deref()), None, &[]);
-    let message = ContextMessage {
-        role: Role::System,
-        content: prompt.to_owned(),
-        tool_calls: Vec::new(),
-        tool_name: None,
-        tool_call_id: None,
-        images: Vec::new(),
-    };
+    let message = ContextMessage::text(Role::System, prompt);
     let needed = u64::from(counter.count_head(Some(&message), &[]).0);
     let available = prompt_limit(size, config.context.answer_reserve);
     if needed > available {

@@ -1,5 +1,5 @@
-//! The sizes of checkpoints: how large each may be, how many a session keeps, and how old ones become smaller, without
-//! a model.
+//! The checkpoints of a session: how large each may be, how many a session keeps, and the checkpoints in force after a
+//! compaction: a new one or an updated one, the older ones aged, the oldest merged. Ageing and merging need no model.
 //!
 //! **Invariants**: ageing and merging never raise tokens; ageing keeps the id and the sources of a checkpoint, merging
 //! keeps the ids of all its sources; there is one copy of each checkpoint.
@@ -7,8 +7,8 @@
 use ollm_protocol::content::Checkpoint;
 use ollm_protocol::{CheckpointId, Timestamp};
 
-use super::fit::fit;
-use super::summary::{Section, Summary};
+use super::range::CutPlan;
+use super::summary::{Section, Summary, fit};
 use crate::context::ledger::Ledger;
 use crate::tokens::Counter;
 
@@ -17,7 +17,7 @@ pub(crate) const RECENT_LEVEL: u8 = 3;
 /// The lowest level that ageing reaches.
 const ANCIENT_LEVEL: u8 = 1;
 /// The level of a checkpoint that was merged from others.
-pub(super) const MERGED_LEVEL: u8 = 0;
+const MERGED_LEVEL: u8 = 0;
 /// Percent of the prompt limit that all checkpoints may have together.
 const TOTAL_PERCENT: u64 = 40;
 /// Tokens of the smallest summary with its headings.
@@ -72,26 +72,154 @@ impl CheckpointBounds {
     }
 
     /// Returns the tokens that all checkpoints together may have.
-    pub(super) const fn total(&self) -> u64 {
+    const fn total(&self) -> u64 {
         self.prompt_limit * TOTAL_PERCENT / 100
     }
 }
 
+/// A new summary and the range that it stands for.
+pub(crate) struct NewSummary<'a> {
+    pub cut: &'a CutPlan,
+    /// A summary that updates the last checkpoint stands for the range of that checkpoint too.
+    pub summary: &'a Summary,
+    /// Whether the summary was made without a model.
+    pub provisional: bool,
+    /// The files of the range.
+    pub files: &'a Ledger,
+    /// A model's summary in the place of the two oldest checkpoints, if they are to be merged.
+    pub merged: Option<&'a Summary>,
+}
+
+/// The environment in which checkpoints are made.
+pub(crate) struct RenewOptions<'a> {
+    /// Creates the id of a checkpoint.
+    pub next_id: &'a dyn Fn() -> CheckpointId,
+    /// The current time.
+    pub at: Timestamp,
+    pub counter: &'a Counter,
+    pub bounds: CheckpointBounds,
+    /// Maximum number of checkpoints.
+    pub limit: usize,
+}
+
+/// The checkpoints after a compaction.
+#[derive(Clone, Debug)]
+pub(crate) struct RenewedCheckpoints {
+    /// Every checkpoint in force, oldest first.
+    pub checkpoints: Vec<Checkpoint>,
+    /// The checkpoint that stands for the range.
+    pub created: CheckpointId,
+    /// The other checkpoints that became older or smaller.
+    pub aged: Vec<CheckpointId>,
+}
+
+/// Returns the checkpoint that a model updates instead of writing a second one: only one fits.
+pub(crate) fn checkpoint_to_update(
+    checkpoints: &[Checkpoint],
+    limit: usize,
+) -> Option<&Checkpoint> {
+    lasting(checkpoints).last().filter(|_| limit == 1)
+}
+
+/// Returns the two oldest checkpoints if another one exceeds the limit.
+pub(crate) fn checkpoints_to_merge(
+    checkpoints: &[Checkpoint],
+    limit: usize,
+) -> Option<(&Checkpoint, &Checkpoint)> {
+    match lasting(checkpoints) {
+        all @ [first, second, ..] if limit > 1 && all.len() >= limit => Some((first, second)),
+        _ => None,
+    }
+}
+
+/// Returns the checkpoints after a compaction.
+///
+/// A provisional summary never changes the checkpoints before it, and may exceed the limit by one until it is replaced.
+pub(crate) fn renew(
+    before: &[Checkpoint],
+    new: &NewSummary<'_>,
+    options: &RenewOptions<'_>,
+) -> RenewedCheckpoints {
+    let mut checkpoints = lasting(before).to_vec();
+    let mut aged = Vec::new();
+    let last = checkpoint_to_update(before, options.limit).filter(|_| !new.provisional);
+    let created = if let Some(last) = last {
+        checkpoints.pop();
+        updated(last, new, options)
+    } else {
+        aged = age(&mut checkpoints, options);
+        created(new, options)
+    };
+    let created_id = created.id;
+    checkpoints.push(created);
+    if last.is_none() {
+        merge_oldest(&mut checkpoints, new, options);
+    }
+    for id in squeeze(&mut checkpoints, options) {
+        if id != created_id && !aged.contains(&id) {
+            aged.push(id);
+        }
+    }
+    aged.retain(|id| checkpoints.iter().any(|checkpoint| checkpoint.id == *id));
+    RenewedCheckpoints { checkpoints, created: created_id, aged }
+}
+
+/// Returns the checkpoints that a compaction keeps: a checkpoint that was made without a model is made again.
+fn lasting(checkpoints: &[Checkpoint]) -> &[Checkpoint] {
+    let n_lasting = checkpoints.iter().take_while(|checkpoint| !checkpoint.provisional).count();
+    &checkpoints[..n_lasting]
+}
+
+fn created(new: &NewSummary<'_>, options: &RenewOptions<'_>) -> Checkpoint {
+    let mut checkpoint = Checkpoint {
+        id: (options.next_id)(),
+        level: RECENT_LEVEL,
+        from: new.cut.from,
+        to: new.cut.to,
+        summary: String::new(),
+        created_at: options.at,
+        compressed_at: None,
+        original_tokens: new.cut.tokens,
+        current_tokens: 0,
+        compression_count: 1,
+        key_decisions: Vec::new(),
+        files_modified: new.files.modified.clone(),
+        files_read: new.files.read.clone(),
+        next_steps: Vec::new(),
+        sources: Vec::new(),
+        provisional: new.provisional,
+    };
+    set_summary(&mut checkpoint, new.summary, options.counter);
+    checkpoint
+}
+
+fn updated(last: &Checkpoint, new: &NewSummary<'_>, options: &RenewOptions<'_>) -> Checkpoint {
+    let mut files = Ledger::of_checkpoint(last);
+    files.join(new.files);
+    let mut checkpoint = Checkpoint {
+        level: RECENT_LEVEL,
+        to: new.cut.to,
+        compressed_at: Some(options.at),
+        original_tokens: last.original_tokens + new.cut.tokens,
+        compression_count: last.compression_count + 1,
+        files_modified: files.modified,
+        files_read: files.read,
+        ..last.clone()
+    };
+    set_summary(&mut checkpoint, new.summary, options.counter);
+    checkpoint
+}
+
 /// Makes every checkpoint a level older; returns the ids of those that changed.
-pub(super) fn age(
-    checkpoints: &mut [Checkpoint],
-    bounds: &CheckpointBounds,
-    counter: &Counter,
-    at: Timestamp,
-) -> Vec<CheckpointId> {
+fn age(checkpoints: &mut [Checkpoint], options: &RenewOptions<'_>) -> Vec<CheckpointId> {
     let mut aged = Vec::new();
     for checkpoint in checkpoints {
         let before = (checkpoint.level, checkpoint.current_tokens);
         if checkpoint.level > ANCIENT_LEVEL {
             checkpoint.level = checkpoint.level.min(RECENT_LEVEL) - 1;
         }
-        let target = bounds.target(checkpoint.level);
-        shrink(checkpoint, target, counter, at);
+        let target = options.bounds.target(checkpoint.level);
+        shrink(checkpoint, target, options);
         if before != (checkpoint.level, checkpoint.current_tokens) {
             aged.push(checkpoint.id);
         }
@@ -100,17 +228,12 @@ pub(super) fn age(
 }
 
 /// Makes checkpoints smaller until they fit together, the oldest first; returns the ids of those that changed.
-pub(super) fn squeeze(
-    checkpoints: &mut [Checkpoint],
-    bounds: &CheckpointBounds,
-    counter: &Counter,
-    at: Timestamp,
-) -> Vec<CheckpointId> {
+fn squeeze(checkpoints: &mut [Checkpoint], options: &RenewOptions<'_>) -> Vec<CheckpointId> {
     let mut squeezed = Vec::new();
     let sum = |all: &[Checkpoint]| all.iter().map(|one| one.current_tokens).sum::<u64>();
     for round in 1..=4 {
         for index in 0..checkpoints.len() {
-            let over = sum(checkpoints).saturating_sub(bounds.total());
+            let over = sum(checkpoints).saturating_sub(options.bounds.total());
             if over == 0 {
                 return squeezed;
             }
@@ -118,7 +241,7 @@ pub(super) fn squeeze(
             // A round halves a checkpoint at most, so that the newest is only reached in need.
             let least = (one.current_tokens / 2).max(MIN_TARGET / round);
             let before = one.current_tokens;
-            shrink(one, one.current_tokens.saturating_sub(over).max(least), counter, at);
+            shrink(one, before.saturating_sub(over).max(least), options);
             if one.current_tokens < before && !squeezed.contains(&one.id) {
                 squeezed.push(one.id);
             }
@@ -127,52 +250,57 @@ pub(super) fn squeeze(
     squeezed
 }
 
-/// Returns one checkpoint in the place of two, with a summary that stands for both.
-pub(super) fn merge(
-    (older, newer): (&Checkpoint, &Checkpoint),
-    summary: &Summary,
-    bounds: &CheckpointBounds,
-    counter: &Counter,
-    (id, at): (CheckpointId, Timestamp),
-) -> Checkpoint {
-    let together = older.current_tokens + newer.current_tokens;
-    let summary = fit(summary, counter, bounds.target(MERGED_LEVEL).min(together));
-    let text = summary.render();
-    let mut sources = Vec::new();
-    for one in [older, newer] {
-        sources.extend(one.sources.iter().copied());
-        sources.push(one.id);
-    }
-    let mut files = files_of(older);
-    files.join(&files_of(newer));
-    Checkpoint {
-        id,
-        level: MERGED_LEVEL,
-        from: older.from,
-        to: newer.to,
-        current_tokens: u64::from(counter.count_text(&text)),
-        summary: text,
-        created_at: older.created_at,
-        compressed_at: Some(at),
-        original_tokens: older.original_tokens + newer.original_tokens,
-        compression_count: older.compression_count.max(newer.compression_count) + 1,
-        key_decisions: joined_lists(&older.key_decisions, &newer.key_decisions),
-        files_modified: files.modified,
-        files_read: files.read,
-        next_steps: newer.next_steps.clone(),
-        sources,
-        provisional: older.provisional || newer.provisional,
+/// Merges the oldest checkpoints until there are no more than allowed.
+fn merge_oldest(
+    checkpoints: &mut Vec<Checkpoint>,
+    new: &NewSummary<'_>,
+    options: &RenewOptions<'_>,
+) {
+    let most = (options.limit + usize::from(new.provisional)).max(1);
+    let mut by_model = new.merged;
+    while checkpoints.len() > most {
+        let (older, newer) = (&checkpoints[0], &checkpoints[1]);
+        let by_lines = || joined(&Summary::parse(&older.summary), &Summary::parse(&newer.summary));
+        let summary = by_model.take().cloned().unwrap_or_else(by_lines);
+        let merged = merge(older, newer, &summary, options);
+        checkpoints.splice(..2, [merged]);
     }
 }
 
-/// Returns the files of a checkpoint.
-pub(super) fn files_of(checkpoint: &Checkpoint) -> Ledger {
-    Ledger { modified: checkpoint.files_modified.clone(), read: checkpoint.files_read.clone() }
+/// Returns one checkpoint in the place of two, with a summary that stands for both.
+fn merge(
+    older: &Checkpoint,
+    newer: &Checkpoint,
+    summary: &Summary,
+    options: &RenewOptions<'_>,
+) -> Checkpoint {
+    let together = older.current_tokens + newer.current_tokens;
+    let target = options.bounds.target(MERGED_LEVEL).min(together);
+    let mut files = Ledger::of_checkpoint(older);
+    files.join(&Ledger::of_checkpoint(newer));
+    let ids = |one: &Checkpoint| [one.sources.as_slice(), &[one.id]].concat();
+    let mut merged = Checkpoint {
+        id: (options.next_id)(),
+        level: MERGED_LEVEL,
+        to: newer.to,
+        compressed_at: Some(options.at),
+        original_tokens: older.original_tokens + newer.original_tokens,
+        compression_count: older.compression_count.max(newer.compression_count) + 1,
+        files_modified: files.modified,
+        files_read: files.read,
+        sources: [ids(older), ids(newer)].concat(),
+        provisional: older.provisional || newer.provisional,
+        ..older.clone()
+    };
+    set_summary(&mut merged, &fit(summary, options.counter, target), options.counter);
+    merged.key_decisions = joined_lists(&older.key_decisions, &newer.key_decisions);
+    merged.next_steps.clone_from(&newer.next_steps);
+    merged
 }
 
 /// Joins two summaries without a model: lines of both stand once, and the next steps of the newer one replace those of
 /// the older.
-pub(super) fn joined(older: &Summary, newer: &Summary) -> Summary {
+fn joined(older: &Summary, newer: &Summary) -> Summary {
     let mut joined = older.clone();
     for section in Section::ALL {
         let lines = newer.lines(section);
@@ -189,34 +317,28 @@ pub(super) fn joined(older: &Summary, newer: &Summary) -> Summary {
     joined
 }
 
-/// Sets the lists beside a summary to its items.
-pub(super) fn set_lists(checkpoint: &mut Checkpoint, summary: &Summary) {
-    let items = |section| {
-        let mut items = summary.items(section);
-        items.truncate(MAX_LISTED);
-        items
-    };
-    checkpoint.key_decisions = items(Section::Decisions);
-    checkpoint.next_steps = items(Section::NextSteps);
-}
-
 /// Trims a summary to a target. A text without sections comes from another program and stays as it is.
-fn shrink(checkpoint: &mut Checkpoint, target: u64, counter: &Counter, at: Timestamp) {
+fn shrink(checkpoint: &mut Checkpoint, target: u64, options: &RenewOptions<'_>) {
     if checkpoint.current_tokens <= target {
         return;
     }
-    let summary = Summary::parse(&checkpoint.summary);
-    let shorter = fit(&summary, counter, target);
-    let text = shorter.render();
-    let tokens = u64::from(counter.count_text(&text));
-    if text.is_empty() || tokens >= checkpoint.current_tokens {
-        return;
+    let mut shorter = checkpoint.clone();
+    let summary = fit(&Summary::parse(&checkpoint.summary), options.counter, target);
+    set_summary(&mut shorter, &summary, options.counter);
+    if !summary.is_empty() && shorter.current_tokens < checkpoint.current_tokens {
+        shorter.compressed_at = Some(options.at);
+        shorter.compression_count += 1;
+        *checkpoint = shorter;
     }
-    checkpoint.summary = text;
-    checkpoint.current_tokens = tokens;
-    checkpoint.compressed_at = Some(at);
-    checkpoint.compression_count += 1;
-    set_lists(checkpoint, &shorter);
+}
+
+/// Sets the summary of a checkpoint, and the values that follow from it.
+fn set_summary(checkpoint: &mut Checkpoint, summary: &Summary, counter: &Counter) {
+    let items = |section| summary.items(section).into_iter().take(MAX_LISTED).collect();
+    checkpoint.summary = summary.render();
+    checkpoint.current_tokens = u64::from(counter.count_text(&checkpoint.summary));
+    checkpoint.key_decisions = items(Section::Decisions);
+    checkpoint.next_steps = items(Section::NextSteps);
 }
 
 /// Joins two lists without duplicates; drops the oldest items of a list that is too long.
@@ -228,6 +350,9 @@ fn joined_lists(older: &[String], newer: &[String]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use ollm_protocol::Seq;
     use proptest::prelude::*;
     use uuid::Uuid;
 
@@ -247,12 +372,12 @@ mod tests {
             "## Goal\nthe goal\n\n## Progress\n{}\n\n## Key decisions\n- decision {number}",
             lines.collect::<Vec<_>>().join("\n")
         );
-        let from = ollm_protocol::Seq(number as u64 * 10);
+        let from = Seq(number as u64 * 10);
         Checkpoint {
             id: id(number),
             level,
             from,
-            to: ollm_protocol::Seq(from.0 + 9),
+            to: Seq(from.0 + 9),
             current_tokens: u64::from(Counter::ESTIMATE.count_text(&text)),
             summary: text,
             created_at: Timestamp::from_unix_ms(1),
@@ -270,6 +395,11 @@ mod tests {
 
     fn bounds(context_size: u64, summary_max: u64) -> CheckpointBounds {
         CheckpointBounds { prompt_limit: context_size * 85 / 100, summary_max }
+    }
+
+    /// Options by which the next checkpoint gets the id 99.
+    fn options<'a>(counter: &'a Counter, bounds: CheckpointBounds) -> RenewOptions<'a> {
+        RenewOptions { next_id: &|| id(99), at: at(), counter, bounds, limit: 1 }
     }
 
     #[test]
@@ -299,37 +429,151 @@ mod tests {
 
     #[test]
     fn checkpoint_ages_to_the_lowest_level_and_stays_there() {
-        let bounds = bounds(8192, 2048);
+        let options = options(&Counter::ESTIMATE, bounds(8192, 2048));
         let mut all = vec![checkpoint(1, 3, 300)];
         let mut tokens = vec![all[0].current_tokens];
         for level in [2, 1, 1] {
-            age(&mut all, &bounds, &Counter::ESTIMATE, at());
+            age(&mut all, &options);
             assert_eq!((all[0].level, all[0].id), (level, id(1)));
-            assert!(all[0].current_tokens <= bounds.target(level));
+            assert!(all[0].current_tokens <= options.bounds.target(level));
             tokens.push(all[0].current_tokens);
         }
         assert!(tokens.is_sorted_by(|before, after| before >= after), "{tokens:?}");
         let mut still = all.clone();
-        let aged = age(&mut still, &bounds, &Counter::ESTIMATE, Timestamp::from_unix_ms(9));
+        let later = RenewOptions { at: Timestamp::from_unix_ms(9), ..options };
+        let aged = age(&mut still, &later);
         assert_eq!((still, aged), (all, Vec::new()));
     }
 
     #[test]
     fn merging_keeps_all_ids_and_both_ends() {
-        let bounds = bounds(16_384, 1024);
-        let counter = Counter::ESTIMATE;
+        let options = options(&Counter::ESTIMATE, bounds(16_384, 1024));
         let (one, two, three) = (checkpoint(1, 1, 30), checkpoint(2, 1, 30), checkpoint(3, 2, 3));
         let both = joined(&Summary::parse(&one.summary), &Summary::parse(&two.summary));
-        let first = merge((&one, &two), &both, &bounds, &counter, (id(10), at()));
+        let first = merge(&one, &two, &both, &RenewOptions { next_id: &|| id(10), ..options });
         assert_eq!((first.level, first.from.0, first.to.0), (MERGED_LEVEL, 10, 29));
         assert_eq!(first.sources, [id(1), id(2)]);
-        assert!(first.current_tokens <= bounds.target(MERGED_LEVEL));
+        assert!(first.current_tokens <= options.bounds.target(MERGED_LEVEL));
         assert!(first.summary.contains("decision 1") && first.summary.contains("decision 2"));
         let both = joined(&Summary::parse(&first.summary), &Summary::parse(&three.summary));
-        let second = merge((&first, &three), &both, &bounds, &counter, (id(11), at()));
+        let second = merge(&first, &three, &both, &options);
         assert_eq!(second.sources, [id(1), id(2), id(10), id(3)]);
         assert_eq!(second.files_modified, ["src/1.rs", "src/2.rs", "src/3.rs"]);
         assert_eq!((second.original_tokens, second.created_at), (15_000, one.created_at));
+    }
+
+    /// A session with a compaction of every ten records.
+    struct Compactions {
+        checkpoints: Vec<Checkpoint>,
+        ids: Cell<u128>,
+        context_size: u32,
+        n_done: u64,
+    }
+
+    impl Compactions {
+        fn new(context_size: u32) -> Self {
+            Self { checkpoints: Vec::new(), ids: Cell::new(0), context_size, n_done: 0 }
+        }
+
+        fn compact(&mut self, provisional: bool) -> RenewedCheckpoints {
+            let start = lasting(&self.checkpoints).last().map_or(0, |last| last.to.0 + 1);
+            let end = self.n_done * 10 + 9;
+            self.n_done += 1;
+            let cut = CutPlan {
+                from: Seq(start),
+                to: Seq(end),
+                records: Vec::new(),
+                n_messages: 10,
+                tokens: 4000,
+                target_tokens: 1000,
+            };
+            let n = self.n_done;
+            let text = format!(
+                "## Goal\nthe goal\n## Progress\n{}\n## Key decisions\n- decision {n}",
+                format!("- step of {n} that says some more words\n").repeat(20)
+            );
+            let next_id = || {
+                self.ids.set(self.ids.get() + 1);
+                CheckpointId::from_uuid(Uuid::from_u128(self.ids.get()))
+            };
+            let files = Ledger { modified: vec![format!("f{n}")], read: Vec::new() };
+            let limit = u64::from(self.context_size) * 85 / 100;
+            let options = RenewOptions {
+                next_id: &next_id,
+                at: Timestamp::from_unix_ms(i64::try_from(n).expect("small")),
+                counter: &Counter::ESTIMATE,
+                bounds: CheckpointBounds { prompt_limit: limit, summary_max: 1024 },
+                limit: tier(self.context_size).limit,
+            };
+            let summary = Summary::parse(&text);
+            let new = NewSummary {
+                cut: &cut,
+                summary: &summary,
+                provisional,
+                files: &files,
+                merged: None,
+            };
+            let renewed = renew(&self.checkpoints, &new, &options);
+            let sum: u64 = renewed.checkpoints.iter().map(|one| one.current_tokens).sum();
+            assert!(sum <= limit * 40 / 100, "{sum} of {limit}");
+            self.checkpoints.clone_from(&renewed.checkpoints);
+            renewed
+        }
+
+        fn ranges(&self) -> Vec<(u64, u64)> {
+            self.checkpoints.iter().map(|one| (one.from.0, one.to.0)).collect()
+        }
+    }
+
+    #[test]
+    fn small_window_keeps_one_checkpoint_that_is_updated() {
+        let mut run = Compactions::new(8192);
+        let first = run.compact(false).created;
+        for n in 2..200 {
+            assert_eq!(run.compact(false).created, first);
+            assert_eq!(run.ranges(), [(0, n * 10 - 1)]);
+        }
+        assert_eq!(run.checkpoints[0].compression_count, 199);
+        assert!(run.checkpoints[0].files_modified.contains(&"f1".to_owned()));
+        assert_eq!(run.checkpoints[0].original_tokens, 199 * 4000);
+    }
+
+    #[test]
+    fn provisional_checkpoint_stands_beside_and_is_replaced() {
+        let mut run = Compactions::new(4096);
+        let first = run.compact(false).created;
+        let interim = run.compact(true).created;
+        assert_ne!(first, interim);
+        assert_eq!(run.ranges(), [(0, 9), (10, 19)]);
+        let again = run.compact(true).created;
+        assert_eq!(run.ranges(), [(0, 9), (10, 29)]);
+        assert_ne!(again, interim);
+        assert_eq!(run.compact(false).created, first);
+        assert_eq!(run.ranges(), [(0, 39)]);
+        assert!(!run.checkpoints[0].provisional);
+    }
+
+    #[test]
+    fn every_record_is_in_exactly_one_checkpoint_after_many_compactions() {
+        for context_size in [16_384, 32_768, 131_072] {
+            let limit = tier(context_size).limit;
+            let mut run = Compactions::new(context_size);
+            let mut all_created = Vec::new();
+            for n in 1..=60 {
+                all_created.push(run.compact(false).created);
+                let ranges = run.ranges();
+                assert!(ranges.len() <= limit);
+                assert_eq!((ranges[0].0, ranges[ranges.len() - 1].1), (0, n * 10 - 1));
+                assert!(ranges.windows(2).all(|pair| pair[0].1 + 1 == pair[1].0), "{ranges:?}");
+            }
+            let newest = run.checkpoints.last().expect("some");
+            assert_eq!(newest.level, RECENT_LEVEL);
+            assert_eq!(run.checkpoints[0].level, MERGED_LEVEL);
+            let named = |id: &CheckpointId| {
+                run.checkpoints.iter().any(|one| one.id == *id || one.sources.contains(id))
+            };
+            assert!(all_created.iter().all(named), "every checkpoint is there or a source of one");
+        }
     }
 
     proptest! {
@@ -337,16 +581,16 @@ mod tests {
         fn ageing_and_squeezing_never_grow_and_keep_ids_and_ranges(
             sizes in proptest::collection::vec((0..=3_u8, 0..200_usize), 0..16), window in 11..=17_u32,
         ) {
-            let bounds = bounds(1 << window, 1024);
             let counter = Counter::ESTIMATE;
+            let options = options(&counter, bounds(1 << window, 1024));
             let before: Vec<_> = sizes
                 .iter()
                 .enumerate()
                 .map(|(at, (level, lines))| checkpoint(at as u128, *level, *lines))
                 .collect();
             let mut after = before.clone();
-            age(&mut after, &bounds, &counter, at());
-            squeeze(&mut after, &bounds, &counter, at());
+            age(&mut after, &options);
+            squeeze(&mut after, &options);
             prop_assert_eq!(before.len(), after.len());
             for (old, new) in before.iter().zip(&after) {
                 prop_assert_eq!((old.id, &old.sources, old.from, old.to), (new.id, &new.sources, new.from, new.to));
@@ -354,9 +598,9 @@ mod tests {
                 prop_assert_eq!(new.current_tokens, u64::from(counter.count_text(&new.summary)));
             }
             let sum: u64 = after.iter().map(|one| one.current_tokens).sum();
-            prop_assert!(sum <= bounds.total().max(after.len() as u64 * MIN_TARGET));
+            prop_assert!(sum <= options.bounds.total().max(after.len() as u64 * MIN_TARGET));
             let mut again = [after.clone(), after];
-            again.iter_mut().for_each(|all| drop(age(all, &bounds, &counter, at())));
+            again.iter_mut().for_each(|all| drop(age(all, &options)));
             prop_assert_eq!(&again[0], &again[1]);
         }
     }

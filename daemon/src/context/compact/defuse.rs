@@ -35,7 +35,7 @@ const CONTROLS: &[&str] = &[
     "<end_of_turn>",
 ];
 
-/// Returns a line without anything to obey; a harmless line is unchanged.
+/// Breaks up everything in a line that would be obeyed. Returns a harmless line unchanged.
 pub(super) fn defuse(line: &str) -> String {
     let mut line = line.replace("<|", "< |");
     for control in CONTROLS {
@@ -46,7 +46,7 @@ pub(super) fn defuse(line: &str) -> String {
     break_blocks(unmark(&line))
 }
 
-/// Returns the first kind of text to obey outside of code: a tool call or control tokens.
+/// Returns the kind of the first text outside of code that would be obeyed: a tool call or control tokens.
 pub(super) fn find_obeyed(text: &str) -> Option<&'static str> {
     let mut is_code = false;
     for line in text.lines() {

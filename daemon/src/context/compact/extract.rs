@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{Message, RecordBody, Role};
 
-use super::fit::fit;
-use super::summary::{Section, Summary, without_bullet};
-use super::transcript::cut_middle;
+use super::request::cut_middle;
+use super::summary::{Section, Summary, fit, without_bullet};
 use crate::tokens::Counter;
 
 /// Characters kept of a line, at the beginning and at the end.
@@ -27,7 +26,6 @@ const MAX_TEXT_LINES: usize = 2000;
 /// Words with which users demand or forbid something.
 const DEMANDS: &[&str] = &[
     "must ",
-    "must not",
     "never ",
     "always ",
     "do not ",
@@ -104,6 +102,11 @@ impl NewestLines {
         }
         self.0.push_back(line);
     }
+
+    fn push_matching(&mut self, text: &str, is_wanted: impl Fn(&str) -> bool) {
+        let lines = text.lines().take(MAX_TEXT_LINES).filter(|line| line.len() <= MAX_LINE_BYTES);
+        lines.filter(|line| is_wanted(line)).for_each(|line| self.push(line));
+    }
 }
 
 impl Extractor {
@@ -115,7 +118,7 @@ impl Extractor {
                 if let Some(error) = call.result.error.as_deref() {
                     self.errors.push(&format!("{}: {}", call.name, first_line(error)));
                 }
-                self.search(&call.result.llm_content, true);
+                self.errors.push_matching(&call.result.llm_content, is_error);
             }
             RecordBody::Compaction(compaction) => {
                 self.answers.push(&format!("[#{seq}] {}", first_line(&compaction.summary)));
@@ -162,36 +165,26 @@ impl Extractor {
                     self.request = Some(cut_middle(text.trim(), REQUEST));
                 }
                 self.user_messages.push(&format!("[#{seq}] user: {}", first_line(&text)));
-                for line in searched_lines(&text).filter(|line| has_any(line, DEMANDS)) {
-                    self.demands.push(line);
-                }
-                self.search(&text, false);
+                self.demands.push_matching(&text, |line| has_any(line, DEMANDS));
+                self.plans(&text);
             }
             Role::Assistant => {
                 let answer = first_line(&text);
                 if !answer.is_empty() {
                     self.answers.push(&format!("[#{seq}] {answer}"));
                 }
-                self.search(&text, false);
+                self.plans(&text);
             }
-            Role::Tool => self.search(&text, true),
+            Role::Tool => self.errors.push_matching(&text, is_error),
             Role::System => {}
         }
     }
 
-    /// Takes errors from the output of a tool, or decisions and next steps from a message.
-    fn search(&mut self, text: &str, is_output: bool) {
-        for line in searched_lines(text) {
-            if is_output {
-                if has_any(line, ERRORS) {
-                    self.errors.push(line);
-                }
-            } else if has_any(line, DECISIONS) {
-                self.decisions.push(line);
-            } else if has_any(line, NEXT) {
-                self.next.push(line);
-            }
-        }
+    /// Takes the decisions and the next steps of a message.
+    fn plans(&mut self, text: &str) {
+        let is_decision = |line: &str| has_any(line, DECISIONS);
+        self.decisions.push_matching(text, is_decision);
+        self.next.push_matching(text, |line| has_any(line, NEXT) && !is_decision(line));
     }
 }
 
@@ -209,8 +202,8 @@ fn first_line(text: &str) -> &str {
     text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
 }
 
-fn searched_lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().take(MAX_TEXT_LINES).filter(|line| line.len() <= MAX_LINE_BYTES)
+fn is_error(line: &str) -> bool {
+    has_any(line, ERRORS)
 }
 
 fn has_any(line: &str, words: &[&str]) -> bool {

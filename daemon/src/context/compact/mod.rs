@@ -1,37 +1,32 @@
 //! Compaction as values: summaries of ranges of records, the requests for them, and the checkpoints that hold them. Pure
 //! and deterministic; must not know sessions, queues or model servers.
 //!
-//! - `range`: the range that is summarized, and one pass over its records; `transcript`: records as a summarizer reads
-//!   them; `request`: the messages to a summarizer.
-//! - `summary`: the fixed form of a summary; `verify`: the check of an answer; `fit`: shortening; `defuse`: keeping text
+//! - `range`: the range that is summarized, and one pass over its records; `request`: the messages to a summarizer.
+//! - `summary`: the fixed form of a summary, and shortening it; `verify`: the check of an answer; `defuse`: keeping text
 //!   data; `extract`: a summary without a model.
-//! - `checkpoint`: levels, ageing, merging, limits; `renew`: the checkpoints after a compaction.
+//! - `checkpoint`: levels, ageing, merging, limits, and the checkpoints after a compaction.
 //! - `retention`: the texts and names that must survive, and the number of those that did.
 
 mod checkpoint;
 mod defuse;
 mod extract;
-mod fit;
 mod range;
-mod renew;
 mod request;
 mod retention;
 mod summary;
-mod transcript;
 mod verify;
 
-pub(crate) use self::checkpoint::{CheckpointBounds, RECENT_LEVEL, tier};
+pub(crate) use self::checkpoint::{
+    CheckpointBounds, NewSummary, RECENT_LEVEL, RenewOptions, checkpoint_to_update,
+    checkpoints_to_merge, renew, tier,
+};
 pub(crate) use self::range::{
     CutPlan, RangeContents, compaction_cut, extract_records, needs_compaction, read_range,
 };
-pub(crate) use self::renew::{
-    NewSummary, RenewOptions, checkpoint_to_update, checkpoints_to_merge, renew,
-};
-pub(crate) use self::request::{SummaryOptions, SummaryRequest, summary_messages};
+pub(crate) use self::request::{SummaryOptions, SummaryRequest, TranscriptPiece, summary_messages};
 pub(super) use self::retention::retained_percent;
 pub(crate) use self::retention::{measure_retention, retention_targets};
 pub(crate) use self::summary::Summary;
-pub(crate) use self::transcript::TranscriptPiece;
 pub(crate) use self::verify::{
     RejectedSummary, SummaryLimits, complete_summary, partial_summary, verify_summary,
 };

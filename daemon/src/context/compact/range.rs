@@ -1,17 +1,15 @@
 //! The range of records that one compaction summarizes: where it is cut, and what one pass over its records collects.
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::RecordBody;
 
 use super::extract::Extractor;
+use super::request::{TranscriptBuilder, TranscriptPiece};
 use super::retention::IdentifierCounts;
-use super::transcript::{TranscriptBuilder, TranscriptPiece};
 use crate::context::budget::trigger;
 use crate::context::build::{Built, Front, target_of};
-use crate::context::error::{ContentsError, ContextError};
-use crate::context::input::BuildInput;
+use crate::context::input::{BuildInput, ContextError};
 use crate::context::ledger::Ledger;
-use crate::context::path::{Contents, PathItem, Unit, split_units};
+use crate::context::path::{Contents, ContentsError, PathItem, Unit, for_each_record, split_units};
 use crate::context::strategy::RECENT_PERCENT;
 use crate::tokens::Counter;
 
@@ -19,8 +17,6 @@ use crate::tokens::Counter;
 const SUMMARY_PERCENT: u64 = 25;
 /// Tokens of the smallest range that is worth a summary.
 const MIN_RANGE_TOKENS: u64 = 128;
-/// Records that are read at once.
-const BATCH_RECORDS: usize = 64;
 
 /// The range of one compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +81,7 @@ fn first_kept(path: &[PathItem], units: &[Unit], room: u64) -> usize {
     let mut first = path.len();
     let mut first_user = None;
     for unit in units.iter().rev() {
-        let items = &path[unit.start..unit.end];
+        let items = &path[unit.clone()];
         let entering = items.iter().filter(|item| item.enters());
         sum += entering.map(|item| u64::from(item.tokens)).sum::<u64>();
         if sum > room && first < path.len() {
@@ -145,21 +141,4 @@ pub(crate) fn extract_records(
     let mut extractor = Extractor::default();
     for_each_record(contents, records, |seq, body| extractor.add(seq, body))?;
     Ok(extractor)
-}
-
-/// Reads records in batches, without damaged ones.
-pub(super) fn for_each_record(
-    contents: &dyn Contents,
-    records: &[Seq],
-    mut visit: impl FnMut(Seq, &RecordBody),
-) -> Result<(), ContentsError> {
-    for batch in records.chunks(BATCH_RECORDS) {
-        let bodies = contents.bodies(batch)?;
-        for (seq, body) in batch.iter().zip(bodies) {
-            if let Some(body) = body {
-                visit(*seq, &body);
-            }
-        }
-    }
-    Ok(())
 }

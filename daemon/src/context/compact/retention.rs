@@ -1,23 +1,21 @@
 //! Retention: the texts and names that a compaction must keep, and the number of them that the new context shows.
 //!
-//! It is measured on the messages that a model is sent, not on the plan for them.
+//! Retention is measured on the messages that a model is sent, not on the plan for them.
 
 use std::collections::{HashMap, HashSet};
 
 use ollm_protocol::Seq;
 use ollm_protocol::content::{ContextMessage, RecordBody, Retention};
 
-use super::range::for_each_record;
-use crate::context::error::ContentsError;
 use crate::context::input::BuildInput;
-use crate::context::path::Contents;
+use crate::context::path::{Contents, ContentsError, for_each_record};
 
 /// Maximum number of files that are looked for: those that were changed last. Files of long ago may be no more than a
 /// number in the ledger.
 const MAX_FILES: usize = 10;
 /// Maximum number of identifiers that are looked for: the most frequent ones.
 const MAX_IDENTIFIERS: usize = 64;
-/// Maximum number of distinct words that are counted. Frequent words come early in any range.
+/// Maximum number of distinct words that are counted. Frequent words occur early in any range.
 const MAX_WORDS: usize = 20_000;
 /// Bytes of the shortest identifier; shorter words are in every text.
 const MIN_WORD_BYTES: usize = 4;
@@ -29,8 +27,8 @@ const PROBE_CHARS: usize = 60;
 /// The texts and names that a compaction must keep.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RetentionTargets {
-    /// The first message of the user.
-    task: Option<String>,
+    /// The first message of the user, if there is one.
+    task: Vec<String>,
     /// The texts of pinned records.
     pins: Vec<String>,
     /// The decisions that the goal locks.
@@ -49,7 +47,7 @@ pub(crate) fn retention_targets(
     identifiers: Vec<String>,
 ) -> Result<RetentionTargets, ContentsError> {
     let task = input.path.iter().find(|item| item.is_user_message()).map(|item| item.seq);
-    let task = texts(contents, task.as_slice())?.pop();
+    let task = texts(contents, task.as_slice())?;
     let on_path = |seq: &&Seq| input.path.binary_search_by_key(*seq, |item| item.seq).is_ok();
     let pins: Vec<Seq> = input.pins.iter().filter(on_path).copied().collect();
     let pins = texts(contents, &pins)?;
@@ -85,13 +83,13 @@ pub(crate) fn measure_retention(
     }
     let flat = flat(&whole);
     let words: HashSet<&str> = words(&whole).collect();
-    let texts = |texts: &[String]| count_kept(texts.iter(), |text| flat.contains(&probe(text)));
+    let texts = |texts: &[String]| count_kept(texts, |text| flat.contains(&probe(text)));
     Retention {
-        task: count_kept(targets.task.iter(), |text| flat.contains(&probe(text))),
+        task: texts(&targets.task),
         pins: texts(&targets.pins),
         decisions: texts(&targets.decisions),
-        files: count_kept(targets.files.iter(), |path| whole.contains(path)),
-        identifiers: count_kept(targets.identifiers.iter(), |name| words.contains(name)),
+        files: count_kept(&targets.files, |path| whole.contains(path)),
+        identifiers: count_kept(&targets.identifiers, |name| words.contains(name)),
     }
 }
 
@@ -108,13 +106,10 @@ pub(in crate::context) fn retained_percent(retention: &Retention) -> u32 {
 }
 
 /// Returns the number of targets that are kept, and of all.
-fn count_kept<'t>(
-    all: impl ExactSizeIterator<Item = &'t String>,
-    is_kept: impl Fn(&str) -> bool,
-) -> (u32, u32) {
-    let total = u32::try_from(all.len()).unwrap_or(u32::MAX);
-    let kept = all.filter(|text| is_kept(text)).count();
-    (u32::try_from(kept).unwrap_or(u32::MAX), total)
+fn count_kept(all: &[String], is_kept: impl Fn(&str) -> bool) -> (u32, u32) {
+    let n_kept = all.iter().filter(|text| is_kept(text)).count();
+    let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    (small(n_kept), small(all.len()))
 }
 
 /// Returns the beginning of a text, by which the text is found in another form.
@@ -186,20 +181,19 @@ mod tests {
     use ollm_protocol::content::{Message, Role};
 
     use super::*;
-    use crate::context::render::text_message;
 
     #[test]
     fn named_targets_count_as_kept() {
         let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         let targets = RetentionTargets {
-            task: Some("Build  the\nparser, please".to_owned()),
+            task: texts(&["Build  the\nparser, please"]),
             pins: texts(&["never use unsafe", "gone"]),
             decisions: texts(&["use serde"]),
             files: texts(&["src/lib.rs", "src/main.rs"]),
             identifiers: texts(&["parse_value", "TokenKind", "lost_name"]),
         };
         let text = "Build the parser, please. never use unsafe; use serde. src/lib.rs has parse_value and TokenKind";
-        let retention = measure_retention(&targets, &[text_message(Role::User, text.to_owned())]);
+        let retention = measure_retention(&targets, &[ContextMessage::text(Role::User, text)]);
         let expect = Retention {
             task: (1, 1),
             pins: (1, 2),

@@ -1,8 +1,7 @@
 //! The check of a summarizer's answer, and the use of an answer that broke off.
 
 use super::defuse::find_obeyed;
-use super::fit::fit;
-use super::summary::{Section, Summary};
+use super::summary::{Section, Summary, fit};
 use crate::tokens::Counter;
 
 /// The sections that every summary must have.

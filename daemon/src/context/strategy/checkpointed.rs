@@ -4,52 +4,27 @@
 //! rest, and the tokens that they leave go to the turns again. If the newest turns begin in the middle of a turn, the
 //! user message of that turn stands before them as the message that is being answered.
 
-use ollm_protocol::content::HeadItem;
-
 use super::head::HeadBuilder;
-use super::plan::{PlanInput, RECENT_PERCENT, Strategy};
-use crate::context::error::ContentsError;
+use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::path::split_units;
 
-pub(super) const NAME: &str = "checkpointed";
-
 /// Keeps the checkpoints in force and the newest of the records that they do not stand for.
-pub(super) struct Checkpointed;
+pub(in crate::context) static CHECKPOINTED: Strategy = Strategy {
+    name: "checkpointed",
+    about: "summaries of older turns, what the user said, and the newest turns",
+    min_tokens: 1500,
+    keeps_all: false,
+    has_checkpoints: true,
+    shrinks: true,
+    plan,
+};
 
-impl Strategy for Checkpointed {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "summaries of older turns, what the user said, and the newest turns"
-    }
-
-    fn min_tokens(&self) -> u64 {
-        1500
-    }
-
-    fn has_checkpoints(&self) -> bool {
-        true
-    }
-
-    fn plan(
-        &self,
-        input: &mut PlanInput<'_, '_>,
-        target: u64,
-    ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
-        let Some(start) = input.summarized_until() else { return Ok(None) };
-        let all = split_units(input.path);
-        let units = &all[all.partition_point(|unit| unit.start < start)..];
-        let mut head = HeadBuilder::new(input, target);
-        let reserved = head.reserve(start)?;
-        let room = head.left * RECENT_PERCENT / 100;
-        head.keep_newest(units, room)?;
-        let (first, share) = (head.first_turn(), head.left.min(target / 2));
-        head.keep_turn_start(first, share)?;
-        head.keep_opening(&reserved)?;
-        head.keep_earlier(head.first_turn(), &reserved)?;
-        head.keep_more(units)?;
-        Ok(Some(head.into_items(true)))
-    }
+fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
+    let Some(start) = input.summarized_until() else { return Ok(None) };
+    let all = split_units(input.build.path);
+    let units = &all[all.partition_point(|unit| unit.start < start)..];
+    let mut head = HeadBuilder::new(input, target);
+    let reserved = head.reserve(start)?;
+    head.keep_conversation(units, &reserved, 0)?;
+    Ok(Some(head.into_items()))
 }

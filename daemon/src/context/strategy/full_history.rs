@@ -1,43 +1,19 @@
 //! The strategy `full-history`: every record, verbatim.
 
-use ollm_protocol::content::HeadItem;
-
-use super::plan::{PlanInput, Strategy};
-use crate::context::error::ContentsError;
-
-pub(super) const NAME: &str = "full-history";
+use super::plan::{PlanInput, PlannedHead, Strategy};
+use crate::context::path::whole_range;
 
 /// Keeps every record of the path.
-pub(super) struct FullHistory;
+pub(in crate::context) static FULL_HISTORY: Strategy = Strategy {
+    name: "full-history",
+    about: "every message, verbatim",
+    min_tokens: 0,
+    keeps_all: true,
+    has_checkpoints: false,
+    shrinks: false,
+    plan,
+};
 
-impl Strategy for FullHistory {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn about(&self) -> &'static str {
-        "every message, verbatim"
-    }
-
-    fn min_tokens(&self) -> u64 {
-        0
-    }
-
-    fn keeps_all(&self) -> bool {
-        true
-    }
-
-    fn shrinks(&self) -> bool {
-        false
-    }
-
-    fn plan(
-        &self,
-        input: &mut PlanInput<'_, '_>,
-        _target: u64,
-    ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
-        let ends = input.path.first().zip(input.path.last());
-        let range = ends.map(|(first, last)| HeadItem::Range { from: first.seq, to: last.seq });
-        Ok(Some(range.into_iter().collect()))
-    }
+fn plan(input: &mut PlanInput<'_, '_>, _target: u64) -> PlannedHead {
+    Ok(Some(whole_range(input.build.path).into_iter().collect()))
 }

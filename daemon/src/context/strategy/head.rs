@@ -1,5 +1,4 @@
-//! A head as it is built: the records of a path that are kept, each as a head item, and the tokens that are left for
-//! more.
+//! The builder of a head: the records of a path that are kept, each as a head item, and the tokens that are left.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +7,7 @@ use ollm_protocol::content::HeadItem;
 
 use super::plan::PlanInput;
 use crate::context::cut::{self, Cut};
-use crate::context::error::ContentsError;
-use crate::context::path::{PathItem, Unit, batch_len};
+use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::context::render::quote;
 
 /// Tokens that suffice to show both ends of any record.
@@ -26,6 +24,8 @@ const MAX_HANDLES: u64 = 64;
 /// A head as it grows.
 pub(super) struct HeadBuilder<'p, 'a, 's> {
     pub(super) input: &'p mut PlanInput<'a, 's>,
+    /// Tokens that the head may have.
+    pub(super) target: u64,
     /// The kept records by index into the path.
     kept: BTreeMap<usize, HeadItem>,
     /// Blocks made from the records.
@@ -44,7 +44,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let left_out = (target / 10).max(LEFT_OUT_TOKENS + 8).min(target / 2);
         let users = input.user_tokens;
         let (kept, blocks) = (BTreeMap::new(), Vec::new());
-        Self { input, kept, blocks, left: target - left_out, users, left_out }
+        Self { input, target, kept, blocks, left: target - left_out, users, left_out }
     }
 
     /// Whether a record is kept in any form.
@@ -57,12 +57,12 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         let is_quote =
             |item: &HeadItem| matches!(item, HeadItem::Earlier { .. } | HeadItem::Pinned { .. });
         let turn = self.kept.iter().find(|(_, item)| !is_quote(item));
-        turn.map_or(self.input.path.len(), |(at, _)| *at)
+        turn.map_or(self.input.build.path.len(), |(at, _)| *at)
     }
 
     /// Puts a block before the conversation if it fits.
     pub(super) fn add_block(&mut self, topic: &str, text: String) {
-        let cost = u64::from(self.input.counter.count_text(&text)) + QUOTE_TOKENS;
+        let cost = u64::from(self.input.build.counter.count_text(&text)) + QUOTE_TOKENS;
         if !text.is_empty() && cost <= self.left {
             self.left -= cost;
             self.blocks.push(HeadItem::Block { topic: topic.to_owned(), text });
@@ -71,11 +71,11 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Keeps a record as a turn, whole or as a given item; returns false if it does not fit.
     pub(super) fn keep_as(&mut self, at: usize, item: Option<HeadItem>) -> bool {
-        let record = &self.input.path[at];
+        let record = &self.input.build.path[at];
         let cost = match (&item, self.input.bodies.get(record.seq)) {
             (Some(HeadItem::Cut { head_chars, tail_chars, .. }), Some(body)) => {
                 let cut = Cut { head: *head_chars, tail: *tail_chars };
-                u64::from(self.input.counter.count_record(&cut::apply(record.seq, body, cut)))
+                u64::from(self.input.build.counter.count_record(&cut::apply(record.seq, body, cut)))
             }
             (Some(HeadItem::Stub { .. }), _) => HANDLE_TOKENS,
             _ => self.cost(record),
@@ -89,9 +89,12 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
     /// Keeps a user message as a turn within `share`; returns false if not even its ends fit.
     pub(super) fn keep_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
         let share = share.min(self.users).max(MIN_SHARE).min(self.left);
-        let Some((cut, cost)) = self.fitted(at, share)? else { return Ok(false) };
-        self.kept.insert(at, turn(self.input.path[at].seq, cut));
-        self.spend_on_user(cost);
+        let item = self.input.build.path[at];
+        self.input.bodies.load(&[item])?;
+        let Some((cut, cost)) = self.fit(&item, self.cost(&item), share) else { return Ok(false) };
+        self.kept.insert(at, turn(item.seq, cut));
+        self.left = self.left.saturating_sub(cost);
+        self.users = self.users.saturating_sub(cost);
         Ok(true)
     }
 
@@ -102,7 +105,7 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         first: usize,
         share: u64,
     ) -> Result<bool, ContentsError> {
-        let (before, after) = self.input.path.split_at(first);
+        let (before, after) = self.input.build.path.split_at(first);
         let next = after.iter().find(|item| item.enters());
         let is_within_turn = next.is_none_or(|item| !item.is_user_message());
         let start = before.iter().rposition(PathItem::is_user_message);
@@ -114,70 +117,60 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
 
     /// Quotes a user message within `share`; returns false if not even its ends fit.
     pub(super) fn quote_user(&mut self, at: usize, share: u64) -> Result<bool, ContentsError> {
-        let share = share.min(self.users).min(self.left.saturating_sub(QUOTE_TOKENS));
-        let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(false) };
-        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
-        self.kept.insert(at, HeadItem::Earlier { seq, head_chars, tail_chars });
-        self.spend_on_user(cost);
+        let Some(cost) = self.keep_quote(at, share.min(self.users), false)? else {
+            return Ok(false);
+        };
+        self.users = self.users.saturating_sub(cost);
         Ok(true)
     }
 
-    /// Quotes a pinned record within `share`; returns its cost, or `None` if not even its ends fit.
-    pub(super) fn quote_pin(
+    /// Quotes a record within `share`, pinned or as an earlier message; returns its cost, or `None` if not even its ends
+    /// fit.
+    pub(super) fn keep_quote(
         &mut self,
         at: usize,
         share: u64,
+        is_pinned: bool,
     ) -> Result<Option<u64>, ContentsError> {
         let share = share.min(self.left.saturating_sub(QUOTE_TOKENS));
-        let Some((cut, cost)) = self.quoted(at, share)? else { return Ok(None) };
-        let (seq, (head_chars, tail_chars)) = (self.input.path[at].seq, chars(cut));
-        self.kept.insert(at, HeadItem::Pinned { seq, head_chars, tail_chars });
+        let item = self.input.build.path[at];
+        self.input.bodies.load(&[item])?;
+        let Some((cut, _)) = self.fit(&item, self.cost(&item), share) else { return Ok(None) };
+        let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
+        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
+        let text = quote(&item, kept.as_ref().unwrap_or(body));
+        // The quote of a short record costs more than the record itself.
+        let cost = u64::from(self.input.build.counter.count_text(&text)) + 2;
+        if cost > share + QUOTE_TOKENS {
+            return Ok(None);
+        }
+        let (seq, head_chars, tail_chars) =
+            (item.seq, cut.map(|cut| cut.head), cut.map(|cut| cut.tail));
+        let quoted = match is_pinned {
+            true => HeadItem::Pinned { seq, head_chars, tail_chars },
+            false => HeadItem::Earlier { seq, head_chars, tail_chars },
+        };
+        self.kept.insert(at, quoted);
         self.left = self.left.saturating_sub(cost);
         Ok(Some(cost))
     }
 
-    fn spend_on_user(&mut self, cost: u64) {
-        self.left = self.left.saturating_sub(cost);
-        self.users = self.users.saturating_sub(cost);
-    }
-
-    /// Returns the cut that brings a record to at most `share` tokens, if it needs one, and the cost.
-    fn fitted(
-        &mut self,
-        at: usize,
-        share: u64,
-    ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
-        let item = self.input.path[at];
-        self.input.bodies.load(&[item])?;
-        let cost = self.cost(&item);
+    /// Returns the cut that brings a loaded record of some cost to at most `share` tokens, if it needs one, and the cost
+    /// then.
+    fn fit(&self, item: &PathItem, cost: u64, share: u64) -> Option<(Option<Cut>, u64)> {
         if cost <= share {
-            return Ok(Some((None, cost)));
+            return Some((None, cost));
         }
-        let body = self.input.bodies.get(item.seq);
-        let fit = body.and_then(|body| cut::fit(self.input.counter, item.seq, body, share));
-        Ok(fit.map(|(cut, cost)| (Some(cut), cost)))
-    }
-
-    /// As [`Self::fitted`], for a quote, which costs more than a short record itself.
-    fn quoted(
-        &mut self,
-        at: usize,
-        share: u64,
-    ) -> Result<Option<(Option<Cut>, u64)>, ContentsError> {
-        let Some((cut, _)) = self.fitted(at, share)? else { return Ok(None) };
-        let item = &self.input.path[at];
-        let Some(body) = self.input.bodies.get(item.seq) else { return Ok(None) };
-        let kept = cut.map(|cut| cut::apply(item.seq, body, cut));
-        let text = quote(item, kept.as_ref().unwrap_or(body));
-        let cost = u64::from(self.input.counter.count_text(&text)) + 2;
-        Ok((cost <= share + QUOTE_TOKENS).then_some((cut, cost)))
+        let body = self.input.bodies.get(item.seq)?;
+        let (cut, cost) = cut::fit(&self.input.build.counter, item.seq, body, share)?;
+        Some((Some(cut), cost))
     }
 
     /// Keeps units from the newest on, until one does not fit into `room`.
     ///
     /// The newest unit may have all of the room, an older unit half of it.
     pub(super) fn keep_newest(&mut self, units: &[Unit], room: u64) -> Result<(), ContentsError> {
-        let path = self.input.path;
+        let path = self.input.build.path;
         let before = self.left;
         let mut is_newest = true;
         let mut loaded = units.last().map_or(0, |unit| unit.end);
@@ -191,44 +184,33 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
             if let Some(item) = self.kept.get_mut(&unit.start) {
                 // A quoted message whose answer is kept as a turn becomes a turn too.
                 if let HeadItem::Earlier { seq, head_chars, tail_chars } = item {
-                    let cut = head_chars.zip(*tail_chars).map(|(head, tail)| Cut { head, tail });
-                    *item = turn(*seq, cut);
+                    *item = turn(*seq, Cut::of_chars(*head_chars, *tail_chars));
                 }
                 is_newest = false;
                 continue;
             }
             let left = room.saturating_sub(before - self.left);
             let share = if is_newest { room } else { room / 2 };
-            if !self.keep_unit(*unit, share.min(left)) {
+            if !self.keep_unit(unit, share.min(left)) {
                 break;
             }
-            is_newest &= !path[unit.start..unit.end].iter().any(PathItem::enters);
+            is_newest &= !path[unit.clone()].iter().any(PathItem::enters);
         }
         Ok(())
     }
 
-    /// Gives the tokens that are left to older units that join the kept ones.
-    pub(super) fn keep_more(&mut self, units: &[Unit]) -> Result<(), ContentsError> {
-        if units.iter().all(|unit| self.has(unit.start)) {
-            return Ok(());
-        }
-        let room = self.left;
-        self.keep_newest(units, room)
-    }
-
-    /// Keeps a unit whole, or cut if it is larger than `share`; returns false if it does not fit.
-    fn keep_unit(&mut self, unit: Unit, share: u64) -> bool {
-        let items = &self.input.path[unit.start..unit.end];
+    /// Keeps a unit whole, or with its largest records cut to one common size if it is larger than `share`; returns false
+    /// if it does not fit.
+    fn keep_unit(&mut self, unit: &Unit, share: u64) -> bool {
+        let items = &self.input.build.path[unit.clone()];
         let costs: Vec<u64> = items.iter().map(|item| self.cost(item)).collect();
-        let whole: u64 = costs.iter().sum();
-        let (cuts, cost) = if whole <= share {
-            (vec![None; items.len()], whole)
-        } else {
-            match self.cut_unit(items, &costs, share) {
-                Some(cut) => cut,
-                None => return false,
-            }
-        };
+        let cap = common_cap(&costs, share);
+        if costs.iter().sum::<u64>() > share && cap < MIN_SHARE {
+            return false;
+        }
+        let fitted = items.iter().zip(costs).map(|(item, cost)| self.fit(item, cost, cap));
+        let Some(fitted) = fitted.collect::<Option<Vec<_>>>() else { return false };
+        let cost: u64 = fitted.iter().map(|(_, cost)| cost).sum();
         let is_user = items[0].is_user_message();
         if cost > self.left || (is_user && cost > self.users) {
             return false;
@@ -237,55 +219,21 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
         if is_user {
             self.users -= cost;
         }
-        let turns = items.iter().zip(cuts).map(|(item, cut)| turn(item.seq, cut));
-        self.kept.extend((unit.start..unit.end).zip(turns));
+        let turns = items.iter().zip(fitted).map(|(item, (cut, _))| turn(item.seq, cut));
+        self.kept.extend(unit.clone().zip(turns));
         true
-    }
-
-    /// Cuts the largest records of a unit to one common size, so that all together cost `share` at most; returns the
-    /// cut of each record and the cost.
-    fn cut_unit(
-        &self,
-        items: &[PathItem],
-        costs: &[u64],
-        share: u64,
-    ) -> Option<(Vec<Option<Cut>>, u64)> {
-        let cap = common_cap(costs, share);
-        if cap < MIN_SHARE {
-            return None;
-        }
-        let mut sum = 0;
-        let mut cuts = Vec::with_capacity(items.len());
-        for (item, &cost) in items.iter().zip(costs) {
-            if cost <= cap {
-                cuts.push(None);
-                sum += cost;
-                continue;
-            }
-            let body = self.input.bodies.get(item.seq)?;
-            let (cut, cost) = cut::fit(self.input.counter, item.seq, body, cap)?;
-            cuts.push(Some(cut));
-            sum += cost;
-        }
-        Some((cuts, sum))
     }
 
     /// Returns the tokens of a loaded record.
     pub(super) fn cost(&self, item: &PathItem) -> u64 {
         let body = self.input.bodies.get(item.seq);
-        body.map_or(0, |body| u64::from(self.input.counter.count_record(body)))
+        body.map_or(0, |body| u64::from(self.input.build.counter.count_record(body)))
     }
 
-    /// Returns the items of the head: checkpoints, blocks, quotes, handles of the newest user messages that are not
-    /// shown, then the turns.
-    pub(super) fn into_items(self, with_checkpoints: bool) -> Vec<HeadItem> {
+    /// Returns the items of the head: blocks, quotes, handles of the newest user messages that are not shown, then the
+    /// turns.
+    pub(super) fn into_items(self) -> Vec<HeadItem> {
         let handles = self.handles();
-        let mut items = Vec::new();
-        if with_checkpoints {
-            let ids = self.input.checkpoints.iter().map(|checkpoint| checkpoint.id);
-            items.extend(ids.map(|id| HeadItem::Checkpoint { id }));
-        }
-        items.extend(self.blocks);
         let (mut pinned, mut earlier, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         let mut last_whole = None;
         for (at, item) in self.kept {
@@ -305,15 +253,15 @@ impl<'p, 'a, 's> HeadBuilder<'p, 'a, 's> {
                 }
             }
         }
-        items.extend(pinned.into_iter().chain(earlier).chain(handles).chain(turns));
-        items
+        let quotes = pinned.into_iter().chain(earlier);
+        self.blocks.into_iter().chain(quotes).chain(handles).chain(turns).collect()
     }
 
     fn handles(&self) -> Vec<HeadItem> {
-        let path = self.input.path;
+        let path = self.input.build.path;
         let n_handles =
             (self.left_out.saturating_sub(LEFT_OUT_TOKENS) / HANDLE_TOKENS).min(MAX_HANDLES);
-        let is_pinned = |at: usize| self.input.pins.contains(&path[at].seq);
+        let is_pinned = |at: usize| self.input.build.pins.contains(&path[at].seq);
         let is_named = |at: usize| path[at].is_user_message() || is_pinned(at);
         let mut handles: Vec<HeadItem> = (0..path.len())
             .rev()
@@ -332,10 +280,6 @@ pub(super) const fn turn(seq: Seq, cut: Option<Cut>) -> HeadItem {
         Some(cut) => HeadItem::Cut { seq, head_chars: cut.head, tail_chars: cut.tail },
         None => HeadItem::Range { from: seq, to: seq },
     }
-}
-
-fn chars(cut: Option<Cut>) -> (Option<u32>, Option<u32>) {
-    (cut.map(|cut| cut.head), cut.map(|cut| cut.tail))
 }
 
 /// Returns the largest size for which all costs, each reduced to it, are `share` together at most.

@@ -2,13 +2,12 @@
 //!
 //! The state is extracted from the records: project, status, decisions, blockers. Task, files and pins stand beside it.
 
-use ollm_protocol::content::{HeadItem, RecordBody, Role};
+use ollm_protocol::content::{RecordBody, Role};
 
 use super::head::HeadBuilder;
 use super::opening::Reserved;
-use super::plan::{PlanInput, RECENT_PERCENT, Strategy};
-use crate::context::error::ContentsError;
-use crate::context::path::split_units;
+use super::plan::{PlanInput, PlannedHead, Strategy};
+use crate::context::path::{ContentsError, split_units};
 
 /// Percent of the target for the state.
 const STATE_PERCENT: u64 = 40;
@@ -24,54 +23,35 @@ const MAX_DECISIONS: usize = 12;
 const MAX_BLOCKERS: usize = 3;
 
 /// Keeps the state and the newest turns.
-pub(super) struct MinimalState;
+pub(in crate::context) static MINIMAL_STATE: Strategy = Strategy {
+    name: "minimal-state",
+    about: "task, files, status and decisions by the records, and the newest turns",
+    min_tokens: 400,
+    keeps_all: false,
+    has_checkpoints: false,
+    shrinks: true,
+    plan,
+};
 
-impl Strategy for MinimalState {
-    fn name(&self) -> &'static str {
-        "minimal-state"
-    }
-
-    fn about(&self) -> &'static str {
-        "task, files, status and decisions by the records, and the newest turns"
-    }
-
-    fn min_tokens(&self) -> u64 {
-        400
-    }
-
-    fn plan(
-        &self,
-        input: &mut PlanInput<'_, '_>,
-        target: u64,
-    ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
-        let Some(newest) = input.newest_user_message() else { return Ok(None) };
-        let (is_task, is_last) = (input.task() == Some(newest), input.is_last(newest));
-        let start = input.summarized_until().unwrap_or(0);
-        let units = split_units(input.path);
-        let mut head = HeadBuilder::new(input, target);
-        let reserved = if is_task { Reserved::default() } else { head.reserve(start)? };
-        if is_last {
-            let share = if is_task { head.left } else { head.left * 3 / 4 };
-            if !head.keep_user(newest, share)? {
-                return Ok(None);
-            }
+fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
+    let Some(newest) = input.newest_user_message() else { return Ok(None) };
+    let (is_task, is_last) = (input.task() == Some(newest), input.is_last(newest));
+    let start = input.summarized_until().unwrap_or(0);
+    let units = split_units(input.build.path);
+    let mut head = HeadBuilder::new(input, target);
+    let reserved = if is_task { Reserved::default() } else { head.reserve(start)? };
+    if is_last {
+        let share = if is_task { head.left } else { head.left * 3 / 4 };
+        if !head.keep_user(newest, share)? {
+            return Ok(None);
         }
-        let for_state = (target * STATE_PERCENT / 100).min(MAX_STATE_TOKENS);
-        let room = head.left.saturating_sub(for_state) * RECENT_PERCENT / 100;
-        head.keep_newest(&units, room)?;
-        let (first, share) = (head.first_turn(), head.left.min(target / 2));
-        head.keep_turn_start(first, share)?;
-        head.keep_opening(&reserved)?;
-        let state_tokens = head.left.min(for_state);
-        head.left -= state_tokens;
-        head.keep_earlier(head.first_turn(), &reserved)?;
-        head.keep_more(&units)?;
-        // The state is made last, because it does not repeat the records that are kept.
-        head.left += state_tokens;
-        let state = state(&mut head, state_tokens)?;
-        head.add_block("state", state);
-        Ok(Some(head.into_items(false)))
     }
+    let state_tokens = (target * STATE_PERCENT / 100).min(MAX_STATE_TOKENS);
+    let state_tokens = head.keep_conversation(&units, &reserved, state_tokens)?;
+    // The state is made last, because it does not repeat the records that are kept.
+    let state = state(&mut head, state_tokens)?;
+    head.add_block("state", state);
+    Ok(Some(head.into_items()))
 }
 
 /// Returns the state in words: its lines in order of weight, as many as fit into `tokens`.
@@ -79,16 +59,17 @@ fn state(head: &mut HeadBuilder<'_, '_, '_>, tokens: u64) -> Result<String, Cont
     let (status, blockers) = status_and_blockers(head)?;
     let input = &*head.input;
     let mut lines = Vec::new();
-    lines.extend(input.project_path.map(|project| format!("Project: {project}")));
-    let summarized = input.checkpoints.iter().flat_map(|checkpoint| &checkpoint.key_decisions);
-    let decisions = input.decisions.iter().chain(summarized);
+    lines.extend(input.build.project_path.map(|project| format!("Project: {project}")));
+    let summarized =
+        input.build.checkpoints.iter().flat_map(|checkpoint| &checkpoint.key_decisions);
+    let decisions = input.build.decisions.iter().chain(summarized);
     lines.extend(decisions.take(MAX_DECISIONS).map(|decision| format!("Decision: {decision}")));
     lines.extend(status.map(|status| format!("Last status: {status}")));
     lines.extend(blockers.into_iter().map(|blocker| format!("Blocker: {blocker}")));
     let mut text = String::new();
     for line in lines {
         let longer = if text.is_empty() { line } else { format!("{text}\n{line}") };
-        if u64::from(input.counter.count_text(&longer)) <= tokens {
+        if u64::from(input.build.counter.count_text(&longer)) <= tokens {
             text = longer;
         }
     }
@@ -100,7 +81,7 @@ fn state(head: &mut HeadBuilder<'_, '_, '_>, tokens: u64) -> Result<String, Cont
 fn status_and_blockers(
     head: &mut HeadBuilder<'_, '_, '_>,
 ) -> Result<(Option<String>, Vec<String>), ContentsError> {
-    let path = head.input.path;
+    let path = head.input.build.path;
     let first = path.len().saturating_sub(RECENT_RECORDS);
     head.input.bodies.load(&path[first..])?;
     let mut blockers: Vec<(&str, String)> = Vec::new();

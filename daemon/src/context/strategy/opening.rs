@@ -1,15 +1,16 @@
 //! The opening of a head, which stands before the newest turns: file lists, the original task, pins, and earlier
-//! messages of the user, each within its share. Adds to [`HeadBuilder`].
+//! messages of the user, each within its share. Adds methods to [`HeadBuilder`].
 
 use ollm_protocol::Seq;
 
 use super::head::{HeadBuilder, MIN_SHARE, QUOTE_TOKENS};
 use super::plan::PlanInput;
-use crate::context::error::ContentsError;
-use crate::context::ledger::{FileUse, Ledger};
-use crate::context::path::{PathItem, batch_len};
+use crate::context::ledger::Ledger;
+use crate::context::path::{ContentsError, PathItem, Unit, batch_len};
 use crate::tokens::Counter;
 
+/// Percent of a target that the newest turns may have where summaries, files, pins and earlier messages stand too.
+pub(crate) const RECENT_PERCENT: u64 = 60;
 /// Percent of the prompt limit that all pinned texts together may have.
 pub(crate) const PIN_PERCENT: u64 = 10;
 /// Percent of the prompt limit for file lists.
@@ -28,13 +29,12 @@ const MAX_LEDGER_RECORDS: usize = 2000;
 /// Returns the files of a session: those that checkpoints name, then those of the records from `start` on.
 fn ledger(input: &mut PlanInput<'_, '_>, start: usize) -> Result<Ledger, ContentsError> {
     let mut ledger = Ledger::default();
-    for checkpoint in input.checkpoints {
-        checkpoint.files_read.iter().for_each(|path| ledger.add(FileUse::Read, path));
-        checkpoint.files_modified.iter().for_each(|path| ledger.add(FileUse::Modified, path));
+    for checkpoint in input.build.checkpoints {
+        ledger.join(&Ledger::of_checkpoint(checkpoint));
     }
-    let first = start.max(input.path.len().saturating_sub(MAX_LEDGER_RECORDS));
+    let first = start.max(input.build.path.len().saturating_sub(MAX_LEDGER_RECORDS));
     let calls: Vec<PathItem> =
-        input.path[first..].iter().filter(|item| item.may_call()).copied().collect();
+        input.build.path[first..].iter().filter(|item| item.may_call()).copied().collect();
     input.bodies.load(&calls)?;
     let bodies = calls.iter().filter_map(|item| input.bodies.get(item.seq));
     bodies.for_each(|body| ledger.add_record(body));
@@ -94,14 +94,14 @@ impl HeadBuilder<'_, '_, '_> {
 
     fn task_tokens(&mut self) -> Result<u64, ContentsError> {
         let Some(at) = self.input.task() else { return Ok(0) };
-        let item = self.input.path[at];
+        let item = self.input.build.path[at];
         self.input.bodies.load(&[item])?;
         let most = (self.left / QUOTE_DIVISOR).max(MIN_SHARE);
         Ok((self.cost(&item).min(most) + QUOTE_TOKENS).min(self.left).min(self.users))
     }
 
     fn pin_tokens(&mut self) -> Result<u64, ContentsError> {
-        let pinned: Vec<PathItem> = self.pinned().map(|at| self.input.path[at]).collect();
+        let pinned: Vec<PathItem> = self.pinned().map(|at| self.input.build.path[at]).collect();
         self.input.bodies.load(&pinned)?;
         let cost: u64 = pinned.iter().map(|item| self.cost(item) + QUOTE_TOKENS).sum();
         Ok(cost.min(self.pin_share()).min(self.left / 2))
@@ -110,21 +110,46 @@ impl HeadBuilder<'_, '_, '_> {
     fn file_tokens(&self, ledger: &Ledger) -> u64 {
         let limit = self.input.prompt_limit * FILE_PERCENT / 100;
         let share = limit.min(self.left / 4).max(MIN_FILE_TOKENS);
-        let text = ledger_text(self.input.counter, ledger, share);
-        let cost = u64::from(self.input.counter.count_text(&text));
+        let text = ledger_text(&self.input.build.counter, ledger, share);
+        let cost = u64::from(self.input.build.counter.count_text(&text));
         if text.is_empty() { 0 } else { (cost + 2 * QUOTE_TOKENS).min(self.left) }
     }
 
     fn pin_share(&self) -> u64 {
-        let n_pins = self.input.pins.len() as u64;
+        let n_pins = self.input.build.pins.len() as u64;
         self.input.prompt_limit * PIN_PERCENT / 100 + n_pins * QUOTE_TOKENS
     }
 
     /// Returns the indices of the pinned records, the newest pin first.
     fn pinned(&self) -> impl Iterator<Item = usize> {
-        let path = self.input.path;
+        let path = self.input.build.path;
         let at = |seq: &Seq| path.binary_search_by_key(seq, |item| item.seq).ok();
-        self.input.pins.iter().rev().filter_map(at)
+        self.input.build.pins.iter().rev().filter_map(at)
+    }
+
+    /// Keeps the newest units with the user message that they answer, the opening, and earlier messages of the user.
+    ///
+    /// Leaves `set_aside` tokens, or as many as there are, and returns their number.
+    pub(super) fn keep_conversation(
+        &mut self,
+        units: &[Unit],
+        reserved: &Reserved,
+        set_aside: u64,
+    ) -> Result<u64, ContentsError> {
+        let room = self.left.saturating_sub(set_aside) * RECENT_PERCENT / 100;
+        self.keep_newest(units, room)?;
+        let (first, share) = (self.first_turn(), self.left.min(self.target / 2));
+        self.keep_turn_start(first, share)?;
+        self.keep_opening(reserved)?;
+        let set_aside = self.left.min(set_aside);
+        self.left -= set_aside;
+        self.keep_earlier(self.first_turn(), reserved)?;
+        // Older units that join the kept ones get the tokens that are left.
+        if units.iter().any(|unit| !self.has(unit.start)) {
+            self.keep_newest(units, self.left)?;
+        }
+        self.left += set_aside;
+        Ok(set_aside)
     }
 
     /// Puts the files, the original task and the pins before the conversation, within their reserved tokens.
@@ -138,7 +163,7 @@ impl HeadBuilder<'_, '_, '_> {
         self.left += reserved.files;
         if reserved.files > 0 {
             let tokens = reserved.files.saturating_sub(2 * QUOTE_TOKENS).max(MIN_FILE_TOKENS);
-            let text = ledger_text(self.input.counter, &reserved.ledger, tokens);
+            let text = ledger_text(&self.input.build.counter, &reserved.ledger, tokens);
             self.add_block("files", text);
         }
     }
@@ -159,7 +184,7 @@ impl HeadBuilder<'_, '_, '_> {
         let mut share = self.pin_share();
         for at in self.pinned().collect::<Vec<_>>() {
             if !self.has(at)
-                && let Some(cost) = self.quote_pin(at, share)?
+                && let Some(cost) = self.keep_quote(at, share, true)?
             {
                 share = share.saturating_sub(cost);
             }
@@ -174,7 +199,7 @@ impl HeadBuilder<'_, '_, '_> {
         reserved: &Reserved,
     ) -> Result<(), ContentsError> {
         self.left += reserved.earlier;
-        let path = self.input.path;
+        let path = self.input.build.path;
         let is_missing = |at: &usize| path[*at].is_user_message() && !self.has(*at);
         let users: Vec<usize> = (0..end).rev().filter(is_missing).collect();
         let mut n_loaded = 0;

@@ -11,9 +11,8 @@ use serde_json::Value;
 
 use super::head::{HeadBuilder, turn};
 use super::opening::Reserved;
-use super::plan::{PlanInput, Strategy};
+use super::plan::{PlanInput, PlannedHead, Strategy};
 use crate::context::cut::Cut;
-use crate::context::error::ContentsError;
 use crate::context::ledger::{FileUse, file_of};
 use crate::context::path::{PathItem, PathRole};
 
@@ -35,71 +34,53 @@ const MIN_PRUNED_BYTES: usize = 64;
 const SHELLS: &[&str] = &["bash", "shell", "exec", "run", "command", "terminal"];
 
 /// Shortens old tool results.
-pub(super) struct PrunedTools;
+pub(in crate::context) static PRUNED_TOOLS: Strategy = Strategy {
+    name: "pruned-tools",
+    about: "every message, with older tool results shortened",
+    min_tokens: 2000,
+    keeps_all: false,
+    has_checkpoints: true,
+    shrinks: false,
+    plan,
+};
 
-impl Strategy for PrunedTools {
-    fn name(&self) -> &'static str {
-        "pruned-tools"
+fn plan(input: &mut PlanInput<'_, '_>, target: u64) -> PlannedHead {
+    let start = input.summarized_until().unwrap_or(0);
+    let path = input.build.path;
+    // Contents are not read if the messages would not fit without any result.
+    let messages = path[start..].iter().filter(|item| item.path_role() != PathRole::ToolResult);
+    let tokens: u64 = messages.map(|item| u64::from(item.tokens)).sum();
+    if tokens > target.saturating_mul(2) {
+        return Ok(None);
     }
-
-    fn about(&self) -> &'static str {
-        "every message, with older tool results shortened"
+    input.bodies.load(&path[start..])?;
+    let mut pruned = prune(input, start);
+    if pruned.is_empty() {
+        return Ok(None);
     }
-
-    fn min_tokens(&self) -> u64 {
-        2000
+    let mut head = HeadBuilder::new(input, target);
+    // No record is left out, so the block that would name it needs no room.
+    head.left = target + target / 10;
+    let reserved = if start > 0 { head.reserve(start)? } else { Reserved::default() };
+    let share = head.left / 2;
+    if start > 0 && !head.keep_turn_start(start, share)? {
+        return Ok(None);
     }
-
-    fn has_checkpoints(&self) -> bool {
-        true
-    }
-
-    fn shrinks(&self) -> bool {
-        false
-    }
-
-    fn plan(
-        &self,
-        input: &mut PlanInput<'_, '_>,
-        target: u64,
-    ) -> Result<Option<Vec<HeadItem>>, ContentsError> {
-        let start = input.summarized_until().unwrap_or(0);
-        let path = input.path;
-        // Contents are not read if the messages would not fit without any result.
-        let messages = path[start..].iter().filter(|item| item.path_role() != PathRole::ToolResult);
-        let tokens: u64 = messages.map(|item| u64::from(item.tokens)).sum();
-        if tokens > target.saturating_mul(2) {
+    for at in start..path.len() {
+        if !head.keep_as(at, pruned.remove(&at)) {
             return Ok(None);
         }
-        input.bodies.load(&path[start..])?;
-        let mut pruned = prune(input, start);
-        if pruned.is_empty() {
-            return Ok(None);
-        }
-        let mut head = HeadBuilder::new(input, target);
-        // Nothing is left out, so the block that would name it needs no room.
-        head.left = target + target / 10;
-        let reserved = if start > 0 { head.reserve(start)? } else { Reserved::default() };
-        let share = head.left / 2;
-        if start > 0 && !head.keep_turn_start(start, share)? {
-            return Ok(None);
-        }
-        for at in start..path.len() {
-            if !head.keep_as(at, pruned.remove(&at)) {
-                return Ok(None);
-            }
-        }
-        if start > 0 {
-            head.keep_opening(&reserved)?;
-            head.keep_earlier(start, &reserved)?;
-        }
-        Ok(Some(head.into_items(true)))
     }
+    if start > 0 {
+        head.keep_opening(&reserved)?;
+        head.keep_earlier(start, &reserved)?;
+    }
+    Ok(Some(head.into_items()))
 }
 
 /// Returns the items of the results that are not kept whole, by index.
 fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, HeadItem> {
-    let path = input.path;
+    let path = input.build.path;
     let is_turn = |at: &usize| {
         let role = path[*at].path_role();
         matches!(role, PathRole::User | PathRole::Assistant | PathRole::ToolResult)
@@ -118,7 +99,7 @@ fn prune(input: &PlanInput<'_, '_>, start: usize) -> HashMap<usize, HeadItem> {
         let read = file.filter(|(used, _)| *used == FileUse::Read).map(|(_, file)| file);
         let later_read = read.and_then(|file| later_record(&mut reads, file, item.seq));
         let equal = later_record(&mut texts, blake3::hash(text.as_bytes()), item.seq);
-        let is_pinned = input.pins.contains(&item.seq);
+        let is_pinned = input.build.pins.contains(&item.seq);
         if at >= recent || is_pinned || text.len() < MIN_PRUNED_BYTES {
             continue;
         }
@@ -159,7 +140,7 @@ fn requested_calls<'i>(
     input: &'i PlanInput<'_, '_>,
     start: usize,
 ) -> HashMap<&'i str, CallRef<'i>> {
-    let bodies = input.path[start..].iter().filter_map(|item| input.bodies.get(item.seq));
+    let bodies = input.build.path[start..].iter().filter_map(|item| input.bodies.get(item.seq));
     let parts = bodies.flat_map(|body| match body {
         RecordBody::Message(message) => message.parts.as_slice(),
         _ => &[],

@@ -35,14 +35,7 @@ fn connect(server: &ScriptedServer, timeouts: Timeouts) -> Ollama {
 }
 
 fn question(text: &str) -> ContextMessage {
-    ContextMessage {
-        role: Role::User,
-        content: text.to_owned(),
-        tool_calls: vec![],
-        tool_name: None,
-        tool_call_id: None,
-        images: vec![],
-    }
+    ContextMessage::text(Role::User, text)
 }
 
 fn request() -> ChatRequest {

@@ -311,11 +311,8 @@ fn call_id(at: usize) -> String {
 fn message(role: Role, content: &str) -> ContextMessage {
     let is_tool = role == Role::Tool;
     ContextMessage {
-        role,
-        content: content.to_owned(),
-        tool_calls: Vec::new(),
         tool_name: is_tool.then(|| TOOLS[0].to_owned()),
         tool_call_id: is_tool.then(|| call_id(0)),
-        images: Vec::new(),
+        ..ContextMessage::text(role, content)
     }
 }

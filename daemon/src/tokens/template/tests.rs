@@ -165,26 +165,16 @@ fn learned(tokenizer: &Tokenizer, render: Render) -> Option<Template> {
     learn(tokenizer, &prompts)
 }
 
-fn message(role: Role, content: &str) -> ContextMessage {
-    ContextMessage {
-        role,
-        content: content.to_owned(),
-        tool_calls: Vec::new(),
-        tool_name: None,
-        tool_call_id: None,
-        images: Vec::new(),
-    }
-}
-
 /// Returns a conversation of texts, which ends with a user message.
 fn conversation(has_system: bool, texts: &[String]) -> Vec<ContextMessage> {
     let roles = [Role::User, Role::Assistant].iter().cycle();
-    let mut messages: Vec<_> = roles.zip(texts).map(|(role, text)| message(*role, text)).collect();
+    let mut messages: Vec<_> =
+        roles.zip(texts).map(|(role, text)| ContextMessage::text(*role, text)).collect();
     if messages.len() % 2 == 0 {
         messages.pop();
     }
     if has_system {
-        messages.insert(0, message(Role::System, "Answer well. \n"));
+        messages.insert(0, ContextMessage::text(Role::System, "Answer well. \n"));
     }
     messages
 }
@@ -277,7 +267,7 @@ fn single_calls_and_results_as_json_are_learned() {
     let template = learned(&GPT2, one_call).unwrap();
     let calls = template.calls.clone().unwrap();
     assert_eq!((calls.open.as_str(), calls.between), ("<call>", None));
-    let mut call_message = message(Role::Assistant, "");
+    let mut call_message = ContextMessage::text(Role::Assistant, "");
     let call = |name: &str| ContextToolCall {
         id: "c".to_owned(),
         function: ContextFunction {
@@ -287,9 +277,9 @@ fn single_calls_and_results_as_json_are_learned() {
     };
     call_message.tool_calls.push(call("read"));
     let mut messages = vec![
-        message(Role::User, "What is in it?"),
+        ContextMessage::text(Role::User, "What is in it?"),
         call_message,
-        message(Role::Tool, "it says \"x\"\n\tand more"),
+        ContextMessage::text(Role::Tool, "it says \"x\"\n\tand more"),
     ];
     let prompt = one_call(&messages).unwrap();
     assert!(prompt.contains(r#"{"z":{"x":"<&>","y":1},"a":[]}"#), "{prompt}");
@@ -308,12 +298,12 @@ fn arguments_as_a_list_are_learned() {
             function: ContextFunction { name: name.to_owned(), arguments },
         };
         let check = |text: &str, calls: &[ContextToolCall], is_covered: bool| {
-            let mut call_message = message(Role::Assistant, text);
+            let mut call_message = ContextMessage::text(Role::Assistant, text);
             call_message.tool_calls.extend_from_slice(calls);
             let messages = [
-                message(Role::User, "Look."),
+                ContextMessage::text(Role::User, "Look."),
                 call_message,
-                message(Role::Tool, "a </parameter> b"),
+                ContextMessage::text(Role::Tool, "a </parameter> b"),
             ];
             let chunks = template.chunks(&messages);
             assert_eq!(chunks.is_some(), is_covered, "{calls:?}");
