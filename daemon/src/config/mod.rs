@@ -22,9 +22,9 @@ use self::keys::{ConfigKey, KEYS};
 use self::raw::{ConfigFile, Settings};
 use self::sections::ClientVariables;
 pub(crate) use self::sections::{
-    CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig,
-    FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit,
-    SessionsConfig, SnapshotsConfig,
+    ApiKey, CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE,
+    EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
+    OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
 };
 
 /// The name of the default file in the home.

@@ -94,7 +94,7 @@ fn model_server_variables_are_used_and_the_api_key_is_never_shown() {
     assert_eq!(host("", &env), "box:1");
     assert_eq!(host("ollama:\n  host: mine\n", &env), "mine");
     let (config, warnings) = load("", &env, &[("log.level", "warn")]).expect("loads");
-    assert_eq!(config.ollama.api_key, Some(super::sections::ApiKey("hunter2".to_owned())));
+    assert_eq!(config.ollama.api_key, Some(ApiKey("hunter2".to_owned())));
     assert!(warnings.is_empty(), "{warnings:?}");
     assert_eq!(config.to_json()["ollama"]["host"]["value"], "box:1");
     for shown in [format!("{config:?}"), config.to_yaml(), config.to_json().to_string()] {

@@ -12,15 +12,14 @@ use ollm_protocol::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::backend::{Backend, Timeouts};
-use super::chat::WarmRequest;
 use super::error::{CallPhase, CallTarget, ModelError};
-use super::host::{Host, InvalidHost, Secret};
+use super::host::{Host, InvalidHost};
 use super::info::{ModelInfo, RunningModel, canonical_name};
-use super::ollama::Ollama;
+use super::ollama::{Ollama, Timeouts};
 use super::queue::{Priority, Queues};
 use super::window::{ModelWindows, Window, advise, clamp_window};
 use crate::clock::Clock;
+use crate::config::ApiKey;
 use crate::shutdown::Tasks;
 
 /// How long a status report is returned without asking the server again.
@@ -37,7 +36,7 @@ const MAX_CACHED_INFOS: usize = 64;
 pub(crate) struct ModelSettings {
     /// The configured address; empty for this machine.
     pub host: String,
-    pub key: Option<Secret>,
+    pub key: Option<ApiKey>,
     pub timeouts: Timeouts,
 }
 
@@ -80,7 +79,7 @@ struct ModelsShared {
 
 struct ModelsState {
     settings: ModelSettings,
-    backend: Result<Arc<dyn Backend>, InvalidHost>,
+    backend: Result<Arc<Ollama>, InvalidHost>,
     /// Counts changes of settings, to recognize reports of a previous server.
     generation: u64,
     status: Option<(ServerStatus, Instant)>,
@@ -127,7 +126,7 @@ impl Models {
     }
 
     /// Returns the server in use.
-    pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, ModelError> {
+    pub(crate) fn backend(&self) -> Result<Arc<Ollama>, ModelError> {
         Ok(self.state().backend.clone()?)
     }
 
@@ -179,11 +178,11 @@ impl Models {
         ticket.admitted().await;
         let vision = info.can("vision").unwrap_or(false);
         let wanted = clamp_window(wanted, info.trained_context, vision);
-        let before = running_model(&*backend, model).await;
+        let before = running_model(&backend, model).await;
         let loaded = before.and_then(|running| running.effective_context);
         let num_ctx = self.0.windows.choose(model, wanted, loaded);
-        backend.warm(&WarmRequest { model: model.to_owned(), num_ctx, keep_alive }).await?;
-        let running = running_model(&*backend, model).await;
+        backend.warm(model, num_ctx, keep_alive).await?;
+        let running = running_model(&backend, model).await;
         let window = Window {
             requested: num_ctx,
             trained: info.trained_context,
@@ -235,7 +234,7 @@ impl Models {
             // A server that does not respond must not delay the shutdown.
             Ok(backend) => tokio::select! {
                 () = self.0.tasks.stopping() => return,
-                response = tokio::time::timeout(limit, backend.version()) => response.ok(),
+                response = tokio::time::timeout(limit, backend.version(3)) => response.ok(),
             },
         };
         let mut state = self.state();
@@ -272,7 +271,7 @@ impl Models {
 fn create_backend(
     settings: &ModelSettings,
     clock: &Arc<Clock>,
-) -> Result<Arc<dyn Backend>, InvalidHost> {
+) -> Result<Arc<Ollama>, InvalidHost> {
     let ModelSettings { host, key, timeouts } = settings;
     let host = Host::parse(host)?;
     Ok(Arc::new(Ollama::new(host, key.clone(), *timeouts, Arc::clone(clock))))
@@ -284,7 +283,7 @@ fn unknown_status(state: &ModelsState) -> ServerStatus {
 }
 
 /// Returns the model as it is in the server's memory. A failure is only logged, because callers can do without.
-async fn running_model(backend: &dyn Backend, model: &str) -> Option<RunningModel> {
+async fn running_model(backend: &Ollama, model: &str) -> Option<RunningModel> {
     let name = canonical_name(model);
     let all = backend.running().await.inspect_err(|error| tracing::debug!("{error}")).ok()?;
     all.into_iter().find(|running| canonical_name(&running.model) == name)

@@ -94,7 +94,7 @@ impl StreamedAnswer {
     /// Reads an answer to its end, reporting it and recording its pieces.
     pub(super) async fn read(
         core: &Core,
-        mut stream: Box<dyn AnswerStream>,
+        mut stream: AnswerStream,
         mut partial: PartialWriter,
         reporter: &TurnReporter,
         (cancel, tasks): (&CancellationToken, &Tasks),

@@ -14,20 +14,23 @@ use parking_lot::Mutex;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
-use self::http::{Http, HttpCall};
-use self::stream::OllamaStream;
-use super::backend::{AnswerStream, Backend, BackendFuture, Timeouts};
-use super::chat::{ChatRequest, WarmRequest};
+pub(crate) use self::http::Timeouts;
+use self::http::{Http, HttpCall, MAX_ATTEMPTS};
+pub(crate) use self::stream::AnswerStream;
+use super::chat::ChatRequest;
 use super::error::{CallPhase, CallTarget, ModelError};
-use super::host::{Host, Secret};
+use super::host::Host;
 use super::info::{ListedModel, ModelInfo, RunningModel, Version, canonical_name};
 use crate::clock::Clock;
+use crate::config::ApiKey;
 
 /// Maximum size of a response that is not streamed. A vocabulary with its scores has about 13 MB.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// An Ollama server.
-pub(super) struct Ollama {
+///
+/// **Cancel safety**: every future may be dropped, which closes the connection and makes the server stop.
+pub(crate) struct Ollama {
     http: Http,
     /// Cleared when the server cannot be reached, because it may be replaced by another version.
     version: Mutex<Option<Version>>,
@@ -37,11 +40,97 @@ impl Ollama {
     /// Creates the handle; the first request opens a connection.
     pub(super) fn new(
         host: Host,
-        key: Option<Secret>,
+        key: Option<ApiKey>,
         timeouts: Timeouts,
         clock: Arc<Clock>,
     ) -> Self {
         Self { http: Http::new(host, key, timeouts, clock), version: Mutex::new(None) }
+    }
+
+    /// Returns the address of the server.
+    pub(crate) fn host(&self) -> String {
+        self.http.host().to_string()
+    }
+
+    /// Returns the version of the server, which is cached until the server cannot be reached.
+    pub(super) async fn version(&self, max_attempts: u32) -> Result<Version, ModelError> {
+        let cached = self.version.lock().clone();
+        if let Some(version) = cached {
+            return Ok(version);
+        }
+        let body: wire::VersionBody =
+            self.get("/api/version", self.http.timeouts().response, max_attempts).await?;
+        let version = Version::parse(&body.version);
+        *self.version.lock() = Some(version.clone());
+        Ok(version)
+    }
+
+    /// Lists the models that the server has.
+    pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
+        let limit = self.http.timeouts().response;
+        Ok(self.get::<wire::TagsBody>("/api/tags", limit, MAX_ATTEMPTS).await?.into_models())
+    }
+
+    /// Describes a model.
+    pub(super) async fn show(&self, model: &str) -> Result<ModelInfo, ModelError> {
+        let body = self.post_show(model, false).await?;
+        let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
+        let mut info = show.into_info(model);
+        // Only the list contains the digest. Some models, such as remote ones, are not in the list.
+        let name = canonical_name(model);
+        let listed = self.list().await?;
+        let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
+        info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
+        Ok(info)
+    }
+
+    /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON.
+    pub(crate) async fn vocabulary(&self, model: &str) -> Result<Vec<u8>, ModelError> {
+        self.post_show(model, true).await
+    }
+
+    /// Lists the models in the server's memory. May time out while the server loads a model.
+    pub(crate) async fn running(&self) -> Result<Vec<RunningModel>, ModelError> {
+        let limit = self.http.timeouts().probe;
+        Ok(self.get::<wire::PsBody>("/api/ps", limit, MAX_ATTEMPTS).await?.into_models())
+    }
+
+    /// Loads a model, or unloads it if `keep_alive` is zero.
+    pub(super) async fn warm(
+        &self,
+        model: &str,
+        num_ctx: u32,
+        keep_alive: Duration,
+    ) -> Result<(), ModelError> {
+        let line = self.post_chat(model, wire::warm_body(model, num_ctx, keep_alive)).await?;
+        let to = self.target(Some(model));
+        if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
+    }
+
+    /// Starts an answer.
+    pub(crate) async fn stream(&self, request: &ChatRequest) -> Result<AnswerStream, ModelError> {
+        let version = self.version(MAX_ATTEMPTS).await?;
+        let to = self.target(Some(&request.model));
+        let call = post("/api/chat", wire::chat_body(request, false), to)?;
+        let Timeouts { first_token, idle, .. } = *self.http.timeouts();
+        let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
+        let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
+        Ok(AnswerStream::new(call.to, version, response, first, idle))
+    }
+
+    /// Renders the prompt of a request without answering it; `None` if the server cannot.
+    pub(crate) async fn render(&self, request: &ChatRequest) -> Result<Option<String>, ModelError> {
+        // An older server would ignore the option and answer the request.
+        if !self.version(MAX_ATTEMPTS).await?.can_render() {
+            return Ok(None);
+        }
+        let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
+        Ok(line.into_rendered())
+    }
+
+    /// Releases memory and connections that have been idle for a while; returns whether there were any.
+    pub(super) fn release_idle(&self) -> bool {
+        self.http.release_idle()
     }
 
     fn target(&self, model: Option<&str>) -> CallTarget {
@@ -69,8 +158,14 @@ impl Ollama {
         response.await.inspect_err(|error| self.note_failure(error))
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, after: Duration) -> Result<T, ModelError> {
-        let call = HttpCall { method: Method::GET, path, body: None, to: self.target(None) };
+    async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        after: Duration,
+        max_attempts: u32,
+    ) -> Result<T, ModelError> {
+        let to = self.target(None);
+        let call = HttpCall { method: Method::GET, path, body: None, max_attempts, to };
         let body = self.call(&call, CallPhase::Response, after).await?;
         decode(&call.to, path, &body)
     }
@@ -94,101 +189,16 @@ impl Ollama {
     }
 }
 
-impl Backend for Ollama {
-    fn host(&self) -> String {
-        self.http.host().to_string()
-    }
-
-    fn version(&self) -> BackendFuture<'_, Version> {
-        Box::pin(async {
-            let cached = self.version.lock().clone();
-            if let Some(version) = cached {
-                return Ok(version);
-            }
-            let limit = self.http.timeouts().response;
-            let body: wire::VersionBody = self.get("/api/version", limit).await?;
-            let version = Version::parse(&body.version);
-            *self.version.lock() = Some(version.clone());
-            Ok(version)
-        })
-    }
-
-    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
-        Box::pin(async {
-            let limit = self.http.timeouts().response;
-            Ok(self.get::<wire::TagsBody>("/api/tags", limit).await?.into_models())
-        })
-    }
-
-    fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
-        Box::pin(async move {
-            let body = self.post_show(model, false).await?;
-            let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
-            let mut info = show.into_info(model);
-            // Only the list contains the digest. Some models, such as remote ones, are not in the list.
-            let name = canonical_name(model);
-            let listed = self.list().await?;
-            let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
-            info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
-            Ok(info)
-        })
-    }
-
-    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>> {
-        Box::pin(self.post_show(model, true))
-    }
-
-    fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
-        Box::pin(async {
-            let limit = self.http.timeouts().probe;
-            Ok(self.get::<wire::PsBody>("/api/ps", limit).await?.into_models())
-        })
-    }
-
-    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
-        Box::pin(async move {
-            let line = self.post_chat(&request.model, wire::warm_body(request)).await?;
-            let to = self.target(Some(&request.model));
-            if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
-        })
-    }
-
-    fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
-        Box::pin(async move {
-            let version = self.version().await?;
-            let to = self.target(Some(&request.model));
-            let call = post("/api/chat", wire::chat_body(request, false), to)?;
-            let Timeouts { first_token, idle, .. } = *self.http.timeouts();
-            let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
-            let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
-            let stream = OllamaStream::new(call.to, version, response, first, idle);
-            Ok(Box::new(stream) as Box<dyn AnswerStream>)
-        })
-    }
-
-    fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
-        Box::pin(async move {
-            // An older server would ignore the option and answer the request.
-            if !self.version().await?.can_render() {
-                return Ok(None);
-            }
-            let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
-            Ok(line.into_rendered())
-        })
-    }
-
-    fn release_idle(&self) -> bool {
-        self.http.release_idle()
-    }
-}
-
 fn post(
     path: &str,
     body: serde_json::Result<Vec<u8>>,
     to: CallTarget,
 ) -> Result<HttpCall<'_>, ModelError> {
     match body {
-        Ok(body) => Ok(HttpCall { method: Method::POST, path, body: Some(body), to }),
+        Ok(body) => {
+            let (method, max_attempts) = (Method::POST, MAX_ATTEMPTS);
+            Ok(HttpCall { method, path, body: Some(body), max_attempts, to })
+        }
         Err(error) => Err(ModelError::Client { to, reason: error.to_string() }),
     }
 }

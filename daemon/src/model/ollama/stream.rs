@@ -13,7 +13,6 @@ use reqwest::Response;
 use super::error_response::from_error_line;
 use super::http::{Deadline, next_chunk};
 use super::wire::{ChatLine, ErrorLine};
-use crate::model::backend::{AnswerStream, BackendFuture};
 use crate::model::chat::ChatItem;
 use crate::model::error::{CallPhase, CallTarget, ModelError};
 use crate::model::info::Version;
@@ -29,8 +28,10 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(250);
 /// line could occupy that much memory per call.
 const MAX_LINE_BYTES: usize = 16 << 20;
 
-/// A streamed answer of Ollama.
-pub(super) struct OllamaStream {
+/// A streamed answer.
+///
+/// **Shape**: deltas, then exactly one end or one error; nothing after that.
+pub(crate) struct AnswerStream {
     to: CallTarget,
     version: Version,
     /// `None` after the end of the body or an error.
@@ -44,7 +45,7 @@ pub(super) struct OllamaStream {
     idle: Duration,
 }
 
-impl OllamaStream {
+impl AnswerStream {
     pub(super) fn new(
         to: CallTarget,
         version: Version,
@@ -64,7 +65,9 @@ impl OllamaStream {
         }
     }
 
-    async fn next_item(&mut self) -> Result<ChatItem, ModelError> {
+    /// Returns the next item, which may wait until the model is loaded and the prompt is read. Cancel safe: dropping the
+    /// future loses no item.
+    pub(crate) async fn next(&mut self) -> Result<ChatItem, ModelError> {
         loop {
             if let Some(item) = self.ready.pop_front() {
                 return Ok(item);
@@ -130,12 +133,6 @@ impl OllamaStream {
 
     fn too_long(&self) -> ModelError {
         ModelError::TooLarge { to: self.to.clone(), what: "a line", limit_bytes: MAX_LINE_BYTES }
-    }
-}
-
-impl AnswerStream for OllamaStream {
-    fn next(&mut self) -> BackendFuture<'_, ChatItem> {
-        Box::pin(self.next_item())
     }
 }
 

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::config::ApiKey;
 
 fn text(content: &str) -> Value {
     json!({ "model": "m", "message": { "role": "assistant", "content": content }, "done": false })
@@ -121,7 +122,7 @@ async fn meaning_of_the_prompt_count_depends_on_the_version() {
 async fn request_contains_every_option_and_none_that_reloads_the_model() {
     let server = ScriptedServer::new("0.33.0", streamed(&[done()]));
     let host = Host::parse(&server.host()).expect("an address");
-    let key = Some(Secret::new("hunter2".to_owned()));
+    let key = Some(ApiKey("hunter2".to_owned()));
     let ollama = Ollama::new(host, key, PATIENT, Arc::new(Clock::system()));
     let options = json!({ "temperature": 0.5, "stop": ["x"] });
     let Value::Object(options) = options else { unreachable!() };
@@ -160,8 +161,7 @@ async fn every_kind_of_request_names_the_window() {
         response(200, "", &if only { rendered } else { done() }.to_string())
     });
     let ollama = connect(&server, PATIENT);
-    let warm = WarmRequest { model: "m:7b".to_owned(), num_ctx: 4096, keep_alive: LONG };
-    ollama.warm(&warm).await.expect("loads");
+    ollama.warm("m:7b", 4096, LONG).await.expect("loads");
     assert_eq!(ollama.render(&request()).await, Ok(Some("<hello>".to_owned())));
     assert!(collect(&ollama).await.1.is_ok());
     let sent = server.requests();
