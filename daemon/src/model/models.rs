@@ -234,7 +234,7 @@ impl Models {
             // A server that does not respond must not delay the shutdown.
             Ok(backend) => tokio::select! {
                 () = self.0.tasks.stopping() => return,
-                response = tokio::time::timeout(limit, backend.version(3)) => response.ok(),
+                response = tokio::time::timeout(limit, backend.version(1)) => response.ok(),
             },
         };
         let mut state = self.state();

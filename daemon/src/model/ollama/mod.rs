@@ -53,6 +53,8 @@ impl Ollama {
     }
 
     /// Returns the version of the server, which is cached until the server cannot be reached.
+    ///
+    /// A status report allows one attempt, so that it does not wait for a server that is not there.
     pub(super) async fn version(&self, max_attempts: u32) -> Result<Version, ModelError> {
         let cached = self.version.lock().clone();
         if let Some(version) = cached {
