@@ -14,6 +14,7 @@ mod sections;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use self::error::ValueSource;
@@ -37,7 +38,8 @@ pub(crate) const FILE_NAME: &str = "config.yaml";
 pub(crate) struct FlagOverrides(pub Vec<(String, String)>);
 
 /// The whole configuration.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Config {
     pub(crate) ollama: OllamaConfig,
     pub(crate) sessions: SessionsConfig,
@@ -50,6 +52,7 @@ pub(crate) struct Config {
     pub(crate) environment: EnvironmentConfig,
     pub(crate) files: FilesConfig,
     pub(crate) log: LogConfig,
+    #[serde(skip)]
     settings: Settings,
 }
 
@@ -95,29 +98,19 @@ impl Config {
     }
 
     fn from_settings(home: &Path, settings: Settings, variables: ClientVariables) -> Self {
-        Self {
-            ollama: OllamaConfig::new(&settings, variables),
-            sessions: SessionsConfig::new(&settings, home),
-            snapshots: SnapshotsConfig::new(&settings),
-            compression: CompressionConfig::new(&settings),
-            context: ContextConfig::new(&settings),
-            goals: GoalsConfig { markers: settings.get("goals", "markers") },
-            modes: ModesConfig::new(&settings),
-            loop_detection: LoopDetectionConfig::new(&settings),
-            environment: EnvironmentConfig {
-                allow: settings.get("environment", "allow"),
-                deny: settings.get("environment", "deny"),
-            },
-            files: FilesConfig {
-                max_depth: settings.get("files", "maxDepth"),
-                ignore: settings.get("files", "ignore"),
-            },
-            log: LogConfig {
-                level: settings.get("log", "level"),
-                keep_days: settings.get("log", "keepDays"),
-            },
-            settings,
+        let mut values = settings.values();
+        if values["sessions"]["dataDir"].is_null() {
+            values["sessions"]["dataDir"] = json!(home.join("sessions"));
         }
+        let models_dirs = variables.models_dirs();
+        if values["ollama"]["host"].is_null() {
+            values["ollama"]["host"] = json!(variables.host.unwrap_or_default());
+        }
+        let mut config: Self = serde_json::from_value(values)
+            .unwrap_or_else(|error| unreachable!("a struct and the table of keys differ: {error}"));
+        config.ollama.api_key = variables.api_key;
+        config.ollama.models_dirs = models_dirs;
+        Self { settings, ..config }
     }
 
     /// Returns what changed since `old`.
