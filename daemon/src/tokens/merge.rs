@@ -253,12 +253,6 @@ impl PairTable {
         let hash = hash(left, right);
         ((hash >> 6) & (self.filter.len() - 1), 1 << (hash & 63))
     }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<PairSlot>()
-            + self.filter.capacity() * size_of::<u64>()
-            + self.first.capacity() * size_of::<(u32, u32)>()
-    }
 }
 
 impl MergeRules for PairTable {

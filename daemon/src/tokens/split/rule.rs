@@ -145,7 +145,10 @@ impl SplitStep {
                 split_by_matches(reader, |at| run(reader, at, set, limit), &mut emit);
             }
             Self::DigitTriples => {
-                let triple = |at| run(reader, at, digits, 3).filter(|end| end - at == 3);
+                let triple = |at: usize| {
+                    let next = piece.get(at..at + 3)?;
+                    next.iter().all(u8::is_ascii_digit).then_some(at + 3)
+                };
                 split_by_matches(reader, triple, &mut emit);
             }
             Self::RunsWithSpace(set) => {
@@ -389,11 +392,6 @@ pub(super) fn breaks(reader: CharReader<'_>, at: usize) -> usize {
 /// `\n`
 pub(super) fn line_feeds(reader: CharReader<'_>, at: usize) -> usize {
     in_bytes(reader, at, b"\n")
-}
-
-/// `[0-9]`
-pub(super) fn digits(reader: CharReader<'_>, at: usize) -> usize {
-    usize::from(reader.text.get(at).is_some_and(u8::is_ascii_digit))
 }
 
 /// Han and kana, which DeepSeek V3 splits off.
