@@ -88,7 +88,7 @@ pub(super) struct ConnectionContext {
     pub ids: Arc<SubscriptionIds>,
 }
 
-/// Serves one client until the client or the daemon leaves.
+/// Serves one client until it disconnects or the daemon stops.
 ///
 /// **Cancel safety**: dropping the future closes the connection; started writes continue.
 pub(super) async fn serve(stream: UnixStream, number: usize, context: ConnectionContext) {
@@ -116,7 +116,7 @@ pub(super) async fn serve(stream: UnixStream, number: usize, context: Connection
         reads: ReadLimiter::new(in_flight),
         held_bytes: 0,
         max_held_bytes: limits.held_bytes,
-        phase: ConnectionPhase::Open,
+        is_open: true,
         peer_check,
     };
     if let ConnectionEnd::PeerLeft = connection.run(&tasks).await {
@@ -138,21 +138,11 @@ pub(super) async fn serve(stream: UnixStream, number: usize, context: Connection
     }
 }
 
-/// The phase of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ConnectionPhase {
-    /// Frames are read.
-    Open,
-    /// No more frames are read. Running calls get their responses, and subscriptions continue while the client
-    /// listens.
-    Finishing,
-}
-
 /// The reason why a connection ended.
 enum ConnectionEnd {
     /// All calls got their responses.
     Finished,
-    /// The peer left, so nobody waits for responses.
+    /// The peer disconnected, so no response is needed.
     PeerLeft,
 }
 
@@ -196,7 +186,9 @@ struct Connection {
     /// Request bytes of the running calls.
     held_bytes: usize,
     max_held_bytes: usize,
-    phase: ConnectionPhase,
+    /// Whether more frames are read. Otherwise the running calls still get their responses, and subscriptions continue
+    /// while the client listens.
+    is_open: bool,
     peer_check: Interval,
 }
 
@@ -206,16 +198,14 @@ impl Connection {
             if let Err(end) = self.take_frames().await {
                 return end;
             }
-            if self.phase == ConnectionPhase::Finishing && self.calls.is_empty() {
+            if !self.is_open && self.calls.is_empty() {
                 return ConnectionEnd::Finished;
             }
-            let can_read = self.phase == ConnectionPhase::Open && self.has_room();
+            let can_read = self.is_open && self.has_room();
             self.decoder.buffer().reserve(if can_read { READ_BYTES } else { 0 });
             tokio::select! {
                 biased;
-                () = tasks.stopping(), if self.phase == ConnectionPhase::Open => {
-                    self.phase = ConnectionPhase::Finishing;
-                }
+                () = tasks.stopping(), if self.is_open => self.is_open = false,
                 () = self.responses.closed() => return ConnectionEnd::PeerLeft,
                 Some(finished) = self.calls.join_next() => self.end_call(finished),
                 read = self.reader.read_buf(self.decoder.buffer()), if can_read => match read {
@@ -242,7 +232,7 @@ impl Connection {
     /// Starts the calls of all complete frames, as far as there is room.
     async fn take_frames(&mut self) -> Result<(), ConnectionEnd> {
         let mut in_a_row = 0;
-        while self.phase == ConnectionPhase::Open && self.has_room() {
+        while self.is_open && self.has_room() {
             let frame = self.decoder.next_frame();
             if let Some(framing) = self.decoder.framing() {
                 // The framing never changes after the first frame.
@@ -254,7 +244,7 @@ impl Connection {
                 Err(error) => {
                     let error = RpcError::new(ErrorKind::ParseError, error.to_string());
                     self.responses.send(error_response(&Id::Null, error)).await;
-                    self.phase = ConnectionPhase::Finishing;
+                    self.is_open = false;
                     break;
                 }
             }
@@ -339,7 +329,7 @@ impl Connection {
 
     /// Takes the last frame, which needs no line break, and checks soon whether the peer still listens.
     async fn end_of_stream(&mut self) -> Result<(), ConnectionEnd> {
-        self.phase = ConnectionPhase::Finishing;
+        self.is_open = false;
         self.peer_check.reset_immediately();
         match self.decoder.finish() {
             Some(frame) => self.start(frame).await,

@@ -1,4 +1,4 @@
-//! The instance lock: one daemon for each directory. The kernel releases it when the process ends in any way.
+//! The instance lock: one daemon for each directory. The kernel releases the lock however the process ends.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ pub(crate) struct InstanceLock {
 impl InstanceLock {
     /// Locks an existing directory.
     ///
-    /// The lock file is never removed: a lock on a removed file would not exclude anybody.
+    /// The lock file is never removed: a lock on a removed file would not exclude another daemon.
     ///
     /// **Errors**: [`LockError::Held`] immediately, without waiting.
     pub(crate) fn acquire(directory: &Path) -> Result<Self, LockError> {
