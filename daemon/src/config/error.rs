@@ -1,4 +1,4 @@
-//! Errors and warnings about the configuration: what is wrong, where it was set, and what was probably meant.
+//! Errors and warnings about the configuration, with the source of the value and a similar known name.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl ValueSource {
         Self::File { path: path.to_owned(), line }
     }
 
-    /// Returns a short form for a comment behind the value, without control characters.
+    /// Returns a short form for a comment after the value, without control characters.
     pub(super) fn short(&self) -> String {
         let text = match self {
             Self::File { .. } => self.to_string(),

@@ -1,7 +1,7 @@
 //! The configuration: one immutable value, made from defaults, file, environment and flags.
 //!
-//! `keys` is the table of keys, `raw` reads what was set where, `sections` holds the structs. A module receives its
-//! own struct, never [`Config`].
+//! `keys` is the table of keys, `raw` merges the values that were set and checks them, and `sections` holds the structs.
+//! A module receives its own struct, never [`Config`].
 //!
 //! **Invariant**: no other module reads the environment.
 

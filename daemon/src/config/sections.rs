@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::keys::parse_duration;
 
-/// The context window of a session where neither the session nor the configuration has one, in tokens: a common size
+/// The context window of a session, in tokens, if neither the session nor the configuration sets one: a common size
 /// for local models.
 pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 
@@ -97,7 +97,7 @@ fn zero_if_null<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
     Ok(Option::deserialize(input)?.unwrap_or(0))
 }
 
-/// The treatment of the oldest sessions beyond the limit.
+/// The action on the oldest sessions beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum OnLimit {
@@ -114,7 +114,7 @@ pub(crate) struct SessionsConfig {
     pub data_dir: PathBuf,
     /// The most closed sessions that are kept; 0 for no limit.
     pub max_sessions: u32,
-    /// The treatment of sessions beyond `max_sessions`.
+    /// The action on sessions beyond `max_sessions`.
     pub on_limit: OnLimit,
     /// The most sessions of a project that are not archived; 0 for no limit.
     pub max_sessions_per_project: u32,
@@ -226,8 +226,8 @@ impl ModesConfig {
     }
 }
 
-/// Returns the built-in text of a mode. The texts are short, because every prompt contains them, and say how to
-/// answer rather than what.
+/// Returns the built-in text of a mode. The texts are short, because every prompt contains them, and concern the manner
+/// of an answer, not its content.
 fn built_in_text(mode: &str) -> Option<&'static str> {
     Some(match mode {
         "assistant" => {
@@ -290,7 +290,7 @@ pub(crate) struct FilesConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct LogConfig {
-    /// The least severe level that is logged, as `tracing` names it.
+    /// The least severe level that is logged, by its name in `tracing`.
     pub level: String,
     /// Number of daily logs that are kept.
     pub keep_days: u32,
