@@ -164,6 +164,9 @@ impl Merger {
 const FIRST_SYMBOLS: u32 = 256;
 
 /// The merges of a vocabulary, by pair of symbols.
+///
+/// **Source**: for random words, which are not in the word cache, counting was measured to be 10 % slower without `first`
+/// and 25 % slower without `filter`.
 #[derive(Debug)]
 pub(super) struct PairTable {
     /// A hash table with open addressing, at most two thirds full. A lookup reads one cache line, where a map of the
