@@ -103,9 +103,9 @@ impl Deadline {
 
 /// The HTTP connection to one server.
 pub(super) struct Http {
-    host: Host,
+    pub(super) host: Host,
     key: Option<ApiKey>,
-    timeouts: Timeouts,
+    pub(super) timeouts: Timeouts,
     clock: Arc<Clock>,
     client: Mutex<Option<PooledClient>>,
 }
@@ -124,14 +124,6 @@ impl Http {
         clock: Arc<Clock>,
     ) -> Self {
         Self { host, key, timeouts, clock, client: Mutex::new(None) }
-    }
-
-    pub(super) const fn host(&self) -> &Host {
-        &self.host
-    }
-
-    pub(super) const fn timeouts(&self) -> &Timeouts {
-        &self.timeouts
     }
 
     /// Drops the client if it is idle, and returns whether it was. Answers in progress keep their own clone.

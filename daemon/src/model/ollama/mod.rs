@@ -49,7 +49,7 @@ impl Ollama {
 
     /// Returns the address of the server.
     pub(crate) fn host(&self) -> String {
-        self.http.host().to_string()
+        self.http.host.to_string()
     }
 
     /// Returns the version of the server, which is cached until the server cannot be reached.
@@ -61,7 +61,7 @@ impl Ollama {
             return Ok(version);
         }
         let body: wire::VersionBody =
-            self.get("/api/version", self.http.timeouts().response, max_attempts).await?;
+            self.get("/api/version", self.http.timeouts.response, max_attempts).await?;
         let version = Version::parse(&body.version);
         *self.version.lock() = Some(version.clone());
         Ok(version)
@@ -69,7 +69,7 @@ impl Ollama {
 
     /// Lists the models that the server has.
     pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
-        let limit = self.http.timeouts().response;
+        let limit = self.http.timeouts.response;
         Ok(self.get::<wire::TagsBody>("/api/tags", limit, MAX_ATTEMPTS).await?.into_models())
     }
 
@@ -93,7 +93,7 @@ impl Ollama {
 
     /// Lists the models in the server's memory. May time out while the server loads a model.
     pub(crate) async fn running(&self) -> Result<Vec<RunningModel>, ModelError> {
-        let limit = self.http.timeouts().probe;
+        let limit = self.http.timeouts.probe;
         Ok(self.get::<wire::PsBody>("/api/ps", limit, MAX_ATTEMPTS).await?.into_models())
     }
 
@@ -114,7 +114,7 @@ impl Ollama {
         let version = self.version(MAX_ATTEMPTS).await?;
         let to = self.target(Some(&request.model));
         let call = post("/api/chat", wire::chat_body(request, false), to)?;
-        let Timeouts { first_token, idle, .. } = *self.http.timeouts();
+        let Timeouts { first_token, idle, .. } = self.http.timeouts;
         let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
         let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
         Ok(AnswerStream::new(call.to, version, response, first, idle))
@@ -136,7 +136,7 @@ impl Ollama {
     }
 
     fn target(&self, model: Option<&str>) -> CallTarget {
-        CallTarget { host: self.http.host().to_string(), model: model.map(str::to_owned) }
+        CallTarget { host: self.http.host.to_string(), model: model.map(str::to_owned) }
     }
 
     /// Clears the cached version if the server may have been replaced.
@@ -175,7 +175,7 @@ impl Ollama {
     async fn post_show(&self, model: &str, verbose: bool) -> Result<Vec<u8>, ModelError> {
         let body = wire::show_body(model, verbose);
         let call = post("/api/show", body, self.target(Some(model)))?;
-        self.call(&call, CallPhase::Response, self.http.timeouts().response).await
+        self.call(&call, CallPhase::Response, self.http.timeouts.response).await
     }
 
     /// Sends a chat request that is not streamed.
@@ -185,7 +185,7 @@ impl Ollama {
         body: serde_json::Result<Vec<u8>>,
     ) -> Result<wire::ChatLine, ModelError> {
         let call = post("/api/chat", body, self.target(Some(model)))?;
-        let first_token = self.http.timeouts().first_token;
+        let first_token = self.http.timeouts.first_token;
         let body = self.call(&call, CallPhase::FirstToken, first_token).await?;
         stream::parse(&call.to, 1, body.trim_ascii())
     }
