@@ -23,8 +23,8 @@ pub(crate) use chat::{
     Sampling, ThinkMode,
 };
 pub(crate) use error::{CallPhase, CallTarget, Capability, ModelError};
-pub(crate) use info::{KvGeometry, ListedModel, ModelInfo, RunningModel, canonical_name};
+pub(crate) use info::{KvGeometry, ModelInfo, canonical_name};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
-pub(crate) use ollama::{AnswerStream, Timeouts};
+pub(crate) use ollama::{AnswerStream, ListedModel, RunningModel, Timeouts};
 pub(crate) use queue::{Priority, Ticket};
 pub(crate) use window::{advise, cap_num_predict, clamp_window};

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::error::{CallPhase, CallTarget, ModelError};
 use super::host::{Host, InvalidHost};
-use super::info::{ModelInfo, RunningModel, canonical_name};
-use super::ollama::{Ollama, Timeouts};
+use super::info::{ModelInfo, canonical_name};
+use super::ollama::{Ollama, RunningModel, Timeouts};
 use super::queue::{Priority, Queues};
 use super::window::{ModelWindows, Window, advise, clamp_window};
 use crate::clock::Clock;

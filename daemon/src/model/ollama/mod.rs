@@ -17,10 +17,12 @@ use serde::de::DeserializeOwned;
 pub(crate) use self::http::Timeouts;
 use self::http::{Http, HttpCall, MAX_ATTEMPTS};
 pub(crate) use self::stream::AnswerStream;
+use self::wire::ModelsBody;
+pub(crate) use self::wire::{ListedModel, RunningModel};
 use super::chat::ChatRequest;
 use super::error::{CallPhase, CallTarget, ModelError};
 use super::host::Host;
-use super::info::{ListedModel, ModelInfo, RunningModel, Version, canonical_name};
+use super::info::{ModelInfo, Version, canonical_name};
 use crate::clock::Clock;
 use crate::config::ApiKey;
 
@@ -70,7 +72,7 @@ impl Ollama {
     /// Lists the models that the server has.
     pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
         let limit = self.http.timeouts.response;
-        Ok(self.get::<wire::TagsBody>("/api/tags", limit, MAX_ATTEMPTS).await?.into_models())
+        Ok(self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await?.models)
     }
 
     /// Describes a model.
@@ -94,7 +96,7 @@ impl Ollama {
     /// Lists the models in the server's memory. May time out while the server loads a model.
     pub(crate) async fn running(&self) -> Result<Vec<RunningModel>, ModelError> {
         let limit = self.http.timeouts.probe;
-        Ok(self.get::<wire::PsBody>("/api/ps", limit, MAX_ATTEMPTS).await?.into_models())
+        Ok(self.get::<ModelsBody<_>>("/api/ps", limit, MAX_ATTEMPTS).await?.models)
     }
 
     /// Loads a model, or unloads it if `keep_alive` is zero.

@@ -221,7 +221,7 @@ async fn model_info_contains_geometry_and_digest() {
     assert_eq!((info.system.as_deref(), info.n_hidden_messages), (Some("be brief"), 1));
     let listed = ollama.list().await.expect("a list");
     assert_eq!(listed[0].model, "other:latest");
-    assert_eq!((listed[1].size_bytes, listed[1].trained_context), (5, Some(8192)));
+    assert_eq!((listed[1].size_bytes, listed[1].details.trained_context), (5, Some(8192)));
     let verbose = ollama.vocabulary("m:7b").await.expect("all of it");
     let verbose: Map<String, Value> = serde_json::from_slice(&verbose).expect("JSON");
     assert!(verbose.contains_key("model_info"));
