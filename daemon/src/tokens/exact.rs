@@ -27,16 +27,13 @@ const MAX_CACHED_COUNTS: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) struct CachedTokenizer {
     tokenizer: Tokenizer,
-    identity: Arc<str>,
     /// By hash of the text; locked only for one lookup or insertion.
     counts: Mutex<LruCache<[u8; 32], u32>>,
 }
 
 impl CachedTokenizer {
     pub(crate) fn new(tokenizer: Tokenizer) -> Self {
-        let identity = tokenizer.identity().into();
-        let counts = Mutex::new(LruCache::new(MAX_CACHED_COUNTS));
-        Self { tokenizer, identity, counts }
+        Self { tokenizer, counts: Mutex::new(LruCache::new(MAX_CACHED_COUNTS)) }
     }
 
     pub(crate) const fn tokenizer(&self) -> &Tokenizer {
@@ -74,7 +71,7 @@ pub(crate) struct ExactCounter {
 
 impl ExactCounter {
     pub(super) fn identity(&self) -> Arc<str> {
-        Arc::clone(&self.tokenizer.identity)
+        self.tokenizer.tokenizer.identity()
     }
 
     pub(super) const fn has_template(&self) -> bool {

@@ -8,6 +8,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use thiserror::Error;
 
@@ -47,7 +49,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// The token after a whole prompt.
     eos: Option<u32>,
-    identity: String,
+    identity: Arc<str>,
     /// Buffers that no thread uses; locked only to take or return one.
     idle: Mutex<Vec<WordBuffers>>,
 }
@@ -82,14 +84,14 @@ impl Tokenizer {
             specials: SpecialTokens::new(vocabulary),
             bos: bos.filter(|_| added.adds_bos),
             eos: eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)),
-            identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]),
+            identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]).into(),
             idle: Mutex::default(),
         })
     }
 
     /// Returns the name of the vocabulary and of the code that counts with it, which is stored beside every count.
-    pub fn identity(&self) -> &str {
-        &self.identity
+    pub fn identity(&self) -> Arc<str> {
+        Arc::clone(&self.identity)
     }
 
     /// Counts the tokens of a part of a prompt. Special tokens in the text are recognized.

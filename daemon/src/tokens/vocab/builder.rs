@@ -73,29 +73,6 @@ pub(super) enum MetadataValue<'v> {
     Flag(bool),
 }
 
-impl MetadataValue<'_> {
-    fn text(self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-            _ => None,
-        }
-    }
-
-    fn flag(self) -> Option<bool> {
-        match self {
-            Self::Flag(flag) => Some(flag),
-            _ => None,
-        }
-    }
-
-    fn id(self) -> Option<u32> {
-        match self {
-            Self::Integer(id) => u32::try_from(id).ok(),
-            _ => None,
-        }
-    }
-}
-
 /// A vocabulary under construction.
 #[derive(Debug, Default)]
 pub(super) struct VocabularyBuilder {
@@ -106,22 +83,25 @@ pub(super) struct VocabularyBuilder {
 }
 
 impl VocabularyBuilder {
-    /// Sets a value that is not an array. A value of an unexpected type counts as missing.
+    /// Sets a value that is not an array. Ignores a value of an unexpected type.
     pub(super) fn set(&mut self, key: MetadataKey, value: MetadataValue<'_>) {
         let vocabulary = &mut self.vocabulary;
-        match key {
-            MetadataKey::Name => vocabulary.name = value.text(),
-            MetadataKey::Architecture => vocabulary.architecture = value.text().unwrap_or_default(),
-            MetadataKey::Model => vocabulary.model = value.text().unwrap_or_default(),
-            MetadataKey::Pre => vocabulary.pre = value.text().unwrap_or_default(),
-            MetadataKey::AddsBos => vocabulary.adds_bos = value.flag(),
-            MetadataKey::AddsEos => vocabulary.adds_eos = value.flag(),
-            MetadataKey::AddsSpacePrefix => vocabulary.adds_space_prefix = value.flag(),
-            MetadataKey::Role(role) => vocabulary.roles[role as usize] = value.id(),
-            MetadataKey::Tokens
-            | MetadataKey::Kinds
-            | MetadataKey::Scores
-            | MetadataKey::Merges => {}
+        match (key, value) {
+            (MetadataKey::Name, MetadataValue::Text(text)) => vocabulary.name = Some(string(text)),
+            (MetadataKey::Architecture, MetadataValue::Text(text)) => {
+                vocabulary.architecture = string(text);
+            }
+            (MetadataKey::Model, MetadataValue::Text(text)) => vocabulary.model = string(text),
+            (MetadataKey::Pre, MetadataValue::Text(text)) => vocabulary.pre = string(text),
+            (MetadataKey::AddsBos, MetadataValue::Flag(flag)) => vocabulary.adds_bos = Some(flag),
+            (MetadataKey::AddsEos, MetadataValue::Flag(flag)) => vocabulary.adds_eos = Some(flag),
+            (MetadataKey::AddsSpacePrefix, MetadataValue::Flag(flag)) => {
+                vocabulary.adds_space_prefix = Some(flag);
+            }
+            (MetadataKey::Role(role), MetadataValue::Integer(id)) => {
+                vocabulary.roles[role as usize] = u32::try_from(id).ok();
+            }
+            _ => {}
         }
     }
 
@@ -194,6 +174,10 @@ impl VocabularyBuilder {
         vocabulary.merges = resolve(&mut vocabulary.texts, &self.merges)?;
         Ok(vocabulary.with_digest())
     }
+}
+
+fn string(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
 }
 
 /// Appends a token; like the engine, it replaces an empty text by a placeholder.

@@ -238,41 +238,34 @@ impl<'b> VocabularyReader<'b> {
     const TOO_SHORT: VocabularyError = VocabularyError::Malformed("the bytes end too early");
 
     fn body(mut self, digest: [u8; 32]) -> Result<Vocabulary, VocabularyError> {
-        let [model, pre, architecture] = [self.string()?, self.string()?, self.string()?];
+        let mut vocabulary = Vocabulary { digest, ..Vocabulary::default() };
+        vocabulary.model = self.string()?;
+        vocabulary.pre = self.string()?;
+        vocabulary.architecture = self.string()?;
         let has_name = self.number()? != 0;
-        let name = Some(self.string()?).filter(|_| has_name);
-        let [adds_bos, adds_eos, adds_space_prefix] = [self.flag()?, self.flag()?, self.flag()?];
-        let mut roles = [None; N_ROLES];
-        for role in &mut roles {
+        vocabulary.name = Some(self.string()?).filter(|_| has_name);
+        vocabulary.adds_bos = self.flag()?;
+        vocabulary.adds_eos = self.flag()?;
+        vocabulary.adds_space_prefix = self.flag()?;
+        for role in &mut vocabulary.roles {
             *role = self.number32()?.checked_sub(1);
         }
         let n_tokens = self.number32()?;
-        let texts = self.texts()?;
-        if n_tokens as usize > texts.len() || roles.iter().flatten().any(|id| *id >= n_tokens) {
+        vocabulary.n_tokens = n_tokens;
+        vocabulary.texts = self.texts()?;
+        let has_no_token = |id: &u32| *id >= n_tokens;
+        if n_tokens as usize > vocabulary.texts.len()
+            || vocabulary.roles.iter().flatten().any(has_no_token)
+        {
             return Err(VocabularyError::Malformed("an id has no token"));
         }
-        let kinds = self.kinds(n_tokens)?;
-        let scores = self.scores(n_tokens)?;
-        let merges = self.merges(&texts)?;
+        vocabulary.kinds = self.kinds(n_tokens)?;
+        vocabulary.scores = self.scores(n_tokens)?;
+        vocabulary.merges = self.merges(&vocabulary.texts)?;
         if !self.0.is_empty() {
             return Err(VocabularyError::Malformed("bytes are left over"));
         }
-        Ok(Vocabulary {
-            model,
-            pre,
-            name,
-            architecture,
-            texts,
-            n_tokens,
-            merges,
-            scores,
-            kinds,
-            roles,
-            adds_bos,
-            adds_eos,
-            adds_space_prefix,
-            digest,
-        })
+        Ok(vocabulary)
     }
 
     fn take(&mut self, len: usize) -> Result<&'b [u8], VocabularyError> {
