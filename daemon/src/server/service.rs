@@ -119,19 +119,17 @@ impl RpcService {
         let response = match self.methods.method(&method) {
             None => {
                 let message = format!("there is no method `{method}`");
-                let error = RpcError::new(ErrorKind::MethodNotFound, message)
-                    .with_hint("ollmctl call rpc.discover");
-                MethodResponse::error(id, ErrorObjectOwned::from(error))
+                let error = RpcError::new(ErrorKind::MethodNotFound, message);
+                error_response(&id, error.with_hint("ollmctl call rpc.discover"))
             }
             Some(MethodCallback::Unsubscription(_)) if params.is_object() => {
                 // The callback would report an unknown subscription instead.
                 let message = format!("{method} takes the id of the subscription in an array");
-                let error = RpcError::new(ErrorKind::InvalidParams, message);
-                MethodResponse::error(id, ErrorObjectOwned::from(error))
+                error_response(&id, RpcError::new(ErrorKind::InvalidParams, message))
             }
-            Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions),
+            Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions).into_json(),
             Some(MethodCallback::Unsubscription(run)) => {
-                run(id, params, self.connection, max_bytes, extensions)
+                run(id, params, self.connection, max_bytes, extensions).into_json()
             }
             Some(MethodCallback::Async(run)) => {
                 let id = id.into_owned();
@@ -152,7 +150,7 @@ impl RpcService {
                 return self.subscribe(run, id, params, extensions);
             }
         };
-        FrameTask::Done((!is_notification).then(|| response.into_json()))
+        FrameTask::Done((!is_notification).then_some(response))
     }
 
     fn subscribe(
