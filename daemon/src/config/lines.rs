@@ -99,15 +99,7 @@ impl<'de> Visitor<'de> for YamlMapVisitor {
         Ok(YamlMap::default())
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<YamlMap, D::Error> {
-        input.deserialize_any(self)
-    }
-
     fn visit_unit<E>(self) -> Result<YamlMap, E> {
-        Ok(YamlMap::default())
-    }
-
-    fn visit_none<E>(self) -> Result<YamlMap, E> {
         Ok(YamlMap::default())
     }
 

@@ -11,8 +11,9 @@ mod lines;
 mod raw;
 mod sections;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -21,7 +22,6 @@ use self::error::ValueSource;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::keys::{ConfigKey, KEYS};
 use self::raw::{ConfigFile, Settings};
-use self::sections::ClientVariables;
 pub(crate) use self::sections::{
     ApiKey, CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE,
     EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
@@ -90,26 +90,28 @@ impl Config {
             }
             Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
         };
-        let mut variables = ClientVariables::default();
-        let env = env.inspect(|(name, value)| variables.take(name, value));
+        let env: BTreeMap<String, String> = env.collect();
         let mut warnings = Vec::new();
-        let settings = Settings::read(file.as_ref(), env, &flags.0, &mut warnings)?;
-        Ok((Self::from_settings(home, settings, variables), warnings))
+        let settings = Settings::read(file.as_ref(), &env, &flags.0, &mut warnings)?;
+        Ok((Self::from_settings(home, settings, &env), warnings))
     }
 
-    fn from_settings(home: &Path, settings: Settings, variables: ClientVariables) -> Self {
+    fn from_settings(home: &Path, settings: Settings, env: &BTreeMap<String, String>) -> Self {
+        let variable = |name: &str| env.get(name).filter(|value| !value.trim().is_empty());
         let mut values = settings.values();
         if values["sessions"]["dataDir"].is_null() {
             values["sessions"]["dataDir"] = json!(home.join("sessions"));
         }
-        let models_dirs = variables.models_dirs();
         if values["ollama"]["host"].is_null() {
-            values["ollama"]["host"] = json!(variables.host.unwrap_or_default());
+            values["ollama"]["host"] = variable("OLLAMA_HOST").map_or("", String::as_str).into();
         }
         let mut config: Self = serde_json::from_value(values)
             .unwrap_or_else(|error| unreachable!("a struct and the table of keys differ: {error}"));
-        config.ollama.api_key = variables.api_key;
-        config.ollama.models_dirs = models_dirs;
+        let api_key = variable("OLLAMA_API_KEY").map(|key| ApiKey(key.trim().to_owned()));
+        config.ollama.api_key = api_key;
+        let usual_dir = variable("HOME").map(|home| Path::new(home).join(".ollama").join("models"));
+        let models_dirs = variable("OLLAMA_MODELS").map(PathBuf::from).into_iter().chain(usual_dir);
+        config.ollama.models_dirs = models_dirs.filter(|dir| dir.is_absolute()).collect();
         Self { settings, ..config }
     }
 

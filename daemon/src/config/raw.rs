@@ -40,7 +40,7 @@ impl Settings {
     /// Merges the layers, later ones over earlier ones, and checks every value.
     pub(super) fn read(
         file: Option<&ConfigFile<'_>>,
-        env: impl Iterator<Item = (String, String)>,
+        env: &BTreeMap<String, String>,
         flags: &[(String, String)],
         warnings: &mut Vec<ConfigWarning>,
     ) -> Result<Self, ConfigError> {
@@ -173,7 +173,7 @@ fn file_values(
 /// Reads variables such as `OLLM_SESSIONS__MAXSESSIONS`: section and key with two underscores between them, in any
 /// case. Single underscores are ignored, so `OLLM_SESSIONS__MAX_SESSIONS` is the same key.
 fn env_values(
-    env: impl Iterator<Item = (String, String)>,
+    env: &BTreeMap<String, String>,
     sources: &mut KeySources,
     warnings: &mut Vec<ConfigWarning>,
 ) -> Result<LayerValues, ConfigError> {
@@ -187,16 +187,17 @@ fn env_values(
         let is_in_section = |key: &&ConfigKey| normalize(key.section) == normalize(section);
         let Some(known) = KEYS.iter().find(is_in_section).filter(|_| !name.is_empty()) else {
             let hint = nearest(&normalize(section), KEYS.iter().map(|key| key.section));
+            let variable = variable.clone();
             warnings.push(ConfigWarning::UnknownVariable { variable, hint });
             continue;
         };
+        let source = ValueSource::Variable(variable.clone());
         let mut keys = KEYS.iter().filter(is_in_section);
         let Some(key) = keys.find(|key| normalize(key.name) == normalize(name)) else {
-            let location = ValueSource::Variable(variable.clone());
-            return Err(unknown_key(location, known.section, &normalize(name)));
+            return Err(unknown_key(source, known.section, &normalize(name)));
         };
         insert(&mut values, key, value);
-        sources.insert((key.section, key.name), ValueSource::Variable(variable));
+        sources.insert((key.section, key.name), source);
     }
     Ok(values)
 }
@@ -212,13 +213,13 @@ fn flag_values(
         let Some(key) = find_key(section, name) else {
             return Err(unknown_key(source, section, name));
         };
-        insert(&mut values, key, value.clone());
+        insert(&mut values, key, value);
         sources.insert((key.section, key.name), source);
     }
     Ok(values)
 }
 
-fn insert(values: &mut LayerValues, key: &ConfigKey, value: String) {
+fn insert(values: &mut LayerValues, key: &ConfigKey, value: &str) {
     values.entry(key.section).or_insert_with(|| json!({}))[key.name] = value.into();
 }
 

@@ -55,38 +55,6 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// The environment variables that all clients of the model server use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClientVariables {
-    pub(super) host: Option<String>,
-    pub(super) api_key: Option<ApiKey>,
-    models: Option<PathBuf>,
-    /// The user's home directory, in which models are stored by default.
-    user_home: Option<PathBuf>,
-}
-
-impl ClientVariables {
-    /// Keeps a variable if it is one of these and not empty.
-    pub(super) fn take(&mut self, name: &str, value: &str) {
-        if value.trim().is_empty() {
-            return;
-        }
-        match name {
-            "OLLAMA_HOST" => self.host = Some(value.to_owned()),
-            "OLLAMA_API_KEY" => self.api_key = Some(ApiKey(value.trim().to_owned())),
-            "OLLAMA_MODELS" => self.models = Some(value.into()),
-            "HOME" => self.user_home = Some(value.into()),
-            _ => {}
-        }
-    }
-
-    /// Returns the directories that may hold models, the most likely first.
-    pub(super) fn models_dirs(&self) -> Vec<PathBuf> {
-        let usual = self.user_home.as_ref().map(|home| home.join(".ollama").join("models"));
-        self.models.iter().cloned().chain(usual).filter(|dir| dir.is_absolute()).collect()
-    }
-}
-
 /// Reads the text of a checked duration.
 fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(input)?;
