@@ -1,4 +1,4 @@
-//! The configuration: one immutable value, made from defaults, file, environment and flags.
+//! The configuration: one immutable value, merged from defaults, file, environment and flags.
 //!
 //! `keys` is the table of keys, `raw` merges the values that were set and checks them, and `sections` holds the structs.
 //! A module receives its own struct, never [`Config`].

@@ -35,7 +35,7 @@ pub(super) type RpcResponse = Option<Box<RawValue>>;
 /// A response that is not ready yet.
 pub(super) type PendingResponse = Pin<Box<dyn Future<Output = RpcResponse> + Send>>;
 
-/// The work that a frame asks for.
+/// The work that a frame requests.
 pub(super) enum FrameTask {
     Done(RpcResponse),
     /// A call that changes something. It runs concurrently with others.
@@ -82,7 +82,7 @@ impl RpcService {
         Self { methods, limits, connection, notifications, subscriptions, ids }
     }
 
-    /// Starts the work that a frame asks for.
+    /// Starts the work that a frame requests.
     pub(super) fn accept(&self, frame: Frame) -> FrameTask {
         let bytes = match frame {
             Frame::Message(bytes) => bytes,

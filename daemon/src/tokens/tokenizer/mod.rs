@@ -25,7 +25,7 @@ const CODE_VERSION: u32 = 1;
 /// Maximum number of idle buffers; if more threads count at once, the others create their own.
 const MAX_IDLE_BUFFERS: usize = 4;
 
-/// The reason why a vocabulary has no exact tokenizer. Nothing is guessed: the caller falls back to an estimate.
+/// The reason why a vocabulary has no exact tokenizer. The caller falls back to an estimate.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TokenizerError {
     /// The tokenizer family is unknown.
