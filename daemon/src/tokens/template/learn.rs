@@ -234,7 +234,7 @@ impl Learner<'_> {
         }
         let seam = match (before, after) {
             (Neighbor::Start, _) => Seam::start(self.tokenizer, text)?,
-            (_, Neighbor::End) => Seam::end(text),
+            (_, Neighbor::End) => Seam::new(text, "", 0),
             _ => Seam::between(self.tokenizer, text)?,
         };
         seams.push((before, after, seam));
