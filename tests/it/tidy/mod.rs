@@ -3,6 +3,7 @@
 mod documents;
 mod files;
 mod modules;
+mod services;
 
 use std::path::{Path, PathBuf};
 
