@@ -98,15 +98,14 @@ impl Config {
 
     fn from_settings(home: &Path, settings: Settings, env: &BTreeMap<String, String>) -> Self {
         let variable = |name: &str| env.get(name).filter(|value| !value.trim().is_empty());
-        let mut values = settings.values();
-        if values["sessions"]["dataDir"].is_null() {
-            values["sessions"]["dataDir"] = json!(home.join("sessions"));
-        }
-        if values["ollama"]["host"].is_null() {
-            values["ollama"]["host"] = variable("OLLAMA_HOST").map_or("", String::as_str).into();
-        }
-        let mut config: Self = serde_json::from_value(values)
+        let mut config: Self = serde_json::from_value(settings.values())
             .unwrap_or_else(|error| unreachable!("a struct and the table of keys differ: {error}"));
+        if config.sessions.data_dir.as_os_str().is_empty() {
+            config.sessions.data_dir = home.join("sessions");
+        }
+        if config.ollama.host.is_empty() {
+            config.ollama.host = variable("OLLAMA_HOST").cloned().unwrap_or_default();
+        }
         let api_key = variable("OLLAMA_API_KEY").map(|key| ApiKey(key.trim().to_owned()));
         config.ollama.api_key = api_key;
         let usual_dir = variable("HOME").map(|home| Path::new(home).join(".ollama").join("models"));

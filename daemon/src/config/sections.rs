@@ -20,6 +20,7 @@ pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 #[serde(rename_all = "camelCase")]
 pub(crate) struct OllamaConfig {
     /// The server's address as the user wrote it: the setting, else `OLLAMA_HOST`, else empty for this machine.
+    #[serde(deserialize_with = "default_if_null")]
     pub host: String,
     /// The server's API key, from `OLLAMA_API_KEY`. Never shown.
     #[serde(skip)]
@@ -61,8 +62,13 @@ fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
     parse_duration(&text).ok_or_else(|| D::Error::custom("not a duration"))
 }
 
-fn zero_if_null<'de, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
-    Ok(Option::deserialize(input)?.unwrap_or(0))
+/// Reads a key without a value as the default of its type.
+fn default_if_null<'de, D, T>(input: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(input)?.unwrap_or_default())
 }
 
 /// The action on the oldest sessions beyond the limit.
@@ -79,6 +85,7 @@ pub(crate) enum OnLimit {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SessionsConfig {
     /// The directory of the logs.
+    #[serde(deserialize_with = "default_if_null")]
     pub data_dir: PathBuf,
     /// The most closed sessions that are kept; 0 for no limit.
     pub max_sessions: u32,
@@ -146,7 +153,7 @@ pub(crate) struct ContextConfig {
     /// The window of sessions that have none of their own.
     pub size: Option<u32>,
     /// Tokens reserved for the answer; 0 for the default share.
-    #[serde(deserialize_with = "zero_if_null")]
+    #[serde(deserialize_with = "default_if_null")]
     pub answer_reserve: u32,
     /// The largest share of a head's conversation that user messages take.
     pub user_share: f64,
