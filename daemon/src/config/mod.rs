@@ -198,7 +198,9 @@ impl Config {
                 let host = (!self.ollama.host.is_empty()).then_some(&self.ollama.host);
                 Some((json!(host), "OLLAMA_HOST, else this machine"))
             }
-            ("sessions", "dataDir") => Some((json!(self.sessions.data_dir), "in the home")),
+            ("sessions", "dataDir") => {
+                Some((json!(self.sessions.data_dir.to_string_lossy()), "in the home"))
+            }
             ("context", "size") => {
                 Some((json!(DEFAULT_CONTEXT_SIZE), "for sessions without a size of their own"))
             }
