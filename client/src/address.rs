@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use ollm_protocol::address::{DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
 
 use crate::error::ClientError;
 
-/// The pause between two looks at the daemon's lock.
+/// The pause between two checks of the daemon's lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The environment variables of this process that matter; an empty variable counts as unset.
@@ -28,7 +29,7 @@ pub struct Environment {
     pub daemon: Option<PathBuf>,
     /// `OLLM_NO_SPAWN`: never start a daemon; set to anything but `0`.
     pub no_spawn: bool,
-    /// `PATH`: the directories in which the daemon's program is searched.
+    /// `PATH`: the directories in which programs are searched.
     pub search_path: Option<OsString>,
     /// The user's home directory.
     pub user_home: Option<PathBuf>,
@@ -44,6 +45,12 @@ pub(crate) fn variables() -> Vec<(OsString, OsString)> {
 }
 
 impl Environment {
+    /// Finds a program in `PATH`.
+    pub(crate) fn find_program(&self, name: &str) -> Option<PathBuf> {
+        let mut directories = self.search_path.iter().flat_map(std::env::split_paths);
+        directories.find_map(|directory| Some(directory.join(name)).filter(|path| is_program(path)))
+    }
+
     /// Reads the variables of this process.
     #[must_use]
     pub fn read() -> Self {
@@ -64,6 +71,11 @@ impl Environment {
     }
 }
 
+/// Returns whether a path is a file that can be run.
+pub(crate) fn is_program(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
 /// The home of a daemon, and the socket to use if one was given.
 #[derive(Clone, Debug)]
 pub struct Address {
@@ -74,7 +86,7 @@ pub struct Address {
 /// The sockets to try, and the running daemon's description of itself.
 #[derive(Debug)]
 pub(crate) struct SocketCandidates {
-    /// In the order in which they are tried.
+    /// The sockets, in the order of the attempts.
     pub(crate) paths: Vec<PathBuf>,
     /// The content of `daemon.json`, if it can be read.
     pub(crate) daemon: Option<DaemonFile>,
@@ -100,7 +112,7 @@ impl Address {
         {
             return Err(ClientError::SocketPathTooLong { path: path.clone() });
         }
-        // The daemon hashes the canonical path. A home that does not exist has neither that nor a daemon.
+        // The daemon hashes the canonical path. A home that does not exist has no canonical path and no daemon.
         let home = std::fs::canonicalize(&home).unwrap_or_else(|_| absolute(home));
         Ok(Self { home, socket })
     }

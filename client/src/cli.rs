@@ -8,10 +8,8 @@ use clap::{Parser, Subcommand};
 use crate::args::GlobalArgs;
 use crate::commands::call::CallArgs;
 use crate::commands::chat::ChatArgs;
-use crate::commands::completions::CompletionsArgs;
-use crate::commands::config::ConfigCommand;
 use crate::commands::context::ContextCommand;
-use crate::commands::daemon::DaemonCommand;
+use crate::commands::daemon::{ConfigCommand, DaemonCommand, SocketArgs};
 use crate::commands::events::EventsArgs;
 use crate::commands::exec::ExecArgs;
 use crate::commands::goal::GoalArgs;
@@ -19,8 +17,8 @@ use crate::commands::loops::LoopCommand;
 use crate::commands::models::ModelsArgs;
 use crate::commands::record::RecordArgs;
 use crate::commands::sessions::SessionsCommand;
-use crate::commands::socket::SocketArgs;
 use crate::commands::tour::TourArgs;
+use crate::completion::CompletionsArgs;
 
 /// Durable, searchable conversations with local language models.
 ///
@@ -34,7 +32,7 @@ use crate::commands::tour::TourArgs;
     disable_help_subcommand = true,
     after_help = "\
 SESSION is an id, a unique prefix of one with at least 4 characters, or `last`: the most recently active session of \
-all projects that is not archived. A command that can do without SESSION uses the current session of this \
+all projects that is not archived. Where SESSION may be left out, the default is the current session of this \
 directory's project.
 
 Examples:

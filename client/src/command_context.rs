@@ -3,28 +3,31 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use ollm_protocol::method::SessionList;
+use ollm_protocol::method::{
+    ContextBuild, ContextCheckpoints, ContextCompact, ContextInspect, ContextStatus,
+    ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionCleanup, SessionClear,
+    SessionDelete, SessionGet, SessionImport, SessionList,
+};
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::address::{Address, Environment};
 use crate::args::GlobalArgs;
-use crate::args::session::{ListSessions, resolve};
-use crate::command_error::CommandError;
+use crate::args::session::resolve;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
 use crate::render::terminal::{OutputError, Terminal};
-use crate::render::{RenderOptions, Style, json, units};
+use crate::render::{RenderOptions, Style, escaped_json, units};
 
-/// The longest wait for a complete list: a daemon compares its catalog with the logs within some 200 ms of its start.
-/// A rebuild takes longer and is not waited for.
+/// The longest wait for a complete list. A daemon compares its catalog with the logs within about 200 ms of its start; a
+/// rebuild takes longer and is not awaited.
 const CATALOG_LIMIT: Duration = Duration::from_millis(500);
 /// The pause between two requests of a list.
 const CATALOG_PAUSE: Duration = Duration::from_millis(20);
-
-const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The terminal, the connection and the global flags of a command.
 pub(crate) struct CommandContext<'a> {
@@ -43,12 +46,19 @@ pub(crate) struct CallReply<T> {
     pub(crate) value: T,
 }
 
+impl<T> CallReply<T> {
+    /// Returns the result as JSON.
+    pub(crate) fn to_json(&self) -> Value {
+        serde_json::from_str(self.raw.get()).unwrap_or_default()
+    }
+}
+
 impl<'a> CommandContext<'a> {
     pub(crate) fn new(
         global: GlobalArgs,
         environment: &'a Environment,
         terminal: &'a mut Terminal,
-    ) -> Result<Self, CommandError> {
+    ) -> CommandResult<Self> {
         let address = Address::new(global.home, global.socket, environment)?;
         let mut connector = Connector::new(address, environment);
         if global.no_spawn {
@@ -85,7 +95,7 @@ impl<'a> CommandContext<'a> {
     /// Starts the daemon even if `OLLM_NO_SPAWN` is set, because the command asks for it.
     ///
     /// **Errors**: `--no-spawn` was given.
-    pub(crate) fn allow_spawn(&mut self, command: &str) -> Result<(), CommandError> {
+    pub(crate) fn allow_spawn(&mut self, command: &str) -> CommandResult {
         if self.no_spawn {
             return Err(CommandError::usage(
                 format!("`daemon {command}` starts the daemon, which --no-spawn forbids"),
@@ -106,8 +116,9 @@ impl<'a> CommandContext<'a> {
                     let notice = sanitize::one_line(notice);
                     self.terminal.eprintln(&format!("{} {notice}", Style::Strong.paint("note:")));
                 }
+                let own_version = env!("CARGO_PKG_VERSION");
                 if self.terminal.can_ask()
-                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, OWN_VERSION))
+                    && client.daemon_version().is_some_and(|daemon| is_older(daemon, own_version))
                 {
                     self.terminal.eprintln("an older ollmd is running: ollmctl daemon restart");
                 }
@@ -131,28 +142,41 @@ impl<'a> CommandContext<'a> {
         &mut self,
         params: &M::Params,
     ) -> Result<CallReply<M::Result>, ClientError> {
-        let raw = self.client()?.call_raw(M::NAME, params)?;
+        let timeout = self.timeout_of(M::NAME);
+        let client = self.client()?;
+        client.set_timeout(timeout);
+        let raw = client.call_raw(M::NAME, params)?;
         let value = decode(M::NAME, &raw)?;
         Ok(CallReply { raw, value })
     }
 
-    /// Calls a method that may take long, with a timeout for it unless `--timeout` was given.
-    pub(crate) fn call_slow<M: Method>(
-        &mut self,
-        params: &M::Params,
-        timeout: Duration,
-    ) -> Result<CallReply<M::Result>, ClientError> {
-        let usual = self.connector.timeout();
-        let timeout = self.timeout.unwrap_or(timeout);
-        self.client()?.set_timeout(timeout);
-        let reply = self.call::<M>(params);
-        self.client()?.set_timeout(usual);
-        reply
+    /// Returns the longest wait for a method's reply: `--timeout`, else that of the method.
+    pub(crate) fn timeout_of(&self, method: &str) -> Duration {
+        self.timeout.or(slow_timeout(method)).unwrap_or_else(|| self.connector.timeout())
     }
 
-    /// Returns the session that a text stands for.
-    pub(crate) fn session(&mut self, text: &str) -> Result<SessionId, CommandError> {
-        Ok(resolve(self.client()?, text)?)
+    /// Calls a method and prints its result.
+    pub(crate) fn show<M: Method>(
+        &mut self,
+        params: &M::Params,
+        render: impl FnOnce(&M::Result, &RenderOptions) -> String,
+    ) -> CommandResult {
+        let reply = self.call::<M>(params)?;
+        self.print(&reply, render)
+    }
+
+    /// Returns the id of the session that a text identifies.
+    pub(crate) fn session(&mut self, text: &str) -> CommandResult<SessionId> {
+        resolve(text, |params| Ok(self.list_sessions(&params)?.data))
+    }
+
+    /// Requests a list of sessions until it is complete or [`CATALOG_LIMIT`] is over: just after its start a daemon
+    /// does not know yet whether its catalog is as new as the logs.
+    pub(crate) fn list_sessions(
+        &mut self,
+        params: &SessionListParams,
+    ) -> Result<SessionListResult, ClientError> {
+        complete_list(|| Ok(self.call::<SessionList>(params)?.value))
     }
 
     /// Prints a result as JSON, or the text that `render` makes of it.
@@ -160,7 +184,7 @@ impl<'a> CommandContext<'a> {
         &mut self,
         reply: &CallReply<T>,
         render: impl FnOnce(&T, &RenderOptions) -> String,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         if self.json {
             return self.print_raw_json(&reply.raw);
         }
@@ -169,22 +193,33 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Prints text for people.
-    pub(crate) fn print_text(&mut self, text: &str) -> Result<(), CommandError> {
+    pub(crate) fn print_text(&mut self, text: &str) -> CommandResult {
         Ok(self.terminal.print(text)?)
     }
 
     /// Prints a value as JSON.
-    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> Result<(), CommandError> {
-        let mut text = json::value(value, self.terminal.out_is_terminal())
-            .map_err(|error| OutputError::from(io::Error::other(error)))?;
-        text.push('\n');
-        Ok(self.terminal.print_raw(text)?)
+    pub(crate) fn print_json(&mut self, value: &impl Serialize) -> CommandResult {
+        let text = if self.terminal.out_is_terminal() {
+            serde_json::to_string_pretty(value)
+        } else {
+            serde_json::to_string(value)
+        };
+        let text = text.map_err(|error| OutputError::from(io::Error::from(error)))?;
+        Ok(self.terminal.print_raw(escaped_json(&text) + "\n")?)
+    }
+
+    /// Prints the results for several arguments as JSON; a single result without its list.
+    pub(crate) fn print_json_list(&mut self, results: &[Value]) -> CommandResult {
+        match results {
+            [only] => self.print_json(only),
+            several => self.print_json(&json!({ "data": several })),
+        }
     }
 
     /// Prints a result as it was sent, or indented for a terminal.
-    pub(crate) fn print_raw_json(&mut self, raw: &RawValue) -> Result<(), CommandError> {
+    pub(crate) fn print_raw_json(&mut self, raw: &RawValue) -> CommandResult {
         if self.terminal.out_is_terminal()
-            && let Ok(value) = serde_json::from_str::<serde_json::Value>(raw.get())
+            && let Ok(value) = serde_json::from_str::<Value>(raw.get())
         {
             return self.print_json(&value);
         }
@@ -192,25 +227,23 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Prints JSON as it was sent, on one line.
-    pub(crate) fn print_json_line(&mut self, raw: &RawValue) -> Result<(), CommandError> {
-        Ok(self.terminal.print_raw(format!("{}\n", json::escaped(raw.get())))?)
+    pub(crate) fn print_json_line(&mut self, raw: &RawValue) -> CommandResult {
+        Ok(self.terminal.print_raw(format!("{}\n", escaped_json(raw.get())))?)
     }
 
     /// Returns the layout of text for this terminal.
     pub(crate) fn render_options(&self) -> RenderOptions {
-        RenderOptions { width: self.terminal.width(), now: units::now(), full: false }
+        RenderOptions {
+            width: self.terminal.width(),
+            now: units::now(),
+            local_time: |at| at.to_utc().with_timezone(&chrono::Local).fixed_offset(),
+            full: false,
+        }
     }
 }
 
-impl ListSessions for BlockingClient {
-    fn list(&mut self, params: &SessionListParams) -> Result<SessionListResult, ClientError> {
-        complete_list(|| self.call::<SessionList>(params))
-    }
-}
-
-/// Requests a list of sessions until it is complete or [`CATALOG_LIMIT`] is over: just after its start a daemon does
-/// not know yet whether its catalog is as new as the logs.
-pub(crate) fn complete_list(
+/// Repeats a request until the list is complete or [`CATALOG_LIMIT`] is over.
+fn complete_list(
     mut request: impl FnMut() -> Result<SessionListResult, ClientError>,
 ) -> Result<SessionListResult, ClientError> {
     let deadline = Instant::now() + CATALOG_LIMIT;
@@ -221,6 +254,30 @@ pub(crate) fn complete_list(
         }
         std::thread::sleep(CATALOG_PAUSE);
     }
+}
+
+/// Returns the longest wait for the reply of a method that may take long.
+fn slow_timeout(method: &str) -> Option<Duration> {
+    let seconds = match method {
+        // A log that is not open yet is read first, and it may be long.
+        ContextBuild::NAME
+        | ContextCheckpoints::NAME
+        | ContextInspect::NAME
+        | ContextStatus::NAME
+        | SessionGet::NAME => 120,
+        // A slow machine takes minutes for a summary, and a long conversation needs several.
+        ContextCompact::NAME => 3600,
+        // The daemon sends up to three requests to the model server, each with its own limit.
+        ModelCountTokens::NAME | ModelList::NAME | ModelRunning::NAME | ModelShow::NAME => 120,
+        // A large model takes minutes to load from a slow disk. The daemon has its own limits.
+        ModelWarm::NAME => 900,
+        // Each deletion syncs the disk, and a large session is first removed from the catalog.
+        SessionCleanup::NAME | SessionClear::NAME | SessionDelete::NAME => 600,
+        // The reply to the last chunk follows when everything is parsed, written and synced.
+        SessionImport::NAME => 600,
+        _ => return None,
+    };
+    Some(Duration::from_secs(seconds))
 }
 
 /// Returns whether a version is lower than another; false if either cannot be parsed.

@@ -9,31 +9,34 @@ use ollm_protocol::content::Session;
 use ollm_protocol::{ErrorKind, sanitize};
 use serde_json::{Value, json};
 
-use crate::args::session::ResolveError;
-use crate::error::{Attempt, ClientError};
-use crate::exit::Exit;
+use crate::error::{Attempt, ClientError, Exit, RpcFailure};
 use crate::render::terminal::OutputError;
-use crate::render::units::InvalidTime;
-use crate::render::{Style, json};
+use crate::render::{Style, escaped_json};
+
+/// The command that shows the ids of all sessions.
+pub(crate) const LIST_HINT: &str = "ollmctl sessions list --all";
+
+/// The result of a command, or of a part of it.
+pub(crate) type CommandResult<T = ()> = Result<T, CommandError>;
 
 /// A failed command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error(transparent)]
-    Resolve(#[from] ResolveError),
-    #[error(transparent)]
-    Time(#[from] InvalidTime),
     /// The command line is wrong.
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
+    /// The text cannot be a session id.
+    #[error("{text:?} is not a session id or a prefix of one: {reason}")]
+    InvalidId { text: String, reason: &'static str },
+    /// Several session ids begin with the text; `candidates` are the first of them.
+    #[error("more than one session id begins with {text:?}")]
+    AmbiguousId { text: String, candidates: Vec<Session> },
     #[error("cannot {action} {}", file_name(path))]
     File { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{} is not UTF-8 at byte {offset}", file_name(path))]
     NotUtf8 { path: PathBuf, offset: u64, command: &'static str },
-    #[error("the parameters are not JSON")]
-    BadJson { source: serde_json::Error },
     #[error("the path {} is not UTF-8, which the protocol requires", path.display())]
     PathNotUtf8 { path: PathBuf },
     /// The requested thing does not exist.
@@ -63,8 +66,8 @@ pub(crate) enum CommandError {
     #[error("the command ended with {code}")]
     CommandExit { code: u8 },
     /// A check of the tour failed.
-    #[error("the tour failed: {claim}")]
-    Tour { claim: String },
+    #[error("the tour failed: {failure}")]
+    Tour { failure: String },
     #[error("cannot watch for signals")]
     Signals(#[source] io::Error),
     #[error("cannot start a thread")]
@@ -88,9 +91,17 @@ impl CommandError {
         Self::Usage { message: message.into(), hint }
     }
 
-    /// Returns the error for a claim of the tour that is false in this run.
-    pub(crate) fn tour(claim: &str) -> Self {
-        Self::Tour { claim: claim.to_owned() }
+    /// Returns the error for a missing thing.
+    pub(crate) fn not_found(message: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::NotFound { message: message.into(), hint: Some(hint.into()) }
+    }
+
+    /// Returns the error reply of the daemon, if the error is one.
+    pub(crate) fn rpc_failure(&self) -> Option<&RpcFailure> {
+        match self {
+            Self::Client(ClientError::Rpc(failure)) => Some(failure),
+            _ => None,
+        }
     }
 
     /// Returns whether the reader of the output closed the pipe, which counts as success.
@@ -113,68 +124,47 @@ impl CommandError {
 
     /// Returns the exit code by the class of the error.
     pub(crate) fn exit(&self) -> Exit {
-        match self {
-            Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.exit(),
-            Self::Resolve(ResolveError::NotFound { .. } | ResolveError::NoSessions)
-            | Self::NotFound { .. }
-            | Self::NoDirectory { .. } => Exit::NotFound,
-            Self::Resolve(_)
-            | Self::Time(_)
-            | Self::Usage { .. }
-            | Self::NotUtf8 { .. }
-            | Self::BadJson { .. }
-            | Self::PathNotUtf8 { .. } => Exit::Usage,
-            Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotFound,
-            // Text that was read from stdin is not UTF-8.
-            Self::File { source, .. } if source.kind() == io::ErrorKind::InvalidData => Exit::Usage,
-            Self::PartialFailure { exit, .. } | Self::BadConfig { exit, .. } => *exit,
-            Self::StreamEnded | Self::NotRunning => Exit::Unreachable,
-            Self::StillRunning { .. } => Exit::Busy,
-            Self::Interrupted | Self::Canceled { .. } => Exit::Interrupted,
-            Self::Program { status } => exit_of_daemon(*status),
-            Self::File { .. }
-            | Self::Input(_)
-            | Self::Output(_)
-            | Self::Signals(_)
-            | Self::Thread(_)
-            | Self::Tour { .. }
-            | Self::CommandExit { .. } => Exit::Internal,
-        }
+        self.kind_and_exit().1
     }
 
     fn kind(&self) -> &str {
+        self.kind_and_exit().0
+    }
+
+    fn kind_and_exit(&self) -> (&str, Exit) {
         match self {
-            Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.kind(),
-            Self::Resolve(ResolveError::NotFound { .. } | ResolveError::NoSessions)
-            | Self::NotFound { .. } => "sessionNotFound",
-            Self::Resolve(ResolveError::Ambiguous { .. }) => "ambiguousId",
-            Self::Resolve(ResolveError::Invalid { .. } | ResolveError::NotHex { .. }) => {
-                "invalidId"
+            Self::Client(error) => (error.kind(), error.exit()),
+            Self::Usage { .. } => ("usage", Exit::Usage),
+            Self::InvalidId { .. } => ("invalidId", Exit::Usage),
+            Self::AmbiguousId { .. } => ("ambiguousId", Exit::Usage),
+            Self::NotUtf8 { .. } | Self::PathNotUtf8 { .. } => ("notUtf8", Exit::Usage),
+            Self::NotFound { .. } => ("sessionNotFound", Exit::NotFound),
+            Self::NoDirectory { .. } => ("file", Exit::NotFound),
+            Self::File { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                ("file", Exit::NotFound)
             }
-            Self::File { .. } | Self::NoDirectory { .. } => "file",
-            Self::StreamEnded => "disconnected",
-            Self::NotRunning => "unreachable",
-            Self::BadConfig { .. } => "config",
-            Self::NotUtf8 { .. } | Self::PathNotUtf8 { .. } => "notUtf8",
-            Self::StillRunning { .. } => "busy",
-            Self::PartialFailure { .. } => "partial",
-            Self::Program { .. } | Self::CommandExit { .. } => "program",
-            Self::Canceled { .. } => "cancelled",
-            Self::Input(_) => "input",
-            Self::Thread(_) => "thread",
-            Self::Output(_) => "output",
-            Self::Signals(_) => "signals",
-            Self::Tour { .. } => "tour",
-            Self::Interrupted => "interrupted",
-            Self::Time(_) | Self::Usage { .. } | Self::BadJson { .. } => "usage",
+            Self::File { .. } => ("file", Exit::Internal),
+            Self::PartialFailure { exit, .. } => ("partial", *exit),
+            Self::BadConfig { exit, .. } => ("config", *exit),
+            Self::StreamEnded => ("disconnected", Exit::Unreachable),
+            Self::NotRunning => ("unreachable", Exit::Unreachable),
+            Self::StillRunning { .. } => ("busy", Exit::Busy),
+            Self::Interrupted => ("interrupted", Exit::Interrupted),
+            Self::Canceled { .. } => ("cancelled", Exit::Interrupted),
+            Self::Program { status } => ("program", exit_of_daemon(*status)),
+            Self::CommandExit { .. } => ("program", Exit::Internal),
+            Self::Input(_) => ("input", Exit::Internal),
+            Self::Output(_) => ("output", Exit::Internal),
+            Self::Signals(_) => ("signals", Exit::Internal),
+            Self::Thread(_) => ("thread", Exit::Internal),
+            Self::Tour { .. } => ("tour", Exit::Internal),
         }
     }
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Client(error) | Self::Resolve(ResolveError::Client(error)) => error.hint(),
-            Self::Resolve(ResolveError::NoSessions) => Some("ollmctl record 'hello'".to_owned()),
-            Self::Resolve(_) => Some("ollmctl sessions list --all".to_owned()),
+            Self::Client(error) => error.hint(),
+            Self::InvalidId { .. } | Self::AmbiguousId { .. } => Some(LIST_HINT.to_owned()),
             Self::Usage { hint, .. } | Self::NotFound { hint, .. } | Self::Canceled { hint } => {
                 hint.clone()
             }
@@ -186,7 +176,6 @@ impl CommandError {
                 Some("ollmctl daemon status".to_owned())
             }
             Self::BadConfig { .. } => Some("ollmctl config check".to_owned()),
-            Self::BadJson { .. } => Some("ollmctl call session.list '{\"limit\": 3}'".to_owned()),
             Self::NoDirectory { path } => Some(format!("mkdir -p {}", path.display())),
             Self::File { path, .. } if !is_stdin(path) => Some(format!("ls -l {}", path.display())),
             _ => None,
@@ -215,17 +204,20 @@ impl CommandError {
 
     /// Returns the same text with another hint.
     pub(crate) fn to_text_with(&self, hint: Option<String>) -> String {
-        let attempts = self.attempts();
-        let message =
-            if attempts.is_empty() { self.message() } else { "cannot connect to ollmd".to_owned() };
+        let (message, details) = match self {
+            Self::Client(ClientError::Unreachable { attempts }) => {
+                let lines = attempts.iter().map(Attempt::to_string).collect();
+                ("cannot connect to ollmd".to_owned(), lines)
+            }
+            Self::AmbiguousId { candidates, .. } => {
+                let line = |session: &Session| format!("{}  {}", session.session_id, session.title);
+                (self.message(), candidates.iter().map(line).collect())
+            }
+            _ => (self.message(), Vec::new()),
+        };
         let mut text = format!("{} {message}", Style::Bad.paint("error:"));
-        for Attempt { path, cause } in attempts {
-            let line = format!("{}: {cause}", path.display());
-            text.push_str(&format!("\n  {}", sanitize::one_line(&line)));
-        }
-        for session in self.candidates() {
-            let title = sanitize::one_line(&session.title);
-            text.push_str(&format!("\n  {}  {title}", session.session_id));
+        for detail in details {
+            text.push_str(&format!("\n  {}", sanitize::one_line(&detail)));
         }
         if let Some(hint) = hint {
             let hint = sanitize::text(&hint);
@@ -241,7 +233,7 @@ impl CommandError {
 
     /// Returns the error for programs: `{"error":{"kind","message","hint"}}` on one line.
     pub(crate) fn to_json(&self) -> String {
-        json::escaped(&self.to_value().to_string())
+        escaped_json(&self.to_value().to_string())
     }
 
     /// Returns the same JSON as a value.
@@ -250,38 +242,20 @@ impl CommandError {
         if let Some(hint) = self.hint() {
             error["hint"] = hint.into();
         }
-        let candidates: Vec<_> = self
-            .candidates()
-            .iter()
-            .map(|session| json!({ "sessionId": session.session_id, "title": session.title }))
-            .collect();
-        if !candidates.is_empty() {
-            error["candidates"] = candidates.into();
-        }
-        if let Self::Client(ClientError::Rpc(failure)) = self {
-            error["code"] = failure.code.into();
-            for (name, value) in &failure.fields {
-                error[name] = value.clone();
+        match self {
+            Self::AmbiguousId { candidates, .. } => {
+                let candidate = |session: &Session| json!({ "sessionId": session.session_id, "title": session.title });
+                error["candidates"] = candidates.iter().map(candidate).collect();
             }
+            Self::Client(ClientError::Rpc(failure)) => {
+                error["code"] = failure.code.into();
+                for (name, value) in &failure.fields {
+                    error[name] = value.clone();
+                }
+            }
+            _ => {}
         }
         json!({ "error": error })
-    }
-
-    fn attempts(&self) -> &[Attempt] {
-        match self {
-            Self::Client(ClientError::Unreachable { attempts })
-            | Self::Resolve(ResolveError::Client(ClientError::Unreachable { attempts })) => {
-                attempts
-            }
-            _ => &[],
-        }
-    }
-
-    fn candidates(&self) -> &[Session] {
-        match self {
-            Self::Resolve(ResolveError::Ambiguous { candidates, .. }) => candidates,
-            _ => &[],
-        }
     }
 }
 
@@ -305,7 +279,7 @@ fn file_name(path: &Path) -> std::path::Display<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{AttemptCause, RpcFailure};
+    use crate::error::AttemptCause;
     use crate::testing::plain;
 
     #[test]

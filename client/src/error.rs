@@ -1,17 +1,16 @@
-//! The errors between a client and the daemon.
+//! The errors between a client and the daemon, and the exit codes of `ollmctl`.
 //!
-//! Each variant names what was attempted; [`ClientError::hint`] returns the command that may help. Prints nothing.
+//! Each variant of [`ClientError`] names what was attempted; [`ClientError::hint`] returns the command that may help. An
+//! [`Exit`] stands for a class of errors, so that a script can decide without parsing messages. Prints nothing.
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::{ErrorClass, ErrorKind, PROTOCOL_VERSION};
 use serde_json::{Map, Value};
-
-use crate::exit::Exit;
 
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +26,7 @@ pub enum ClientError {
         path: PathBuf,
     },
     /// No socket accepted a connection.
-    #[error("cannot connect to ollmd: {}", AttemptList(attempts))]
+    #[error("cannot connect to ollmd: {}", list(attempts))]
     Unreachable {
         /// The failed attempts, one for each socket.
         attempts: Vec<Attempt>,
@@ -48,7 +47,7 @@ pub enum ClientError {
         requested: PathBuf,
     },
     /// A daemon owns the home but does not listen at any of its sockets.
-    #[error("an ollmd{} holds {} and cannot be reached", ProcessSuffix(*pid), home.display())]
+    #[error("an ollmd{} holds {} and cannot be reached", process_suffix(*pid), home.display())]
     Held {
         /// The home.
         home: PathBuf,
@@ -179,7 +178,8 @@ pub struct RpcFailure {
 }
 
 /// A failed attempt to connect to a socket.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {cause}", path.display())]
 pub struct Attempt {
     /// The socket.
     pub path: PathBuf,
@@ -188,58 +188,75 @@ pub struct Attempt {
 }
 
 /// The cause of a failed attempt.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttemptCause {
     /// The socket does not exist.
+    #[error("no such socket")]
     Missing,
     /// The socket exists, but no process listens.
+    #[error("no process listens (left by a daemon that crashed)")]
     Refused,
     /// A process listens, but did not accept in time.
+    #[error("not accepted within {} ms", .0.as_millis())]
     Slow(Duration),
-    /// The listening process belongs to another user, or its owner is unknown.
-    Untrusted(Option<u32>),
+    /// The listening process belongs to another user.
+    #[error("it belongs to user {0}, not to you")]
+    Foreign(u32),
+    /// The owner of the listening process is unknown.
+    #[error("its owner is unknown")]
+    UnknownOwner,
     /// Another error.
+    #[error("{0}")]
     Failed(io::Error),
+}
+
+/// An exit code of `ollmctl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Exit {
+    /// The command succeeded, or the reader of its output closed the pipe.
+    Success = 0,
+    /// The daemon or the machine failed.
+    Internal = 1,
+    /// The command line or the request is wrong.
+    Usage = 2,
+    /// The requested thing does not exist.
+    NotFound = 3,
+    /// The request conflicts with other work; a retry can help.
+    Busy = 4,
+    /// The configuration is wrong.
+    Config = 5,
+    /// The daemon cannot be reached.
+    Unreachable = 6,
+    /// A signal ended the command; shells use this code for Ctrl-C.
+    Interrupted = 130,
+}
+
+impl Exit {
+    /// Returns the exit code for a class of the daemon's errors.
+    #[must_use]
+    pub const fn of_class(class: ErrorClass) -> Self {
+        match class {
+            ErrorClass::User => Self::Usage,
+            ErrorClass::Config => Self::Config,
+            ErrorClass::Busy => Self::Busy,
+            ErrorClass::Gone => Self::NotFound,
+            ErrorClass::Internal => Self::Internal,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
 }
 
 impl Attempt {
     /// Returns whether the cause shows that no daemon runs, so that starting one can help.
     pub(crate) fn means_not_running(&self) -> bool {
         matches!(self.cause, AttemptCause::Missing | AttemptCause::Refused)
-    }
-}
-
-impl fmt::Display for AttemptCause {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => out.write_str("no such socket"),
-            Self::Refused => out.write_str("no process listens (left by a daemon that crashed)"),
-            Self::Slow(after) => write!(out, "not accepted within {} ms", after.as_millis()),
-            Self::Untrusted(Some(uid)) => write!(out, "it belongs to user {uid}, not to you"),
-            Self::Untrusted(None) => out.write_str("its owner is unknown"),
-            Self::Failed(error) => write!(out, "{error}"),
-        }
-    }
-}
-
-struct ProcessSuffix(Option<u32>);
-
-impl fmt::Display for ProcessSuffix {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |pid| write!(out, " (process {pid})"))
-    }
-}
-
-struct AttemptList<'a>(&'a [Attempt]);
-
-impl fmt::Display for AttemptList<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, attempt) in self.0.iter().enumerate() {
-            let separator = if at == 0 { "" } else { "; " };
-            write!(out, "{separator}{}: {}", attempt.path.display(), attempt.cause)?;
-        }
-        Ok(())
     }
 }
 
@@ -271,24 +288,43 @@ impl ClientError {
     /// Returns the stable name of this error; for an error of the daemon, the daemon's name for it.
     #[must_use]
     pub fn kind(&self) -> &str {
+        self.kind_and_exit().0
+    }
+
+    /// Returns the exit code of `ollmctl` for this error.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        self.kind_and_exit().1
+    }
+
+    fn kind_and_exit(&self) -> (&str, Exit) {
         match self {
-            Self::Rpc(failure) => failure
-                .kind_name
-                .as_deref()
-                .or(failure.kind.map(ErrorKind::as_str))
-                .unwrap_or("unknown"),
-            Self::StartFailed { kind, .. } => kind.map_or("startFailed", ErrorKind::as_str),
-            Self::NoHome | Self::SocketPathTooLong { .. } => "usage",
-            Self::Unreachable { .. } | Self::ListensElsewhere { .. } | Self::Held { .. } => {
-                "unreachable"
+            Self::Rpc(failure) => {
+                let known = failure.kind.map(ErrorKind::as_str);
+                let name = failure.kind_name.as_deref().or(known).unwrap_or("unknown");
+                (name, failure.kind.map_or(Exit::Internal, |kind| Exit::of_class(kind.class())))
             }
-            Self::ProtocolMismatch { .. } => "protocolMismatch",
-            Self::DaemonNotFound | Self::Start { .. } | Self::StartTimeout { .. } => "startFailed",
-            Self::Timeout { .. } => "timeout",
-            Self::Closed { .. } | Self::Broken { .. } | Self::Transport { .. } => "disconnected",
-            Self::RequestTooLarge { .. } | Self::ReplyTooLarge { .. } => "tooLarge",
-            Self::BadReply { .. } => "badReply",
-            Self::BadParams { .. } => "invalidParams",
+            Self::StartFailed { kind: Some(kind), .. } => match kind.class() {
+                ErrorClass::Config => (kind.as_str(), Exit::Config),
+                _ => (kind.as_str(), Exit::Unreachable),
+            },
+            Self::StartFailed { kind: None, .. }
+            | Self::DaemonNotFound
+            | Self::Start { .. }
+            | Self::StartTimeout { .. } => ("startFailed", Exit::Unreachable),
+            Self::Unreachable { .. } | Self::ListensElsewhere { .. } | Self::Held { .. } => {
+                ("unreachable", Exit::Unreachable)
+            }
+            Self::ProtocolMismatch { .. } => ("protocolMismatch", Exit::Unreachable),
+            Self::Closed { .. } | Self::Broken { .. } | Self::Transport { .. } => {
+                ("disconnected", Exit::Unreachable)
+            }
+            Self::NoHome | Self::SocketPathTooLong { .. } => ("usage", Exit::Usage),
+            Self::BadParams { .. } => ("invalidParams", Exit::Usage),
+            Self::RequestTooLarge { .. } => ("tooLarge", Exit::Usage),
+            Self::ReplyTooLarge { .. } => ("tooLarge", Exit::Internal),
+            Self::BadReply { .. } => ("badReply", Exit::Internal),
+            Self::Timeout { .. } => ("timeout", Exit::Busy),
         }
     }
 
@@ -323,35 +359,22 @@ impl ClientError {
         };
         Some(text)
     }
+}
 
-    /// Returns the exit code of `ollmctl` for this error.
-    #[must_use]
-    pub fn exit(&self) -> Exit {
-        match self {
-            Self::Rpc(failure) => {
-                failure.kind.map_or(Exit::Internal, |kind| Exit::of_class(kind.class()))
-            }
-            Self::BadReply { .. } | Self::ReplyTooLarge { .. } => Exit::Internal,
-            Self::NoHome
-            | Self::SocketPathTooLong { .. }
-            | Self::BadParams { .. }
-            | Self::RequestTooLarge { .. } => Exit::Usage,
-            Self::StartFailed { kind: Some(kind), .. } if kind.class() == ErrorClass::Config => {
-                Exit::Config
-            }
-            Self::Timeout { .. } => Exit::Busy,
-            _ => Exit::Unreachable,
-        }
-    }
+/// Returns the failed attempts on one line.
+fn list(attempts: &[Attempt]) -> String {
+    attempts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+fn process_suffix(pid: Option<u32>) -> String {
+    pid.map_or_else(String::new, |pid| format!(" (process {pid})"))
 }
 
 fn unreachable_hint(attempts: &[Attempt]) -> String {
     match attempts.iter().find(|attempt| !attempt.means_not_running()) {
         None => "ollmctl daemon start".to_owned(),
-        Some(Attempt { path, cause: AttemptCause::Failed(_) | AttemptCause::Untrusted(_) }) => {
-            format!("ls -l {}", path.display())
-        }
-        Some(_) => "ollmctl daemon restart".to_owned(),
+        Some(Attempt { cause: AttemptCause::Slow(_), .. }) => "ollmctl daemon restart".to_owned(),
+        Some(Attempt { path, .. }) => format!("ls -l {}", path.display()),
     }
 }
 
@@ -396,5 +419,20 @@ mod tests {
         let future = RpcFailure::new(4242, "m".into(), Some(serde_json::json!({"kind": "new"})));
         let error = ClientError::Rpc(Box::new(future));
         assert_eq!((error.kind(), error.exit()), ("new", Exit::Internal));
+    }
+
+    #[test]
+    fn error_kind_has_the_code_of_its_class() {
+        let check =
+            |kind: ErrorKind, code: u8| assert_eq!(Exit::of_class(kind.class()) as u8, code);
+        check(ErrorKind::Internal, 1);
+        check(ErrorKind::Storage, 1);
+        check(ErrorKind::InvalidParams, 2);
+        check(ErrorKind::InvalidId, 2);
+        check(ErrorKind::SessionNotFound, 3);
+        check(ErrorKind::Busy, 4);
+        check(ErrorKind::Conflict, 4);
+        check(ErrorKind::Config, 5);
+        assert!(ErrorKind::ALL.iter().all(|kind| Exit::of_class(kind.class()) as u8 > 0));
     }
 }

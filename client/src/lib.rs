@@ -29,13 +29,14 @@
 
 mod address;
 mod args;
+mod background;
 mod cli;
 mod command_context;
 mod command_error;
 mod commands;
+mod completion;
 mod connection;
 mod error;
-mod exit;
 mod project;
 mod render;
 #[cfg(test)]
@@ -44,5 +45,4 @@ mod testing;
 pub use address::{Address, Environment};
 pub use commands::run;
 pub use connection::{AsyncClient, BlockingClient, BlockingEvents, Connector, EventStream};
-pub use error::{Attempt, AttemptCause, ClientError, RpcFailure};
-pub use exit::Exit;
+pub use error::{Attempt, AttemptCause, ClientError, Exit, RpcFailure};

@@ -2,17 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use ollm_protocol::content::Session;
 use ollm_protocol::method::{SessionCreate, SessionCurrent, SessionSetCurrent};
 use ollm_protocol::methods::session::{
     SessionCreateParams, SessionCurrentParams, SessionSetCurrentParams,
 };
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::error::ClientError;
 
 /// Returns the canonical path of a project; by default of the current directory.
-pub(crate) fn canonical_path(given: Option<&Path>) -> Result<String, CommandError> {
+pub(crate) fn canonical_path(given: Option<&Path>) -> CommandResult<String> {
     let path = given.unwrap_or(Path::new("."));
     let canonical = std::fs::canonicalize(path).map_err(|source| CommandError::File {
         action: "find the project",
@@ -23,25 +25,21 @@ pub(crate) fn canonical_path(given: Option<&Path>) -> Result<String, CommandErro
 }
 
 /// Returns the path by which sessions are filtered, canonical if the directory still exists.
-pub(crate) fn filter_path(given: Option<&Path>) -> Result<Option<String>, CommandError> {
-    given
-        .map(|path| {
-            let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-            to_text(found.unwrap_or_else(|_| path.to_owned()))
-        })
-        .transpose()
+pub(crate) fn filter_path(given: Option<&Path>) -> CommandResult<Option<String>> {
+    let Some(path) = given else { return Ok(None) };
+    let found = std::fs::canonicalize(path).or_else(|_| std::path::absolute(path));
+    to_text(found.unwrap_or_else(|_| path.to_owned())).map(Some)
 }
 
-fn to_text(path: PathBuf) -> Result<String, CommandError> {
-    path.into_os_string()
-        .into_string()
-        .map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
+fn to_text(path: PathBuf) -> CommandResult<String> {
+    let text = path.into_os_string().into_string();
+    text.map_err(|path| CommandError::PathNotUtf8 { path: path.into() })
 }
 
 /// Returns the project of the current directory.
 ///
 /// **Errors**: names the flags with which `command` works without it.
-pub(crate) fn of_current_directory(command: &str) -> Result<String, CommandError> {
+pub(crate) fn of_current_directory(command: &str) -> CommandResult<String> {
     canonical_path(None).map_err(|error| no_current_directory(command, &error))
 }
 
@@ -57,37 +55,72 @@ fn no_current_directory(command: &str, error: &CommandError) -> CommandError {
 pub(crate) fn current_session(
     project_path: &str,
     ctx: &mut CommandContext<'_>,
-) -> Result<Option<SessionId>, CommandError> {
+) -> Result<Option<Session>, ClientError> {
     let params = SessionCurrentParams { project_path: project_path.to_owned() };
-    let current = ctx.call::<SessionCurrent>(&params)?.value.session;
-    Ok(current.map(|session| session.session_id))
+    Ok(ctx.call::<SessionCurrent>(&params)?.value.session)
 }
 
-/// Makes a session the current one of a project.
+/// Makes a session the current one of a project; returns false if the project is not on this machine.
 pub(crate) fn set_current_session(
     project_path: String,
     session_id: SessionId,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> Result<bool, ClientError> {
     let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
-    ctx.call::<SessionSetCurrent>(&params)?;
-    Ok(())
+    match ctx.call::<SessionSetCurrent>(&params) {
+        Ok(_) => Ok(true),
+        Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// Creates a session of a project, without making it the current one.
-pub(crate) fn create_session(
-    project_path: String,
-    model: Option<String>,
-    key: Option<String>,
-    ctx: &mut CommandContext<'_>,
-) -> Result<SessionId, CommandError> {
-    let params = SessionCreateParams {
-        project_path: Some(project_path),
-        model,
-        key,
-        ..SessionCreateParams::default()
-    };
-    Ok(ctx.call::<SessionCreate>(&params)?.value.session.session_id)
+/// The session in which something will be recorded.
+pub(crate) enum RecordTarget {
+    Session(SessionId),
+    /// A new session, which becomes the current one of the project with its first record.
+    NewSession {
+        project_path: String,
+    },
+}
+
+impl RecordTarget {
+    /// Returns the current session of a project as the target, else a new session.
+    pub(crate) fn in_project(
+        project_path: String,
+        ctx: &mut CommandContext<'_>,
+    ) -> CommandResult<Self> {
+        Ok(match current_session(&project_path, ctx)? {
+            Some(session) => Self::Session(session.session_id),
+            None => Self::NewSession { project_path },
+        })
+    }
+
+    /// Creates the session if it is new, and records with `record`; then makes a new session the current one of its
+    /// project.
+    pub(crate) fn record<T>(
+        self,
+        model: Option<String>,
+        key: Option<String>,
+        ctx: &mut CommandContext<'_>,
+        record: impl FnOnce(SessionId, &mut CommandContext<'_>) -> CommandResult<T>,
+    ) -> CommandResult<T> {
+        let project_path = match self {
+            Self::Session(session_id) => return record(session_id, ctx),
+            Self::NewSession { project_path } => project_path,
+        };
+        let params = SessionCreateParams {
+            project_path: Some(project_path.clone()),
+            model,
+            key,
+            ..SessionCreateParams::default()
+        };
+        let session_id = ctx.call::<SessionCreate>(&params)?.value.session.session_id;
+        let recorded = record(session_id, ctx)?;
+        set_current_session(project_path, session_id, ctx)?;
+        Ok(recorded)
+    }
 }
 
 /// Returns the given session, else the current one of this directory's project. Never the last session of another
@@ -98,22 +131,21 @@ pub(crate) fn session_or_current(
     given: Option<&str>,
     command: &str,
     ctx: &mut CommandContext<'_>,
-) -> Result<SessionId, CommandError> {
+) -> CommandResult<SessionId> {
     if let Some(text) = given {
         return ctx.session(text);
     }
     let project_path = of_current_directory(command)?;
-    current_session(&project_path, ctx)?.ok_or_else(|| {
-        no_current_session(&project_path, format!("ollmctl {command} --session last"))
-    })
+    let session = current_session(&project_path, ctx)?;
+    let hint = || format!("ollmctl {command} --session last");
+    let session = session.ok_or_else(|| no_current_session(&project_path, hint()))?;
+    Ok(session.session_id)
 }
 
 /// Returns the error for a project without a current session.
 pub(crate) fn no_current_session(project_path: &str, hint: String) -> CommandError {
-    CommandError::NotFound {
-        message: format!("{} has no current session", sanitize::one_line(project_path)),
-        hint: Some(hint),
-    }
+    let project = sanitize::one_line(project_path);
+    CommandError::not_found(format!("{project} has no current session"), hint)
 }
 
 #[cfg(test)]

@@ -35,9 +35,14 @@ pub(crate) fn session_json() -> Value {
     serde_json::to_value(session_named(SESSION_ID, "Lists")).unwrap()
 }
 
-/// Returns options for a terminal of that width, one hour after the last activity of [`session_named`].
+/// Returns options for a terminal of that width, one hour after the last activity of [`session_named`], in UTC.
 pub(crate) fn render_options(width: usize) -> RenderOptions {
-    RenderOptions { width, now: "2026-01-27T10:00:00Z".parse().unwrap(), full: false }
+    RenderOptions {
+        width,
+        now: "2026-01-27T10:00:00Z".parse().unwrap(),
+        local_time: |at| at.to_utc().fixed_offset(),
+        full: false,
+    }
 }
 
 /// Returns a text without its styles.

@@ -1,20 +1,20 @@
 //! Arguments that several commands share: the global flags, sessions, roles, and texts from the command line or stdin;
-//! enums of the protocol, and the completers of the shell.
+//! and enums of the protocol, whose values are their names on the wire.
 
-pub(crate) mod completers;
 pub(crate) mod session;
-pub(crate) mod wire_enum;
 
 use std::io::{IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::TypedValueParser;
-use clap::{Args, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ColorChoice};
 use ollm_protocol::content::Role;
+use serde::Deserialize;
+use serde::de::value::{Error, StringDeserializer};
+use serde::de::{Deserializer, Error as _, IntoDeserializer as _, Visitor};
 
-use crate::command_error::CommandError;
-use wire_enum::wire_enum;
+use crate::command_error::{CommandError, CommandResult};
 
 /// The flags of every command.
 #[derive(Debug, Clone, Args)]
@@ -43,15 +43,38 @@ pub(crate) struct GlobalArgs {
         default_value = "auto",
         hide_possible_values = true
     )]
-    pub(crate) color: ColorArg,
+    pub(crate) color: ColorChoice,
 }
 
-/// When to use colors.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum ColorArg {
-    Auto,
-    Always,
-    Never,
+/// Returns a parser of the enum's names. `help` has a text for each variant in the order of the protocol, or is empty.
+pub(crate) fn wire_enum<T>(help: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: for<'de> Deserialize<'de> + Clone + Send + Sync + 'static,
+{
+    wire_enum_with_alias(help, ("", ""))
+}
+
+/// Returns a parser of the enum's names that also accepts `alias` for the name `aliased`.
+pub(crate) fn wire_enum_with_alias<T>(
+    help: &'static [&'static str],
+    (alias, aliased): (&'static str, &'static str),
+) -> impl TypedValueParser<Value = T>
+where
+    T: for<'de> Deserialize<'de> + Clone + Send + Sync + 'static,
+{
+    let names = variant_names::<T>();
+    debug_assert!(help.is_empty() || help.len() == names.len(), "{names:?} have other help");
+    let values = names.iter().enumerate().map(|(at, name)| {
+        let value = PossibleValue::new(*name).alias((*name == aliased).then_some(alias));
+        match help.get(at) {
+            Some(help) => value.help(*help),
+            None => value,
+        }
+    });
+    PossibleValuesParser::new(values).try_map(move |name| {
+        let name = if name == alias { aliased.to_owned() } else { name };
+        T::deserialize::<StringDeserializer<Error>>(name.into_deserializer())
+    })
 }
 
 /// Returns the parser of a role.
@@ -59,39 +82,31 @@ pub(crate) fn role_parser() -> impl TypedValueParser<Value = Role> {
     wire_enum(&["Instructions to the model", "The user", "The model", "The output of a tool"])
 }
 
-/// The argument is not a number of seconds.
-#[derive(Debug, thiserror::Error)]
-#[error("must be a number of seconds above 0")]
-struct InvalidSeconds;
-
 /// Parses a number of seconds above 0.
-fn parse_seconds(text: &str) -> Result<Duration, InvalidSeconds> {
-    let seconds = text.parse::<f64>().map_err(|_| InvalidSeconds)?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|wait| !wait.is_zero()).ok_or(InvalidSeconds)
-}
-
-/// The use of a text argument, for errors.
-pub(crate) struct TextUse {
-    /// For example `record`: "there is no text to record".
-    pub(crate) verb: &'static str,
-    pub(crate) command: &'static str,
-    pub(crate) example: &'static str,
+fn parse_seconds(text: &str) -> Result<Duration, &'static str> {
+    let wait = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    wait.filter(|wait| !wait.is_zero()).ok_or("must be a number of seconds above 0")
 }
 
 /// Returns the argument, or all of stdin if the argument is `-` or is missing and stdin is not a terminal.
-pub(crate) fn text_or_stdin(given: Option<&str>, usage: &TextUse) -> Result<String, CommandError> {
+///
+/// **Errors**: the argument is missing and stdin is a terminal; the hint is `example`.
+pub(crate) fn text_or_stdin(
+    given: Option<&str>,
+    command: &'static str,
+    example: &str,
+) -> CommandResult<String> {
     match given {
         Some(text) if text != "-" => Ok(text.to_owned()),
         None if std::io::stdin().is_terminal() => {
-            let problem = format!("there is no text to {}", usage.verb);
-            Err(CommandError::usage(problem, usage.example))
+            Err(CommandError::usage("the text is missing", example))
         }
-        _ => read_stdin(usage.command),
+        _ => read_stdin(command),
     }
 }
 
 /// Reads all of stdin for a command.
-pub(crate) fn read_stdin(command: &'static str) -> Result<String, CommandError> {
+pub(crate) fn read_stdin(command: &'static str) -> CommandResult<String> {
     let mut bytes = Vec::new();
     std::io::stdin().read_to_end(&mut bytes).map_err(|source| CommandError::File {
         action: "read",
@@ -101,7 +116,7 @@ pub(crate) fn read_stdin(command: &'static str) -> Result<String, CommandError> 
     utf8_from_stdin(bytes, command)
 }
 
-fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> Result<String, CommandError> {
+fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> CommandResult<String> {
     String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
         path: "-".into(),
         offset: error.utf8_error().valid_up_to() as u64,
@@ -109,9 +124,61 @@ fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> Result<String, Comm
     })
 }
 
+/// Returns the names of an enum's variants.
+pub(crate) fn variant_names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut names: &'static [&'static str] = &[];
+    // The deserializer always fails, after it has received the names.
+    drop(T::deserialize(VariantNames(&mut names)));
+    names
+}
+
+/// A deserializer that keeps the variant names of an enum and fails.
+struct VariantNames<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for VariantNames<'_> {
+    type Error = Error;
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        *self.0 = variants;
+        self.deserialize_any(visitor)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Error> {
+        Err(Error::custom("there is no value"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct identifier ignored_any
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
+    use ollm_protocol::EventKind;
+    use ollm_protocol::content::CheckpointStatus;
+
     use super::*;
+
+    #[test]
+    fn values_are_the_names_on_the_wire() {
+        let command = clap::Command::new("test");
+        let parse = |name: &str| {
+            let parser = wire_enum::<CheckpointStatus>(&[]);
+            parser.parse_ref(&command, None, OsStr::new(name)).ok()
+        };
+        assert_eq!(parse("in-progress"), Some(CheckpointStatus::InProgress));
+        assert_eq!(parse("InProgress"), None);
+        let names = variant_names::<EventKind>();
+        assert!(names.contains(&"message-recorded") && names.contains(&"resync"), "{names:?}");
+    }
 
     #[test]
     fn stdin_must_be_utf8() {

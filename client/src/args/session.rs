@@ -2,10 +2,11 @@
 
 use clap::Args;
 use ollm_protocol::content::{Session, SessionStatus};
-use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
+use ollm_protocol::methods::session::SessionListParams;
 use ollm_protocol::{SessionId, sanitize};
 
-use super::completers;
+use crate::command_error::{CommandError, CommandResult, LIST_HINT};
+use crate::completion;
 use crate::error::ClientError;
 
 /// The help of a required session.
@@ -20,20 +21,20 @@ const MIN_PREFIX_CHARS: usize = 4;
 /// The maximum number of sessions listed for an ambiguous prefix.
 const MAX_LISTED: u32 = 10;
 
-/// A required session as the only argument.
+// These structs have no doc comments: clap would print them instead of the help of the command that contains them.
+
 #[derive(Debug, Args)]
 pub(crate) struct SessionArg {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
+    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completion::sessions())]
     pub(crate) id: String,
 }
 
-// No doc comment: in the help of a command into which this is flattened it would replace the command's own.
 #[derive(Debug, Args)]
 pub(crate) struct OptionalSessionArg {
-    #[arg(value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completers::sessions())]
+    #[arg(value_name = "SESSION", help = OPTIONAL_SESSION_HELP, add = completion::sessions())]
     id: Option<String>,
     /// The same as the argument SESSION.
-    #[arg(long, value_name = "SESSION", conflicts_with = "id", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", conflicts_with = "id", add = completion::sessions())]
     session: Option<String>,
 }
 
@@ -44,70 +45,49 @@ impl OptionalSessionArg {
     }
 }
 
-/// A source of session lists: the daemon, or a test.
-pub(crate) trait ListSessions {
-    fn list(&mut self, params: &SessionListParams) -> Result<SessionListResult, ClientError>;
-}
-
-/// The text identifies no session.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ResolveError {
-    #[error("{text:?} is not a session id or a prefix of one: ids are hexadecimal")]
-    NotHex { text: String },
-    #[error(
-        "{text:?} is not a session id: write at least {MIN_PREFIX_CHARS} characters of one, or `last`"
-    )]
-    Invalid { text: String },
-    #[error("no session id begins with {text:?}")]
-    NotFound { text: String },
-    #[error("there are no sessions (archived ones do not count)")]
-    NoSessions,
-    #[error("more than one session id begins with {text:?}")]
-    Ambiguous {
-        text: String,
-        /// The sessions, or the first of them.
-        candidates: Vec<Session>,
-    },
-    #[error(transparent)]
-    Client(#[from] ClientError),
-}
-
-/// Returns the id that a text stands for. A whole id is not looked up, because the call that uses it does that.
+/// Resolves a text to a session id; `list` requests a list of sessions. Does not look up a whole id, because the call
+/// that uses the id does that.
 pub(crate) fn resolve(
-    lister: &mut impl ListSessions,
     text: &str,
-) -> Result<SessionId, ResolveError> {
+    mut list: impl FnMut(SessionListParams) -> Result<Vec<Session>, ClientError>,
+) -> CommandResult<SessionId> {
     if let Ok(id) = text.parse() {
         return Ok(id);
     }
     if text == "last" {
-        let params = SessionListParams { limit: Some(1), ..Default::default() };
-        let newest = lister.list(&params)?.data.into_iter().next();
-        return newest.map(|session| session.session_id).ok_or(ResolveError::NoSessions);
+        let newest = list(SessionListParams { limit: Some(1), ..Default::default() })?;
+        return newest.first().map(|session| session.session_id).ok_or_else(|| {
+            let message = "there are no sessions (archived ones do not count)";
+            CommandError::not_found(message, "ollmctl record 'hello'")
+        });
     }
     let prefix = text.to_ascii_lowercase();
-    let shown = || sanitize::one_line(text);
+    let invalid = |reason| CommandError::InvalidId { text: sanitize::one_line(text), reason };
     if !prefix.chars().all(|char| char.is_ascii_hexdigit() || char == '-') {
-        return Err(ResolveError::NotHex { text: shown() });
+        return Err(invalid("ids are hexadecimal"));
     }
     if !(MIN_PREFIX_CHARS..36).contains(&prefix.len()) {
-        return Err(ResolveError::Invalid { text: shown() });
+        return Err(invalid("write at least 4 characters of an id, or `last`"));
     }
     let mut candidates = Vec::new();
     // Without a status the daemon leaves out archived sessions.
     for status in [None, Some(SessionStatus::Archived)] {
-        let params = SessionListParams {
-            id_prefix: Some(prefix.clone()),
+        let id_prefix = Some(prefix.clone());
+        let limit = Some(MAX_LISTED);
+        candidates.extend(list(SessionListParams {
+            id_prefix,
             status,
-            limit: Some(MAX_LISTED),
+            limit,
             ..Default::default()
-        };
-        candidates.extend(lister.list(&params)?.data);
+        })?);
     }
     match candidates.as_slice() {
-        [] => Err(ResolveError::NotFound { text: prefix }),
+        [] => {
+            let message = format!("no session id begins with {prefix:?}");
+            Err(CommandError::not_found(message, LIST_HINT))
+        }
         [only] => Ok(only.session_id),
-        _ => Err(ResolveError::Ambiguous { text: prefix, candidates }),
+        _ => Err(CommandError::AmbiguousId { text: prefix, candidates }),
     }
 }
 
@@ -116,22 +96,16 @@ mod tests {
     use super::*;
     use crate::testing::session_named;
 
-    struct FakeLister(Vec<Session>);
-
-    impl ListSessions for FakeLister {
-        fn list(&mut self, params: &SessionListParams) -> Result<SessionListResult, ClientError> {
-            let prefix = params.id_prefix.clone().unwrap_or_default();
-            let archived = params.status == Some(SessionStatus::Archived);
-            let data = self
-                .0
-                .iter()
-                .filter(|session| session.session_id.to_string().starts_with(&prefix))
-                .filter(|session| (session.status == SessionStatus::Archived) == archived)
-                .take(params.limit.map_or(25, |limit| limit as usize))
-                .cloned()
-                .collect();
-            Ok(SessionListResult { data, next_cursor: None, behind: false })
-        }
+    /// Lists the sessions that match the params, as the daemon does.
+    fn list(all: &[Session], params: &SessionListParams) -> Vec<Session> {
+        let prefix = params.id_prefix.clone().unwrap_or_default();
+        let archived = params.status == Some(SessionStatus::Archived);
+        all.iter()
+            .filter(|session| session.session_id.to_string().starts_with(&prefix))
+            .filter(|session| (session.status == SessionStatus::Archived) == archived)
+            .take(params.limit.map_or(25, |limit| limit as usize))
+            .cloned()
+            .collect()
     }
 
     #[test]
@@ -141,9 +115,9 @@ mod tests {
         let away = "0192ffff-0000-7000-8000-000000000003";
         let mut archived = session_named(away, "away");
         archived.status = SessionStatus::Archived;
-        let mut lister =
-            FakeLister(vec![session_named(one, "one"), session_named(two, "two"), archived]);
-        let mut resolve = |text: &str| resolve(&mut lister, text).map(|id| id.to_string());
+        let all = [session_named(one, "one"), session_named(two, "two"), archived];
+        let resolve =
+            |text: &str| resolve(text, |params| Ok(list(&all, &params))).map(|id| id.to_string());
         assert_eq!(resolve("last").unwrap(), one);
         assert_eq!(resolve(&one[..36]).unwrap(), one);
         assert_eq!(resolve(&two.to_uppercase()).unwrap(), two);
@@ -151,16 +125,20 @@ mod tests {
         assert!(resolve("0192F").unwrap_err().to_string().ends_with("\"0192f\""));
         assert_eq!(resolve("0192ffff").unwrap(), away);
         assert!(
-            matches!(resolve("0192f0c1"), Err(ResolveError::Ambiguous { candidates, .. }) if candidates.len() == 2)
+            matches!(resolve("0192f0c1"), Err(CommandError::AmbiguousId { candidates, .. }) if candidates.len() == 2)
         );
-        assert!(matches!(resolve("dead"), Err(ResolveError::NotFound { .. })));
+        assert!(matches!(resolve("dead"), Err(CommandError::NotFound { .. })));
+        let fails = |text: &str, message: &str| {
+            let error = resolve(text).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        };
         for wrong in ["", "019", "0192f0c1-0000-7000-8000-0000000000012"] {
-            assert!(matches!(resolve(wrong), Err(ResolveError::Invalid { .. })), "{wrong}");
+            fails(wrong, "write at least 4 characters");
         }
         for wrong in ["../../etc/passwd", "zzzz", "日本語日本", "lst"] {
-            assert!(matches!(resolve(wrong), Err(ResolveError::NotHex { .. })), "{wrong}");
+            fails(wrong, "ids are hexadecimal");
         }
-        let mut empty = FakeLister(vec![]);
-        assert!(matches!(super::resolve(&mut empty, "last"), Err(ResolveError::NoSessions)));
+        let error = super::resolve("last", |_| Ok(Vec::new())).unwrap_err().to_string();
+        assert!(error.starts_with("there are no sessions"), "{error}");
     }
 }

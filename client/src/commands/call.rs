@@ -1,17 +1,15 @@
 //! `ollmctl call`: any method by its name.
 
-use std::ffi::OsStr;
-use std::io::Read as _;
-
 use clap::Args;
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete};
 use ollm_protocol::{Class, ErrorKind, METHODS, Method as _};
 use serde_json::Value;
 use strsim::levenshtein;
 
+use crate::args::read_stdin;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::error::ClientError;
 
 /// The maximum number of suggestions for an unknown method.
@@ -32,37 +30,14 @@ Examples:
   echo '{\"limit\": 3}' | ollmctl call session.list -")]
 pub(crate) struct CallArgs {
     /// The method, for example `session.list`.
-    #[arg(value_parser = MethodNameParser, hide_possible_values = true)]
+    #[arg(add = completion::methods())]
     method: String,
     /// The parameters as a JSON object; `-` reads them from stdin.
     #[arg(value_name = "JSON")]
     params: Option<String>,
 }
 
-/// Accepts any method name, because a newer daemon may know more, and completes the known ones.
-#[derive(Clone, Copy, Debug)]
-struct MethodNameParser;
-
-impl TypedValueParser for MethodNameParser {
-    type Value = String;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        arg: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<String, clap::Error> {
-        StringValueParser::new().parse_ref(command, arg, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(
-            METHODS.iter().map(|method| PossibleValue::new(method.name).help(method.summary)),
-        ))
-    }
-}
-
-pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let known = METHODS.iter().find(|method| method.name == args.method);
     if known.is_some_and(|method| method.class == Class::Stream) {
         return Err(CommandError::usage(
@@ -87,24 +62,18 @@ pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> Result<(), C
     }
 }
 
-fn params(given: Option<&str>) -> Result<Value, CommandError> {
-    let mut piped = String::new();
+fn params(given: Option<&str>) -> CommandResult<Value> {
     let text = match given {
-        None => return Ok(Value::Object(serde_json::Map::new())),
-        Some("-") => {
-            let read = std::io::stdin().read_to_string(&mut piped);
-            read.map_err(|source| CommandError::File { action: "read", path: "-".into(), source })?;
-            piped.as_str()
-        }
-        Some(text) => text,
+        None => "{}".to_owned(),
+        Some("-") => read_stdin("call METHOD")?,
+        Some(text) => text.to_owned(),
     };
-    let value: Value =
-        serde_json::from_str(text).map_err(|source| CommandError::BadJson { source })?;
+    let wrong =
+        |message| CommandError::usage(message, "ollmctl call session.list '{\"limit\": 3}'");
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("the parameters are not JSON: {error}")))?;
     if !value.is_object() && !value.is_array() {
-        return Err(CommandError::usage(
-            "the parameters must be a JSON object",
-            "ollmctl call session.list '{\"limit\": 3}'",
-        ));
+        return Err(wrong("the parameters must be a JSON object".to_owned()));
     }
     Ok(value)
 }
@@ -139,8 +108,12 @@ mod tests {
     fn params_must_be_an_object() {
         assert_eq!(params(None).unwrap(), json!({}));
         assert_eq!(params(Some("{\"a\": 1}")).unwrap(), json!({"a": 1}));
-        assert!(matches!(params(Some("{")), Err(CommandError::BadJson { .. })));
-        assert!(matches!(params(Some("3")), Err(CommandError::Usage { .. })));
+        let fails = |text: &str, message: &str| {
+            let error = params(Some(text)).unwrap_err().to_string();
+            assert!(error.starts_with(message), "{error}");
+        };
+        fails("{", "the parameters are not JSON: EOF");
+        fails("3", "the parameters must be a JSON object");
     }
 
     #[test]

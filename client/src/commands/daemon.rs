@@ -1,21 +1,25 @@
-//! `ollmctl daemon`: starts, stops, shows or becomes the daemon.
+//! `ollmctl daemon`: starts, stops, shows or becomes the daemon. `ollmctl config`: the configuration, which the daemon's
+//! program reads, shows and checks. `ollmctl socket`: the path of the socket.
 
 use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ollm_protocol::method::{DaemonShutdown, DaemonStatus};
 use ollm_protocol::methods::daemon::{DaemonStatusResult, NoParams};
 use ollm_protocol::{ErrorKind, Method as _, sanitize};
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::models;
 use crate::address::wait_until_unlocked;
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::{CommandError, exit_of_daemon};
+use crate::command_error::{CommandError, CommandResult, exit_of_daemon};
 use crate::connection::{BlockingClient, Connector, decode, held_unreachable};
 use crate::error::{Attempt, ClientError};
 use crate::render::units::{ago, bytes, counted, grouped};
@@ -44,27 +48,46 @@ If a unit of systemd or an agent of launchd is installed for the default home, t
 Examples:
   ollmctl daemon run
   ollmctl daemon run -- --log-level debug")]
-    Run(DaemonRunArgs),
+    Run {
+        /// Further flags of ollmd.
+        #[arg(last = true, value_name = "FLAGS")]
+        flags: Vec<OsString>,
+    },
 }
 
+/// Show and check the daemon's configuration.
+#[derive(Debug, Clone, Copy, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Print the settings in force and the source of each.
+    #[command(after_help = "\
+The source of a value follows it: a line of the file, a variable, `default`, or how it is computed. `no effect yet` \
+marks settings that are checked but not used by this version. The output can be used as a configuration file.")]
+    Show,
+    /// Check the configuration; report the file, line and key of each mistake.
+    Check,
+    /// Print the path of the configuration file.
+    Path,
+}
+
+/// Print the path of the daemon's socket; starts the daemon if it does not run.
 #[derive(Debug, Args)]
-pub(crate) struct DaemonRunArgs {
-    /// Further flags of ollmd.
-    #[arg(last = true, value_name = "FLAGS")]
-    flags: Vec<OsString>,
-}
+#[command(after_help = "\
+Examples:
+  ollmctl socket
+  echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"session.list\"}' | nc -N -U \"$(ollmctl socket)\"")]
+pub(crate) struct SocketArgs {}
 
-pub(super) fn run(
-    command: DaemonCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn run(command: DaemonCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         DaemonCommand::Start => {
             ctx.allow_spawn("start")?;
             let was_running = !ctx.client()?.started_daemon();
             report_start(was_running, ctx)
         }
-        DaemonCommand::Stop => report_stop(stop(ctx.connector())?, ctx),
+        DaemonCommand::Stop => {
+            let stopped = stop(ctx.connector())?;
+            report_stop(&stopped, ctx)
+        }
         DaemonCommand::Restart => {
             ctx.allow_spawn("restart")?;
             check_config(ctx.connector())?;
@@ -73,19 +96,56 @@ pub(super) fn run(
             report_start(false, ctx)
         }
         DaemonCommand::Status => status(ctx),
-        DaemonCommand::Run(args) => become_daemon(&args, ctx),
+        DaemonCommand::Run { flags } => become_daemon(&flags, ctx),
     }
 }
 
+pub(super) fn config(command: ConfigCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
+    match command {
+        ConfigCommand::Show => run_program("--show-config", ctx),
+        ConfigCommand::Check => run_program("--check-config", ctx),
+        ConfigCommand::Path => {
+            let path = ctx.environment.config.clone();
+            let path = path.unwrap_or_else(|| ctx.connector().address().home().join("config.yaml"));
+            let value = json!({ "path": path.to_string_lossy(), "exists": path.exists() });
+            print_path(&path, &value, ctx)
+        }
+    }
+}
+
+pub(super) fn socket(ctx: &mut CommandContext<'_>) -> CommandResult {
+    let socket = ctx.client()?.socket().to_owned();
+    print_path(&socket, &json!({ "socket": socket.to_string_lossy() }), ctx)
+}
+
+/// Prints a path byte for byte, because a path need not be UTF-8; with `--json` prints `value`.
+fn print_path(path: &Path, value: &Value, ctx: &mut CommandContext<'_>) -> CommandResult {
+    if ctx.json() {
+        return ctx.print_json(value);
+    }
+    Ok(ctx.terminal.print_raw([path.as_os_str().as_bytes(), b"\n"].concat())?)
+}
+
+/// Runs the daemon's program with a flag that makes it print and exit.
+fn run_program(flag: &str, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let mut command = ctx.connector().daemon_command()?;
+    command.arg(flag);
+    if ctx.json() {
+        command.arg("--json");
+    }
+    let status = command.status().map_err(|error| cannot_run(&command, error))?;
+    if status.success() { Ok(()) } else { Err(CommandError::Program { status }) }
+}
+
+fn cannot_run(command: &Command, source: io::Error) -> ClientError {
+    ClientError::Start { action: "running", path: command.get_program().into(), source }
+}
+
 /// Lets the daemon's program check its configuration.
-fn check_config(connector: &Connector) -> Result<(), CommandError> {
+fn check_config(connector: &Connector) -> CommandResult {
     let mut command = connector.daemon_command()?;
-    let path = PathBuf::from(command.get_program());
-    let output = command
-        .arg("--check-config")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|source| ClientError::Start { action: "running", path, source })?;
+    command.arg("--check-config").stdin(Stdio::null());
+    let output = command.output().map_err(|error| cannot_run(&command, error))?;
     if output.status.success() {
         return Ok(());
     }
@@ -97,9 +157,8 @@ fn check_config(connector: &Connector) -> Result<(), CommandError> {
     Err(CommandError::BadConfig { reason, exit: exit_of_daemon(output.status) })
 }
 
-fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let reply = ctx.call::<DaemonStatus>(&NoParams {})?;
-    ctx.print(&reply, |status, _| {
+fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
+    ctx.show::<DaemonStatus>(&NoParams {}, |status, _| {
         format!(
             "ollmd {} {} (process {}) at {}\n",
             sanitize::one_line(&status.version),
@@ -111,54 +170,57 @@ fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> Result<(), C
 }
 
 /// Shows the state of a running daemon.
-fn status(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn status(ctx: &mut CommandContext<'_>) -> CommandResult {
     let connector = ctx.connector().clone().without_spawn();
-    let mut client = match BlockingClient::connect(&connector) {
-        Ok(client) => client,
-        Err(ClientError::Unreachable { attempts })
-            if attempts.iter().all(Attempt::means_not_running) =>
-        {
-            if let Some(error) = held_unreachable(connector.address()) {
-                return Err(error.into());
-            }
-            if ctx.json() {
-                ctx.print_json(&json!({ "running": false }))?;
-            } else {
-                ctx.print_text("ollmd is not running\n")?;
-            }
-            return Err(CommandError::NotRunning);
+    let Some(mut client) = connect_if_running(&connector)? else {
+        if let Some(error) = held_unreachable(connector.address()) {
+            return Err(error.into());
         }
-        Err(error) => return Err(error.into()),
+        if ctx.json() {
+            ctx.print_json(&json!({ "running": false }))?;
+        } else {
+            ctx.print_text("ollmd is not running\n")?;
+        }
+        return Err(CommandError::NotRunning);
     };
     let raw = client.call_raw(DaemonStatus::NAME, &NoParams {})?;
     let value = decode(DaemonStatus::NAME, &raw)?;
     ctx.print(&CallReply { raw, value }, render_status)
 }
 
-/// The outcome of stopping the daemon.
-enum StopOutcome {
-    WasNotRunning,
-    /// The daemon ended; its process id, if it replied.
-    Stopped(Option<u32>),
-}
-
-/// Asks the daemon to shut down and waits until its home is unlocked.
-fn stop(connector: &Connector) -> Result<StopOutcome, CommandError> {
-    let connector = connector.clone().without_spawn().with_any_protocol();
-    let own_home = connector.address().home();
-    let mut client = match BlockingClient::connect(&connector) {
-        Ok(client) => client,
+/// Connects; `None` if no process listens.
+fn connect_if_running(connector: &Connector) -> Result<Option<BlockingClient>, ClientError> {
+    match BlockingClient::connect(connector) {
+        Ok(client) => Ok(Some(client)),
         Err(ClientError::Unreachable { attempts })
             if attempts.iter().all(Attempt::means_not_running) =>
         {
-            // A daemon that is shutting down has closed its socket already.
-            wait_until_unlocked(own_home, EXIT_LIMIT);
-            return match held_unreachable(connector.address()) {
-                Some(error) => Err(error.into()),
-                None => Ok(StopOutcome::WasNotRunning),
-            };
+            Ok(None)
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The outcome of stopping the daemon.
+#[derive(Serialize)]
+struct StopOutcome {
+    /// Whether the daemon was running.
+    stopped: bool,
+    /// The process id of the daemon, if it replied.
+    pid: Option<u32>,
+}
+
+/// Asks the daemon to shut down and waits until its home is unlocked.
+fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
+    let connector = connector.clone().without_spawn().with_any_protocol();
+    let own_home = connector.address().home();
+    let Some(mut client) = connect_if_running(&connector)? else {
+        // A daemon that is shutting down has closed its socket already.
+        wait_until_unlocked(own_home, EXIT_LIMIT);
+        return match held_unreachable(connector.address()) {
+            Some(error) => Err(error.into()),
+            None => Ok(StopOutcome { stopped: false, pid: None }),
+        };
     };
     // A socket given by the user may lead to the daemon of another home.
     let home = client.call::<DaemonStatus>(&NoParams {}).map(|status| status.home);
@@ -174,35 +236,30 @@ fn stop(connector: &Connector) -> Result<StopOutcome, CommandError> {
     // A daemon releases the lock last. The socket shows nothing: a service manager keeps it, and connecting to it
     // would start the daemon again.
     if wait_until_unlocked(&home, SHUTDOWN_LIMIT) {
-        Ok(StopOutcome::Stopped(pid))
+        Ok(StopOutcome { stopped: true, pid })
     } else {
         Err(CommandError::StillRunning { seconds: SHUTDOWN_LIMIT.as_secs() })
     }
 }
 
-fn report_stop(outcome: StopOutcome, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let (stopped, pid) = match outcome {
-        StopOutcome::WasNotRunning => (false, None),
-        StopOutcome::Stopped(pid) => (true, pid),
-    };
+fn report_stop(outcome: &StopOutcome, ctx: &mut CommandContext<'_>) -> CommandResult {
     if ctx.json() {
-        return ctx.print_json(&json!({ "stopped": stopped, "pid": pid }));
+        return ctx.print_json(outcome);
     }
-    ctx.print_text(&match (stopped, pid) {
-        (false, _) => "ollmd is not running\n".to_owned(),
-        (true, Some(pid)) => format!("ollmd stopped (process {pid})\n"),
-        (true, None) => "ollmd stopped\n".to_owned(),
+    ctx.print_text(&match outcome {
+        StopOutcome { stopped: false, .. } => "ollmd is not running\n".to_owned(),
+        StopOutcome { pid: Some(pid), .. } => format!("ollmd stopped (process {pid})\n"),
+        StopOutcome { pid: None, .. } => "ollmd stopped\n".to_owned(),
     })
 }
 
 /// Replaces this process with the daemon.
-fn become_daemon(args: &DaemonRunArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn become_daemon(flags: &[OsString], ctx: &mut CommandContext<'_>) -> CommandResult {
     ctx.terminal.flush()?;
     let mut command = ctx.connector().daemon_command()?;
-    command.args(&args.flags);
-    let path = PathBuf::from(command.get_program());
-    let source = command.exec();
-    Err(ClientError::Start { action: "running", path, source }.into())
+    command.args(flags);
+    let error = command.exec();
+    Err(cannot_run(&command, error).into())
 }
 
 fn render_status(status: &DaemonStatusResult, options: &RenderOptions) -> String {
@@ -252,11 +309,9 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt as _;
     use std::sync::mpsc;
 
-    use serde_json::Value;
-
     use super::*;
     use crate::address::Environment;
-    use crate::exit::Exit;
+    use crate::error::Exit;
     use crate::testing::{TestHome, plain, render_options, run_at};
 
     #[test]

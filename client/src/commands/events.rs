@@ -1,17 +1,16 @@
 //! `ollmctl events`: follows the daemon's events, one line each.
 
-use chrono::TimeZone;
 use clap::Args;
 use ollm_protocol::methods::event::EventSubscribeParams;
 use ollm_protocol::{Event, EventKind, sanitize};
 use serde_json::Value;
 
-use crate::args::completers;
-use crate::args::wire_enum::wire_enum;
+use crate::args::wire_enum;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::render::Style;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::render::session_table::short_id;
+use crate::render::{RenderOptions, Style, wire_name};
 
 /// Follow the daemon's events, one a line, until interrupted.
 #[derive(Debug, Args)]
@@ -23,23 +22,24 @@ Examples:
   ollmctl events --session last --kind message-recorded --json")]
 pub(crate) struct EventsArgs {
     /// Only events of one session: an id, a unique prefix of one, or `last`.
-    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// Only events of this kind; may be given several times.
     #[arg(long = "kind", value_name = "KIND", value_parser = wire_enum::<EventKind>(&[]))]
     kinds: Vec<EventKind>,
 }
 
-pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = args.session.as_deref().map(|session| ctx.session(session)).transpose()?;
     let params =
         EventSubscribeParams { session_id, kinds: args.kinds.clone(), ..Default::default() };
+    let options = ctx.render_options();
     let for_people = ctx.terminal.out_is_terminal() && !ctx.json();
     let mut events = ctx.take_client()?.subscribe_events(&params)?;
     while let Some(raw) = events.next_raw()? {
         let event = for_people.then(|| serde_json::from_str::<Event>(raw.get()).ok()).flatten();
         match event {
-            Some(event) => ctx.print_text(&render(&event, &chrono::Local))?,
+            Some(event) => ctx.print_text(&render(&event, &options))?,
             // Also for an event that only a newer version can decode.
             None => ctx.print_json_line(&raw)?,
         }
@@ -50,18 +50,14 @@ pub(super) fn run(args: &EventsArgs, ctx: &mut CommandContext<'_>) -> Result<(),
 }
 
 /// Returns a line such as `10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user tokens=12`.
-fn render<Z: TimeZone>(event: &Event, zone: &Z) -> String
-where
-    Z::Offset: std::fmt::Display,
-{
-    let time = event.at.to_utc().with_timezone(zone).format("%H:%M:%S");
+fn render(event: &Event, options: &RenderOptions) -> String {
+    let time = (options.local_time)(event.at).format("%H:%M:%S");
     let session = event.session_id.map_or_else(String::new, |id| short_id(&id));
-    let kind = serde_json::to_value(event.kind).ok();
-    let kind = kind.as_ref().and_then(Value::as_str).unwrap_or_default();
-    let kind = match event.kind {
-        EventKind::Lagged | EventKind::Resync => Style::Bad.paint(kind),
-        _ => Style::Strong.paint(kind),
+    let style = match event.kind {
+        EventKind::Lagged | EventKind::Resync => Style::Bad,
+        _ => Style::Strong,
     };
+    let kind = style.paint(&wire_name(event.kind));
     let mut line = format!("{time}  {session:<13}  {kind}");
     if let Some(seq) = event.seq {
         line.push_str(&format!("  #{seq}"));
@@ -85,10 +81,10 @@ mod tests {
 
     use super::*;
     use crate::address::Environment;
-    use crate::args::wire_enum::variant_names;
+    use crate::args::variant_names;
     use crate::cli::{Cli, CliCommand};
-    use crate::exit::Exit;
-    use crate::testing::{TestHome, plain, reply, run_at, send};
+    use crate::error::Exit;
+    use crate::testing::{TestHome, plain, render_options, reply, run_at, send};
 
     #[test]
     fn event_is_one_sanitized_line() {
@@ -98,7 +94,7 @@ mod tests {
             "data": {"role": "user", "title": "a\u{1b}[2J\nb"}
         }))
         .unwrap();
-        let text = plain(&render(&event, &chrono::Utc));
+        let text = plain(&render(&event, &render_options(80)));
         assert_eq!(text, "10:00:00  0192f0c1-9a3b  message-recorded  #3  role=user title=a b\n");
     }
 

@@ -1,8 +1,8 @@
 //! `ollmctl goal`: the goals of a session, with their steps, decisions and files.
 //!
-//! The daemon identifies everything by ids; this command shows and takes numbers that count from 1.
+//! The daemon identifies goals, steps and decisions by ids; this command shows and takes numbers that count from 1.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use ollm_protocol::content::{
     ArtifactAction, CheckpointStatus, Goal, GoalDecision, GoalPriority, GoalStatus,
 };
@@ -10,11 +10,11 @@ use ollm_protocol::method as m;
 use ollm_protocol::methods::goal as g;
 use ollm_protocol::{GoalId, Method, SessionId, sanitize};
 
-use crate::args::completers;
 use crate::args::session::OPTIONAL_SESSION_HELP;
-use crate::args::wire_enum::wire_enum;
+use crate::args::{wire_enum, wire_enum_with_alias};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::project::session_or_current;
 use crate::render::Style;
 use crate::render::units::counted;
@@ -31,7 +31,7 @@ const PAGE_GOALS: u32 = 100;
     args_conflicts_with_subcommands = true,
     after_help = "\
 The goal is sent with every context. A model reports progress with markers such as `[CHECKPOINT] Add login - \
-COMPLETED`; nothing that a model writes changes a locked decision.
+COMPLETED`, but cannot change a locked decision.
 
 Examples:
   ollmctl goal
@@ -46,10 +46,10 @@ pub(crate) struct GoalArgs {
         global = true,
         value_name = "SESSION",
         help = OPTIONAL_SESSION_HELP,
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     session: Option<String>,
-    /// Another goal than the active one, by its number in `goal list`.
+    /// The goal, by its number in `goal list` [default: the active one].
     #[arg(long, global = true, value_name = "N")]
     goal: Option<usize>,
     #[command(subcommand)]
@@ -63,7 +63,16 @@ enum GoalCommand {
 Examples:
   ollmctl goal create 'Implement user authentication'
   ollmctl goal create 'Ship version 2' --priority high --step 'Write the notes' --step 'Tag it'")]
-    Create(CreateArgs),
+    Create {
+        /// The result to achieve.
+        text: String,
+        /// The importance of the goal.
+        #[arg(long, default_value = "medium", value_parser = wire_enum::<GoalPriority>(&[]))]
+        priority: GoalPriority,
+        /// A step of the goal; may be given several times.
+        #[arg(long = "step", value_name = "TEXT")]
+        steps: Vec<String>,
+    },
     /// Show the active goal, and the others on one line each; `goal` alone does the same.
     #[command(after_help = "\
 Other commands take the numbers of steps, decisions and goals that are shown here.
@@ -73,12 +82,12 @@ Examples:
   ollmctl goal list --session last --json")]
     List,
     #[command(flatten)]
-    Change(GoalChange),
+    Change(ChangeGoalCommand),
 }
 
 /// The commands that change a goal.
 #[derive(Debug, Subcommand)]
-enum GoalChange {
+enum ChangeGoalCommand {
     /// Change the text, the priority or the status of a goal.
     #[command(after_help = "\
 Examples:
@@ -94,7 +103,13 @@ Examples:
   ollmctl goal checkpoint 'Add login'
   ollmctl goal checkpoint 2 in-progress
   ollmctl goal checkpoint 'Add login' completed")]
-    Checkpoint(StepArgs),
+    Checkpoint {
+        /// The step: its number, its text, or the text of a new one.
+        step: String,
+        /// The state of the step [default for a new step: pending].
+        #[arg(value_parser = wire_enum_with_alias::<CheckpointStatus>(&[], ("done", "completed")))]
+        state: Option<CheckpointStatus>,
+    },
     /// Record a decision.
     #[command(after_help = "\
 With --instead-of it replaces another decision, locked or not.
@@ -102,36 +117,56 @@ With --instead-of it replaces another decision, locked or not.
 Examples:
   ollmctl goal decide 'Use JWT' --locked
   ollmctl goal decide 'Use cookies' --kind architecture --instead-of 1")]
-    Decide(DecideArgs),
-    /// Lock a decision, so that nothing that a model writes changes it.
+    Decide {
+        /// The decision.
+        text: String,
+        /// The subject of the decision, in a word of your own.
+        #[arg(long)]
+        kind: Option<String>,
+        /// Lock the decision, so that a model cannot change it.
+        #[arg(long)]
+        locked: bool,
+        /// The number of the decision to replace.
+        #[arg(long, value_name = "N")]
+        instead_of: Option<usize>,
+    },
+    /// Lock a decision, so that a model cannot change it.
     #[command(after_help = "\
 Examples:
   ollmctl goal lock 1")]
-    Lock(LockArgs),
+    Lock {
+        /// The number of the decision.
+        #[arg(value_name = "N")]
+        decision: usize,
+    },
     /// Note a file that was created, modified or deleted for the goal.
     #[command(after_help = "\
 Examples:
   ollmctl goal artifact created src/login.rs
   ollmctl goal artifact modified README.md --type docs")]
-    Artifact(ArtifactArgs),
+    Artifact {
+        /// The change of the file.
+        #[arg(value_parser = wire_enum::<ArtifactAction>(&[]))]
+        action: ArtifactAction,
+        /// The file.
+        path: String,
+        /// The type of the file, in a word of your own.
+        #[arg(long = "type", value_name = "TYPE")]
+        kind: Option<String>,
+    },
     /// Set the next steps, in place of the previous ones.
     #[command(after_help = "\
 Examples:
   ollmctl goal next 'Write the tests' 'Update the README'
   ollmctl goal next --none")]
-    Next(NextArgs),
-}
-
-#[derive(Debug, Args)]
-struct CreateArgs {
-    /// The result to achieve.
-    text: String,
-    /// The importance of the goal.
-    #[arg(long, default_value = "medium", value_parser = wire_enum::<GoalPriority>(&[]))]
-    priority: GoalPriority,
-    /// A step of the goal; may be given several times.
-    #[arg(long = "step", value_name = "TEXT")]
-    steps: Vec<String>,
+    Next {
+        /// The next steps, in order.
+        #[arg(required_unless_present = "none", value_name = "TEXT")]
+        steps: Vec<String>,
+        /// Remove the next steps.
+        #[arg(long, conflicts_with = "steps")]
+        none: bool,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -148,88 +183,13 @@ struct UpdateArgs {
     status: Option<GoalStatus>,
 }
 
-#[derive(Debug, Args)]
-struct StepArgs {
-    /// The step: its number, its text, or the text of a new one.
-    step: String,
-    /// The state of the step [default for a new step: pending].
-    state: Option<StepStateArg>,
-}
-
-#[derive(Debug, Args)]
-struct DecideArgs {
-    /// The decision.
-    text: String,
-    /// The subject of the decision, in a word of your own.
-    #[arg(long)]
-    kind: Option<String>,
-    /// Lock the decision, so that nothing that a model writes changes it.
-    #[arg(long)]
-    locked: bool,
-    /// The number of the decision to replace.
-    #[arg(long, value_name = "N")]
-    instead_of: Option<usize>,
-}
-
-#[derive(Debug, Args)]
-struct LockArgs {
-    /// The number of the decision.
-    #[arg(value_name = "N")]
-    decision: usize,
-}
-
-#[derive(Debug, Args)]
-struct ArtifactArgs {
-    /// The change of the file.
-    #[arg(value_parser = wire_enum::<ArtifactAction>(&[]))]
-    action: ArtifactAction,
-    /// The file.
-    path: String,
-    /// The type of the file, in a word of your own.
-    #[arg(long = "type", value_name = "TYPE")]
-    kind: Option<String>,
-}
-
-#[derive(Debug, Args)]
-struct NextArgs {
-    /// The next steps, in order.
-    #[arg(required_unless_present = "none", value_name = "TEXT")]
-    steps: Vec<String>,
-    /// Remove the next steps.
-    #[arg(long, conflicts_with = "steps")]
-    none: bool,
-}
-
-/// The state of a step.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum StepStateArg {
-    Pending,
-    InProgress,
-    #[value(alias = "done")]
-    Completed,
-}
-
-impl From<StepStateArg> for CheckpointStatus {
-    fn from(state: StepStateArg) -> Self {
-        match state {
-            StepStateArg::Pending => Self::Pending,
-            StepStateArg::InProgress => Self::InProgress,
-            StepStateArg::Completed => Self::Completed,
-        }
-    }
-}
-
-pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.as_deref(), "goal list", ctx)?;
     match args.command.unwrap_or(GoalCommand::List) {
-        GoalCommand::Create(create) => {
-            let params = g::GoalCreateParams {
-                session_id,
-                description: create.text,
-                priority: create.priority,
-                checkpoints: create.steps,
-                key: None,
-            };
+        GoalCommand::Create { text: description, priority, steps: checkpoints } => {
+            let key = None;
+            let params =
+                g::GoalCreateParams { session_id, description, priority, checkpoints, key };
             change::<m::GoalCreate>(&params, ctx)
         }
         GoalCommand::List => match args.goal {
@@ -255,16 +215,16 @@ pub(super) fn run(args: GoalArgs, ctx: &mut CommandContext<'_>) -> Result<(), Co
 fn change_goal(
     goal: Option<&Goal>,
     session_id: SessionId,
-    command: GoalChange,
+    command: ChangeGoalCommand,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let (goal_id, key) = (goal.map(|goal| goal.id), None);
     let decision_id = |number: usize| {
         let decisions = goal.map_or(&[][..], |goal| &goal.decisions);
         numbered(decisions, number, "decision").map(|decision| decision.id)
     };
     match command {
-        GoalChange::Update(args) => {
+        ChangeGoalCommand::Update(args) => {
             let params = g::GoalUpdateParams {
                 session_id,
                 goal_id,
@@ -275,59 +235,61 @@ fn change_goal(
             };
             change::<m::GoalUpdate>(&params, ctx)
         }
-        GoalChange::Checkpoint(args) => add_or_update_step(goal, session_id, args, ctx),
-        GoalChange::Decide(args) => {
-            let supersedes = args.instead_of.map(decision_id).transpose()?;
+        ChangeGoalCommand::Checkpoint { step, state } => {
+            set_step(goal, session_id, step, state, ctx)
+        }
+        ChangeGoalCommand::Decide { text: description, kind, locked, instead_of } => {
+            let supersedes = instead_of.map(decision_id).transpose()?;
             let params = g::GoalAddDecisionParams {
                 session_id,
                 goal_id,
-                description: args.text,
-                kind: args.kind,
-                locked: args.locked,
+                description,
+                kind,
+                locked,
                 supersedes,
                 key,
             };
             change::<m::GoalAddDecision>(&params, ctx)
         }
-        GoalChange::Lock(args) => {
-            let decision_id = decision_id(args.decision)?;
+        ChangeGoalCommand::Lock { decision } => {
+            let decision_id = decision_id(decision)?;
             let params = g::GoalLockDecisionParams { session_id, goal_id, decision_id, key };
             change::<m::GoalLockDecision>(&params, ctx)
         }
-        GoalChange::Artifact(args) => {
-            let (path, action, kind) = (args.path, args.action, args.kind);
+        ChangeGoalCommand::Artifact { action, path, kind } => {
             let params = g::GoalAddArtifactParams { session_id, goal_id, path, action, kind, key };
             change::<m::GoalAddArtifact>(&params, ctx)
         }
-        GoalChange::Next(args) => {
-            let next_steps = args.steps;
+        ChangeGoalCommand::Next { steps: next_steps, none: _ } => {
             let params = g::GoalSetNextStepsParams { session_id, goal_id, next_steps, key };
             change::<m::GoalSetNextSteps>(&params, ctx)
         }
     }
 }
 
-fn add_or_update_step(
+/// Adds a step, or sets the state of the step with this number or text.
+fn set_step(
     goal: Option<&Goal>,
     session_id: SessionId,
-    args: StepArgs,
+    description: String,
+    state: Option<CheckpointStatus>,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let (goal_id, key) = (goal.map(|goal| goal.id), None);
     let steps = goal.map_or(&[][..], |goal| &goal.checkpoints);
-    let is_same = |text: &str| text.trim().to_lowercase() == args.step.trim().to_lowercase();
-    let existing = match args.step.trim().parse() {
+    let typed = description.trim().to_lowercase();
+    let existing = match typed.parse() {
         Ok(number) => Some(numbered(steps, number, "step")?),
-        Err(_) => steps.iter().find(|step| is_same(&step.description)),
+        Err(_) => steps.iter().find(|step| step.description.trim().to_lowercase() == typed),
     };
-    match (existing, args.state) {
+    match (existing, state) {
         (Some(step), Some(state)) => {
             let params = g::GoalUpdateCheckpointParams {
                 session_id,
                 goal_id,
                 checkpoint_id: step.id,
                 description: None,
-                status: Some(state.into()),
+                status: Some(state),
                 key,
             };
             change::<m::GoalUpdateCheckpoint>(&params, ctx)
@@ -337,8 +299,7 @@ fn add_or_update_step(
             "ollmctl goal checkpoint N completed",
         )),
         (None, state) => {
-            let status = state.map(Into::into).unwrap_or_default();
-            let description = args.step;
+            let status = state.unwrap_or_default();
             let params =
                 g::GoalAddCheckpointParams { session_id, goal_id, description, status, key };
             change::<m::GoalAddCheckpoint>(&params, ctx)
@@ -350,12 +311,11 @@ fn add_or_update_step(
 fn change<M: Method<Result = g::GoalResult>>(
     params: &M::Params,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
-    let reply = ctx.call::<M>(params)?;
-    ctx.print(&reply, |changed, _| render_goal(&changed.goal))
+) -> CommandResult {
+    ctx.show::<M>(params, |changed, _| render_goal(&changed.goal))
 }
 
-fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
     if ctx.json() {
         let reply = ctx.call::<m::GoalList>(&page_params(session_id, None))?;
         return ctx.print_raw_json(&reply.raw);
@@ -368,7 +328,7 @@ fn list(session_id: SessionId, ctx: &mut CommandContext<'_>) -> Result<(), Comma
 pub(super) fn goals(
     session_id: SessionId,
     ctx: &mut CommandContext<'_>,
-) -> Result<Vec<Goal>, CommandError> {
+) -> CommandResult<Vec<Goal>> {
     let mut all = Vec::new();
     let mut cursor = None;
     loop {
@@ -386,11 +346,10 @@ fn page_params(session_id: SessionId, cursor: Option<GoalId>) -> g::GoalListPara
     g::GoalListParams { session_id, status: None, limit: Some(PAGE_GOALS), cursor }
 }
 
-fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> Result<&'a T, CommandError> {
+fn numbered<'a, T>(all: &'a [T], number: usize, noun: &str) -> CommandResult<&'a T> {
     let found = number.checked_sub(1).and_then(|at| all.get(at));
-    found.ok_or_else(|| CommandError::NotFound {
-        message: format!("there is no {noun} {number}"),
-        hint: Some("ollmctl goal list".to_owned()),
+    found.ok_or_else(|| {
+        CommandError::not_found(format!("there is no {noun} {number}"), "ollmctl goal list")
     })
 }
 

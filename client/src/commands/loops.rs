@@ -8,9 +8,9 @@ use ollm_protocol::sanitize;
 
 use crate::args::session::OptionalSessionArg;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::project::session_or_current;
-use crate::render::Style;
+use crate::render::{RenderOptions, Style};
 
 /// Digits of a digest that are enough to compare by eye.
 const SHOWN_DIGITS: usize = 8;
@@ -35,22 +35,21 @@ Examples:
     Reset(OptionalSessionArg),
 }
 
-pub(super) fn run(command: &LoopCommand, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let reply = match command {
+pub(super) fn run(command: &LoopCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
+    match command {
         LoopCommand::Status(session) => {
             let session_id = session_or_current(session.given(), "loop status", ctx)?;
-            ctx.call::<LoopStatus>(&SessionIdParams { session_id })?
+            ctx.show::<LoopStatus>(&SessionIdParams { session_id }, render)
         }
         LoopCommand::Reset(session) => {
             let session_id = session_or_current(session.given(), "loop reset", ctx)?;
-            ctx.call::<LoopReset>(&SessionIdParams { session_id })?
+            ctx.show::<LoopReset>(&SessionIdParams { session_id }, render)
         }
-    };
-    ctx.print(&reply, |status, _| render(status))
+    }
 }
 
 /// Returns the loop, if there is one, the limits, and the latest tool calls.
-fn render(status: &LoopStatusResult) -> String {
+fn render(status: &LoopStatusResult, _: &RenderOptions) -> String {
     let mut text = match (&status.detected, status.enabled) {
         (_, false) => "detection is off (loopDetection.enabled)\n".to_owned(),
         (None, true) => "no loop\n".to_owned(),
@@ -78,7 +77,7 @@ fn render(status: &LoopStatusResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::plain;
+    use crate::testing::{plain, render_options};
 
     #[test]
     fn status_names_the_loop_and_the_latest_calls() {
@@ -91,7 +90,7 @@ mod tests {
                 { "seq": 10, "tool": "b", "call": "0011223344556688" }
             ]
         });
-        let text = render(&serde_json::from_value(value).unwrap());
+        let text = render(&serde_json::from_value(value).unwrap(), &render_options(80));
         assert_eq!(
             plain(&text),
             "\

@@ -5,8 +5,6 @@
 
 pub(crate) mod call;
 pub(crate) mod chat;
-pub(crate) mod completions;
-pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod events;
@@ -16,7 +14,6 @@ pub(crate) mod loops;
 pub(crate) mod models;
 pub(crate) mod record;
 pub(crate) mod sessions;
-pub(crate) mod socket;
 pub(crate) mod tour;
 
 use std::ffi::OsString;
@@ -28,11 +25,11 @@ use clap::{CommandFactory as _, Parser as _};
 use ollm_protocol::sanitize;
 
 use crate::address::Environment;
-use crate::args::ColorArg;
 use crate::cli::{Cli, CliCommand};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::exit::Exit;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
+use crate::error::Exit;
 use crate::render::Style;
 use crate::render::terminal::Terminal;
 
@@ -40,7 +37,7 @@ use crate::render::terminal::Terminal;
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environment) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let cli = match completions::complete(Cli::command, &arguments) {
+    let cli = match completion::complete(Cli::command, &arguments) {
         Ok(true) => return Exit::Success.into(),
         Ok(false) => Cli::try_parse_from(&arguments),
         Err(error) => Err(error),
@@ -51,9 +48,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
     };
     let json = cli.global.json;
     let mut terminal = Terminal::of_process(match cli.global.color {
-        ColorArg::Auto => ColorChoice::Auto,
-        ColorArg::Always => ColorChoice::Always,
-        ColorArg::Never => ColorChoice::Never,
+        clap::ColorChoice::Auto => ColorChoice::Auto,
+        clap::ColorChoice::Always => ColorChoice::Always,
+        clap::ColorChoice::Never => ColorChoice::Never,
     });
     match run_parsed(cli, environment, &mut terminal) {
         Ok(()) => Exit::Success.into(),
@@ -68,11 +65,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, environment: &Environm
     }
 }
 
-fn run_parsed(
-    cli: Cli,
-    environment: &Environment,
-    terminal: &mut Terminal,
-) -> Result<(), CommandError> {
+fn run_parsed(cli: Cli, environment: &Environment, terminal: &mut Terminal) -> CommandResult {
     let mut ctx = CommandContext::new(cli.global, environment, terminal)?;
     dispatch(cli.command, &mut ctx)?;
     Ok(ctx.terminal.flush()?)
@@ -84,11 +77,11 @@ pub(crate) fn run_command(
     line: &[&str],
     environment: &Environment,
     terminal: &mut Terminal,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     run_parsed(Cli::try_parse_from(line).unwrap(), environment, terminal)
 }
 
-fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         CliCommand::Chat(args) => chat::run(args, ctx),
         CliCommand::Sessions(command) => sessions::run(command, ctx),
@@ -101,10 +94,10 @@ fn dispatch(command: CliCommand, ctx: &mut CommandContext<'_>) -> Result<(), Com
         CliCommand::Call(args) => call::run(&args, ctx),
         CliCommand::Events(args) => events::run(&args, ctx),
         CliCommand::Daemon(command) => daemon::run(command, ctx),
-        CliCommand::Socket(_) => socket::run(ctx),
-        CliCommand::Config(command) => config::run(command, ctx),
+        CliCommand::Socket(_) => daemon::socket(ctx),
+        CliCommand::Config(command) => daemon::config(command, ctx),
         CliCommand::Tour(_) => tour::run(ctx),
-        CliCommand::Completions(args) => completions::run(&args, ctx),
+        CliCommand::Completions(args) => Ok(completion::run(&args, ctx.terminal)?),
     }
 }
 

@@ -1,31 +1,23 @@
 //! `ollmctl models`: the models of the model server.
 
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
 use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::method::{ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
     ModelCountTokensParams, ModelCountTokensResult, ModelListResult, ModelRunningResult,
-    ModelShowParams, ModelShowResult, ModelWarmParams, ModelWarmResult,
+    ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams, ModelWarmResult,
 };
 use ollm_protocol::sanitize;
 
-use crate::args::{TextUse, completers, text_or_stdin};
+use crate::args::text_or_stdin;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::render::table::{self, TableColumn};
+use crate::command_error::CommandResult;
+use crate::completion;
+use crate::render::table;
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{bytes, counted, grouped};
 use crate::render::{RenderOptions, warning_line};
-
-/// The longest wait for a model to load: a large one takes minutes from a slow disk. The daemon has its own limits.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// The longest wait for other calls: the daemon sends up to three requests, each with its own limit.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-const COUNT_TEXT: TextUse =
-    TextUse { verb: "count", command: "models count", example: "ollmctl models count 'hello'" };
 
 /// List, show and load the models of the model server.
 #[derive(Debug, Args)]
@@ -51,7 +43,11 @@ enum ModelsCommand {
 Examples:
   ollmctl models show qwen3:8b
   ollmctl models show --json")]
-    Show(ModelArg),
+    Show {
+        /// The model [default: the configured one].
+        #[arg(value_name = "MODEL", add = completion::models())]
+        model: Option<String>,
+    },
     /// List the models in the model server's memory, with the context window that each really has.
     Running,
     /// Load a model, so that its next answer begins sooner; waits until it is loaded.
@@ -61,7 +57,14 @@ All requests to a model use one window. A model that is loaded with a larger win
 Examples:
   ollmctl models warm qwen3:8b
   ollmctl models warm qwen3:8b --size 16384")]
-    Warm(WarmArgs),
+    Warm {
+        /// The model [default: the configured one].
+        #[arg(value_name = "MODEL", add = completion::models())]
+        model: Option<String>,
+        /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
+        #[arg(long, value_name = "TOKENS")]
+        size: Option<u32>,
+    },
     /// Count the tokens of a text as a model does.
     #[command(after_help = "\
 The count is exact if the model server reports the model's vocabulary, now or earlier.
@@ -69,64 +72,35 @@ The count is exact if the model server reports the model's vocabulary, now or ea
 Examples:
   ollmctl models count 'How many tokens is this?'
   cat notes.md | ollmctl models count -m qwen3:8b -")]
-    Count(CountArgs),
+    Count {
+        /// The text; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
+        #[arg(value_name = "TEXT")]
+        text: Option<String>,
+        /// The model [default: the configured one].
+        #[arg(short, long, value_name = "MODEL", add = completion::models())]
+        model: Option<String>,
+    },
 }
 
-#[derive(Debug, Args)]
-struct ModelArg {
-    /// The model [default: the configured one].
-    #[arg(value_name = "MODEL", add = completers::models())]
-    model: Option<String>,
-}
-
-#[derive(Debug, Args)]
-struct WarmArgs {
-    /// The model [default: the configured one].
-    #[arg(value_name = "MODEL", add = completers::models())]
-    model: Option<String>,
-    /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
-    #[arg(long, value_name = "TOKENS")]
-    size: Option<u32>,
-}
-
-#[derive(Debug, Args)]
-struct CountArgs {
-    /// The text; `-`, or no text behind a pipe, reads stdin.
-    #[arg(value_name = "TEXT")]
-    text: Option<String>,
-    /// The model [default: the configured one].
-    #[arg(short, long, value_name = "MODEL", add = completers::models())]
-    model: Option<String>,
-}
-
-pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: ModelsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     match args.command.unwrap_or(ModelsCommand::List) {
-        ModelsCommand::List => {
-            let reply = ctx.call_slow::<ModelList>(&NoParams {}, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, render_list)
+        ModelsCommand::List => ctx.show::<ModelList>(&NoParams {}, render_list),
+        ModelsCommand::Show { model } => {
+            ctx.show::<ModelShow>(&ModelShowParams { model }, render_model)
         }
-        ModelsCommand::Show(args) => {
-            let params = ModelShowParams { model: args.model };
-            let reply = ctx.call_slow::<ModelShow>(&params, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, |shown, _| render_model(shown))
+        ModelsCommand::Running => ctx.show::<ModelRunning>(&NoParams {}, render_running),
+        ModelsCommand::Warm { model, size: context_size } => {
+            ctx.show::<ModelWarm>(&ModelWarmParams { model, context_size }, render_warmed)
         }
-        ModelsCommand::Running => {
-            let reply = ctx.call_slow::<ModelRunning>(&NoParams {}, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, render_running)
-        }
-        ModelsCommand::Warm(args) => {
-            let params = ModelWarmParams { model: args.model, context_size: args.size };
-            let reply = ctx.call_slow::<ModelWarm>(&params, LOAD_TIMEOUT)?;
-            ctx.print(&reply, |warmed, _| render_warmed(warmed))
-        }
-        ModelsCommand::Count(args) => {
-            let params = ModelCountTokensParams {
-                model: args.model,
-                text: Some(text_or_stdin(args.text.as_deref(), &COUNT_TEXT)?),
-                ..ModelCountTokensParams::default()
-            };
-            let reply = ctx.call_slow::<ModelCountTokens>(&params, REQUEST_TIMEOUT)?;
-            ctx.print(&reply, |counted, _| render_count(counted))
+        ModelsCommand::Count { text, model } => {
+            let text = Some(text_or_stdin(
+                text.as_deref(),
+                "models count",
+                "ollmctl models count 'hello'",
+            )?);
+            let params =
+                ModelCountTokensParams { model, text, ..ModelCountTokensParams::default() };
+            ctx.show::<ModelCountTokens>(&params, render_count)
         }
     }
 }
@@ -137,29 +111,25 @@ fn render_list(result: &ModelListResult, options: &RenderOptions) -> String {
         return format!("{host} has no models; try: ollama pull qwen3:4b\n");
     }
     let columns = [
-        ("MODEL", TableColumn::Word),
-        ("SIZE", TableColumn::Number),
-        ("PARAMETERS", TableColumn::Number),
-        ("WINDOW", TableColumn::Number),
-        ("CAPABILITIES", TableColumn::Prose),
+        ("MODEL", Word),
+        ("SIZE", Number),
+        ("PARAMETERS", Number),
+        ("WINDOW", Number),
+        ("CAPABILITIES", Prose),
     ];
-    let rows: Vec<Vec<String>> = result
-        .data
-        .iter()
-        .map(|model| {
-            vec![
-                sanitize::one_line(&model.model),
-                bytes(model.size_bytes),
-                sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
-                window(model.trained_context),
-                sanitize::one_line(&model.capabilities.join(", ")),
-            ]
-        })
-        .collect();
-    table::render(options.width, &columns, &rows)
+    let rows = result.data.iter().map(|model| {
+        [
+            sanitize::one_line(&model.model),
+            bytes(model.size_bytes),
+            sanitize::one_line(model.parameter_size.as_deref().unwrap_or_default()),
+            window(model.trained_context),
+            sanitize::one_line(&model.capabilities.join(", ")),
+        ]
+    });
+    table::render(options.width, &columns, rows)
 }
 
-fn render_count(result: &ModelCountTokensResult) -> String {
+fn render_count(result: &ModelCountTokensResult, _: &RenderOptions) -> String {
     let tokens = counted(result.tokens, "token");
     match result.kind {
         CountKind::Exact => format!("{tokens}\n"),
@@ -169,7 +139,7 @@ fn render_count(result: &ModelCountTokensResult) -> String {
     }
 }
 
-fn render_model(result: &ModelShowResult) -> String {
+fn render_model(result: &ModelShowResult, _: &RenderOptions) -> String {
     let model = &result.model;
     let mut rows = vec![("model", sanitize::one_line(&model.model))];
     let mut add = |name, value: Option<String>| rows.extend(value.map(|value| (name, value)));
@@ -197,25 +167,17 @@ fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> Strin
     if result.data.is_empty() {
         return format!("{} has no model in memory\n", sanitize::one_line(&result.host));
     }
-    let columns = [
-        ("MODEL", TableColumn::Word),
-        ("SIZE", TableColumn::Number),
-        ("IN VIDEO MEMORY", TableColumn::Number),
-        ("WINDOW", TableColumn::Number),
-    ];
-    let rows: Vec<Vec<String>> = result
-        .data
-        .iter()
-        .map(|model| {
-            vec![
-                sanitize::one_line(&model.model),
-                bytes(model.size_bytes),
-                bytes(model.size_vram_bytes),
-                window(model.effective_context),
-            ]
-        })
-        .collect();
-    let mut text = table::render(options.width, &columns, &rows);
+    let columns =
+        [("MODEL", Word), ("SIZE", Number), ("IN VIDEO MEMORY", Number), ("WINDOW", Number)];
+    let rows = result.data.iter().map(|model| {
+        [
+            sanitize::one_line(&model.model),
+            bytes(model.size_bytes),
+            bytes(model.size_vram_bytes),
+            window(model.effective_context),
+        ]
+    });
+    let mut text = table::render(options.width, &columns, rows);
     for model in &result.data {
         let lines = model.warnings.iter();
         text.extend(lines.map(|warning| warning_line(&format!("{}: {warning}", model.model))));
@@ -223,7 +185,7 @@ fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> Strin
     text
 }
 
-fn render_warmed(result: &ModelWarmResult) -> String {
+fn render_warmed(result: &ModelWarmResult, _: &RenderOptions) -> String {
     let effective = result.effective_context.unwrap_or(result.requested_context);
     let mut text = format!(
         "{} is loaded with a window of {} tokens",
@@ -236,6 +198,12 @@ fn render_warmed(result: &ModelWarmResult) -> String {
     text.push('\n');
     text.extend(result.warnings.iter().map(|warning| warning_line(warning)));
     text
+}
+
+/// Returns whether a model can chat. A model without reported capabilities may have any.
+pub(super) fn can_chat(model: &ModelSummary) -> bool {
+    let capabilities = &model.capabilities;
+    capabilities.is_empty() || capabilities.iter().any(|name| name == "completion")
 }
 
 /// Returns the state of the model server on one line.
@@ -294,7 +262,7 @@ old:latest  1.0 KiB
         } }))
         .unwrap();
         assert_eq!(
-            render_model(&result),
+            render_model(&result, &render_options(80)),
             "\
 model         qwen3:8b
 server        http://h:1
@@ -314,7 +282,7 @@ built in      2 messages
         }))
         .unwrap();
         let expect = "m is loaded with a window of 4,096 tokens, 2.0 KiB\nwarning: it is slow\n";
-        assert_eq!(plain(&render_warmed(&result)), expect);
+        assert_eq!(plain(&render_warmed(&result, &render_options(80))), expect);
         let result = serde_json::from_value(json!({ "host": "http://h:1", "data": [{
             "model": "m", "digest": "d", "sizeBytes": 2048, "sizeVramBytes": 1024,
             "effectiveContext": 4096, "warnings": ["it is slow"],

@@ -3,20 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{CountKind, Role};
 use ollm_protocol::method::SessionRecord;
 use ollm_protocol::methods::session::{MessageInput, SessionRecordParams};
-use serde_json::Value;
 
-use crate::args::{TextUse, completers, role_parser, text_or_stdin};
+use crate::args::{role_parser, text_or_stdin};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::project;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
+use crate::project::{self, RecordTarget};
 use crate::render::units::counted;
-
-const MESSAGE_TEXT: TextUse =
-    TextUse { verb: "record", command: "record", example: "ollmctl record 'hello'" };
 
 /// Record a message, by default in the project's current session.
 #[derive(Debug, Args)]
@@ -31,7 +27,7 @@ Examples:
 pub(crate) struct RecordArgs {
     /// The session: an id, a unique prefix of one, or `last` [default: the current session of the project, else a new
     /// one].
-    #[arg(long, value_name = "SESSION", conflicts_with = "new", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", conflicts_with = "new", add = completion::sessions())]
     session: Option<String>,
     /// Create a new session and make it the project's current one.
     #[arg(long)]
@@ -48,29 +44,25 @@ pub(crate) struct RecordArgs {
     /// A key of your choice; repeating the command with the same key records the message once.
     #[arg(long)]
     key: Option<String>,
-    /// The message; `-`, or no message behind a pipe, reads stdin.
+    /// The message; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
     text: Option<String>,
 }
 
-pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let text = message_text(args.text.as_deref())?;
-    let (session_id, new_in_project) = target_session(&args, ctx)?;
-    let params = SessionRecordParams {
-        session_id,
-        message: MessageInput {
-            model: args.model.filter(|_| args.role == Role::Assistant),
-            ..MessageInput::text(args.role, text)
-        },
-        key: args.key,
+    let target = target(&args, ctx)?;
+    let message = MessageInput {
+        model: args.model.clone().filter(|_| args.role == Role::Assistant),
+        ..MessageInput::text(args.role, text)
     };
-    let reply = ctx.call::<SessionRecord>(&params)?;
-    // A session becomes the current one only after something was recorded in it.
-    if let Some(project_path) = new_in_project {
-        project::set_current_session(project_path, session_id, ctx)?;
-    }
+    let key = args.key;
+    let (session_id, reply) = target.record(args.model, key.clone(), ctx, |session_id, ctx| {
+        let params = SessionRecordParams { session_id, message, key };
+        Ok((session_id, ctx.call::<SessionRecord>(&params)?))
+    })?;
     if ctx.json() {
         // The daemon's result does not name the session that was chosen here.
-        let mut result: Value = serde_json::from_str(reply.raw.get()).unwrap_or_default();
+        let mut result = reply.to_json();
         result["sessionId"] = session_id.to_string().into();
         return ctx.print_json(&result);
     }
@@ -84,39 +76,31 @@ pub(super) fn run(args: RecordArgs, ctx: &mut CommandContext<'_>) -> Result<(), 
     ctx.print_text(&format!("{session_id} #{}  {tokens}{kind}{duplicate}\n", recorded.seq))
 }
 
-/// Returns the session to record in, and its project if it was created for it.
-fn target_session(
-    args: &RecordArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(SessionId, Option<String>), CommandError> {
+fn target(args: &RecordArgs, ctx: &mut CommandContext<'_>) -> CommandResult<RecordTarget> {
     if let Some(session) = &args.session {
-        return Ok((ctx.session(session)?, None));
+        return Ok(RecordTarget::Session(ctx.session(session)?));
     }
     let project_path = match &args.project {
         Some(given) => project::canonical_path(Some(given))?,
         None => project::of_current_directory("record")?,
     };
-    if !args.new
-        && let Some(session_id) = project::current_session(&project_path, ctx)?
-    {
-        return Ok((session_id, None));
+    if args.new {
+        return Ok(RecordTarget::NewSession { project_path });
     }
-    let (model, key) = (args.model.clone(), args.key.clone());
-    let session_id = project::create_session(project_path.clone(), model, key, ctx)?;
-    Ok((session_id, Some(project_path)))
+    RecordTarget::in_project(project_path, ctx)
 }
 
-fn message_text(given: Option<&str>) -> Result<String, CommandError> {
-    let text = text_or_stdin(given, &MESSAGE_TEXT)?;
+fn message_text(given: Option<&str>) -> CommandResult<String> {
+    let text = text_or_stdin(given, "record", "ollmctl record 'hello'")?;
     if text.trim().is_empty() {
-        return Err(CommandError::usage("the text to record is empty", MESSAGE_TEXT.example));
+        return Err(CommandError::usage("the text is empty", "ollmctl record 'hello'"));
     }
     Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::{SESSION_ID, run_against, session_json};

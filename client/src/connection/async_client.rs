@@ -28,7 +28,7 @@ use super::connector::Connector;
 use crate::error::{ClientError, RpcFailure};
 
 /// Events of a subscription that wait for their reader, so that a reader that pauses for a while does not lose a
-/// model's answer. Each takes some hundred bytes while it waits.
+/// model's answer. Each takes a few hundred bytes.
 const MAX_WAITING_EVENTS: usize = 16 << 10;
 
 /// A connection for many calls at once. Dropping it ends its subscriptions.

@@ -1,16 +1,20 @@
-//! The client without a runtime: one call at a time over a plain stream, for one-shot programs.
+//! The client without a runtime: one call at a time over a plain stream, or one subscription, for one-shot programs.
 //!
 //! Frames are lines. Every read and write has a deadline, except that a subscription waits for its next event as long
 //! as the connection lives.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::marker::PhantomData;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ollm_protocol::frame::MAX_FRAME_BYTES;
-use ollm_protocol::{Class, METHODS, Method};
-use serde::de::IgnoredAny;
+use ollm_protocol::method::{ChatSend, EventSubscribe};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::{Class, Event, METHODS, Method};
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -18,44 +22,55 @@ use serde_json::value::RawValue;
 use super::connector::Connector;
 use crate::error::{ClientError, RpcFailure};
 
-/// Bytes of the first read: enough for most replies. Touching more memory for the first time costs a one-shot program
-/// more than a second read does.
-const FIRST_READ_BYTES: usize = 4 << 10;
-/// Bytes of one read when replies turn out to be long.
-const MAX_READ_BYTES: usize = 64 << 10;
+/// Bytes of one read; the buffer takes no memory before it is filled.
+const READ_BYTES: usize = 64 << 10;
+/// The longest time between two checks whether a reply is still wanted.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection that makes one call at a time.
 #[derive(Debug)]
 pub struct BlockingClient {
-    stream: UnixStream,
+    stream: BufReader<UnixStream>,
+    /// The beginning of a line that has not arrived completely.
+    line: Vec<u8>,
     socket: PathBuf,
     started: bool,
     notice: Option<String>,
     daemon_version: Option<String>,
-    lines: LineBuffer,
     last_id: u64,
     timeout: Duration,
     /// Reconnects if the first call fails; `None` after that call.
     reconnect: Option<Connector>,
 }
 
-/// A message that arrives while a call waits for its reply.
-pub(super) enum Incoming {
+/// A subscription to events of type `E`. Dropping it closes the connection, which cancels a chat turn unless the turn is
+/// detached.
+#[derive(Debug)]
+pub struct BlockingEvents<E = Event> {
+    client: BlockingClient,
+    method: &'static str,
+    event: PhantomData<fn() -> E>,
+}
+
+/// A message of the daemon, by its meaning for a call or a subscription.
+enum Incoming {
     Reply(Box<RawValue>),
     Event(Box<RawValue>),
+    /// The daemon ended the subscription.
+    EndOfEvents,
     /// A message that belongs neither to the call nor to a subscription.
     Other,
 }
 
 #[derive(Serialize)]
-struct OutgoingRequest<'a, P: ?Sized> {
+struct OutgoingRequest<'a, P> {
     jsonrpc: &'static str,
     id: u64,
     method: &'a str,
     params: &'a P,
 }
 
-/// Any message of the daemon: a reply has an `id`, a notification a `method`.
+/// A message of the daemon: a reply has an `id`, a notification a `method`.
 #[derive(Deserialize)]
 struct IncomingMessage<'a> {
     #[serde(default)]
@@ -94,12 +109,12 @@ impl BlockingClient {
     pub fn connect(connector: &Connector) -> Result<Self, ClientError> {
         let connection = connector.open()?;
         Ok(Self {
-            stream: connection.stream,
+            stream: BufReader::with_capacity(READ_BYTES, connection.stream),
+            line: Vec::new(),
             socket: connection.socket,
             started: connection.started,
             notice: connection.notice,
             daemon_version: connection.daemon.map(|daemon| daemon.version),
-            lines: LineBuffer::default(),
             last_id: 0,
             timeout: connector.timeout(),
             reconnect: Some(connector.clone()),
@@ -147,10 +162,10 @@ impl BlockingClient {
     /// Calls a method by its name and returns the result as it was sent.
     ///
     /// **Errors**: as [`BlockingClient::call`].
-    pub fn call_raw<P: Serialize + ?Sized>(
+    pub fn call_raw(
         &mut self,
         method: &str,
-        params: &P,
+        params: &impl Serialize,
     ) -> Result<Box<RawValue>, ClientError> {
         let reply = self.call_once(method, params);
         let Some(connector) = self.reconnect.take() else { return reply };
@@ -167,10 +182,74 @@ impl BlockingClient {
         self.call_once(method, params)
     }
 
-    fn call_once<P: Serialize + ?Sized>(
+    /// Subscribes to events; the connection serves nothing else from then on.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub fn subscribe_events(
+        self,
+        params: &EventSubscribeParams,
+    ) -> Result<BlockingEvents, ClientError> {
+        self.subscribe::<EventSubscribe, _>(params)
+    }
+
+    /// Starts a chat turn; the connection serves nothing else from then on.
+    ///
+    /// **Errors**: as [`BlockingClient::call`]; nothing was recorded then. Later failures arrive as
+    /// [`ChatEvent::Error`].
+    pub fn send_chat(
+        self,
+        params: &ChatSendParams,
+    ) -> Result<BlockingEvents<ChatEvent>, ClientError> {
+        self.subscribe::<ChatSend, _>(params)
+    }
+
+    /// Calls a method and passes events to `on_event` until the reply arrives. `on_event` is also called with `None`
+    /// at least every 100 ms; it returns whether the reply is still wanted, and the result is `None` if not. Either way
+    /// the connection is closed, which cancels the call.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub(crate) fn call_with_events<M: Method>(
+        mut self,
+        params: &M::Params,
+        events: &EventSubscribeParams,
+        timeout: Duration,
+        on_event: &mut dyn FnMut(Option<&Event>) -> bool,
+    ) -> Result<Option<Box<RawValue>>, ClientError> {
+        let _subscription = self.call_raw(EventSubscribe::NAME, events)?;
+        self.set_timeout(timeout);
+        let deadline = Instant::now() + timeout;
+        let id = self.send(M::NAME, params, deadline)?;
+        while on_event(None) {
+            let next_check = deadline.min(Instant::now() + CHECK_INTERVAL);
+            match self.next_message(M::NAME, Some(id), Some(next_check)) {
+                Ok(Incoming::Reply(reply)) => return Ok(Some(reply)),
+                Ok(Incoming::Event(raw)) => {
+                    // Ignores unknown event kinds.
+                    let event = serde_json::from_str::<Event>(raw.get()).ok();
+                    if event.is_some_and(|event| !on_event(Some(&event))) {
+                        return Ok(None);
+                    }
+                }
+                Ok(Incoming::EndOfEvents | Incoming::Other) => {}
+                Err(ClientError::Timeout { .. }) if Instant::now() < deadline => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn subscribe<M: Method, E>(
+        mut self,
+        params: &M::Params,
+    ) -> Result<BlockingEvents<E>, ClientError> {
+        let _subscription = self.call_raw(M::NAME, params)?;
+        Ok(BlockingEvents { client: self, method: M::NAME, event: PhantomData })
+    }
+
+    fn call_once(
         &mut self,
         method: &str,
-        params: &P,
+        params: &impl Serialize,
     ) -> Result<Box<RawValue>, ClientError> {
         let deadline = Instant::now() + self.timeout;
         let sent = self.send(method, params, deadline);
@@ -184,10 +263,10 @@ impl BlockingClient {
     }
 
     /// Sends a request and returns its id.
-    pub(super) fn send<P: Serialize + ?Sized>(
+    fn send(
         &mut self,
         method: &str,
-        params: &P,
+        params: &impl Serialize,
         deadline: Instant,
     ) -> Result<u64, ClientError> {
         self.last_id += 1;
@@ -203,8 +282,9 @@ impl BlockingClient {
             let wait = self.remaining(method, deadline)?;
             let written = self
                 .stream
+                .get_ref()
                 .set_write_timeout(Some(wait))
-                .and_then(|()| (&self.stream).write(unsent))
+                .and_then(|()| self.stream.get_ref().write(unsent))
                 .or_else(|error| match error.kind() {
                     io::ErrorKind::Interrupted => Ok(0),
                     _ => Err(self.io_error(method, error)),
@@ -214,28 +294,6 @@ impl BlockingClient {
         Ok(self.last_id)
     }
 
-    /// Waits for the next event of the connection's only subscription and returns it as it was sent; `None` if the
-    /// daemon ended the subscription.
-    pub(super) fn next_event(
-        &mut self,
-        method: &str,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Box<RawValue>>, ClientError> {
-        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
-        loop {
-            let line = self.line(method, deadline)?;
-            let message: IncomingMessage<'_> = serde_json::from_slice(line).map_err(bad)?;
-            let (Some(_), Some(params)) = (message.method, message.params) else { continue };
-            let params: EventParams<'_> = serde_json::from_str(params.get()).map_err(bad)?;
-            if params.error.is_some() {
-                return Ok(None);
-            }
-            if let Some(event) = params.result {
-                return Ok(Some(event.to_owned()));
-            }
-        }
-    }
-
     fn reply(
         &mut self,
         method: &str,
@@ -243,35 +301,35 @@ impl BlockingClient {
         deadline: Instant,
     ) -> Result<Box<RawValue>, ClientError> {
         loop {
-            if let Incoming::Reply(reply) = self.next_message(method, id, deadline)? {
+            if let Incoming::Reply(reply) = self.next_message(method, Some(id), Some(deadline))? {
                 return Ok(reply);
             }
         }
     }
 
-    /// Waits for the next message while the call `id` waits for its reply.
-    pub(super) fn next_message(
+    /// Waits for the next message; `id` is the call that waits for its reply, if one does.
+    fn next_message(
         &mut self,
         method: &str,
-        id: u64,
-        deadline: Instant,
+        id: Option<u64>,
+        deadline: Option<Instant>,
     ) -> Result<Incoming, ClientError> {
-        let bad = |source| ClientError::BadReply { method: method.to_owned(), source };
-        let line = self.line(method, Some(deadline))?;
-        let message: IncomingMessage<'_> = serde_json::from_slice(line).map_err(bad)?;
-        // An error without an id concerns the connection, so it is the reply to the waiting call.
-        let is_reply = match &message.id {
+        let line = self.next_line(method, deadline)?;
+        let message: IncomingMessage<'_> = serde_json::from_slice(&line)
+            .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })?;
+        let is_reply = id.is_some_and(|id| match &message.id {
+            // An error without an id concerns the connection, so it is the reply to the waiting call.
             Some(Value::Null) | None => message.error.is_some(),
             Some(other) => *other == id,
-        };
+        });
         if !is_reply {
-            let (Some(_), Some(params)) = (message.method, message.params) else {
-                return Ok(Incoming::Other);
-            };
+            let params = message.method.and(message.params).map(RawValue::get);
             // A notification of an unknown shape, from another version of the daemon, does not fail the call.
-            let event = serde_json::from_str::<EventParams<'_>>(params.get()).ok();
-            let event = event.and_then(|params| params.result);
-            return Ok(event.map_or(Incoming::Other, |event| Incoming::Event(event.to_owned())));
+            return Ok(match params.and_then(|params| serde_json::from_str(params).ok()) {
+                Some(EventParams { error: Some(_), .. }) => Incoming::EndOfEvents,
+                Some(EventParams { result: Some(event), .. }) => Incoming::Event(event.to_owned()),
+                _ => Incoming::Other,
+            });
         }
         if let Some(error) = message.error {
             let failure = RpcFailure::new(error.code, error.message, error.data);
@@ -280,32 +338,39 @@ impl BlockingClient {
         Ok(Incoming::Reply(message.result.unwrap_or(RawValue::NULL).to_owned()))
     }
 
-    /// Waits for the next line and returns it without its line break.
-    fn line(&mut self, method: &str, deadline: Option<Instant>) -> Result<&[u8], ClientError> {
-        let end = loop {
-            if let Some(end) = self.lines.find() {
-                break end;
+    /// Waits for the next line; keeps the beginning of an incomplete one for the next call.
+    fn next_line(
+        &mut self,
+        method: &str,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, ClientError> {
+        loop {
+            if self.stream.buffer().is_empty() {
+                let wait = deadline.map(|deadline| self.remaining(method, deadline)).transpose()?;
+                let timeout_set = self.stream.get_ref().set_read_timeout(wait);
+                match timeout_set.and_then(|()| self.stream.fill_buf().map(<[u8]>::len)) {
+                    Ok(0) => return Err(ClientError::Closed { method: method.to_owned() }),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(self.io_error(method, error)),
+                }
             }
-            if self.lines.pending() > MAX_FRAME_BYTES {
+            let bytes = self.stream.buffer();
+            let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+            let taken = end.unwrap_or(bytes.len());
+            self.line.extend_from_slice(&bytes[..taken]);
+            self.stream.consume(taken);
+            if end.is_some() {
+                return Ok(std::mem::take(&mut self.line));
+            }
+            if self.line.len() > MAX_FRAME_BYTES {
                 return Err(ClientError::ReplyTooLarge { method: method.to_owned() });
             }
-            let wait = deadline.map(|deadline| self.remaining(method, deadline)).transpose()?;
-            let read = self
-                .stream
-                .set_read_timeout(wait)
-                .and_then(|()| self.lines.fill(&mut (&self.stream)));
-            match read {
-                Ok(0) => return Err(ClientError::Closed { method: method.to_owned() }),
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.io_error(method, error)),
-            }
-        };
-        Ok(self.lines.take(end))
+        }
     }
 
     fn remaining(&self, method: &str, deadline: Instant) -> Result<Duration, ClientError> {
-        // A socket takes a timeout of zero for none.
+        // A socket treats a timeout of zero as no timeout.
         Some(deadline.saturating_duration_since(Instant::now()))
             .filter(|wait| !wait.is_zero())
             .ok_or_else(|| self.timed_out(method))
@@ -327,63 +392,54 @@ impl BlockingClient {
     }
 }
 
+impl<E: DeserializeOwned> BlockingEvents<E> {
+    /// Waits for the next event and returns it as it was sent; `None` if the daemon ended the subscription.
+    ///
+    /// **Errors**: [`ClientError::Closed`] if the connection was closed.
+    pub fn next_raw(&mut self) -> Result<Option<Box<RawValue>>, ClientError> {
+        self.wait(None)
+    }
+
+    /// Waits for the next event; `None` if the daemon ended the subscription.
+    ///
+    /// **Errors**: as [`BlockingEvents::next_raw`], and [`ClientError::BadReply`] for an event that this version cannot
+    /// decode; later events may be readable.
+    pub fn next_event(&mut self) -> Result<Option<E>, ClientError> {
+        self.next_raw()?.map(|raw| decode(self.method, &raw)).transpose()
+    }
+
+    /// Waits for the next event until a deadline.
+    ///
+    /// **Errors**: as [`BlockingEvents::next_event`], [`ClientError::Timeout`] at the deadline, and
+    /// [`ClientError::Closed`] also if the daemon ended the subscription.
+    pub(crate) fn next_event_before(&mut self, deadline: Instant) -> Result<E, ClientError> {
+        match self.wait(Some(deadline))? {
+            Some(raw) => decode(self.method, &raw),
+            None => Err(ClientError::Closed { method: self.method.to_owned() }),
+        }
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<Box<RawValue>>, ClientError> {
+        loop {
+            match self.client.next_message(self.method, None, deadline)? {
+                Incoming::Event(event) => return Ok(Some(event)),
+                Incoming::EndOfEvents => return Ok(None),
+                Incoming::Reply(_) | Incoming::Other => {}
+            }
+        }
+    }
+}
+
 /// Decodes the result of a method.
-pub(crate) fn decode<T: serde::de::DeserializeOwned>(
-    method: &str,
-    raw: &RawValue,
-) -> Result<T, ClientError> {
+pub(crate) fn decode<T: DeserializeOwned>(method: &str, raw: &RawValue) -> Result<T, ClientError> {
     serde_json::from_str(raw.get())
         .map_err(|source| ClientError::BadReply { method: method.to_owned(), source })
-}
-
-/// Bytes read from the stream, from which lines are taken; each byte is searched once.
-#[derive(Debug, Default)]
-struct LineBuffer {
-    bytes: Vec<u8>,
-    taken: usize,
-    searched: usize,
-}
-
-impl LineBuffer {
-    fn pending(&self) -> usize {
-        self.bytes.len() - self.taken
-    }
-
-    /// Returns the position of the first line break.
-    fn find(&mut self) -> Option<usize> {
-        let found = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');
-        let end = found.map(|at| self.searched + at);
-        self.searched = end.unwrap_or(self.bytes.len());
-        end
-    }
-
-    /// Takes the line that ends at `end`.
-    fn take(&mut self, end: usize) -> &[u8] {
-        let line = self.taken..end;
-        self.taken = end + 1;
-        self.searched = self.taken;
-        &self.bytes[line]
-    }
-
-    /// Reads more bytes and returns their number.
-    fn fill(&mut self, source: &mut impl Read) -> io::Result<usize> {
-        self.bytes.drain(..self.taken);
-        self.searched -= self.taken;
-        self.taken = 0;
-        let filled = self.bytes.len();
-        let room = filled.clamp(FIRST_READ_BYTES, MAX_READ_BYTES);
-        self.bytes.resize(filled + room, 0);
-        let read = source.read(&mut self.bytes[filled..]);
-        self.bytes.truncate(filled + *read.as_ref().unwrap_or(&0));
-        read
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use ollm_protocol::method::{DaemonReload, DaemonShutdown};
     use ollm_protocol::methods::daemon::NoParams;
-    use ollm_protocol::methods::event::EventSubscribeParams;
     use serde_json::json;
 
     use super::*;

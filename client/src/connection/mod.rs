@@ -2,7 +2,7 @@
 //!
 //! - `connector`: decides how a connection is made. `probe`: one attempt at the sockets of an address.
 //! - `autostart`: starts the daemon.
-//! - `blocking`, `subscription`: the client without a runtime. `async_client`: the client for tokio programs.
+//! - `blocking`: the client without a runtime. `async_client`: the client for tokio programs.
 //!
 //! **Invariants**: no wait without a deadline; a socket that belongs to another user is never used.
 
@@ -11,11 +11,9 @@ mod autostart;
 mod blocking;
 mod connector;
 mod probe;
-mod subscription;
 
 pub use async_client::{AsyncClient, EventStream};
-pub use blocking::BlockingClient;
 pub(crate) use blocking::decode;
+pub use blocking::{BlockingClient, BlockingEvents};
 pub use connector::Connector;
 pub(crate) use probe::held_unreachable;
-pub use subscription::BlockingEvents;

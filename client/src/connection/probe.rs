@@ -16,8 +16,8 @@ use ollm_protocol::address::DaemonFile;
 use crate::address::{Address, is_home_locked};
 use crate::error::{Attempt, AttemptCause, ClientError};
 
-/// The longest wait for one socket to accept. A daemon accepts within a millisecond; one whose queue stays full for
-/// this long would not reply either.
+/// The longest wait for one socket to accept. A daemon accepts within a millisecond; a daemon whose queue stays
+/// full for this long would not reply either.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 /// The pause before a full queue is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
@@ -118,13 +118,13 @@ fn connect_once(path: &Path) -> io::Result<Stream> {
     }
 }
 
-/// Refuses a listener that runs neither as this user nor as root: anybody who created the socket first would receive
+/// Refuses a listener that runs neither as this user nor as root: another user could create the socket first and receive
 /// everything that this client sends.
 fn check_owner(stream: &Stream) -> Result<(), AttemptCause> {
-    let euid = stream.peer_creds().ok().and_then(|peer| peer.euid());
-    match euid {
+    match stream.peer_creds().ok().and_then(|peer| peer.euid()) {
         Some(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => Ok(()),
-        other => Err(AttemptCause::Untrusted(other)),
+        Some(uid) => Err(AttemptCause::Foreign(uid)),
+        None => Err(AttemptCause::UnknownOwner),
     }
 }
 

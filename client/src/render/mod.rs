@@ -1,9 +1,8 @@
 //! Output that several commands share: tables, styles, numbers and times, progress, transcripts, JSON.
 //!
-//! Everything but [`terminal`] and [`progress`] is pure: values in, text out. Text that came from models, tools or
+//! All modules but [`terminal`] and [`progress`] are pure: they turn values into text. Text from models, tools or
 //! files passes [`ollm_protocol::sanitize`] before it enters text for people.
 
-pub(crate) mod json;
 pub(crate) mod progress;
 pub(crate) mod session_table;
 pub(crate) mod table;
@@ -11,8 +10,12 @@ pub(crate) mod terminal;
 pub(crate) mod transcript;
 pub(crate) mod units;
 
+use std::fmt::Write as _;
+
+use chrono::{DateTime, FixedOffset};
 use ollm_protocol::content::Role;
 use ollm_protocol::{Timestamp, sanitize};
+use serde::Serialize;
 
 /// The layout of text for people.
 #[derive(Clone, Copy, Debug)]
@@ -21,8 +24,17 @@ pub(crate) struct RenderOptions {
     pub(crate) width: usize,
     /// The present time, for ages.
     pub(crate) now: Timestamp,
+    /// Converts a time to the time zone of the reader.
+    pub(crate) local_time: fn(Timestamp) -> DateTime<FixedOffset>,
     /// Whether long texts are printed whole.
     pub(crate) full: bool,
+}
+
+impl RenderOptions {
+    /// Returns date and minute of a time.
+    pub(crate) fn minute(&self, at: Timestamp) -> String {
+        (self.local_time)(at).format("%Y-%m-%d %H:%M").to_string()
+    }
 }
 
 /// A style of text. The terminal decides whether styles are written.
@@ -69,7 +81,46 @@ impl Style {
     }
 }
 
+/// Returns the name of an enum's variant on the wire.
+pub(crate) fn wire_name(variant: impl Serialize) -> String {
+    let value = serde_json::to_value(variant).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 /// Returns a line `warning: ...`.
 pub(crate) fn warning_line(text: &str) -> String {
     format!("{} {}\n", Style::Bad.paint("warning:"), sanitize::one_line(text))
+}
+
+/// Escapes the characters that a terminal would obey. In JSON they occur only in strings, in which the escape means
+/// the same.
+pub(crate) fn escaped_json(json: &str) -> String {
+    if !json.chars().any(sanitize::is_unsafe) {
+        return json.to_owned();
+    }
+    let mut out = String::with_capacity(json.len() + 16);
+    for char in json.chars() {
+        // A carriage return is white space between values. All other unsafe characters have four hexadecimal digits.
+        if sanitize::is_unsafe(char) && char != '\r' {
+            let _infallible = write!(out, "\\u{:04x}", u32::from(char));
+        } else {
+            out.push(char);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsafe_characters_are_escaped_without_changing_the_value() {
+        let original = serde_json::json!({"t": "a\u{9b}31m\u{202e}b\u{7f}\u{1b}[0m 日本"});
+        for json in [original.to_string(), format!("{original:#}")] {
+            let text = escaped_json(&json);
+            assert!(!text.chars().any(sanitize::is_unsafe), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), original);
+        }
+    }
 }

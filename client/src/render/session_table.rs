@@ -1,15 +1,16 @@
-//! Sessions as rows of a table, as a heading, and the words for them.
+//! Sessions as rows of a table, and as a heading.
 
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::{SessionId, Timestamp, sanitize};
 
 use super::table::{self, TableColumn};
 use super::units::{ago, counted, grouped};
-use super::{RenderOptions, Style};
+use super::{RenderOptions, Style, wire_name};
+use TableColumn::{Number, Prose, Word};
 
 /// Characters of a short id: enough to tell two sessions apart unless they began in the same millisecond.
 const SHORT_ID_CHARS: usize = 13;
-/// The width from which on a table has columns for projects and tokens.
+/// The smallest width of a table with columns for projects and tokens.
 const WIDE_COLUMNS: usize = 70;
 /// The widest project name in a table.
 const PROJECT_COLUMNS: usize = 14;
@@ -21,22 +22,13 @@ pub(crate) fn short_id(id: &SessionId) -> String {
     text
 }
 
-const fn status_word(status: SessionStatus) -> &'static str {
-    match status {
-        SessionStatus::Active => "active",
-        SessionStatus::Closed => "closed",
-        SessionStatus::Archived => "archived",
-        SessionStatus::Corrupted => "corrupted",
-    }
-}
-
 /// Returns a title on one line, or `(untitled)`.
 pub(crate) fn title(title: &str) -> String {
     let title = sanitize::one_line(title);
     if title.is_empty() { "(untitled)".to_owned() } else { title }
 }
 
-/// Returns a line that reports what was done with a session.
+/// Returns a line such as `deleted <id>  <title>`.
 pub(crate) fn outcome_line(done: &str, session: &Session) -> String {
     format!("{done} {}  {}\n", session.session_id, title(&session.title))
 }
@@ -47,7 +39,7 @@ pub(crate) fn heading(session: &Session, options: &RenderOptions) -> String {
         counted(session.message_count, "message"),
         counted(session.token_count, "token"),
         ago(session.last_activity, options.now),
-        status_word(session.status).to_owned(),
+        wire_name(session.status),
     ];
     let optional = [&session.model, &session.mode, &session.project_path];
     properties.extend(optional.into_iter().flatten().map(|value| sanitize::one_line(value)));
@@ -69,31 +61,24 @@ pub(crate) fn render(sessions: &[Session], options: &RenderOptions) -> String {
     let projects = is_wide && sessions.iter().any(|session| session.project_name.is_some());
     let statuses = sessions.iter().any(|session| session.status != SessionStatus::Active);
     let columns = [
-        (true, "ID", TableColumn::Word),
-        (true, "TITLE", TableColumn::Prose),
-        (projects, "PROJECT", TableColumn::Word),
-        (true, "MSGS", TableColumn::Number),
-        (is_wide, "TOKENS", TableColumn::Number),
-        (true, "LAST", TableColumn::Word),
-        (statuses, "STATUS", TableColumn::Word),
+        (true, "ID", Word),
+        (true, "TITLE", Prose),
+        (projects, "PROJECT", Word),
+        (true, "MSGS", Number),
+        (is_wide, "TOKENS", Number),
+        (true, "LAST", Word),
+        (statuses, "STATUS", Word),
     ];
-    let rows: Vec<Vec<String>> = sessions
-        .iter()
-        .zip(unique_ids(sessions))
-        .map(|(session, id)| {
-            let cells = row(session, id, options.now).into_iter().zip(&columns);
-            cells.filter(|(_, (shown, ..))| *shown).map(|(cell, _)| cell).collect()
-        })
-        .collect();
-    let columns: Vec<(&str, TableColumn)> = columns
-        .into_iter()
-        .filter(|(shown, ..)| *shown)
-        .map(|(_, name, kind)| (name, kind))
-        .collect();
-    table::render(options.width, &columns, &rows)
+    let rows = sessions.iter().zip(unique_ids(sessions)).map(|(session, id)| {
+        let cells = row(session, id, options.now).into_iter().zip(&columns);
+        cells.filter(|(_, (shown, ..))| *shown).map(|(cell, _)| cell).collect::<Vec<_>>()
+    });
+    let shown = columns.iter().filter(|(shown, ..)| *shown);
+    let shown: Vec<_> = shown.map(|(_, name, kind)| (*name, *kind)).collect();
+    table::render(options.width, &shown, rows)
 }
 
-/// Returns a table with a number before each session, to choose one by.
+/// Returns a table of sessions with a number before each.
 pub(crate) fn render_numbered(sessions: &[Session], options: &RenderOptions) -> String {
     let digits = sessions.len().to_string().len();
     let narrower = RenderOptions { width: options.width.saturating_sub(digits + 2), ..*options };
@@ -113,7 +98,7 @@ fn row(session: &Session, id: String, now: Timestamp) -> [String; 7] {
         grouped(session.message_count),
         grouped(session.token_count),
         ago(session.last_activity, now),
-        status_word(session.status).to_owned(),
+        wire_name(session.status),
     ]
 }
 

@@ -23,7 +23,7 @@ pub(crate) enum TableColumn {
 pub(crate) fn render(
     width: usize,
     columns: &[(&str, TableColumn)],
-    rows: &[Vec<String>],
+    rows: impl IntoIterator<Item = impl IntoIterator<Item = String>>,
 ) -> String {
     let mut table = borderless(width);
     table.enforce_styling().style_text_only();
@@ -89,7 +89,7 @@ mod tests {
         let cell = "alright, read the configuration and tell me".to_owned();
         let rows = [vec!["0192f0c1".to_owned(), cell]];
         let columns = [("ID", TableColumn::Word), ("TITLE", TableColumn::Prose)];
-        let text = plain(&render(40, &columns, &rows));
+        let text = plain(&render(40, &columns, rows));
         assert_eq!(text.lines().nth(1), Some("0192f0c1  alright, read the configurati…"));
     }
 

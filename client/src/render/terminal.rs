@@ -50,7 +50,7 @@ impl Terminal {
         }
     }
 
-    /// Returns streams that keep what is written to stdout.
+    /// Returns streams that capture stdout.
     #[cfg(test)]
     pub(crate) fn captured(out_is_terminal: bool) -> (Self, CapturedOutput) {
         let output = CapturedOutput::default();

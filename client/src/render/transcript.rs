@@ -2,25 +2,24 @@
 
 use std::fmt::Write as _;
 
-use chrono::TimeZone;
 use ollm_protocol::content::{
     GoalStep, Message, MetaPatch, Part, Record, RecordBody, Role, ToolCall,
 };
 use ollm_protocol::{Seq, sanitize};
 use serde_json::Value;
 
-use super::units::{grouped, minute};
-use super::{RenderOptions, Style};
+use super::units::grouped;
+use super::{RenderOptions, Style, wire_name};
 
-/// Lines of a tool's output, or of thinking, that are shown unless everything is wanted.
+/// Lines of a tool's output, or of thinking, that are shown without `--full`.
 const SHOWN_LINES: usize = 12;
-/// Characters of such a text.
+/// Characters of a tool's output, or of thinking, that are shown without `--full`.
 const SHOWN_CHARS: usize = 1200;
-/// Characters of a call's arguments.
+/// Characters of a call's arguments that are shown.
 const SHOWN_ARG_CHARS: usize = 200;
 /// Longer arguments are shown after shorter ones.
 const LONG_ARG_CHARS: usize = 80;
-/// Arguments that identify what a call does, however long they are.
+/// The arguments that identify a call; they are shown first, however long they are.
 const KEY_ARGS: [&str; 8] =
     ["path", "file_path", "filePath", "command", "cmd", "pattern", "query", "url"];
 
@@ -32,24 +31,20 @@ const PARTIAL_ANSWER: &str = "ollm.partialAnswer";
 const EARLY_FINISH_REASONS: [&str; 4] = ["canceled", "interrupted", "length", "timeout"];
 
 /// Renders one record after another.
-pub(crate) struct Transcript<'a, Z> {
-    zone: &'a Z,
+pub(crate) struct Transcript<'a> {
     options: &'a RenderOptions,
     /// The id of the tool call with which the previous record ended.
     previous_call: Option<String>,
 }
 
-impl<'a, Z: TimeZone> Transcript<'a, Z>
-where
-    Z::Offset: std::fmt::Display,
-{
-    pub(crate) fn new(zone: &'a Z, options: &'a RenderOptions) -> Self {
-        Self { zone, options, previous_call: None }
+impl<'a> Transcript<'a> {
+    pub(crate) fn new(options: &'a RenderOptions) -> Self {
+        Self { options, previous_call: None }
     }
 
     /// Returns the text of the next record; empty for a record that readers do not need.
     pub(crate) fn record(&mut self, record: Record) -> String {
-        let at = minute(record.at, self.zone);
+        let at = self.options.minute(record.at);
         let label = RecordLabel { seq: record.seq, active: record.active, at };
         let body = record.into_body();
         if matches!(body, Some(RecordBody::Usage(_))) && !self.options.full {
@@ -62,7 +57,7 @@ where
         match body {
             Some(RecordBody::Message(message)) => {
                 self.previous_call = last_call(&message);
-                render_message(&label, &message, self.zone, self.options)
+                render_message(&label, &message, self.options)
             }
             Some(RecordBody::ToolCall(call)) => {
                 let is_repeated = previous_call.as_ref() == Some(&call.id);
@@ -105,21 +100,13 @@ impl std::fmt::Display for RecordLabel {
     }
 }
 
-fn render_message<Z: TimeZone>(
-    label: &RecordLabel,
-    message: &Message,
-    zone: &Z,
-    options: &RenderOptions,
-) -> String
-where
-    Z::Offset: std::fmt::Display,
-{
+fn render_message(label: &RecordLabel, message: &Message, options: &RenderOptions) -> String {
     let mut author = message.role.as_str().to_owned();
     for detail in [&message.tool_name, &message.model].into_iter().flatten() {
         let _infallible = write!(author, " {}", sanitize::one_line(detail));
     }
     // A message may be older than its record, which an import wrote.
-    let label = RecordLabel { at: minute(message.timestamp, zone), ..*label };
+    let label = RecordLabel { at: options.minute(message.timestamp), ..*label };
     let mut text = label.heading(Style::of_role(message.role), &author);
     for part in &message.parts {
         text.push_str(&match part {
@@ -190,7 +177,7 @@ fn render_tool_call(
     text
 }
 
-/// Renders a record that is no part of the conversation: a summary as a paragraph, anything else on one line.
+/// Renders a record that is not part of the conversation: a summary as a paragraph, anything else on one line.
 fn render_other(label: &RecordLabel, body: &RecordBody, options: &RenderOptions) -> String {
     match body {
         RecordBody::Compaction(compaction) => {
@@ -213,7 +200,7 @@ fn call_line(name: &str, args: &Value) -> String {
     format!("-> {} {shown}{more}\n", sanitize::one_line(name))
 }
 
-/// Returns arguments as JSON, the most telling ones first: a path or a command comes before a text to write.
+/// Returns arguments as JSON, the most informative ones first: a path or a command comes before a text to write.
 fn ordered_args(args: &Value) -> String {
     let Value::Object(fields) = args else { return args.to_string() };
     let mut fields: Vec<(u8, String)> = fields
@@ -303,13 +290,7 @@ fn in_one_line(body: &RecordBody) -> String {
             format!("{action} #{}", pin.target)
         }
         RecordBody::Snapshot(snapshot) => format!("snapshot ({})", clean(&snapshot.reason)),
-        other => clean(
-            serde_json::to_value(other.kind())
-                .ok()
-                .as_ref()
-                .and_then(|kind| kind.as_str())
-                .unwrap_or("record"),
-        ),
+        other => wire_name(other.kind()),
     }
 }
 
@@ -337,7 +318,6 @@ fn changed_settings(patch: &MetaPatch) -> String {
 
 #[cfg(test)]
 mod tests {
-    use chrono::Utc;
     use serde_json::json;
 
     use super::*;
@@ -350,7 +330,7 @@ mod tests {
     /// Returns the text of a record without styles.
     fn render(json: Value, full: bool) -> String {
         let options = RenderOptions { full, ..render_options(80) };
-        plain(&Transcript::new(&Utc, &options).record(parse(json)))
+        plain(&Transcript::new(&options).record(parse(json)))
     }
 
     fn record(kind: &str, body: &Value) -> Value {
@@ -458,7 +438,7 @@ Use reversed().
         let usage = || parse(record("usage", &json!({"promptTokens": 12, "answerTokens": 3})));
         let options = render_options(80);
         let count = |id: &str| {
-            let mut transcript = Transcript::new(&Utc, &options);
+            let mut transcript = Transcript::new(&options);
             let records = [call(id), usage(), output()];
             let text: String =
                 records.into_iter().map(|record| transcript.record(record)).collect();
@@ -466,9 +446,9 @@ Use reversed().
         };
         assert_eq!(count("c"), 1);
         assert_eq!(count("another"), 2);
-        assert_eq!(Transcript::new(&Utc, &options).record(usage()), "");
+        assert_eq!(Transcript::new(&options).record(usage()), "");
         let full = RenderOptions { full: true, ..options };
-        assert!(Transcript::new(&Utc, &full).record(usage()).contains("counted 12 tokens in"));
+        assert!(Transcript::new(&full).record(usage()).contains("counted 12 tokens in"));
     }
 
     #[test]

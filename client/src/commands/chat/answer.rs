@@ -33,7 +33,7 @@ enum MarkdownLine {
 }
 
 impl AnswerRenderer {
-    /// Returns what can be shown of the answer so far and was not returned yet; drops empty lines before the first word.
+    /// Adds a piece and returns the text that can be shown now; drops empty lines before the first word.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let text = self.sanitizer.push(piece);
         let text = if self.has_text { text.as_str() } else { text.trim_start_matches('\n') };

@@ -13,7 +13,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper};
 
 use super::slash::{COMMANDS, command_name};
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::render::Style;
 
 /// Lines kept for the arrow keys.
@@ -38,7 +38,7 @@ pub(super) struct LineEditor {
 
 impl LineEditor {
     /// Returns an editor that keeps lines in a history file, if one is given. Ignores a file that cannot be read.
-    pub(super) fn new(history: Option<&Path>, has_color: bool) -> Result<Self, CommandError> {
+    pub(super) fn new(history: Option<&Path>, has_color: bool) -> CommandResult<Self> {
         let config = Config::builder()
             .max_history_size(MAX_HISTORY_LINES)
             .map(|config| {
@@ -60,7 +60,7 @@ impl LineEditor {
     }
 
     /// Waits for a line.
-    pub(super) fn read(&mut self) -> Result<EditorEvent, CommandError> {
+    pub(super) fn read(&mut self) -> CommandResult<EditorEvent> {
         if let Some(helper) = self.editor.helper() {
             helper.start_line();
         }

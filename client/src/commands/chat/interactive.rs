@@ -1,11 +1,8 @@
 //! A chat on a terminal: reads lines and runs them as messages or commands until the user leaves.
 
-use std::ops::ControlFlow;
-
 use ollm_protocol::content::{GoalPriority, Record, RecordKind};
-use ollm_protocol::method::{ContextInspect, ContextStatus, GoalCreate, ModelList};
+use ollm_protocol::method::{ContextInspect, GoalCreate, ModelList};
 use ollm_protocol::methods::chat::Think;
-use ollm_protocol::methods::context::ContextStatusParams;
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::goal::GoalCreateParams;
 use ollm_protocol::{ErrorKind, Seq, SessionId, sanitize};
@@ -16,11 +13,12 @@ use super::session::{ChatSession, last_records, think_word};
 use super::slash::{COMMANDS, ChatInput, SessionInput};
 use super::turn::{TurnEnd, TurnRunner, canceled};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::commands::context::build::render_messages;
+use crate::command_error::{CommandError, CommandResult};
 use crate::commands::context::compact::compact_in_chat;
-use crate::commands::context::entries::{render_pins, set_pin};
-use crate::commands::context::status::{inspect_params, render_items, render_status};
+use crate::commands::context::set_pin;
+use crate::commands::context::window::{
+    inspect_params, render_items, render_messages, show_status,
+};
 use crate::commands::sessions::export::{self, ExportArgs};
 use crate::commands::sessions::list::{self, ListArgs};
 use crate::commands::{goal, sessions};
@@ -54,7 +52,7 @@ pub(super) fn run(
     turns: TurnRunner,
     keeps_history: bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let home = ctx.connector().address().home().to_owned();
     let history = keeps_history.then(|| home.join(HISTORY_FILE));
     let mut editor = LineEditor::new(history.as_deref(), ctx.terminal.has_color())?;
@@ -78,9 +76,12 @@ pub(super) fn run(
             }
         };
         interrupted_before = false;
-        match chat.run_input(ChatInput::parse(&line)) {
-            Ok(ControlFlow::Continue(())) => {}
-            Ok(ControlFlow::Break(())) => return Ok(()),
+        let input = ChatInput::parse(&line);
+        if input == ChatInput::Exit {
+            return Ok(());
+        }
+        match chat.run_input(input) {
+            Ok(()) => {}
             Err(error @ (CommandError::Output(_) | CommandError::Canceled { .. })) => {
                 return Err(error);
             }
@@ -90,7 +91,7 @@ pub(super) fn run(
 }
 
 impl InteractiveChat<'_, '_> {
-    fn greet(&mut self) -> Result<(), CommandError> {
+    fn greet(&mut self) -> CommandResult {
         match self.session.session() {
             Some(session) => {
                 let id = session.session_id;
@@ -109,9 +110,9 @@ impl InteractiveChat<'_, '_> {
         Ok(())
     }
 
-    fn run_input(&mut self, input: ChatInput) -> Result<ControlFlow<()>, CommandError> {
+    fn run_input(&mut self, input: ChatInput) -> CommandResult {
         match input {
-            ChatInput::Empty => {}
+            ChatInput::Empty | ChatInput::Exit => {}
             ChatInput::Message(text) => self.ask(Some(&text))?,
             ChatInput::Help => self.help()?,
             ChatInput::Model(None) => self.list_models()?,
@@ -124,7 +125,6 @@ impl InteractiveChat<'_, '_> {
             ChatInput::Sessions => list::run(&ListArgs::latest(LISTED_SESSIONS), self.ctx)?,
             ChatInput::Goal(text) => self.goal(text)?,
             ChatInput::New => self.start_draft(),
-            ChatInput::Exit => return Ok(ControlFlow::Break(())),
             ChatInput::Unknown { text, suggestion } => {
                 let text = sanitize::one_line(&text);
                 return Err(CommandError::usage(
@@ -137,23 +137,18 @@ impl InteractiveChat<'_, '_> {
                 None => self.remark("there are no messages yet"),
             },
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
     /// Runs a command that needs a session with messages.
-    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> Result<(), CommandError> {
+    fn run_on_session(&mut self, id: SessionId, input: SessionInput) -> CommandResult {
         match input {
             SessionInput::Retry => self.ask(None),
             SessionInput::History(number) => {
                 let text = self.last_messages(id, number)?;
                 self.ctx.print_text(&text)
             }
-            SessionInput::Context => {
-                let params = ContextStatusParams { session_id: id, context_size: None };
-                let status = self.ctx.call::<ContextStatus>(&params)?.value;
-                let text = render_status(&status, &self.ctx.render_options());
-                self.ctx.print_text(&text)
-            }
+            SessionInput::Context => show_status(id, None, self.ctx),
             SessionInput::DebugContext => {
                 let inspected = self.ctx.call::<ContextInspect>(&inspect_params(id))?.value;
                 let messages = render_messages(&inspected.build.messages);
@@ -178,9 +173,9 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Lets the model answer a message, or the last message again.
-    fn ask(&mut self, message: Option<&str>) -> Result<(), CommandError> {
+    fn ask(&mut self, message: Option<&str>) -> CommandResult {
         let mut screen = Screen::default();
-        let end = self.session.ask(message, &mut self.turns, &mut screen, self.ctx);
+        let end = self.session.ask(message, &self.turns, &mut screen, self.ctx);
         if let Some(usage) = screen.usage_line() {
             self.note(&format!("{usage}\n"));
         }
@@ -212,8 +207,8 @@ impl InteractiveChat<'_, '_> {
         }
     }
 
-    fn help(&mut self) -> Result<(), CommandError> {
-        let rows: Vec<(&str, String)> =
+    fn help(&mut self) -> CommandResult {
+        let rows: Vec<_> =
             COMMANDS.iter().map(|(usage, help)| (*usage, (*help).to_owned())).collect();
         let keys = "\nA backslash at the end of a line continues it on the next line.\n\
                     // begins a message with a slash. Ctrl-C cancels an answer.\n";
@@ -221,7 +216,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Lists the models of the server, with a star before the session's.
-    fn list_models(&mut self) -> Result<(), CommandError> {
+    fn list_models(&mut self) -> CommandResult {
         let own = self.session.model().map(str::to_owned);
         match &own {
             Some(model) => self.remark(&format!("the model is {}", sanitize::one_line(model))),
@@ -237,7 +232,7 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Shows the goals of the session, or creates one, also in a draft.
-    fn goal(&mut self, text: Option<String>) -> Result<(), CommandError> {
+    fn goal(&mut self, text: Option<String>) -> CommandResult {
         let Some(description) = text else {
             let goals = match self.session.session().map(|session| session.session_id) {
                 Some(id) => goal::goals(id, self.ctx)?,
@@ -258,20 +253,17 @@ impl InteractiveChat<'_, '_> {
     }
 
     /// Pins or unpins a record; without a number the last message.
-    fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> Result<(), CommandError> {
-        let seq = match seq {
-            Some(seq) => Some(seq),
-            None => self.last_message(id)?,
-        };
-        let Some(seq) = seq else {
-            self.remark("there are no messages yet");
-            return Ok(());
-        };
-        let reply = set_pin(id, seq, pinned, self.ctx)?;
-        self.ctx.print_text(&render_pins(&reply.value))
+    fn pin(&mut self, id: SessionId, seq: Option<Seq>, pinned: bool) -> CommandResult {
+        match seq.map_or_else(|| self.last_message(id), |seq| Ok(Some(seq)))? {
+            Some(seq) => set_pin(id, seq, pinned, self.ctx),
+            None => {
+                self.remark("there are no messages yet");
+                Ok(())
+            }
+        }
     }
 
-    fn compact(&mut self, id: SessionId, apply: bool) -> Result<(), CommandError> {
+    fn compact(&mut self, id: SessionId, apply: bool) -> CommandResult {
         let done = self.turns.run_interruptible(self.ctx, |ctx, is_wanted| {
             compact_in_chat(id, apply, is_wanted, ctx)
         })?;
@@ -286,7 +278,7 @@ impl InteractiveChat<'_, '_> {
         self.remark("the next message starts a new session");
     }
 
-    fn last_messages(&mut self, id: SessionId, number: u32) -> Result<String, CommandError> {
+    fn last_messages(&mut self, id: SessionId, number: u32) -> CommandResult<String> {
         let limit = number.saturating_mul(RECORDS_PER_MESSAGE).min(MAX_PAGE_RECORDS);
         let is_shown = |record: &Record| {
             record.active && matches!(record.kind, RecordKind::Message | RecordKind::ToolCall)
@@ -295,12 +287,12 @@ impl InteractiveChat<'_, '_> {
         records.retain(is_shown);
         let skipped = records.len().saturating_sub(number as usize);
         let options = self.ctx.render_options();
-        let mut transcript = Transcript::new(&chrono::Local, &options);
+        let mut transcript = Transcript::new(&options);
         Ok(records.into_iter().skip(skipped).map(|record| transcript.record(record)).collect())
     }
 
     /// Returns the number of the last message on the active branch.
-    fn last_message(&mut self, id: SessionId) -> Result<Option<Seq>, CommandError> {
+    fn last_message(&mut self, id: SessionId) -> CommandResult<Option<Seq>> {
         let records = last_records(id, RECORDS_AFTER_MESSAGE, self.ctx)?.records;
         let is_message = |record: &&Record| record.active && record.kind == RecordKind::Message;
         Ok(records.iter().rev().find(is_message).map(|record| record.seq))
@@ -308,14 +300,11 @@ impl InteractiveChat<'_, '_> {
 
     /// Reports an error; the chat continues.
     fn report(&mut self, error: &CommandError) {
-        let text = match hint_in_chat(error) {
+        self.note(&match hint_in_chat(error) {
             Some(hint) => error.to_text_with(Some(hint)),
             None => error.to_text(),
-        };
-        self.note(&text);
-        if let CommandError::Client(error) = error
-            && !matches!(error, ClientError::Rpc(_))
-        {
+        });
+        if matches!(error, CommandError::Client(_)) && error.rpc_failure().is_none() {
             self.ctx.disconnect();
         }
     }
@@ -333,12 +322,10 @@ impl InteractiveChat<'_, '_> {
     }
 }
 
-/// Returns what is kept of a failed turn and how to repeat it; `None` if nothing is, or if the error's hint says so.
+/// Returns a remark on the recorded parts of a failed turn and how to repeat it; `None` if there are none, or if the
+/// error's hint names the command.
 fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> {
-    let has_answer = match error {
-        CommandError::Client(ClientError::Rpc(failure)) => failure.fields.contains_key("seq"),
-        _ => false,
-    };
+    let has_answer = error.rpc_failure().is_some_and(|failure| failure.fields.contains_key("seq"));
     match (has_message, has_answer) {
         _ if hint_in_chat(error).is_some_and(|hint| hint.contains("/retry")) => None,
         (true, true) => Some("your message and the answer so far are kept: /retry asks again"),
@@ -350,13 +337,10 @@ fn kept_remark(error: &CommandError, has_message: bool) -> Option<&'static str> 
 
 /// Returns a hint that does not leave the chat; `None` if the error's own hint fits.
 fn hint_in_chat(error: &CommandError) -> Option<String> {
-    let failure = match error {
-        CommandError::Client(ClientError::Rpc(failure)) => failure,
-        CommandError::Client(ClientError::Closed { .. } | ClientError::Broken { .. }) => {
-            return Some("/retry, which starts ollmd if it does not run".to_owned());
-        }
-        _ => return None,
-    };
+    if let CommandError::Client(ClientError::Closed { .. } | ClientError::Broken { .. }) = error {
+        return Some("/retry, which starts ollmd if it does not run".to_owned());
+    }
+    let failure = error.rpc_failure()?;
     let reason = failure.fields.get("reason").and_then(|reason| reason.as_str());
     match (failure.kind?, reason) {
         (ErrorKind::ModelFailed, Some("onlyThinking")) => {

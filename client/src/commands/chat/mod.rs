@@ -1,6 +1,6 @@
 //! `ollmctl chat`: a conversation with a model, all of which the daemon keeps.
 //!
-//! A question on the command line or behind a pipe gets one answer; otherwise the chat runs on the terminal
+//! A question on the command line or from a pipe gets one answer; otherwise the chat runs on the terminal
 //! (`interactive`). `session` is the session, `turn` runs one turn and counts Ctrl-C, `screen` shows the turn. This
 //! client keeps only the typed lines, for the arrow keys (`input`).
 
@@ -19,15 +19,17 @@ use clap::{Args, ValueHint};
 use ollm_protocol::methods::chat::Think;
 use serde_json::json;
 
-use crate::args::{completers, read_stdin};
+use crate::args::read_stdin;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use screen::{JsonLines, Screen};
 use session::{ChatSession, THINK_LEVELS, parse_think};
 use turn::{TurnEnd, TurnRunner, canceled};
 
 /// The shortest fence around text from a pipe; the fence is longer than any run of backticks in the text.
 const MIN_FENCE_CHARS: usize = 3;
+
 /// Talk with a local model; the conversation is kept as a session.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -57,14 +59,14 @@ pub(crate) struct ChatArgs {
         num_args = 0..=1,
         default_missing_value = "",
         conflicts_with = "new",
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     resume: Option<String>,
     /// Start a new session, which is the default.
     #[arg(short, long)]
     new: bool,
     /// The model, which also becomes the session's [default: the session's, else the configured one].
-    #[arg(short, long, add = completers::models())]
+    #[arg(short, long, add = completion::models())]
     model: Option<String>,
     /// Instructions to the model for the whole session; an empty text removes them.
     #[arg(long, value_name = "TEXT")]
@@ -87,7 +89,7 @@ pub(crate) struct ChatArgs {
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
-    /// The question; text behind a pipe is appended. Without both, chat on the terminal.
+    /// The question; text from a pipe is appended to it. Without question and pipe, chat on the terminal.
     #[arg(value_hint = ValueHint::Other)]
     question: Option<String>,
 }
@@ -98,7 +100,7 @@ impl ChatArgs {
     }
 }
 
-pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let question = question(args.question.as_deref())?;
     if question.is_none() && (ctx.json() || !ctx.terminal.out_is_terminal()) {
         return Err(CommandError::usage(
@@ -115,10 +117,7 @@ pub(super) fn run(args: ChatArgs, ctx: &mut CommandContext<'_>) -> Result<(), Co
 }
 
 /// Opens the session that the arguments name.
-fn open_session(
-    args: &ChatArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<ChatSession, CommandError> {
+fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<ChatSession> {
     let existing = if args.continue_ {
         Some(session::current(ctx)?)
     } else if let Some(text) = &args.resume {
@@ -139,18 +138,18 @@ fn open_session(
 }
 
 /// Returns the question from the command line and from a pipe; `None` if there is neither.
-fn question(given: Option<&str>) -> Result<Option<String>, CommandError> {
-    let no_question =
-        || CommandError::usage("there is no question", "ollmctl chat 'How do I reverse a list?'");
+fn question(given: Option<&str>) -> CommandResult<Option<String>> {
     let given = given.filter(|text| *text != "-");
-    if std::io::stdin().is_terminal() {
-        return match given {
-            Some(text) if text.trim().is_empty() => Err(no_question()),
-            other => Ok(other.map(str::to_owned)),
-        };
+    let question = if std::io::stdin().is_terminal() {
+        given.map(str::to_owned)
+    } else {
+        Some(with_piped(given.unwrap_or_default(), &read_stdin("chat")?))
+    };
+    if question.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        let hint = "ollmctl chat 'How do I reverse a list?'";
+        return Err(CommandError::usage("there is no question", hint));
     }
-    let question = with_piped(given.unwrap_or_default(), &read_stdin("chat")?);
-    if question.trim().is_empty() { Err(no_question()) } else { Ok(Some(question)) }
+    Ok(question)
 }
 
 /// Appends piped text to a question, between fences that do not occur in it.
@@ -169,16 +168,16 @@ fn with_piped(question: &str, piped: &str) -> String {
 fn answer_once(
     question: &str,
     mut session: ChatSession,
-    mut turns: TurnRunner,
+    turns: TurnRunner,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let end = if ctx.json() {
         let first = json!({ "kind": "session", "sessionId": session.id(ctx)? });
         ctx.terminal.print_raw(format!("{first}\n"))?;
-        session.ask(Some(question), &mut turns, &mut JsonLines, ctx)?
+        session.ask(Some(question), &turns, &mut JsonLines, ctx)?
     } else {
         let mut screen = Screen::default();
-        let end = session.ask(Some(question), &mut turns, &mut screen, ctx)?;
+        let end = session.ask(Some(question), &turns, &mut screen, ctx)?;
         if let Some(usage) = screen.usage_line().filter(|_| ctx.terminal.err_is_terminal()) {
             ctx.terminal.eprintln(&usage);
         }

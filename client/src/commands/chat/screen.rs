@@ -8,12 +8,12 @@ use serde_json::value::RawValue;
 
 use super::answer::AnswerRenderer;
 use super::turn::TurnOutput;
-use crate::command_error::CommandError;
-use crate::commands::context::status::reliability_suffix;
+use crate::command_error::CommandResult;
+use crate::commands::context::window::reliability_suffix;
 use crate::render::progress::Spinner;
 use crate::render::terminal::Terminal;
 use crate::render::units::{counted, grouped};
-use crate::render::{Style, json};
+use crate::render::{Style, escaped_json};
 
 /// Shows a turn to a person.
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Screen {
         text: Option<&str>,
         thinking: Option<&str>,
         terminal: &mut Terminal,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         self.spinner = None;
         if let Some(thinking) = thinking {
             self.thinking.show(thinking, terminal);
@@ -95,7 +95,7 @@ impl Screen {
         Ok(())
     }
 
-    fn finish_answer(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+    fn finish_answer(&mut self, terminal: &mut Terminal) -> CommandResult {
         let rest = self.answer.finish();
         terminal.print(&rest)?;
         Ok(terminal.flush()?)
@@ -108,7 +108,7 @@ impl TurnOutput for Screen {
         event: Option<&ChatEvent>,
         _: &RawValue,
         terminal: &mut Terminal,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         let Some(event) = event else { return Ok(()) };
         match event {
             ChatEvent::Accepted { model, .. } => {
@@ -139,7 +139,7 @@ impl TurnOutput for Screen {
         }
     }
 
-    fn on_cancel(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+    fn on_cancel(&mut self, terminal: &mut Terminal) -> CommandResult {
         self.thinking.end(terminal);
         // The spinner needs a line of its own to be readable, and to be removed.
         if terminal.out_is_terminal() {
@@ -149,7 +149,7 @@ impl TurnOutput for Screen {
         Ok(())
     }
 
-    fn on_end(&mut self, terminal: &mut Terminal) -> Result<(), CommandError> {
+    fn on_end(&mut self, terminal: &mut Terminal) -> CommandResult {
         self.spinner = None;
         self.thinking.end(terminal);
         self.finish_answer(terminal)
@@ -165,8 +165,8 @@ impl TurnOutput for JsonLines {
         _: Option<&ChatEvent>,
         raw: &RawValue,
         terminal: &mut Terminal,
-    ) -> Result<(), CommandError> {
-        terminal.print_raw(format!("{}\n", json::escaped(raw.get())))?;
+    ) -> CommandResult {
+        terminal.print_raw(format!("{}\n", escaped_json(raw.get())))?;
         Ok(terminal.flush()?)
     }
 }

@@ -4,22 +4,20 @@
 use std::io::BufRead as _;
 
 use ollm_protocol::content::{Role, Session};
-use ollm_protocol::method::{
-    ModelList, SessionCreate, SessionCurrent, SessionResume, SessionSetCurrent, SessionUpdate,
-};
+use ollm_protocol::method::{ModelList, SessionCreate, SessionResume, SessionUpdate};
 use ollm_protocol::methods::chat::{ChatSendParams, Think, ThinkLevel};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    MessageInput, SessionCreateParams, SessionCurrentParams, SessionGetResult, SessionListParams,
-    SessionResumeParams, SessionSetCurrentParams, SessionUpdateParams,
+    MessageInput, SessionCreateParams, SessionGetResult, SessionListParams, SessionResumeParams,
+    SessionUpdateParams,
 };
 use ollm_protocol::{ErrorKind, SessionId, sanitize};
 
 use super::turn::{TurnEnd, TurnOutput, TurnRunner};
-use crate::args::session::ListSessions as _;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::error::ClientError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::commands::models::can_chat;
+use crate::error::RpcFailure;
 use crate::project;
 use crate::render::session_table;
 
@@ -94,7 +92,7 @@ impl ChatSession {
     }
 
     /// Returns the session's id; creates the session of a draft.
-    pub(super) fn id(&mut self, ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+    pub(super) fn id(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult<SessionId> {
         if let Some(session) = &self.session {
             return Ok(session.session_id);
         }
@@ -114,13 +112,8 @@ impl ChatSession {
         let (Some(session), Some(project_path)) = (&self.session, self.project.take()) else {
             return;
         };
-        let session_id = Some(session.session_id);
-        let params = SessionSetCurrentParams { project_path, session_id };
-        match ctx.call::<SessionSetCurrent>(&params) {
-            Ok(_) => {}
-            // The project is not on this machine.
-            Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {}
-            Err(error) => ctx.terminal.eprintln(&CommandError::from(error).to_text()),
+        if let Err(error) = project::set_current_session(project_path, session.session_id, ctx) {
+            ctx.terminal.eprintln(&CommandError::from(error).to_text());
         }
     }
 
@@ -134,7 +127,7 @@ impl ChatSession {
         &mut self,
         model: String,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         self.session = match &self.session {
             Some(session) if self.has_messages => {
                 let params = SessionUpdateParams {
@@ -154,7 +147,7 @@ impl ChatSession {
         &mut self,
         system: String,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<(), CommandError> {
+    ) -> CommandResult {
         if let Some(session) = &self.session {
             let params = SessionUpdateParams {
                 system_prompt: Some(system.clone()),
@@ -170,10 +163,10 @@ impl ChatSession {
     pub(super) fn ask(
         &mut self,
         message: Option<&str>,
-        turns: &mut TurnRunner,
+        turns: &TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         match self.run_turn(message, turns, output, ctx) {
             Err(error) if self.lacks_model(&error) => {
                 self.choose_model(ctx)?;
@@ -186,10 +179,10 @@ impl ChatSession {
     fn run_turn(
         &mut self,
         message: Option<&str>,
-        turns: &mut TurnRunner,
+        turns: &TurnRunner,
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         let params = ChatSendParams {
             message: message.map(|text| MessageInput::text(Role::User, text)),
             think: self.think,
@@ -200,32 +193,25 @@ impl ChatSession {
 
     /// Returns whether a turn was refused because no model is configured.
     fn lacks_model(&self, error: &CommandError) -> bool {
-        let CommandError::Client(ClientError::Rpc(failure)) = error else { return false };
-        failure.kind == Some(ErrorKind::InvalidParams)
-            && failure.message.starts_with("model")
-            && self.model().is_none()
+        let names_model = |failure: &RpcFailure| {
+            failure.kind == Some(ErrorKind::InvalidParams) && failure.message.starts_with("model")
+        };
+        self.model().is_none() && error.rpc_failure().is_some_and(names_model)
     }
 
     /// Sets the server's only model, or the model that the user chooses.
     ///
     /// **Errors**: the server has no model, or several and no person can be asked.
-    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+    fn choose_model(&mut self, ctx: &mut CommandContext<'_>) -> CommandResult {
         let list = ctx.call::<ModelList>(&NoParams {})?.value;
         let host = sanitize::one_line(&list.host);
-        // A server that does not report capabilities may have any.
-        let can_chat =
-            |names: &[String]| names.is_empty() || names.iter().any(|name| name == "completion");
-        let models: Vec<String> = list
-            .data
-            .into_iter()
-            .filter(|model| can_chat(&model.capabilities))
-            .map(|model| model.model)
-            .collect();
+        let models: Vec<String> =
+            list.data.into_iter().filter(can_chat).map(|model| model.model).collect();
         match models.as_slice() {
-            [] => Err(CommandError::NotFound {
-                message: format!("{host} has no model that can chat"),
-                hint: Some(format!("ollama pull {FIRST_MODEL}")),
-            }),
+            [] => Err(CommandError::not_found(
+                format!("{host} has no model that can chat"),
+                format!("ollama pull {FIRST_MODEL}"),
+            )),
             [only] => {
                 if !ctx.json() {
                     let model = sanitize::one_line(only);
@@ -234,8 +220,8 @@ impl ChatSession {
                 self.set_model(only.clone(), ctx)
             }
             several => {
-                let model = ask_for_model(&host, several, ctx)?;
-                self.set_model(model, ctx)
+                let chosen = ask_for_model(&host, several, ctx)?;
+                self.set_model(chosen, ctx)
             }
         }
     }
@@ -246,21 +232,20 @@ pub(super) fn last_records(
     session_id: SessionId,
     limit: u32,
     ctx: &mut CommandContext<'_>,
-) -> Result<SessionGetResult, CommandError> {
+) -> CommandResult<SessionGetResult> {
     let params = SessionResumeParams { session_id, limit: Some(limit) };
     Ok(ctx.call::<SessionResume>(&params)?.value)
 }
 
 /// Returns the current session of this directory's project.
-pub(super) fn current(ctx: &mut CommandContext<'_>) -> Result<Session, CommandError> {
-    let params = SessionCurrentParams { project_path: project::canonical_path(None)? };
-    let found = ctx.call::<SessionCurrent>(&params)?.value.session;
-    found
-        .ok_or_else(|| project::no_current_session(&params.project_path, "ollmctl chat".to_owned()))
+pub(super) fn current(ctx: &mut CommandContext<'_>) -> CommandResult<Session> {
+    let project_path = project::canonical_path(None)?;
+    let session = project::current_session(&project_path, ctx)?;
+    session.ok_or_else(|| project::no_current_session(&project_path, "ollmctl chat".to_owned()))
 }
 
 /// Lets the user choose from the latest sessions.
-pub(super) fn choose(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandError> {
+pub(super) fn choose(ctx: &mut CommandContext<'_>) -> CommandResult<SessionId> {
     if !ctx.terminal.can_ask() || ctx.json() {
         return Err(CommandError::usage(
             "there is no terminal on which to choose a session",
@@ -269,12 +254,9 @@ pub(super) fn choose(ctx: &mut CommandContext<'_>) -> Result<SessionId, CommandE
     }
     let params =
         SessionListParams { limit: Some(OFFERED_SESSIONS), ..SessionListParams::default() };
-    let sessions = ctx.client()?.list(&params)?.data;
+    let sessions = ctx.list_sessions(&params)?.data;
     if sessions.is_empty() {
-        return Err(CommandError::NotFound {
-            message: "there are no sessions yet".to_owned(),
-            hint: Some("ollmctl chat".to_owned()),
-        });
+        return Err(CommandError::not_found("there are no sessions yet", "ollmctl chat"));
     }
     let table = session_table::render_numbered(&sessions, &ctx.render_options());
     ctx.print_text(&table)?;
@@ -298,7 +280,7 @@ fn ask_for_model(
     host: &str,
     models: &[String],
     ctx: &mut CommandContext<'_>,
-) -> Result<String, CommandError> {
+) -> CommandResult<String> {
     let shown: Vec<String> = models.iter().map(|model| sanitize::one_line(model)).collect();
     let message = format!("no model is configured, and {host} has several:");
     if !ctx.terminal.can_ask() || ctx.json() {
@@ -323,7 +305,7 @@ fn ask_for_model(
 /// Asks for a number and returns what the user typed.
 ///
 /// **Errors**: the user typed nothing.
-fn read_choice(count: usize, ctx: &mut CommandContext<'_>) -> Result<String, CommandError> {
+fn read_choice(count: usize, ctx: &mut CommandContext<'_>) -> CommandResult<String> {
     ctx.terminal.eprint(&format!("Which one, 1 to {count}? "));
     let mut typed = String::new();
     let read = std::io::stdin().lock().read_line(&mut typed).map_err(CommandError::Input)?;

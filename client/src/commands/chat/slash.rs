@@ -14,7 +14,7 @@ const MAX_EDITS: usize = 3;
 /// Messages that `/history` shows without a number.
 const HISTORY_MESSAGES: u32 = 10;
 
-/// Every command with its arguments, and what it does.
+/// Every command with its arguments and its help.
 pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/help", "list the commands"),
     ("/model [NAME]", "show the models, or use another one from now on"),
@@ -25,8 +25,8 @@ pub(super) const COMMANDS: &[(&str, &str)] = &[
     ("/pin [N]", "keep the last message, or record N, in every later context"),
     ("/unpin [N]", "unpin the last message, or record N"),
     ("/context", "show how full the model's window is, part by part"),
-    ("/compact [--apply]", "show what a compaction would do; with --apply, do it"),
-    ("/debug context", "show everything that the model is sent now, and what is left out"),
+    ("/compact [--apply]", "show the effect of a compaction; with --apply, compact"),
+    ("/debug context", "show the messages that the model is sent now, and the parts left out"),
     ("/sessions", "list the latest sessions"),
     ("/session info", "show the title, the id and the size of this session"),
     ("/session export [FILE]", "write this session as Markdown, JSON or HTML, by FILE's extension"),

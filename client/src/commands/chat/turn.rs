@@ -1,5 +1,5 @@
-//! One chat turn after another: its events, the time, and Ctrl-C. While a line is typed, Ctrl-C is a key of the line
-//! editor.
+//! Chat turns: follows the events of a turn, reports that time passes, and counts Ctrl-C. While a line is typed, Ctrl-C
+//! is a key of the line editor.
 //!
 //! **Invariant**: the connection of a turn belongs to a thread of its own, so that the user can leave even if the daemon
 //! hangs.
@@ -17,11 +17,11 @@ use ollm_protocol::{ErrorKind, Method as _};
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::value::RawValue;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
+use crate::background::{self, watch_signals};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
 use crate::render::terminal::Terminal;
@@ -31,9 +31,10 @@ const WAITING_EVENTS: usize = 256;
 /// The time between two checks for Ctrl-C, and two redraws of the time.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The signal during a turn that ends the process; the turn handles the first two.
+/// The number of the Ctrl-C during a turn that ends the process; the turn handles the first two.
 const LAST_DURING_TURN: u32 = 3;
-/// The signal between turns that ends the process; the first may have been meant for a turn that just ended.
+/// The number of the Ctrl-C between turns that ends the process; the first may have been meant for a turn that just
+/// ended.
 const LAST_BETWEEN_TURNS: u32 = 2;
 
 /// The end of a turn that did not fail.
@@ -43,7 +44,7 @@ pub(super) enum TurnEnd {
     Answered,
     /// Ctrl-C canceled the turn.
     Canceled,
-    /// A second Ctrl-C came before the turn was canceled.
+    /// A second Ctrl-C arrived before the turn was canceled.
     Abandoned,
 }
 
@@ -55,54 +56,48 @@ pub(super) trait TurnOutput {
         event: Option<&ChatEvent>,
         raw: &RawValue,
         terminal: &mut Terminal,
-    ) -> Result<(), CommandError>;
+    ) -> CommandResult;
 
     /// Shows that time passes.
     fn on_tick(&mut self) {}
 
     /// Shows that the turn is being canceled.
-    fn on_cancel(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+    fn on_cancel(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
     }
 
     /// Finishes the output after the last event.
-    fn on_end(&mut self, _: &mut Terminal) -> Result<(), CommandError> {
+    fn on_end(&mut self, _: &mut Terminal) -> CommandResult {
         Ok(())
     }
 }
 
-/// Runs turns.
+/// Runs turns and counts Ctrl-C.
 pub(super) struct TurnRunner {
-    sender: SyncSender<TurnUpdate>,
-    updates: Receiver<TurnUpdate>,
-    /// The number of the current turn; updates of earlier turns are ignored.
-    turn: u64,
-    interrupts: InterruptCounter,
+    interrupts: Arc<InterruptCounter>,
 }
 
-struct TurnUpdate {
-    turn: u64,
-    /// The next event, or the error that ended the turn.
-    event: Result<Box<RawValue>, ClientError>,
-}
+/// The next event of a turn, or the error that ended it.
+type TurnUpdate = Result<Box<RawValue>, ClientError>;
 
 impl TurnRunner {
-    /// Starts to count Ctrl-C.
-    pub(super) fn new() -> Result<Self, CommandError> {
-        let (sender, updates) = sync_channel(WAITING_EVENTS);
-        Ok(Self { sender, updates, turn: 0, interrupts: InterruptCounter::start()? })
+    /// Counts Ctrl-C in a thread until this process ends.
+    pub(super) fn new() -> CommandResult<Self> {
+        let interrupts = Arc::<InterruptCounter>::default();
+        let counter = Arc::clone(&interrupts);
+        watch_signals(&[SignalKind::interrupt()], move || counter.count_signal())?;
+        Ok(Self { interrupts })
     }
 
     /// Runs a turn to its end. Calls `on_accepted` when the daemon has accepted the message.
     pub(super) fn run(
-        &mut self,
+        &self,
         params: ChatSendParams,
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
-        self.turn += 1;
-        let guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+    ) -> CommandResult<TurnEnd> {
+        let guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
         let end = self.follow(params, on_accepted, output, ctx);
         drop(guard);
         let shown = output.on_end(ctx.terminal);
@@ -110,25 +105,25 @@ impl TurnRunner {
         shown.map(|()| end)
     }
 
-    /// Runs other work that Ctrl-C ends: `work` receives a function that returns whether it is still wanted.
+    /// Runs other work that Ctrl-C can end: `work` receives a function that returns whether it is still wanted.
     pub(super) fn run_interruptible<T>(
         &self,
         ctx: &mut CommandContext<'_>,
         work: impl FnOnce(&mut CommandContext<'_>, &dyn Fn() -> bool) -> T,
     ) -> T {
-        let _guard = self.interrupts.start_turn(ctx.terminal.out_is_terminal());
+        let _guard = InterruptGuard::new(&self.interrupts, ctx.terminal);
         work(ctx, &|| self.interrupts.count() == 0)
     }
 
     fn follow(
-        &mut self,
+        &self,
         params: ChatSendParams,
         on_accepted: &mut dyn FnMut(&mut CommandContext<'_>),
         output: &mut dyn TurnOutput,
         ctx: &mut CommandContext<'_>,
-    ) -> Result<TurnEnd, CommandError> {
+    ) -> CommandResult<TurnEnd> {
         let session = SessionIdParams { session_id: params.session_id };
-        self.spawn_turn(ctx.connector().clone(), params)?;
+        let updates = spawn_turn(ctx.connector().clone(), params)?;
         let (mut is_accepted, mut is_unwanted, mut is_canceled) = (false, false, false);
         loop {
             let interrupts = self.interrupts.count();
@@ -144,15 +139,14 @@ impl TurnRunner {
                 is_canceled = true;
                 spawn_cancel(ctx.connector().clone(), session.clone())?;
             }
-            let update = match self.updates.recv_timeout(TICK) {
-                Ok(update) if update.turn == self.turn => update,
-                Ok(_) => continue,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            let raw = match updates.recv_timeout(TICK) {
+                Ok(update) => update?,
+                Err(RecvTimeoutError::Timeout) => {
                     output.on_tick();
                     continue;
                 }
+                Err(RecvTimeoutError::Disconnected) => return Err(closed().into()),
             };
-            let raw = update.event?;
             let event = serde_json::from_str::<ChatEvent>(raw.get()).ok();
             output.on_event(event.as_ref(), &raw, ctx.terminal)?;
             match event {
@@ -172,27 +166,30 @@ impl TurnRunner {
             }
         }
     }
+}
 
-    /// Starts a turn in a thread that ends with the turn or with the process.
-    fn spawn_turn(&self, connector: Connector, params: ChatSendParams) -> Result<(), CommandError> {
-        let (turn, sender) = (self.turn, self.sender.clone());
-        let follow = move || {
-            let last = (|| {
-                let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
-                while let Some(raw) = events.next_raw()? {
-                    if sender.send(TurnUpdate { turn, event: Ok(raw) }).is_err() {
-                        break;
-                    }
-                }
-                Err(ClientError::Closed { method: ChatSend::NAME.to_owned() })
-            })();
-            // Fails only if the process is ending.
-            drop(sender.send(TurnUpdate { turn, event: last }));
-        };
-        let thread = std::thread::Builder::new().name("ollmctl-turn".to_owned());
-        drop(thread.spawn(follow).map_err(CommandError::Thread)?);
-        Ok(())
-    }
+/// Starts a turn in a thread that ends with the turn, with the receiver, or with the process.
+fn spawn_turn(connector: Connector, params: ChatSendParams) -> CommandResult<Receiver<TurnUpdate>> {
+    let (sender, updates) = sync_channel(WAITING_EVENTS);
+    let send_events = move |sender: &SyncSender<TurnUpdate>| {
+        let mut events = BlockingClient::connect(&connector)?.send_chat(&params)?;
+        while let Some(raw) = events.next_raw()? {
+            if sender.send(Ok(raw)).is_err() {
+                break;
+            }
+        }
+        Err(closed())
+    };
+    background::spawn("ollmctl-turn", move || {
+        let last = send_events(&sender);
+        // Fails if the user has left the turn.
+        drop(sender.send(last));
+    })?;
+    Ok(updates)
+}
+
+fn closed() -> ClientError {
+    ClientError::Closed { method: ChatSend::NAME.to_owned() }
 }
 
 /// Returns the error of a chat that a signal ended.
@@ -201,70 +198,27 @@ pub(super) fn canceled() -> CommandError {
 }
 
 /// Asks the daemon to cancel a turn, in a thread so that nothing waits for the reply.
-fn spawn_cancel(connector: Connector, session: SessionIdParams) -> Result<(), CommandError> {
+fn spawn_cancel(connector: Connector, session: SessionIdParams) -> CommandResult {
     let cancel = move || {
         // A failure is ignored: a daemon that cannot be reached has ended the turn, and a second Ctrl-C leaves anyway.
         let client = BlockingClient::connect(&connector.without_spawn());
         drop(client.and_then(|mut client| client.call::<ChatCancel>(&session)));
     };
-    let thread = std::thread::Builder::new().name("ollmctl-cancel".to_owned());
-    drop(thread.spawn(cancel).map_err(CommandError::Thread)?);
-    Ok(())
+    background::spawn("ollmctl-cancel", cancel)
 }
 
 /// Counts the Ctrl-C signals since a turn started or ended.
-struct InterruptCounter(Arc<InterruptState>);
-
 #[derive(Default)]
-struct InterruptState {
+struct InterruptCounter {
     count: AtomicU32,
     in_turn: AtomicBool,
 }
 
-/// A guard during which Ctrl-C is counted for a turn and the terminal's echo is off.
-struct InterruptGuard {
-    state: Arc<InterruptState>,
-    _echo: Option<EchoOff>,
-}
-
 impl InterruptCounter {
-    /// Counts signals in a thread until this process ends.
-    fn start() -> Result<Self, CommandError> {
-        let runtime = Builder::new_current_thread().enable_io().build();
-        let runtime = runtime.map_err(CommandError::Signals)?;
-        let entered = runtime.enter();
-        // Registered before the thread starts, so that no signal in between is lost.
-        let mut signals = signal(SignalKind::interrupt()).map_err(CommandError::Signals)?;
-        drop(entered);
-        let state = Arc::<InterruptState>::default();
-        let counter = Arc::clone(&state);
-        let count = move || {
-            runtime.block_on(async {
-                while signals.recv().await.is_some() {
-                    counter.count_signal();
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("ollmctl-signals".to_owned());
-        drop(thread.spawn(count).map_err(CommandError::Thread)?);
-        Ok(Self(state))
-    }
-
-    /// Starts a turn; it ends when the guard is dropped. Turns the echo off if `is_terminal`, because the reader of a
-    /// pipe may use the same terminal with settings of its own.
-    fn start_turn(&self, is_terminal: bool) -> InterruptGuard {
-        self.0.set_in_turn(true);
-        let echo = if is_terminal { EchoOff::new() } else { None };
-        InterruptGuard { state: Arc::clone(&self.0), _echo: echo }
-    }
-
-    /// Returns the number of signals since the turn started.
     fn count(&self) -> u32 {
-        self.0.count.load(Ordering::SeqCst)
+        self.count.load(Ordering::SeqCst)
     }
-}
 
-impl InterruptState {
     fn set_in_turn(&self, in_turn: bool) {
         self.in_turn.store(in_turn, Ordering::SeqCst);
         self.count.store(0, Ordering::SeqCst);
@@ -274,15 +228,31 @@ impl InterruptState {
         let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
         let in_turn = self.in_turn.load(Ordering::SeqCst);
         if count >= if in_turn { LAST_DURING_TURN } else { LAST_BETWEEN_TURNS } {
-            // Something hangs. Ending at once is safe, because the daemon keeps the conversation.
+            // The client or the daemon hangs. Ending at once is safe, because the daemon keeps the conversation.
             kill_process(getpid(), Signal::TERM).ok();
         }
     }
 }
 
+/// A guard of a turn: until it is dropped, Ctrl-C is counted for the turn and the terminal's echo is off.
+struct InterruptGuard {
+    counter: Arc<InterruptCounter>,
+    _echo: Option<EchoOff>,
+}
+
+impl InterruptGuard {
+    /// Starts a turn; it ends when the guard is dropped. Turns the echo off if stdout is a terminal, because the reader
+    /// of a pipe may use the same terminal with settings of its own.
+    fn new(counter: &Arc<InterruptCounter>, terminal: &Terminal) -> Self {
+        counter.set_in_turn(true);
+        let echo = if terminal.out_is_terminal() { EchoOff::new() } else { None };
+        Self { counter: Arc::clone(counter), _echo: echo }
+    }
+}
+
 impl Drop for InterruptGuard {
     fn drop(&mut self) {
-        self.state.set_in_turn(false);
+        self.counter.set_in_turn(false);
     }
 }
 

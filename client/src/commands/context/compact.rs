@@ -1,7 +1,5 @@
 //! `ollmctl context compact` and `context checkpoints`, and `/compact` in a chat.
 
-use std::time::Duration;
-
 use clap::Args;
 use ollm_protocol::content::{
     Checkpoint, CompactStrategy, CompactionMethod, Reliability, Retention,
@@ -15,19 +13,15 @@ use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Event, EventKind, Method as _, SessionId, sanitize};
 use serde_json::Value;
 
-use super::build::CONTEXT_TIMEOUT;
 use crate::args::session::OptionalSessionArg;
-use crate::args::wire_enum::wire_enum;
+use crate::args::wire_enum;
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::connection::{BlockingClient, decode};
 use crate::project::session_or_current;
 use crate::render::progress::Spinner;
 use crate::render::units::{counted, grouped};
 use crate::render::{Style, warning_line};
-
-/// The longest wait for a compaction: a slow machine takes minutes for a summary, and a long conversation needs several.
-const COMPACT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 const STRATEGY_HELP: [&str; 3] = [
     "A model summarizes old turns",
@@ -51,15 +45,15 @@ pub(crate) struct CompactArgs {
     /// Only show what would be done.
     #[arg(long)]
     dry_run: bool,
-    /// How to make room [default: as configured].
+    /// How to shorten the context [default: as configured].
     #[arg(long, value_parser = wire_enum::<CompactStrategy>(&STRATEGY_HELP))]
     strategy: Option<CompactStrategy>,
-    /// What the summary should keep above all.
+    /// Instructions for the summary, for example what it must keep.
     #[arg(long, value_name = "TEXT")]
     instructions: Option<String>,
 }
 
-/// List the summaries that stand for the beginning of a conversation.
+/// List the summaries that replace the beginning of a conversation in the context.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -73,7 +67,7 @@ pub(crate) struct CheckpointsArgs {
     summaries: bool,
 }
 
-pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn compact(args: CompactArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context compact", ctx)?;
     let params = ContextCompactParams {
         dry_run: args.dry_run,
@@ -90,19 +84,15 @@ pub(in crate::commands) fn compact_in_chat(
     apply: bool,
     is_wanted: &dyn Fn() -> bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<bool, CommandError> {
+) -> CommandResult<bool> {
     let params = ContextCompactParams { dry_run: !apply, ..ContextCompactParams::new(session_id) };
     run(&params, is_wanted, ctx)
 }
 
-pub(super) fn checkpoints(
-    args: &CheckpointsArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn checkpoints(args: &CheckpointsArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = session_or_current(args.session.given(), "context checkpoints", ctx)?;
     let params = SessionIdParams { session_id };
-    let reply = ctx.call_slow::<ContextCheckpoints>(&params, CONTEXT_TIMEOUT)?;
-    ctx.print(&reply, |found, _| render_checkpoints(found, args.summaries))
+    ctx.show::<ContextCheckpoints>(&params, |found, _| render_checkpoints(found, args.summaries))
 }
 
 /// Requests a compaction, shows its steps and prints its outcome; returns false if `is_wanted` ended it.
@@ -110,7 +100,7 @@ fn run(
     params: &ContextCompactParams,
     is_wanted: &dyn Fn() -> bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<bool, CommandError> {
+) -> CommandResult<bool> {
     // On a connection of its own, because closing the connection cancels the compaction.
     let client = BlockingClient::connect(ctx.connector())?;
     let events = EventSubscribeParams {
@@ -118,7 +108,7 @@ fn run(
         kinds: vec![EventKind::CompressionProgress],
         ..EventSubscribeParams::default()
     };
-    let timeout = ctx.timeout().unwrap_or(COMPACT_TIMEOUT);
+    let timeout = ctx.timeout_of(ContextCompact::NAME);
     let mut spinner = Spinner::new("compacting the context".to_owned());
     let mut on_event = |event: Option<&Event>| {
         match event.and_then(|event| step(&event.data)) {
@@ -197,7 +187,7 @@ fn method(result: &ContextCompactResult) -> String {
         Some(CompactionMethod::Pruned) => "old tool results are cut".to_owned(),
         Some(CompactionMethod::Truncated) => "old turns are left out".to_owned(),
         Some(CompactionMethod::Extracted) => {
-            format!("excerpts of {messages}{range} stand for them until a model summarizes them")
+            format!("{messages}{range} are replaced by excerpts until a model summarizes them")
         }
         Some(CompactionMethod::Summarized) | None => {
             format!("{messages}{range} are summarized by {model}")

@@ -1,34 +1,25 @@
-//! `ollmctl context entries`, `context pin` and `context unpin`.
+//! `ollmctl context entries`: the texts with which every context begins.
 
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use ollm_protocol::content::ContextScope;
-use ollm_protocol::method::{
-    ContextAddEntry, ContextListEntries, ContextPin, ContextRemoveEntry, ContextUnpin,
-};
+use ollm_protocol::method::{ContextAddEntry, ContextListEntries, ContextRemoveEntry};
 use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextAddEntryResult, ContextListEntriesParams,
-    ContextListEntriesResult, ContextPinParams, ContextPinResult, ContextRemoveEntryParams,
-    ContextSource,
+    ContextListEntriesResult, ContextRemoveEntryParams, ContextSource,
 };
-use ollm_protocol::{Seq, SessionId, sanitize};
+use ollm_protocol::sanitize;
 
-use crate::args::session::OPTIONAL_SESSION_HELP;
-use crate::args::wire_enum::wire_enum;
-use crate::args::{TextUse, completers, text_or_stdin};
-use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::CommandError;
+use crate::args::{text_or_stdin, wire_enum};
+use crate::command_context::CommandContext;
+use crate::command_error::CommandResult;
+use crate::completion;
 use crate::project::{self, session_or_current};
-use crate::render::RenderOptions;
-use crate::render::table::{self, TableColumn};
+use crate::render::table;
+use crate::render::table::TableColumn::{Number, Prose, Word};
 use crate::render::units::{counted, grouped};
-
-const ENTRY_TEXT: TextUse = TextUse {
-    verb: "add",
-    command: "context entries add",
-    example: "ollmctl context entries add style 'Answer briefly.' --global",
-};
+use crate::render::{RenderOptions, wire_name};
 
 const SOURCE_HELP: [&str; 3] =
     ["A program that runs beside the conversation", "A part of a client", "A person"];
@@ -57,9 +48,9 @@ pub(crate) struct EntriesArgs {
 struct ScopeArgs {
     /// Entries of one session: an id, a unique prefix of one, or `last` [default: the current session of this
     /// directory's project].
-    #[arg(long, global = true, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, global = true, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
-    /// Entries of all sessions of the project in this directory.
+    /// Entries of all sessions of the project in DIR.
     #[arg(long, global = true, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Entries of all sessions.
@@ -83,49 +74,29 @@ Examples:
   ollmctl context entries add style 'Answer briefly.' --global
   ollmctl context entries add rules --project . --priority 10 'Never touch main.rs.'
   ./rules.sh | ollmctl context entries add rules --source hook -")]
-    Add(AddEntryArgs),
+    Add {
+        /// The name of the entry.
+        key: String,
+        /// The text; read from stdin if it is `-`, or if it is missing and stdin is a pipe.
+        text: Option<String>,
+        /// Entries with lower numbers come first [default: 100].
+        #[arg(long, value_name = "N", allow_negative_numbers = true)]
+        priority: Option<i32>,
+        /// The contributor of the entry.
+        #[arg(long, default_value = "user", value_parser = wire_enum::<ContextSource>(&SOURCE_HELP))]
+        source: ContextSource,
+    },
     /// Remove an entry; an entry with the same key and a wider scope takes effect again.
     #[command(after_help = "\
 Examples:
   ollmctl context entries remove style --global")]
-    Remove(RemoveEntryArgs),
+    Remove {
+        /// The name of the entry.
+        key: String,
+    },
 }
 
-#[derive(Debug, Args)]
-struct AddEntryArgs {
-    /// The name of the entry.
-    key: String,
-    /// The text; `-`, or no text behind a pipe, reads stdin.
-    text: Option<String>,
-    /// Entries with lower numbers come first [default: 100].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    priority: Option<i32>,
-    /// The contributor of the entry.
-    #[arg(long, default_value = "user", value_parser = wire_enum::<ContextSource>(&SOURCE_HELP))]
-    source: ContextSource,
-}
-
-#[derive(Debug, Args)]
-struct RemoveEntryArgs {
-    /// The name of the entry.
-    key: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PinArgs {
-    /// The number of the record, as in `sessions view`.
-    #[arg(value_name = "N")]
-    seq: u64,
-    #[arg(
-        long,
-        value_name = "SESSION",
-        help = OPTIONAL_SESSION_HELP,
-        add = completers::sessions()
-    )]
-    session: Option<String>,
-}
-
-pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let (session_id, project_path) = match &args.scope {
         ScopeArgs { global: true, .. } => (None, None),
         ScopeArgs { project: Some(given), .. } => {
@@ -139,27 +110,27 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(),
     match args.command.unwrap_or(EntriesCommand::List) {
         EntriesCommand::List => {
             let params = ContextListEntriesParams { session_id, project_path };
-            let reply = ctx.call::<ContextListEntries>(&params)?;
-            ctx.print(&reply, render_list)
+            ctx.show::<ContextListEntries>(&params, render_list)
         }
-        EntriesCommand::Add(add) => {
+        EntriesCommand::Add { key, text, priority, source } => {
             let params = ContextAddEntryParams {
                 session_id,
                 project_path,
                 scope,
-                key: add.key,
-                content: text_or_stdin(add.text.as_deref(), &ENTRY_TEXT)?,
-                priority: add.priority,
-                source: Some(add.source),
+                key,
+                content: text_or_stdin(
+                    text.as_deref(),
+                    "context entries add",
+                    "ollmctl context entries add style 'Answer briefly.' --global",
+                )?,
+                priority,
+                source: Some(source),
             };
-            let reply = ctx.call::<ContextAddEntry>(&params)?;
-            ctx.print(&reply, |added, _| render_added(added))
+            ctx.show::<ContextAddEntry>(&params, render_added)
         }
-        EntriesCommand::Remove(remove) => {
-            let key = remove.key;
+        EntriesCommand::Remove { key } => {
             let params = ContextRemoveEntryParams { session_id, project_path, scope, key };
-            let reply = ctx.call::<ContextRemoveEntry>(&params)?;
-            ctx.print(&reply, |result, _| {
+            ctx.show::<ContextRemoveEntry>(&params, |result, _| {
                 let text = if result.removed { "removed" } else { "there was no such entry" };
                 format!("{text}\n")
             })
@@ -167,79 +138,31 @@ pub(super) fn run(args: EntriesArgs, ctx: &mut CommandContext<'_>) -> Result<(),
     }
 }
 
-pub(super) fn pin(
-    args: &PinArgs,
-    pinned: bool,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
-    let example = if pinned { "context pin N" } else { "context unpin N" };
-    let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
-    let reply = set_pin(session_id, Seq(args.seq), pinned, ctx)?;
-    ctx.print(&reply, |result, _| render_pins(result))
-}
-
-/// Pins or unpins a record.
-pub(in crate::commands) fn set_pin(
-    session_id: SessionId,
-    seq: Seq,
-    pinned: bool,
-    ctx: &mut CommandContext<'_>,
-) -> Result<CallReply<ContextPinResult>, CommandError> {
-    let params = ContextPinParams { session_id, seq };
-    Ok(if pinned { ctx.call::<ContextPin>(&params)? } else { ctx.call::<ContextUnpin>(&params)? })
-}
-
-/// Returns the numbers of the pinned records.
-pub(in crate::commands) fn render_pins(result: &ContextPinResult) -> String {
-    if result.data.is_empty() {
-        return "nothing is pinned\n".to_owned();
-    }
-    let pinned: Vec<String> = result.data.iter().map(|pin| format!("#{}", pin.seq)).collect();
-    format!("pinned: {}\n{}", pinned.join(", "), budget_line(result.tokens, result.limit))
-}
-
 fn render_list(listed: &ContextListEntriesResult, options: &RenderOptions) -> String {
     if listed.data.is_empty() {
         return "no entries\n".to_owned();
     }
-    let columns = [
-        ("KEY", TableColumn::Word),
-        ("SCOPE", TableColumn::Word),
-        ("SOURCE", TableColumn::Word),
-        ("PRIORITY", TableColumn::Number),
-        ("TEXT", TableColumn::Prose),
-    ];
-    let rows: Vec<Vec<String>> = listed
-        .data
-        .iter()
-        .map(|entry| {
-            vec![
-                sanitize::one_line(&entry.key),
-                scope_word(entry.scope).to_owned(),
-                sanitize::one_line(&entry.source),
-                entry.priority.to_string(),
-                sanitize::one_line(&entry.content),
-            ]
-        })
-        .collect();
-    table::render(options.width, &columns, &rows) + &budget_line(listed.tokens, listed.limit)
+    let columns =
+        [("KEY", Word), ("SCOPE", Word), ("SOURCE", Word), ("PRIORITY", Number), ("TEXT", Prose)];
+    let rows = listed.data.iter().map(|entry| {
+        [
+            sanitize::one_line(&entry.key),
+            wire_name(entry.scope),
+            sanitize::one_line(&entry.source),
+            entry.priority.to_string(),
+            sanitize::one_line(&entry.content),
+        ]
+    });
+    table::render(options.width, &columns, rows) + &budget_line(listed.tokens, listed.limit)
 }
 
-fn render_added(added: &ContextAddEntryResult) -> String {
+fn render_added(added: &ContextAddEntryResult, _: &RenderOptions) -> String {
     let outcome = if added.changed { "set" } else { "was set already" };
-    let (key, scope) = (sanitize::one_line(&added.entry.key), scope_word(added.entry.scope));
+    let (key, scope) = (sanitize::one_line(&added.entry.key), wire_name(added.entry.scope));
     format!("{key} {outcome} ({scope})\n{}", budget_line(added.tokens, added.limit))
 }
 
-const fn scope_word(scope: ContextScope) -> &'static str {
-    match scope {
-        ContextScope::Global => "global",
-        ContextScope::Project => "project",
-        ContextScope::Session => "session",
-    }
-}
-
-fn budget_line(tokens: u64, limit: u64) -> String {
+pub(super) fn budget_line(tokens: u64, limit: u64) -> String {
     format!("{} of at most {}\n", counted(tokens, "token"), grouped(limit))
 }
 

@@ -1,49 +1,98 @@
-//! `ollmctl context`: the context that a model is sent. One file for each group of subcommands.
+//! `ollmctl context`: the context that a model is sent. `window` shows contexts, `entries` and `compact` change
+//! them; pins are here.
 
-pub(super) mod build;
 pub(super) mod compact;
 pub(super) mod entries;
-pub(super) mod status;
+pub(super) mod window;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
+use ollm_protocol::method::{ContextPin, ContextUnpin};
+use ollm_protocol::methods::context::{ContextPinParams, ContextPinResult};
+use ollm_protocol::{Seq, SessionId};
 
+use crate::args::session::OPTIONAL_SESSION_HELP;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
+use crate::completion;
+use crate::project::session_or_current;
+use crate::render::RenderOptions;
+use entries::budget_line;
 
 /// Show and change the context that a model is sent.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
-    Status(status::StatusArgs),
-    Inspect(status::InspectArgs),
-    Build(build::BuildArgs),
+    Status(window::StatusArgs),
+    Inspect(window::InspectArgs),
+    Build(window::BuildArgs),
     Entries(entries::EntriesArgs),
     /// Keep a message or a tool call in every later context.
     #[command(after_help = "\
 Examples:
   ollmctl context pin 12
   ollmctl context pin 12 --session last")]
-    Pin(entries::PinArgs),
+    Pin(PinArgs),
     /// Unpin a message or a tool call.
     #[command(after_help = "\
 Examples:
   ollmctl context unpin 12")]
-    Unpin(entries::PinArgs),
+    Unpin(PinArgs),
     Compact(compact::CompactArgs),
     Checkpoints(compact::CheckpointsArgs),
 }
 
-pub(super) fn run(
-    command: ContextCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// The number of the record, as in `sessions view`.
+    #[arg(value_name = "N")]
+    seq: u64,
+    #[arg(
+        long,
+        value_name = "SESSION",
+        help = OPTIONAL_SESSION_HELP,
+        add = completion::sessions()
+    )]
+    session: Option<String>,
+}
+
+pub(super) fn run(command: ContextCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
-        ContextCommand::Status(args) => status::status(&args, ctx),
-        ContextCommand::Inspect(args) => status::inspect(args, ctx),
-        ContextCommand::Build(args) => build::run(args, ctx),
+        ContextCommand::Status(args) => window::status(&args, ctx),
+        ContextCommand::Inspect(args) => window::inspect(args, ctx),
+        ContextCommand::Build(args) => window::build(args, ctx),
         ContextCommand::Entries(args) => entries::run(args, ctx),
-        ContextCommand::Pin(args) => entries::pin(&args, true, ctx),
-        ContextCommand::Unpin(args) => entries::pin(&args, false, ctx),
+        ContextCommand::Pin(args) => pin(&args, true, ctx),
+        ContextCommand::Unpin(args) => pin(&args, false, ctx),
         ContextCommand::Compact(args) => compact::compact(args, ctx),
         ContextCommand::Checkpoints(args) => compact::checkpoints(&args, ctx),
     }
+}
+
+fn pin(args: &PinArgs, pinned: bool, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let example = if pinned { "context pin N" } else { "context unpin N" };
+    let session_id = session_or_current(args.session.as_deref(), example, ctx)?;
+    set_pin(session_id, Seq(args.seq), pinned, ctx)
+}
+
+/// Pins or unpins a record, and prints all pins.
+pub(super) fn set_pin(
+    session_id: SessionId,
+    seq: Seq,
+    pinned: bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let params = ContextPinParams { session_id, seq };
+    if pinned {
+        ctx.show::<ContextPin>(&params, render_pins)
+    } else {
+        ctx.show::<ContextUnpin>(&params, render_pins)
+    }
+}
+
+/// Returns the numbers of the pinned records.
+fn render_pins(result: &ContextPinResult, _: &RenderOptions) -> String {
+    if result.data.is_empty() {
+        return "nothing is pinned\n".to_owned();
+    }
+    let pinned: Vec<String> = result.data.iter().map(|pin| format!("#{}", pin.seq)).collect();
+    format!("pinned: {}\n{}", pinned.join(", "), budget_line(result.tokens, result.limit))
 }

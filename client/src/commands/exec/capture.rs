@@ -1,8 +1,8 @@
-//! The recorded copy of a command's output: its beginning and its end, because a command reports first what it does and
-//! last how that went.
+//! The recorded copy of a command's output: its beginning, which shows the command's work, and its end, which shows the
+//! errors and results.
 //!
-//! The copy is text as a person would have seen it: without escape sequences, and of a line that was overwritten only
-//! the last state. Pure.
+//! The copy is the text that a terminal would show in the end: without escape sequences, and with only the last state of
+//! an overwritten line. Pure.
 
 use std::collections::VecDeque;
 
@@ -12,13 +12,13 @@ use crate::render::units::grouped;
 
 /// Bytes kept of the beginning of a stream.
 const HEAD_BYTES: usize = 10 * 1024;
-/// Bytes kept of the end of a stream, in which errors and results are.
+/// Bytes kept of the end of a stream.
 ///
-/// Two streams stay below 64 KiB: some 16,000 tokens, more than a usual window has, and the size up to which the daemon
+/// Two streams stay below 64 KiB: about 16,000 tokens, more than a usual window has, and the size up to which the daemon
 /// keeps a text in its record.
 const TAIL_BYTES: usize = 20 * 1024;
 
-/// The output of one stream so far.
+/// The captured output of one stream.
 #[derive(Debug, Default)]
 pub(super) struct OutputCapture {
     head: Vec<u8>,

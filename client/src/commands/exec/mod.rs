@@ -24,19 +24,19 @@ use ollm_protocol::{SessionId, Timestamp, sanitize};
 use serde_json::{Value, json};
 
 use crate::address;
-use crate::args::completers;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::error::ClientError;
-use crate::project;
+use crate::project::{self, RecordTarget};
 
 use process::{FinishedProcess, StdoutTarget};
 
-/// The exit code of a command that was stopped at its time limit, as of `timeout`.
+/// The exit code of a command that was stopped at its time limit; `timeout` uses the same.
 const TIMED_OUT: i32 = 124;
-/// The exit code of a command that cannot be run, as of shells.
+/// The exit code of a command that cannot be run; shells use the same.
 const CANNOT_RUN: i32 = 126;
-/// The exit code of a command that does not exist, as of shells.
+/// The exit code of a command that does not exist; shells use the same.
 const NOT_FOUND: i32 = 127;
 
 /// Run a command without secrets in its environment, and record it with its output as a tool call.
@@ -59,7 +59,7 @@ Examples:
 pub(crate) struct ExecArgs {
     /// The session to record in: an id, a unique prefix of one, or `last` [default: the current session of this
     /// directory's project, else a new one].
-    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
     /// The name of the tool in the record.
     #[arg(long, value_name = "NAME", default_value = "shell", value_parser = NonEmptyStringValueParser::new())]
@@ -72,7 +72,7 @@ pub(crate) struct ExecArgs {
 /// A variable of this process. Neither name nor value needs to be UTF-8.
 type Variable = (OsString, OsString);
 
-pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let target = record_target(args, ctx)?;
     let variables = address::variables();
     let params = EnvSanitizeParams { variables: to_text(&variables) };
@@ -113,29 +113,17 @@ fn allowed(variables: Vec<Variable>, judged: &EnvSanitizeResult) -> Vec<Variable
     variables.into_iter().filter(|(name, _)| may_pass(name)).collect()
 }
 
-/// The session in which the tool call is recorded.
-enum RecordTarget {
-    Session(SessionId),
-    NewSession { project_path: String },
-}
-
-fn record_target(
-    args: &ExecArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<RecordTarget, CommandError> {
+fn record_target(args: &ExecArgs, ctx: &mut CommandContext<'_>) -> CommandResult<RecordTarget> {
     if let Some(session) = &args.session {
         let session_id = ctx.session(session)?;
-        // A whole id has not been looked up, and after the command it would be too late.
+        // A whole id has not been looked up, and a missing session must be reported before the command runs.
         let branch = BranchFilter::All;
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
         ctx.call::<SessionGet>(&params)?;
         return Ok(RecordTarget::Session(session_id));
     }
     let project_path = project::of_current_directory("exec")?;
-    Ok(match project::current_session(&project_path, ctx)? {
-        Some(session_id) => RecordTarget::Session(session_id),
-        None => RecordTarget::NewSession { project_path },
-    })
+    RecordTarget::in_project(project_path, ctx)
 }
 
 /// A command that has ended.
@@ -205,7 +193,7 @@ impl ToolRun {
     }
 }
 
-/// Returns why a process ended that has no exit code of its own.
+/// Returns the reason for the end of a process without an exit code of its own.
 fn end_reason(process: &FinishedProcess, limit: Option<Duration>) -> Option<String> {
     use std::os::unix::process::ExitStatusExt as _;
     if process.timed_out {
@@ -226,60 +214,49 @@ fn record(
     target: RecordTarget,
     tool_run: &ToolRun,
     ctx: &mut CommandContext<'_>,
-) -> Result<RecordedCall, CommandError> {
-    let (session_id, new_in_project) = match target {
-        RecordTarget::Session(session_id) => (session_id, None),
-        RecordTarget::NewSession { project_path } => {
-            let key = Some(tool_run.id.clone());
-            let session_id = project::create_session(project_path.clone(), None, key, ctx)?;
-            (session_id, Some(project_path))
-        }
-    };
+) -> CommandResult<RecordedCall> {
     let words: Vec<String> = args
         .command
         .iter()
         .map(|word| shell_quoted(&sanitize::text(&word.to_string_lossy())))
         .collect();
-    let params = SessionRecordToolCallParams {
-        session_id,
-        tool_call: ToolCallInput {
-            id: tool_run.id.clone(),
-            name: args.tool_name.clone(),
-            args: json!({ "command": words.join(" "), "cwd": sanitize::text(&tool_run.cwd) }),
-            result: ToolResult {
-                llm_content: tool_run.output(),
-                display_content: None,
-                success: Some(tool_run.code == 0),
-                error: tool_run.error.clone(),
-                exit_code: Some(tool_run.code),
-            },
-            timestamp: Some(tool_run.started_at),
-            duration_ms: Some(tool_run.duration_ms()),
-            message_seq: None,
+    let tool_call = ToolCallInput {
+        id: tool_run.id.clone(),
+        name: args.tool_name.clone(),
+        args: json!({ "command": words.join(" "), "cwd": sanitize::text(&tool_run.cwd) }),
+        result: ToolResult {
+            llm_content: tool_run.output(),
+            display_content: None,
+            success: Some(tool_run.code == 0),
+            error: tool_run.error.clone(),
+            exit_code: Some(tool_run.code),
         },
-        key: Some(tool_run.id.clone()),
+        timestamp: Some(tool_run.started_at),
+        duration_ms: Some(tool_run.duration_ms()),
+        message_seq: None,
     };
-    let result = match ctx.call::<SessionRecordToolCall>(&params) {
-        // The connection broke, perhaps after the daemon recorded the call; the key makes a repetition safe.
-        Err(error) if !matches!(error, ClientError::Rpc(_)) => {
-            ctx.disconnect();
-            ctx.call::<SessionRecordToolCall>(&params)?.value
-        }
-        other => other?.value,
-    };
-    if let Some(project_path) = new_in_project {
-        project::set_current_session(project_path, session_id, ctx)?;
-    }
-    Ok(RecordedCall { session_id, result })
+    let key = Some(tool_run.id.clone());
+    target.record(None, key.clone(), ctx, |session_id, ctx| {
+        let params = SessionRecordToolCallParams { session_id, tool_call, key };
+        let reply = match ctx.call::<SessionRecordToolCall>(&params) {
+            // The connection broke, perhaps after the daemon recorded the call; the key makes a repetition safe.
+            Err(error) if !matches!(error, ClientError::Rpc(_)) => {
+                ctx.disconnect();
+                ctx.call::<SessionRecordToolCall>(&params)?
+            }
+            other => other?,
+        };
+        Ok(RecordedCall { session_id, result: reply.value })
+    })
 }
 
-/// Reports on stderr what a person must know beside the command's output, and with `--json` everything.
+/// Reports problems on stderr, and prints the whole run with `--json`.
 fn report(
     tool_run: &ToolRun,
     judged: &EnvSanitizeResult,
-    recorded: &Result<RecordedCall, CommandError>,
+    recorded: &CommandResult<RecordedCall>,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     if let (None, Some(error)) = (&tool_run.process, &tool_run.error) {
         ctx.terminal.eprintln(&format!("ollmctl: {}", sanitize::one_line(error)));
     }
@@ -312,7 +289,7 @@ fn report(
 fn to_json(
     tool_run: &ToolRun,
     judged: &EnvSanitizeResult,
-    recorded: &Result<RecordedCall, CommandError>,
+    recorded: &CommandResult<RecordedCall>,
 ) -> Value {
     let mut value = json!({
         "recorded": recorded.is_ok(),

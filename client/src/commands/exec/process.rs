@@ -2,7 +2,7 @@
 //!
 //! The command inherits stdin. Its stdout and stderr go through pipes, because they are captured.
 
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, IsTerminal as _, PipeReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,18 +11,19 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
 use super::capture::OutputCapture;
+use crate::background::Signals;
 
 /// Bytes of one read: the capacity of a pipe.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// The longest silence after the command's end before its pipes are closed: a program that it left running may keep
-/// them open forever, and by then all output of the command itself has arrived.
+/// The longest wait for more output after the command's end. A program that the command left running may keep the pipes
+/// open forever; the command's own output has arrived by then.
 const LINGER: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 /// The time between SIGTERM and SIGKILL for a command at its time limit.
 const GRACE: Duration = Duration::from_secs(5);
-/// The end of a timer for a command without a time limit.
+/// The length of a wait for a command without a time limit.
 const NO_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// A process that has ended, and its output.
@@ -62,7 +63,7 @@ pub(super) fn run(
     // From now on no signal ends this program before the command has ended and is recorded.
     let mut signals = {
         let _entered = runtime.enter();
-        Signals::listen()?
+        CommandSignals::listen()?
     };
     let (exited, exit_writer) = io::pipe()?;
     let started = Instant::now();
@@ -140,46 +141,28 @@ fn wait_for_bytes(pipe: &impl AsFd, exited: &mut Option<PipeReader>) -> bool {
 }
 
 /// The signals that matter while a command runs.
-struct Signals {
-    child: SignalStream,
-    /// Signals that a terminal sends to all processes in its foreground, the command included.
-    from_terminal: [(SignalStream, Signal); 2],
-    /// Signals that are sent to this process alone.
-    to_process: [(SignalStream, Signal); 2],
-    at_terminal: bool,
+struct CommandSignals {
+    signals: Signals,
+    /// For each signal the one to send to the command, unless the command receives it anyway.
+    pass_on: [Option<Signal>; 5],
 }
 
-impl Signals {
+impl CommandSignals {
     fn listen() -> io::Result<Self> {
-        use std::io::IsTerminal as _;
-        let stream = |kind, number| Ok::<_, io::Error>((signal(kind)?, number));
-        Ok(Self {
-            child: signal(SignalKind::child())?,
-            from_terminal: [
-                stream(SignalKind::interrupt(), Signal::INT)?,
-                stream(SignalKind::quit(), Signal::QUIT)?,
-            ],
-            to_process: [
-                stream(SignalKind::terminate(), Signal::TERM)?,
-                stream(SignalKind::hangup(), Signal::HUP)?,
-            ],
-            at_terminal: io::stdin().is_terminal()
-                || io::stdout().is_terminal()
-                || io::stderr().is_terminal(),
-        })
-    }
-
-    /// Waits for the next signal and returns it if it must be passed on, because the command did not receive it.
-    async fn next_to_pass_on(&mut self) -> Option<Signal> {
-        let [(interrupt, int), (quit, quit_number)] = &mut self.from_terminal;
-        let [(terminate, term), (hangup, hup)] = &mut self.to_process;
-        tokio::select! {
-            _ = interrupt.recv() => (!self.at_terminal).then_some(*int),
-            _ = quit.recv() => (!self.at_terminal).then_some(*quit_number),
-            _ = terminate.recv() => Some(*term),
-            _ = hangup.recv() => Some(*hup),
-            _ = self.child.recv() => None,
-        }
+        let at_terminal =
+            io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
+        // A terminal sends its signals to all processes in its foreground, the command included.
+        let from_terminal = |number| (!at_terminal).then_some(number);
+        let signals = Signals::listen(&[
+            SignalKind::child(),
+            SignalKind::interrupt(),
+            SignalKind::quit(),
+            SignalKind::terminate(),
+            SignalKind::hangup(),
+        ])?;
+        let (interrupt, quit) = (from_terminal(Signal::INT), from_terminal(Signal::QUIT));
+        let pass_on = [None, interrupt, quit, Some(Signal::TERM), Some(Signal::HUP)];
+        Ok(Self { signals, pass_on })
     }
 
     /// Waits for the end of the command; stops it at its time limit. Returns whether it was stopped.
@@ -197,7 +180,7 @@ impl Signals {
             }
             let until = deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_LIMIT);
             let to_send = tokio::select! {
-                signal = self.next_to_pass_on() => signal,
+                arrived = self.signals.next() => self.pass_on[arrived],
                 () = tokio::time::sleep_until(until) => {
                     let is_over = deadline.is_some();
                     let to_send = if timed_out { Signal::KILL } else { Signal::TERM };

@@ -1,7 +1,5 @@
 //! `ollmctl sessions delete`, `clear` and `cleanup`: show what will be deleted and ask before they delete it.
 
-use std::time::Duration;
-
 use clap::Args;
 use ollm_protocol::content::Session;
 use ollm_protocol::method::{SessionCleanup, SessionClear, SessionDelete, SessionGet};
@@ -10,19 +8,17 @@ use ollm_protocol::methods::session::{
     SessionIdParams,
 };
 use ollm_protocol::sanitize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::list;
-use crate::args::completers;
 use crate::args::session::SESSION_HELP;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::render::session_table::{self, outcome_line};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, Style};
 
-/// The longest wait for one call: each deletion syncs the disk, and a large session is first removed from the catalog.
-const DELETE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Sessions that are shown before they are deleted.
 const SHOWN_SESSIONS: usize = 10;
 
@@ -39,7 +35,7 @@ pub(crate) struct DeleteArgs {
         required = true,
         value_name = "SESSION",
         help = SESSION_HELP,
-        add = completers::sessions()
+        add = completion::sessions()
     )]
     ids: Vec<String>,
     /// Do not ask.
@@ -55,7 +51,7 @@ Asks first; without a terminal --yes is needed.
 Examples:
   ollmctl sessions clear --all")]
 pub(crate) struct ClearArgs {
-    /// Confirms that every session is meant, also pinned and archived ones.
+    /// Confirm that every session is deleted, pinned and archived ones too.
     #[arg(long, required = true)]
     all: bool,
     /// Do not ask.
@@ -83,7 +79,7 @@ pub(crate) struct CleanupArgs {
     yes: bool,
 }
 
-pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut ids = Vec::new();
     for text in &args.ids {
         let id = ctx.session(text)?;
@@ -96,7 +92,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Result<
     for session_id in ids {
         let branch = BranchFilter::All;
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
-        sessions.push(ctx.call_slow::<SessionGet>(&params, DELETE_TIMEOUT)?.value.session);
+        sessions.push(ctx.call::<SessionGet>(&params)?.value.session);
     }
     if !confirm(&sessions, args.yes, ctx)? {
         return Ok(());
@@ -104,21 +100,17 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Result<
     let mut results: Vec<Value> = Vec::new();
     for session in &sessions {
         let params = SessionIdParams { session_id: session.session_id };
-        let reply = ctx.call_slow::<SessionDelete>(&params, DELETE_TIMEOUT)?;
+        let reply = ctx.call::<SessionDelete>(&params)?;
         if ctx.json() {
-            results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
+            results.push(reply.to_json());
         } else {
             ctx.print_text(&outcome_line("deleted", session))?;
         }
     }
-    match (ctx.json(), results.as_slice()) {
-        (false, _) => Ok(()),
-        (true, [only]) => ctx.print_json(only),
-        (true, _) => ctx.print_json(&json!({ "data": results })),
-    }
+    if ctx.json() { ctx.print_json_list(&results) } else { Ok(()) }
 }
 
-pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     if !args.yes {
         let sessions = list::all_sessions(ctx)?;
         if !sessions.is_empty() && !confirm(&sessions, false, ctx)? {
@@ -126,33 +118,24 @@ pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> Result<()
         }
     }
     let params = SessionClearParams { all: args.all };
-    let reply = ctx.call_slow::<SessionClear>(&params, DELETE_TIMEOUT)?;
-    ctx.print(&reply, render_outcome)
+    ctx.show::<SessionClear>(&params, render_outcome)
 }
 
-pub(super) fn cleanup(
-    args: &CleanupArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn cleanup(args: &CleanupArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
-        let plan = ctx.call_slow::<SessionCleanup>(&params(true), DELETE_TIMEOUT)?.value;
+        let plan = ctx.call::<SessionCleanup>(&params(true))?.value;
         if !plan.deleted.is_empty() && !confirm(&plan.deleted, false, ctx)? {
             return Ok(());
         }
     }
-    let reply = ctx.call_slow::<SessionCleanup>(&params(args.dry_run), DELETE_TIMEOUT)?;
-    ctx.print(&reply, render_outcome)
+    ctx.show::<SessionCleanup>(&params(args.dry_run), render_outcome)
 }
 
 /// Shows the sessions and asks whether to delete them.
 ///
 /// **Errors**: `--yes` is missing, and no person can be asked.
-fn confirm(
-    sessions: &[Session],
-    yes: bool,
-    ctx: &mut CommandContext<'_>,
-) -> Result<bool, CommandError> {
+fn confirm(sessions: &[Session], yes: bool, ctx: &mut CommandContext<'_>) -> CommandResult<bool> {
     if yes {
         return Ok(true);
     }
@@ -202,8 +185,10 @@ fn render_outcome(result: &SessionCleanupResult, options: &RenderOptions) -> Str
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::exit::Exit;
+    use crate::error::Exit;
     use crate::testing::{SESSION_ID, render_options, run_against, session_json, session_named};
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use ollm_protocol::content::ExportFormat;
 use ollm_protocol::method::SessionExport;
 use ollm_protocol::methods::session::SessionExportParams;
@@ -11,29 +11,36 @@ use ollm_protocol::{SessionId, sanitize};
 use serde_json::json;
 use tempfile::NamedTempFile;
 
-use crate::args::completers;
-use crate::args::session::SESSION_HELP;
+use crate::args::session::SessionArg;
+use crate::args::wire_enum_with_alias;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::render::json;
+use crate::command_error::{CommandError, CommandResult};
+use crate::render::escaped_json;
 use crate::render::progress::ProgressMeter;
 use crate::render::units::{bytes, counted};
+
+const FORMAT_HELP: [&str; 4] = [
+    "The session document",
+    "Every record; an import restores the same session",
+    "For people",
+    "For a browser",
+];
 
 /// Write a session to a file or to stdout.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A file appears complete or not at all. Its format follows its extension unless --format is given.
-With --json stdout is JSON: a report of what was written, or without a file the export itself as json or jsonl.
+With --json, prints a report of the written file; without a file, prints the export itself as json or jsonl.
 
 Examples:
   ollmctl sessions export last --output talk.md
   ollmctl sessions export last --format jsonl > talk.jsonl")]
 pub(crate) struct ExportArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
-    id: String,
+    #[command(flatten)]
+    session: SessionArg,
     /// The format [default: by the extension of the file, else markdown].
-    #[arg(long)]
-    format: Option<FormatArg>,
+    #[arg(long, value_parser = wire_enum_with_alias::<ExportFormat>(&FORMAT_HELP, ("md", "markdown")))]
+    format: Option<ExportFormat>,
     /// The file [default: stdout].
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -42,7 +49,8 @@ pub(crate) struct ExportArgs {
 impl ExportArgs {
     /// Returns the arguments that export a session in the default format.
     pub(in crate::commands) fn of(session_id: SessionId, output: Option<PathBuf>) -> Self {
-        Self { id: session_id.to_string(), format: None, output }
+        let session = SessionArg { id: session_id.to_string() };
+        Self { session, format: None, output }
     }
 
     /// Returns the output file; `None` for stdout.
@@ -51,43 +59,9 @@ impl ExportArgs {
     }
 }
 
-/// The format of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum FormatArg {
-    /// The session document.
-    Json,
-    /// Every record; an import restores the same session.
-    Jsonl,
-    /// For people.
-    #[value(alias = "md")]
-    Markdown,
-    /// For a browser.
-    Html,
-}
-
-impl From<FormatArg> for ExportFormat {
-    fn from(format: FormatArg) -> Self {
-        match format {
-            FormatArg::Json => Self::Json,
-            FormatArg::Jsonl => Self::Jsonl,
-            FormatArg::Markdown => Self::Markdown,
-            FormatArg::Html => Self::Html,
-        }
-    }
-}
-
-/// The size of an export.
-struct ExportedSize {
-    bytes: u64,
-    records: u64,
-}
-
-pub(in crate::commands) fn run(
-    args: &ExportArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(in crate::commands) fn run(args: &ExportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let format = format(args, ctx.json())?;
-    let session_id = ctx.session(&args.id)?;
+    let session_id = ctx.session(&args.session.id)?;
     let Some(path) = args.file() else {
         return to_stdout(session_id, format, ctx);
     };
@@ -98,7 +72,9 @@ pub(in crate::commands) fn run(
     };
     // In the same directory, because a rename is atomic only within one file system.
     let mut file = BufWriter::new(temporary_file(&directory)?);
-    let size = export(session_id, format.into(), ctx, |_, data| {
+    let mut size = 0;
+    let records = export(session_id, format, ctx, |_, data| {
+        size += data.len() as u64;
         file.write_all(data.as_bytes()).map_err(failed)
     })?;
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
@@ -107,19 +83,19 @@ pub(in crate::commands) fn run(
     if ctx.json() {
         let path = path.to_string_lossy();
         return ctx.print_json(&json!({
-            "sessionId": session_id, "path": path, "format": ExportFormat::from(format),
-            "sizeBytes": size.bytes, "records": size.records,
+            "sessionId": session_id, "path": path, "format": format,
+            "sizeBytes": size, "records": records,
         }));
     }
     ctx.print_text(&format!(
         "exported {} to {} ({})\n",
-        counted(size.records, "record"),
+        counted(records, "record"),
         sanitize::one_line(&path.to_string_lossy()),
-        bytes(size.bytes)
+        bytes(size)
     ))
 }
 
-fn temporary_file(directory: &Path) -> Result<NamedTempFile, CommandError> {
+fn temporary_file(directory: &Path) -> CommandResult<NamedTempFile> {
     NamedTempFile::new_in(directory).map_err(|source| {
         let path = directory.to_owned();
         if directory.exists() {
@@ -133,70 +109,67 @@ fn temporary_file(directory: &Path) -> Result<NamedTempFile, CommandError> {
 /// Writes the export to stdout: unchanged to a pipe or a file, sanitized to a terminal.
 fn to_stdout(
     session_id: SessionId,
-    format: FormatArg,
+    format: ExportFormat,
     ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+) -> CommandResult {
     let for_terminal = ctx.terminal.out_is_terminal();
-    export(session_id, format.into(), ctx, |ctx, data| {
+    export(session_id, format, ctx, |ctx, data| {
         let safe = match (for_terminal, format) {
             (false, _) => None,
-            (true, FormatArg::Json | FormatArg::Jsonl) => Some(json::escaped(data)),
-            (true, FormatArg::Markdown | FormatArg::Html) => Some(sanitize::text(data)),
+            (true, ExportFormat::Json | ExportFormat::Jsonl) => Some(escaped_json(data)),
+            (true, ExportFormat::Markdown | ExportFormat::Html) => Some(sanitize::text(data)),
         };
         Ok(ctx.terminal.print_raw(safe.as_deref().unwrap_or(data))?)
     })?;
     Ok(())
 }
 
-/// Requests the export and passes each chunk to `write`.
+/// Requests the export and passes each chunk to `write`; returns the number of records.
 fn export(
     session_id: SessionId,
     format: ExportFormat,
     ctx: &mut CommandContext<'_>,
-    mut write: impl FnMut(&mut CommandContext<'_>, &str) -> Result<(), CommandError>,
-) -> Result<ExportedSize, CommandError> {
+    mut write: impl FnMut(&mut CommandContext<'_>, &str) -> CommandResult,
+) -> CommandResult<u64> {
     let mut progress = ProgressMeter::records("exporting");
     let mut params = SessionExportParams { session_id, format, cursor: None };
-    let mut size = ExportedSize { bytes: 0, records: 0 };
     loop {
         let chunk = ctx.call::<SessionExport>(&params)?.value;
         write(ctx, &chunk.data)?;
-        size.bytes += chunk.data.len() as u64;
-        size.records = chunk.done_records;
         progress.set(chunk.done_records, chunk.total_records);
         match chunk.next_cursor {
-            None => return Ok(size),
+            None => return Ok(chunk.done_records),
             cursor => params.cursor = cursor,
         }
     }
 }
 
 /// Returns the requested format. On stdout with `--json` it must be JSON.
-fn format(args: &ExportArgs, json: bool) -> Result<FormatArg, CommandError> {
+fn format(args: &ExportArgs, json: bool) -> CommandResult<ExportFormat> {
     if args.file().is_some() || !json {
         return args.format.map_or_else(|| format_of_file(args), Ok);
     }
     match args.format {
-        None => Ok(FormatArg::Json),
-        Some(format @ (FormatArg::Json | FormatArg::Jsonl)) => Ok(format),
-        Some(FormatArg::Markdown | FormatArg::Html) => Err(CommandError::usage(
+        None => Ok(ExportFormat::Json),
+        Some(format @ (ExportFormat::Json | ExportFormat::Jsonl)) => Ok(format),
+        Some(ExportFormat::Markdown | ExportFormat::Html) => Err(CommandError::usage(
             "--json makes stdout JSON, and this format is not JSON",
-            &format!("ollmctl sessions export {} --json --output FILE", args.id),
+            &format!("ollmctl sessions export {} --json --output FILE", args.session.id),
         )),
     }
 }
 
 /// Returns the format for the extension of the output file.
-fn format_of_file(args: &ExportArgs) -> Result<FormatArg, CommandError> {
-    let Some(path) = args.file() else { return Ok(FormatArg::Markdown) };
+fn format_of_file(args: &ExportArgs) -> CommandResult<ExportFormat> {
+    let Some(path) = args.file() else { return Ok(ExportFormat::Markdown) };
     let extension = path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
     match extension.as_deref() {
-        Some("json") => Ok(FormatArg::Json),
-        Some("jsonl" | "ndjson") => Ok(FormatArg::Jsonl),
-        Some("md" | "markdown") => Ok(FormatArg::Markdown),
-        Some("html" | "htm") => Ok(FormatArg::Html),
+        Some("json") => Ok(ExportFormat::Json),
+        Some("jsonl" | "ndjson") => Ok(ExportFormat::Jsonl),
+        Some("md" | "markdown") => Ok(ExportFormat::Markdown),
+        Some("html" | "htm") => Ok(ExportFormat::Html),
         _ => {
-            let (session, path) = (&args.id, path.display());
+            let (session, path) = (&args.session.id, path.display());
             Err(CommandError::usage(
                 format!("{path} has no known extension (.json, .jsonl, .md or .html)"),
                 &format!("ollmctl sessions export {session} --format md --output {path}"),
@@ -222,38 +195,42 @@ mod tests {
         assert!(temporary_file(scratch.path()).is_ok());
     }
 
-    fn args(format: Option<FormatArg>, output: Option<&str>) -> ExportArgs {
-        ExportArgs { id: "last".to_owned(), format, output: output.map(PathBuf::from) }
+    fn args(format: Option<ExportFormat>, output: Option<&str>) -> ExportArgs {
+        ExportArgs {
+            session: SessionArg { id: "last".to_owned() },
+            format,
+            output: output.map(PathBuf::from),
+        }
     }
 
     #[test]
     fn with_json_flag_stdout_has_a_json_format() {
-        let check = |given, output: Option<&str>, expect: Option<FormatArg>| {
+        let check = |given, output: Option<&str>, expect: Option<ExportFormat>| {
             let args = args(given, output);
             assert_eq!(format(&args, true).ok(), expect, "{args:?}");
         };
-        check(None, None, Some(FormatArg::Json));
-        check(None, Some("-"), Some(FormatArg::Json));
-        check(Some(FormatArg::Jsonl), None, Some(FormatArg::Jsonl));
-        check(Some(FormatArg::Markdown), None, None);
-        check(Some(FormatArg::Html), Some("-"), None);
-        check(Some(FormatArg::Html), Some("a.html"), Some(FormatArg::Html));
-        check(None, Some("a.md"), Some(FormatArg::Markdown));
+        check(None, None, Some(ExportFormat::Json));
+        check(None, Some("-"), Some(ExportFormat::Json));
+        check(Some(ExportFormat::Jsonl), None, Some(ExportFormat::Jsonl));
+        check(Some(ExportFormat::Markdown), None, None);
+        check(Some(ExportFormat::Html), Some("-"), None);
+        check(Some(ExportFormat::Html), Some("a.html"), Some(ExportFormat::Html));
+        check(None, Some("a.md"), Some(ExportFormat::Markdown));
     }
 
     #[test]
     fn format_follows_the_extension() {
-        let check = |output: Option<&str>, expect: Option<FormatArg>| {
+        let check = |output: Option<&str>, expect: Option<ExportFormat>| {
             assert_eq!(format_of_file(&args(None, output)).ok(), expect, "{output:?}");
         };
-        check(Some("a.json"), Some(FormatArg::Json));
-        check(Some("a.b/c.JSONL"), Some(FormatArg::Jsonl));
-        check(Some("a.md"), Some(FormatArg::Markdown));
-        check(Some("a.htm"), Some(FormatArg::Html));
-        check(Some("-"), Some(FormatArg::Markdown));
+        check(Some("a.json"), Some(ExportFormat::Json));
+        check(Some("a.b/c.JSONL"), Some(ExportFormat::Jsonl));
+        check(Some("a.md"), Some(ExportFormat::Markdown));
+        check(Some("a.htm"), Some(ExportFormat::Html));
+        check(Some("-"), Some(ExportFormat::Markdown));
         check(Some("a.txt"), None);
         check(Some("json"), None);
-        check(None, Some(FormatArg::Markdown));
+        check(None, Some(ExportFormat::Markdown));
         let text = format_of_file(&args(None, Some("a.txt"))).unwrap_err().to_text();
         assert!(text.contains(".json, .jsonl, .md or .html"), "{text}");
         assert!(text.contains("export last --format md --output a.txt"), "{text}");

@@ -1,34 +1,30 @@
-//! `ollmctl sessions import`: sends files of any size, chunk after chunk, and reports what was lost.
+//! `ollmctl sessions import`: sends files of any size, chunk after chunk, and reports the losses.
 //!
-//! **Invariant**: a chunk ends between characters and fits a frame even if JSON has to escape much of it.
+//! **Invariant**: a chunk ends between characters and fits a frame even if JSON escapes all of it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use ollm_protocol::content::{ImportLoss, ImportReport, Session};
 use ollm_protocol::method::SessionImport;
 use ollm_protocol::methods::session::{SessionImportParams, SessionImportResult};
 use ollm_protocol::sanitize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::command_context::{CallReply, CommandContext};
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::project;
 use crate::render::progress::ProgressMeter;
 use crate::render::session_table::{short_id, title};
 use crate::render::units::{counted, grouped};
 use crate::render::{RenderOptions, table};
 
-/// The maximum number of bytes of a file in one chunk.
-const CHUNK_BYTES: usize = 4 << 20;
-/// The maximum number of bytes of a chunk as a JSON string: a frame has 16 MiB for it and a few other fields.
-const ENCODED_BYTES: usize = 12 << 20;
-/// The longest wait for a reply: the reply to the last chunk follows when everything is parsed, written and synced.
-const IMPORT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Bytes of a file in one chunk. As a JSON string a byte takes up to six, and a frame has 16 MiB for the chunk and a few
+/// other fields.
+const CHUNK_BYTES: usize = 2 << 20;
 /// Line numbers that are shown for losses of one kind.
 const SHOWN_LINES: usize = 3;
 
@@ -54,22 +50,22 @@ pub(crate) struct ImportArgs {
     dry_run: bool,
 }
 
-pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let project = args.project.as_deref().map(|path| project::canonical_path(Some(path)));
-    let project = project.transpose()?;
+pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let given = args.project.as_deref();
+    let project = given.map(|path| project::canonical_path(Some(path))).transpose()?;
     let mut results: Vec<Value> = Vec::new();
     let mut failures: Vec<CommandError> = Vec::new();
     for path in &args.files {
         let label = sanitize::one_line(&path.to_string_lossy());
         match import_file(path, &label, project.as_deref(), args.dry_run, ctx) {
             Ok(reply) if ctx.json() => {
-                results.push(serde_json::from_str(reply.raw.get()).unwrap_or_default());
+                results.push(reply.to_json());
             }
             Ok(reply) => {
                 let text = render(&label, &reply.value, args.dry_run, &ctx.render_options());
                 ctx.print_text(&text)?;
             }
-            // A file that cannot be imported does not keep the others out.
+            // A failed file does not keep the others from being imported.
             Err(error) if args.files.len() > 1 && !error.is_closed_pipe() => {
                 if ctx.json() {
                     let mut value = error.to_value();
@@ -83,10 +79,8 @@ pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> Result<(),
             Err(error) => return Err(error),
         }
     }
-    match (ctx.json(), args.files.len(), results.as_slice()) {
-        (true, 1, [only]) => ctx.print_json(only)?,
-        (true, ..) => ctx.print_json(&json!({ "data": results }))?,
-        (false, ..) => {}
+    if ctx.json() {
+        ctx.print_json_list(&results)?;
     }
     match failures.first() {
         None => Ok(()),
@@ -104,7 +98,7 @@ fn import_file(
     project: Option<&str>,
     dry_run: bool,
     ctx: &mut CommandContext<'_>,
-) -> Result<CallReply<SessionImportResult>, CommandError> {
+) -> CommandResult<CallReply<SessionImportResult>> {
     let failed = |source| CommandError::File { action: "read", path: path.to_owned(), source };
     let (source, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin()), 0)
@@ -116,7 +110,7 @@ fn import_file(
         }
         (Box::new(file), meta.len())
     };
-    let mut progress = ProgressMeter::bytes(&format!("importing {label}"), size);
+    let mut progress = ProgressMeter::bytes(&format!("importing {label}"));
     let mut chunks = Utf8Chunks::new(source, path);
     let mut upload_id = None;
     let mut done = 0;
@@ -131,7 +125,7 @@ fn import_file(
             project_path: project.map(str::to_owned),
             dry_run,
         };
-        let reply = ctx.call_slow::<SessionImport>(&params, IMPORT_TIMEOUT)?;
+        let reply = ctx.call::<SessionImport>(&params)?;
         progress.set(done, size.max(done));
         let Some(following) = following else { return Ok(reply) };
         upload_id = reply.value.upload_id;
@@ -143,83 +137,39 @@ fn import_file(
 struct Utf8Chunks<R> {
     source: R,
     path: PathBuf,
-    /// Bytes that were read and not returned; they begin with a whole character.
-    pending: Vec<u8>,
-    /// The bytes of `pending` that are valid UTF-8.
-    valid: usize,
-    /// The position of `pending` in the file.
-    offset: u64,
-    ended: bool,
+    /// The beginning of a character that the previous read cut.
+    cut: Vec<u8>,
+    /// The position of `cut` in the file.
+    offset: usize,
 }
 
 impl<R: Read> Utf8Chunks<R> {
     fn new(source: R, path: &Path) -> Self {
-        let path = path.to_owned();
-        Self { source, path, pending: Vec::new(), valid: 0, offset: 0, ended: false }
+        Self { source, path: path.to_owned(), cut: Vec::new(), offset: 0 }
     }
 
     /// Returns the next chunk; `None` after the last. An empty file has no chunk.
-    fn next(&mut self) -> Result<Option<String>, CommandError> {
-        self.fill()?;
-        if self.pending.is_empty() {
-            return Ok(None);
+    fn next(&mut self) -> CommandResult<Option<String>> {
+        let mut bytes = std::mem::take(&mut self.cut);
+        let missing = CHUNK_BYTES - bytes.len();
+        let read = self.source.by_ref().take(missing as u64).read_to_end(&mut bytes);
+        let path = &self.path;
+        let failed = |source| CommandError::File { action: "read", path: path.clone(), source };
+        let is_last = read.map_err(failed)? < missing;
+        if let Err(error) = std::str::from_utf8(&bytes)
+            && error.error_len().is_none()
+            && !is_last
+        {
+            self.cut = bytes.split_off(error.valid_up_to());
         }
-        let text = match std::str::from_utf8(&self.pending[..self.valid]) {
-            Ok(text) => text,
-            Err(_) => return Err(self.not_utf8(self.valid)),
-        };
-        let end = chunk_end(text);
-        let rest = self.pending.split_off(end);
-        let chunk = std::mem::replace(&mut self.pending, rest);
-        self.valid -= end;
-        self.offset += end as u64;
-        // The bytes were validated a few lines above.
-        String::from_utf8(chunk)
-            .map(Some)
-            .map_err(|error| self.not_utf8(error.utf8_error().valid_up_to()))
-    }
-
-    /// Reads until a whole chunk is pending, and validates it.
-    fn fill(&mut self) -> Result<(), CommandError> {
-        let missing = (CHUNK_BYTES + 4).saturating_sub(self.pending.len());
-        if !self.ended && missing > 0 {
-            let read = self.source.by_ref().take(missing as u64).read_to_end(&mut self.pending);
-            let path = &self.path;
-            let failed = |source| CommandError::File { action: "read", path: path.clone(), source };
-            self.ended = read.map_err(failed)? < missing;
-        }
-        self.valid = match std::str::from_utf8(&self.pending) {
-            Ok(text) => text.len(),
-            // The next read completes a character that this one cut.
-            Err(error) if error.error_len().is_none() && !self.ended => error.valid_up_to(),
-            Err(error) => return Err(self.not_utf8(error.valid_up_to())),
-        };
-        Ok(())
-    }
-
-    fn not_utf8(&self, at: usize) -> CommandError {
-        CommandError::NotUtf8 {
-            path: self.path.clone(),
-            offset: self.offset + at as u64,
+        let text = String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
+            path: path.clone(),
+            offset: (self.offset + error.utf8_error().valid_up_to()) as u64,
             command: "sessions import",
-        }
+        })?;
+        self.offset += text.len();
+        Ok(Some(text).filter(|text| !text.is_empty()))
     }
-}
-
-/// Returns the end of a chunk: between characters and within both limits.
-fn chunk_end(text: &str) -> usize {
-    let mut encoded = 0;
-    for (at, char) in text.char_indices() {
-        encoded += match char {
-            '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-            control if control < ' ' => 6,
-            other => other.len_utf8(),
-        };
-        if at + char.len_utf8() > CHUNK_BYTES || encoded > ENCODED_BYTES {
-            return at;
-        }
-    }
-    text.len()
 }
 
 /// Returns the session, the counts and the losses of one file.
@@ -295,10 +245,12 @@ fn render_losses(losses: &[ImportLoss]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::testing::{render_options, run_against, session_json, session_named};
 
-    fn chunks(bytes: &[u8]) -> Result<Vec<String>, CommandError> {
+    fn chunks(bytes: &[u8]) -> CommandResult<Vec<String>> {
         let mut source = Utf8Chunks::new(bytes, Path::new("f.jsonl"));
         let mut all = Vec::new();
         while let Some(chunk) = source.next()? {
@@ -329,7 +281,7 @@ mod tests {
         let all = chunks(text.as_bytes()).unwrap();
         assert!(all.concat() == text);
         for chunk in all {
-            assert!(serde_json::to_string(&chunk).unwrap().len() <= ENCODED_BYTES + 2);
+            assert!(serde_json::to_string(&chunk).unwrap().len() <= (12 << 20) + 2);
         }
     }
 
@@ -350,7 +302,7 @@ mod tests {
     fn chunks_of_a_file_share_one_upload() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("big.jsonl");
-        let text = "日".repeat(3 << 20);
+        let text = "日".repeat(7 << 18);
         let mut file = File::create(&path).unwrap();
         io::Write::write_all(&mut file, text.as_bytes()).unwrap();
         let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, params| {

@@ -4,12 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use ollm_protocol::content::{Session, SessionStatus};
-use ollm_protocol::method::SessionList;
 use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
 
-use crate::args::wire_enum::wire_enum;
-use crate::command_context::{CommandContext, complete_list};
-use crate::command_error::CommandError;
+use crate::args::wire_enum;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandResult;
 use crate::error::ClientError;
 use crate::project;
 use crate::render::session_table;
@@ -30,7 +29,7 @@ Examples:
   ollmctl sessions list --project . --limit 5
   ollmctl sessions list --status archived --json")]
 pub(crate) struct ListArgs {
-    /// Only sessions of the project in this directory.
+    /// Only sessions of the project in DIR.
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Also archived sessions.
@@ -51,10 +50,7 @@ impl ListArgs {
     }
 }
 
-pub(in crate::commands) fn run(
-    args: &ListArgs,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(in crate::commands) fn run(args: &ListArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let params = SessionListParams {
         project_path: project::filter_path(args.project.as_deref())?,
         status: args.status,
@@ -93,7 +89,7 @@ pub(in crate::commands) fn run(
 }
 
 /// Returns every session, archived ones included.
-pub(super) fn all_sessions(ctx: &mut CommandContext<'_>) -> Result<Vec<Session>, CommandError> {
+pub(super) fn all_sessions(ctx: &mut CommandContext<'_>) -> CommandResult<Vec<Session>> {
     let mut all = Vec::new();
     for status in [None, Some(SessionStatus::Archived)] {
         let params = SessionListParams { status, ..SessionListParams::default() };
@@ -113,7 +109,7 @@ fn list(
     loop {
         let missing = limit.saturating_sub(u32::try_from(all.data.len()).unwrap_or(u32::MAX));
         params.limit = Some(missing.min(PAGE_SESSIONS));
-        let page = complete_list(|| Ok(ctx.call::<SessionList>(&params)?.value))?;
+        let page = ctx.list_sessions(&params)?;
         all.behind |= page.behind;
         let is_empty = page.data.is_empty();
         all.data.extend(page.data);

@@ -7,24 +7,20 @@ pub(super) mod list;
 mod search;
 mod view;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use ollm_protocol::method::{
-    SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionSetCurrent,
-    SessionUnarchive, SessionUpdate,
+    SessionArchive, SessionClose, SessionCurrent, SessionResume, SessionUnarchive, SessionUpdate,
 };
 use ollm_protocol::methods::session::{
-    SessionCurrentParams, SessionIdParams, SessionResult, SessionResumeParams,
-    SessionSetCurrentParams, SessionUpdateParams,
+    SessionCurrentParams, SessionIdParams, SessionResult, SessionResumeParams, SessionUpdateParams,
 };
-use ollm_protocol::{ErrorKind, Method, SessionId, sanitize};
+use ollm_protocol::{Method, SessionId, sanitize};
 
-use crate::args::completers;
-use crate::args::session::{SESSION_HELP, SessionArg};
+use crate::args::session::SessionArg;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
-use crate::error::ClientError;
+use crate::command_error::CommandResult;
 use crate::project;
 use crate::render::session_table::{heading, outcome_line};
 use crate::render::transcript::Transcript;
@@ -49,7 +45,12 @@ pub(crate) enum SessionsCommand {
     #[command(after_help = "\
 Examples:
   ollmctl sessions rename last 'The parser'")]
-    Rename(RenameArgs),
+    Rename {
+        #[command(flatten)]
+        session: SessionArg,
+        /// The title.
+        title: String,
+    },
     /// Make a session the current one of its project again, and show its last page.
     Resume(SessionArg),
     /// Close a session; recording a message opens it again.
@@ -59,28 +60,14 @@ Examples:
 Examples:
   ollmctl sessions current
   ollmctl sessions current --project ~/src/parser")]
-    Current(CurrentArgs),
+    Current {
+        /// The project's directory [default: the current directory].
+        #[arg(long, value_name = "DIR")]
+        project: Option<PathBuf>,
+    },
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct RenameArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
-    id: String,
-    /// The title.
-    title: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CurrentArgs {
-    /// The project's directory [default: the current directory].
-    #[arg(long, value_name = "DIR")]
-    project: Option<PathBuf>,
-}
-
-pub(super) fn run(
-    command: SessionsCommand,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn run(command: SessionsCommand, ctx: &mut CommandContext<'_>) -> CommandResult {
     match command {
         SessionsCommand::List(args) => list::run(&args, ctx),
         SessionsCommand::View(args) => view::run(&args, ctx),
@@ -102,74 +89,57 @@ pub(super) fn run(
             let session_id = ctx.session(&args.id)?;
             change::<SessionClose>(session_id, "closed", ctx)
         }
-        SessionsCommand::Rename(args) => rename(args, ctx),
+        SessionsCommand::Rename { session, title } => rename(&session.id, title, ctx),
         SessionsCommand::Resume(args) => resume(&args, ctx),
-        SessionsCommand::Current(args) => current(&args, ctx),
+        SessionsCommand::Current { project } => current(project.as_deref(), ctx),
     }
 }
 
-pub(super) fn archive(
-    session_id: SessionId,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError> {
+pub(super) fn archive(session_id: SessionId, ctx: &mut CommandContext<'_>) -> CommandResult {
     change::<SessionArchive>(session_id, "archived", ctx)
 }
 
-fn change<M>(
-    session_id: SessionId,
-    done: &str,
-    ctx: &mut CommandContext<'_>,
-) -> Result<(), CommandError>
+fn change<M>(session_id: SessionId, done: &str, ctx: &mut CommandContext<'_>) -> CommandResult
 where
     M: Method<Params = SessionIdParams, Result = SessionResult>,
 {
-    let reply = ctx.call::<M>(&SessionIdParams { session_id })?;
-    ctx.print(&reply, |result, _| outcome_line(done, &result.session))
+    ctx.show::<M>(&SessionIdParams { session_id }, |result, _| outcome_line(done, &result.session))
 }
 
-fn rename(args: RenameArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let params = SessionUpdateParams {
-        title: Some(args.title),
-        ..SessionUpdateParams::new(ctx.session(&args.id)?)
-    };
-    let reply = ctx.call::<SessionUpdate>(&params)?;
-    ctx.print(&reply, |result, _| outcome_line("renamed", &result.session))
+fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = ctx.session(id)?;
+    let params = SessionUpdateParams { title: Some(title), ..SessionUpdateParams::new(session_id) };
+    ctx.show::<SessionUpdate>(&params, |result, _| outcome_line("renamed", &result.session))
 }
 
-fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = ctx.session(&args.id)?;
     let reply = ctx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
     // A session without a project, or with a project of another machine, is resumed without becoming current.
     if let Some(project_path) = reply.value.session.project_path.clone() {
         let shown = sanitize::one_line(&project_path);
-        let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
-        match ctx.call::<SessionSetCurrent>(&params) {
-            Err(ClientError::Rpc(failure)) if failure.kind == Some(ErrorKind::InvalidParams) => {
-                if !ctx.json() {
-                    ctx.terminal.eprintln(&format!("its project is not on this machine: {shown}"));
-                }
-            }
-            other => drop(other?),
+        if !project::set_current_session(project_path, session_id, ctx)? && !ctx.json() {
+            ctx.terminal.eprintln(&format!("its project is not on this machine: {shown}"));
         }
     }
     ctx.print(&reply, |page, options| {
         let mut text = heading(&page.session, options);
-        let mut transcript = Transcript::new(&chrono::Local, options);
+        let mut transcript = Transcript::new(options);
         let active = page.records.iter().filter(|record| record.active);
         text.extend(active.map(|record| transcript.record(record.clone())));
         text
     })
 }
 
-fn current(args: &CurrentArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
-    let project_path = match args.project.as_deref() {
+fn current(project: Option<&Path>, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let project_path = match project::filter_path(project)? {
+        Some(path) => path,
         None => project::canonical_path(None)?,
-        given => project::filter_path(given)?.unwrap_or_default(),
     };
     let params = SessionCurrentParams { project_path };
     let reply = ctx.call::<SessionCurrent>(&params)?;
     if reply.value.session.is_none() {
-        let flag = args.project.as_ref().map(|path| format!("--project {} ", path.display()));
+        let flag = project.map(|path| format!("--project {} ", path.display()));
         let hint = format!("ollmctl record {}'hello'", flag.unwrap_or_default());
         return Err(project::no_current_session(&params.project_path, hint));
     }

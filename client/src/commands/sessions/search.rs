@@ -8,10 +8,10 @@ use ollm_protocol::method::SessionSearch;
 use ollm_protocol::methods::session::{SessionSearchParams, SessionSearchResult};
 use ollm_protocol::sanitize;
 
-use crate::args::wire_enum::wire_enum;
-use crate::args::{completers, role_parser};
+use crate::args::{role_parser, wire_enum};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::completion;
 use crate::project;
 use crate::render::session_table::{short_id, title};
 use crate::render::units::{DayBoundary, ago, counted, parse_time};
@@ -20,7 +20,7 @@ use crate::render::{RenderOptions, Style, table};
 /// The maximum number of hits of one page.
 const PAGE_HITS: u32 = 200;
 
-/// Find text in everything that was recorded.
+/// Find messages and tool results by their text.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 All words must occur. word* matches words that begin with `word`, from three letters on.
@@ -37,9 +37,9 @@ pub(crate) struct SearchArgs {
     #[arg(required = true, value_name = "WORDS")]
     words: Vec<String>,
     /// Only in one session: an id, a unique prefix of one, or `last`.
-    #[arg(long, value_name = "SESSION", add = completers::sessions())]
+    #[arg(long, value_name = "SESSION", add = completion::sessions())]
     session: Option<String>,
-    /// Only in sessions of the project in this directory.
+    /// Only in sessions of the project in DIR.
     #[arg(long, value_name = "DIR")]
     project: Option<PathBuf>,
     /// Only messages of this role.
@@ -59,10 +59,16 @@ pub(crate) struct SearchArgs {
     limit: u32,
 }
 
-pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &SearchArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let now = chrono::Local::now();
-    let time = |text: &Option<String>, boundary| {
-        text.as_deref().map(|text| parse_time(text, boundary, &now)).transpose()
+    let time = |given: &Option<String>, boundary| {
+        let Some(text) = given else { return Ok(None) };
+        let time = parse_time(text, boundary, &now);
+        time.map(Some).ok_or_else(|| {
+            let forms = "write 3d, 12h, 30m, 2026-01-27 or 2026-01-27T10:00:00Z";
+            let text = sanitize::one_line(text);
+            CommandError::usage(format!("{text:?} is not a time; {forms}"), "")
+        })
     };
     let mut params = SessionSearchParams {
         query: args.words.join(" "),

@@ -5,11 +5,10 @@ use ollm_protocol::method::SessionGet;
 use ollm_protocol::methods::session::{BranchFilter, SessionGetParams};
 use serde_json::Value;
 
-use crate::args::completers;
-use crate::args::session::SESSION_HELP;
-use crate::args::wire_enum::wire_enum;
+use crate::args::session::SessionArg;
+use crate::args::wire_enum;
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::CommandResult;
 use crate::render::RenderOptions;
 use crate::render::session_table::heading;
 use crate::render::transcript::Transcript;
@@ -25,8 +24,8 @@ Examples:
   ollmctl sessions view last --from -20
   ollmctl sessions view 0192f0c1 --from 100 --limit 50 --branch all")]
 pub(crate) struct ViewArgs {
-    #[arg(value_name = "SESSION", help = SESSION_HELP, add = completers::sessions())]
-    id: String,
+    #[command(flatten)]
+    session: SessionArg,
     /// The number of the first record; a negative number counts from the end.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     from: Option<i64>,
@@ -37,7 +36,7 @@ pub(crate) struct ViewArgs {
     #[arg(
         long,
         default_value = "active",
-        value_parser = wire_enum::<BranchFilter>(&["Everything that was ever recorded", "The active branch"])
+        value_parser = wire_enum::<BranchFilter>(&["All branches", "The active branch"])
     )]
     branch: BranchFilter,
     /// Print long tool outputs and thinking in full, and token counts.
@@ -45,43 +44,43 @@ pub(crate) struct ViewArgs {
     full: bool,
 }
 
-pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     let mut params = SessionGetParams {
-        session_id: ctx.session(&args.id)?,
+        session_id: ctx.session(&args.session.id)?,
         from: args.from,
         limit: None,
         branch: args.branch,
     };
     let options = RenderOptions { full: args.full, ..ctx.render_options() };
-    let mut transcript = Transcript::new(&chrono::Local, &options);
+    let mut transcript = Transcript::new(&options);
     let mut missing = args.limit.unwrap_or(u32::MAX);
     let mut joined: Option<Value> = None;
     let mut is_first = true;
     loop {
         params.limit = Some(missing.min(PAGE_RECORDS));
         let reply = ctx.call::<SessionGet>(&params)?;
-        let page = reply.value;
+        let page = &reply.value;
         missing = missing.saturating_sub(u32::try_from(page.records.len()).unwrap_or(u32::MAX));
         let is_last = page.records.is_empty() || page.next_from.is_none() || missing == 0;
         params.from = page.next_from;
-        if ctx.json() && is_first && is_last {
-            return ctx.print_raw_json(&reply.raw);
-        } else if ctx.json() {
-            join_page(&mut joined, serde_json::from_str(reply.raw.get()).unwrap_or_default());
+        if ctx.json() {
+            if is_first && is_last {
+                return ctx.print_raw_json(&reply.raw);
+            }
+            join_page(&mut joined, reply.to_json());
         } else {
             if is_first {
                 ctx.print_text(&heading(&page.session, &options))?;
             }
-            for record in page.records {
+            for record in reply.value.records {
                 ctx.print_text(&transcript.record(record))?;
             }
         }
-        is_first = false;
         if is_last {
-            break;
+            return joined.map_or(Ok(()), |joined| ctx.print_json(&joined));
         }
+        is_first = false;
     }
-    joined.map_or(Ok(()), |joined| ctx.print_json(&joined))
 }
 
 /// Appends the records of a page; all other fields are those of the last page.

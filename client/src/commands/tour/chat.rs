@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{Part, Record, Role};
 use ollm_protocol::method::{ModelList, SessionCreate, SessionGet};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams, ChatUsage, Think};
@@ -11,13 +12,14 @@ use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::{
     BranchFilter, MessageInput, SessionCreateParams, SessionGetParams,
 };
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::sanitize::one_line;
 use serde_json::{Value, json};
 
 use super::home::TourHome;
-use super::report::TourReport;
+use super::report::{StepReport, check};
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
+use crate::commands::models::can_chat;
 use crate::connection::{BlockingClient, Connector};
 use crate::error::ClientError;
 use crate::render::units::grouped;
@@ -53,25 +55,22 @@ pub(super) fn configured_model_server(ctx: &CommandContext<'_>) -> Option<String
 }
 
 /// Lets the smallest model answer; without a model, explains what is needed.
-pub(super) fn chat(
-    home: &mut TourHome,
-    report: &mut TourReport<'_, '_>,
-) -> Result<(), CommandError> {
+pub(super) fn chat(home: &mut TourHome) -> CommandResult<StepReport> {
     let mut client = home.connect()?;
     client.set_timeout(LIST_TIMEOUT);
     let list = match client.call::<ModelList>(&NoParams {}) {
         Ok(list) => list,
         Err(error) => {
             let hint = error.hint().unwrap_or_else(|| "ollama serve".to_owned());
-            let (hint, reason) = (sanitize::one_line(&hint), message_of(error));
-            return skip(&format!("{reason} (try: {hint})"), report);
+            let (hint, reason) = (one_line(&hint), message_of(error));
+            return Ok(skipped(&format!("{reason} (try: {hint})")));
         }
     };
-    let host = sanitize::one_line(&list.host);
+    let host = one_line(&list.host);
     let Some(model) = smallest(&list.data) else {
-        return skip(&format!("{host} has no model (try: ollama pull qwen3:0.6b)"), report);
+        return Ok(skipped(&format!("{host} has no model (try: ollama pull qwen3:0.6b)")));
     };
-    let name = sanitize::one_line(&model.model);
+    let name = one_line(&model.model);
     let created = client.call::<SessionCreate>(&SessionCreateParams::default())?;
     let id = created.session.session_id;
     let answer = match stream_answer(&home.connector(), &chat_params(id, model)) {
@@ -79,33 +78,29 @@ pub(super) fn chat(
         Err(ClientError::Timeout { .. }) => {
             let seconds = ANSWER_TIMEOUT.as_secs();
             let reason = format!("{name} at {host} did not answer within {seconds} s");
-            return skip(&reason, report);
+            return Ok(skipped(&reason));
         }
         Err(error) => {
             let reason = message_of(error);
-            return skip(&format!("{name} at {host} did not answer: {reason}"), report);
+            return Ok(skipped(&format!("{name} at {host} did not answer: {reason}")));
         }
     };
-    if recorded_answer(&mut client, id)? != (answer.text.clone(), answer.thinking.clone()) {
-        return Err(CommandError::tour("the recorded answer differs from the streamed one"));
-    }
-    finish(&name, &answer, report)
+    let is_same =
+        recorded_answer(&mut client, id)? == (answer.text.clone(), answer.thinking.clone());
+    check(is_same, "the recorded answer differs from the streamed one")?;
+    Ok(answered(&name, &answer))
 }
 
-fn finish(
-    name: &str,
-    answer: &TourAnswer,
-    report: &mut TourReport<'_, '_>,
-) -> Result<(), CommandError> {
-    let words: String = sanitize::one_line(&answer.text).chars().take(60).collect();
+fn answered(name: &str, answer: &TourAnswer) -> StepReport {
+    let words: String = one_line(&answer.text).chars().take(60).collect();
     let words =
         if words.is_empty() { "(only thinking)".to_owned() } else { format!("\"{words}\"") };
     let TourAnswer { pieces, usage, .. } = answer;
-    let first_ms = answer.first_piece_after.as_millis();
+    let first_ms = u64::try_from(answer.first_piece_after.as_millis()).unwrap_or(u64::MAX);
     let text = format!(
         "{name}, asked for the capital of France: {words}\n{} pieces streamed, the first after {} ms, and recorded unchanged;\nthe context has {} of {} tokens",
         grouped(*pieces),
-        grouped(u64::try_from(first_ms).unwrap_or(u64::MAX)),
+        grouped(first_ms),
         grouped(usage.context_tokens),
         grouped(usage.prompt_limit),
     );
@@ -113,14 +108,14 @@ fn finish(
         "model": name, "pieces": pieces, "firstMs": first_ms,
         "contextTokens": usage.context_tokens, "promptTokens": usage.prompt_tokens,
     });
-    report.step("chat", &text, numbers)
+    (text, numbers)
 }
 
-fn skip(reason: &str, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
+fn skipped(reason: &str) -> StepReport {
     let text = format!(
         "skipped: {reason}\nwith Ollama and a model this step shows an answer; `ollama.host` or OLLAMA_HOST sets the address"
     );
-    report.step("chat", &text, json!({ "skipped": reason }))
+    (text, json!({ "skipped": reason }))
 }
 
 fn message_of(error: ClientError) -> String {
@@ -129,12 +124,8 @@ fn message_of(error: ClientError) -> String {
 
 /// Returns the smallest local model that can chat.
 fn smallest(models: &[ModelSummary]) -> Option<&ModelSummary> {
-    let can_chat = |model: &&ModelSummary| {
-        let capabilities = &model.capabilities;
-        model.remote_host.is_none()
-            && (capabilities.is_empty() || capabilities.iter().any(|name| name == "completion"))
-    };
-    models.iter().filter(can_chat).min_by_key(|model| model.size_bytes)
+    let local = models.iter().filter(|model| model.remote_host.is_none() && can_chat(model));
+    local.min_by_key(|model| model.size_bytes)
 }
 
 fn chat_params(id: SessionId, model: &ModelSummary) -> ChatSendParams {
@@ -183,10 +174,7 @@ fn stream_answer(
 }
 
 /// Returns text and thinking of the answer as recorded.
-fn recorded_answer(
-    client: &mut BlockingClient,
-    id: SessionId,
-) -> Result<(String, String), CommandError> {
+fn recorded_answer(client: &mut BlockingClient, id: SessionId) -> CommandResult<(String, String)> {
     let branch = BranchFilter::Active;
     let params = SessionGetParams { session_id: id, from: None, limit: Some(100), branch };
     let page = client.call::<SessionGet>(&params)?;

@@ -13,8 +13,8 @@ use ollm_protocol::methods::session::{
 use serde_json::json;
 
 use super::home::TourHome;
-use super::report::TourReport;
-use crate::command_error::CommandError;
+use super::report::{StepReport, check};
+use crate::command_error::CommandResult;
 use crate::connection::{BlockingClient, Connector};
 use crate::render::units::grouped;
 
@@ -25,77 +25,78 @@ const KILL_AFTER: usize = 400;
 /// The longest wait for that number of records.
 const RECORD_LIMIT: Duration = Duration::from_secs(60);
 
-/// Records, kills and restarts the daemon, and compares; returns a connection to the new daemon.
-pub(super) fn crash_and_recover(
-    home: &mut TourHome,
-    report: &mut TourReport<'_, '_>,
-) -> Result<BlockingClient, CommandError> {
-    let params = SessionCreateParams {
-        title: Some("Crash test".to_owned()),
-        ..SessionCreateParams::default()
-    };
-    let id = home.connect()?.call::<SessionCreate>(&params)?.session.session_id;
-    let (acknowledged, duration) = record_and_kill(home, id)?;
-    let count = acknowledged.len() as u64;
-    let rate = count as f64 / duration.as_secs_f64();
-    let text = format!(
-        "{WRITERS} clients, one session: {} records acknowledged, each synced to disk\n({rate:.0} a second), then SIGKILL to the daemon while the clients record",
-        grouped(count)
-    );
-    report.step("record", &text, json!({ "acknowledged": count, "perSecond": rate }))?;
-
-    let restarted = Instant::now();
-    let mut client = home.connect()?;
-    let restart_ms = restarted.elapsed().as_secs_f64() * 1000.0;
-    let found = recorded_texts(&mut client, id)?;
-    let missing = acknowledged.iter().filter(|text| found.get(*text) != Some(&1)).count();
-    if missing > 0 {
-        let claim = format!("{missing} acknowledged records are missing or duplicated");
-        return Err(CommandError::tour(&claim));
-    }
-    let unacknowledged = found.len() - acknowledged.len();
-    let text = format!(
-        "restarted in {restart_ms:.0} ms: all {} acknowledged records are there, each once;\n{unacknowledged} more were written but not acknowledged",
-        grouped(count)
-    );
-    let numbers = json!({
-        "restartMs": restart_ms,
-        "found": count,
-        "missing": missing,
-        "unacknowledged": unacknowledged,
-    });
-    report.step("recover", &text, numbers)?;
-    Ok(client)
+/// The records that the daemon acknowledged before it was killed.
+pub(super) struct Crash {
+    session_id: SessionId,
+    texts: Vec<String>,
+    /// The time until the daemon was killed.
+    duration: Duration,
 }
 
-/// Records with several clients and kills the daemon; returns the acknowledged texts, and the time until the kill.
-fn record_and_kill(
-    home: &mut TourHome,
-    id: SessionId,
-) -> Result<(Vec<String>, Duration), CommandError> {
+/// Records with several clients and kills the daemon.
+pub(super) fn record_and_kill(home: &mut TourHome) -> CommandResult<Crash> {
+    let title = Some("Crash test".to_owned());
+    let params = SessionCreateParams { title, ..SessionCreateParams::default() };
+    let session_id = home.connect()?.call::<SessionCreate>(&params)?.session.session_id;
     let connector = home.connector();
     let (sender, acknowledged) = mpsc::channel();
     let started = Instant::now();
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
             let (connector, sender) = (connector.clone(), sender.clone());
-            scope.spawn(move || record_until_killed(&connector, id, writer, &sender));
+            scope.spawn(move || record_until_killed(&connector, session_id, writer, &sender));
         }
         drop(sender);
         let mut texts = Vec::new();
         while texts.len() < KILL_AFTER {
             let left = RECORD_LIMIT.saturating_sub(started.elapsed());
-            match acknowledged.recv_timeout(left) {
-                Ok(text) => texts.push(text),
-                Err(_) => return Err(CommandError::tour("the clients make no progress")),
-            }
+            let text = acknowledged.recv_timeout(left).ok();
+            check(text.is_some(), "the clients make no progress")?;
+            texts.extend(text);
         }
         let duration = started.elapsed();
         home.kill_daemon()?;
         // Also the records that were acknowledged until the last moment.
         texts.extend(acknowledged);
-        Ok((texts, duration))
+        Ok(Crash { session_id, texts, duration })
     })
+}
+
+impl Crash {
+    pub(super) fn report(&self) -> StepReport {
+        let count = self.texts.len() as u64;
+        let rate = count as f64 / self.duration.as_secs_f64();
+        let text = format!(
+            "{WRITERS} clients, one session: {} records acknowledged, each synced to disk\n({rate:.0} a second), then SIGKILL to the daemon while the clients record",
+            grouped(count)
+        );
+        (text, json!({ "acknowledged": count, "perSecond": rate }))
+    }
+
+    /// Restarts the daemon and compares its records with the acknowledged ones; returns a connection to it.
+    pub(super) fn recover(
+        &self,
+        home: &mut TourHome,
+    ) -> CommandResult<(BlockingClient, StepReport)> {
+        let restarted = Instant::now();
+        let mut client = home.connect()?;
+        let restart_ms = restarted.elapsed().as_secs_f64() * 1000.0;
+        let found = recorded_texts(&mut client, self.session_id)?;
+        let missing = self.texts.iter().filter(|text| found.get(*text) != Some(&1)).count();
+        let failure = format!("{missing} acknowledged records are missing or duplicated");
+        check(missing == 0, &failure)?;
+        let count = self.texts.len();
+        let unacknowledged = found.len() - count;
+        let text = format!(
+            "restarted in {restart_ms:.0} ms: all {} acknowledged records are there, each once;\n{unacknowledged} more were written but not acknowledged",
+            grouped(count as u64)
+        );
+        let numbers = json!({
+            "restartMs": restart_ms, "found": count, "missing": missing,
+            "unacknowledged": unacknowledged,
+        });
+        Ok((client, (text, numbers)))
+    }
 }
 
 /// Records until the daemon is killed; sends each text when it is acknowledged.
@@ -120,7 +121,7 @@ fn record_until_killed(
 fn recorded_texts(
     client: &mut BlockingClient,
     id: SessionId,
-) -> Result<HashMap<String, usize>, CommandError> {
+) -> CommandResult<HashMap<String, usize>> {
     let mut found = HashMap::new();
     let mut from = Some(0);
     while from.is_some() {

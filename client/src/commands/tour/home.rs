@@ -10,11 +10,12 @@ use ollm_protocol::methods::daemon::NoParams;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::SignalKind;
 
+use super::report::check;
 use crate::address::{Address, Environment, is_home_locked, wait_until_unlocked};
-use crate::command_error::CommandError;
+use crate::background::watch_signals;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
 
 /// The longest wait for the catalog to index a session of a few hundred records.
@@ -23,7 +24,7 @@ const INDEX_LIMIT: Duration = Duration::from_secs(20);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 /// The longest wait for the system to clean up a killed daemon.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
-/// The pause between two looks.
+/// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A temporary home. When it is dropped its daemon is killed and it is removed.
@@ -45,7 +46,7 @@ struct DaemonState {
 }
 
 impl TourDaemon {
-    /// Kills the daemon, and every later one when it becomes known.
+    /// Kills the daemon, and each later one in [`TourDaemon::started`].
     fn end(&self) {
         let mut state = self.0.lock();
         state.is_ended = true;
@@ -54,10 +55,10 @@ impl TourDaemon {
         }
     }
 
-    /// Makes a running daemon known.
+    /// Remembers a running daemon.
     ///
     /// **Errors**: the tour was interrupted; the daemon is killed then.
-    fn started(&self, pid: Pid) -> Result<(), CommandError> {
+    fn started(&self, pid: Pid) -> CommandResult {
         let mut state = self.0.lock();
         if state.is_ended {
             kill(pid);
@@ -83,7 +84,7 @@ impl TourHome {
     pub(super) fn new(
         environment: &Environment,
         model_server: Option<String>,
-    ) -> Result<Self, CommandError> {
+    ) -> CommandResult<Self> {
         let dir = tempfile::Builder::new().prefix("ollm-tour-").tempdir();
         let dir = dir.map_err(|source| {
             file_error("create a temporary home in", &std::env::temp_dir(), source)
@@ -92,7 +93,9 @@ impl TourHome {
         let address = Address::new(Some(dir.path().to_owned()), Some(socket), environment)?;
         let connector = Connector::new(address, environment).with_default_settings(model_server);
         let daemon = TourDaemon::default();
-        end_on_signal(daemon.clone())?;
+        let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let on_signal = daemon.clone();
+        watch_signals(&signals, move || on_signal.end())?;
         Ok(Self { dir, connector, daemon })
     }
 
@@ -111,7 +114,7 @@ impl TourHome {
     }
 
     /// Connects; starts the daemon if it does not run.
-    pub(super) fn connect(&mut self) -> Result<BlockingClient, CommandError> {
+    pub(super) fn connect(&mut self) -> CommandResult<BlockingClient> {
         let mut client = BlockingClient::connect(&self.connector)?;
         let status = client.call::<DaemonStatus>(&NoParams {})?;
         if let Some(pid) = i32::try_from(status.pid).ok().and_then(Pid::from_raw) {
@@ -121,31 +124,26 @@ impl TourHome {
     }
 
     /// Kills the daemon, as a crash would.
-    pub(super) fn kill_daemon(&mut self) -> Result<(), CommandError> {
-        let Some(pid) = self.daemon.take() else {
-            return Err(CommandError::tour("no daemon to kill"));
-        };
-        kill_process(pid, Signal::KILL)
+    pub(super) fn kill_daemon(&mut self) -> CommandResult {
+        let pid = self.daemon.take();
+        check(pid.is_some(), "no daemon to kill")?;
+        pid.map_or(Ok(()), |pid| kill_process(pid, Signal::KILL))
             .map_err(|error| file_error("kill the daemon of", self.path(), error.into()))
     }
 
     /// Asks the daemon to shut down, and removes the home.
-    pub(super) fn shut_down_and_remove(&self) -> Result<(), CommandError> {
+    pub(super) fn shut_down_and_remove(&self) -> CommandResult {
         let mut client = BlockingClient::connect(&self.connector())?;
         client.call::<DaemonShutdown>(&NoParams {})?;
-        if !wait_until_unlocked(self.path(), SHUTDOWN_LIMIT) {
-            return Err(CommandError::tour("the daemon does not shut down"));
-        }
+        let is_ended = wait_until_unlocked(self.path(), SHUTDOWN_LIMIT);
+        check(is_ended, "the daemon does not shut down")?;
         self.daemon.take();
         self.remove()?;
-        if self.path().exists() {
-            return Err(CommandError::tour("the temporary home was not removed"));
-        }
-        Ok(())
+        check(!self.path().exists(), "the temporary home was not removed")
     }
 
     /// Kills the daemon, if it runs, and removes the home, if it exists.
-    pub(super) fn discard(&self) -> Result<(), CommandError> {
+    pub(super) fn discard(&self) -> CommandResult {
         self.end_daemon();
         if self.path().exists() { self.remove() } else { Ok(()) }
     }
@@ -155,7 +153,7 @@ impl TourHome {
         self.daemon.end();
         let deadline = Instant::now() + KILL_LIMIT;
         while is_home_locked(self.path()) && Instant::now() < deadline {
-            // A daemon that was started and has not replied yet is known by its file.
+            // A daemon that has not replied yet can be identified by its `daemon.json`.
             let pid = self.connector.address().daemon_file().map(|file| file.pid);
             if let Some(pid) = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
                 kill(pid);
@@ -164,7 +162,7 @@ impl TourHome {
         }
     }
 
-    fn remove(&self) -> Result<(), CommandError> {
+    fn remove(&self) -> CommandResult {
         std::fs::remove_dir_all(self.path())
             .map_err(|source| file_error("remove", self.path(), source))
     }
@@ -178,43 +176,15 @@ impl Drop for TourHome {
     }
 }
 
-/// Ends the daemon when Ctrl-C, SIGTERM or SIGHUP arrives.
-fn end_on_signal(daemon: TourDaemon) -> Result<(), CommandError> {
-    let runtime = Builder::new_current_thread().enable_io().build();
-    let runtime = runtime.map_err(CommandError::Signals)?;
-    let entered = runtime.enter();
-    // Registered before the thread starts, so that no signal in between is lost.
-    let register = |kind| signal(kind).map_err(CommandError::Signals);
-    let mut interrupt = register(SignalKind::interrupt())?;
-    let mut terminate = register(SignalKind::terminate())?;
-    let mut hangup = register(SignalKind::hangup())?;
-    drop(entered);
-    let watch = move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                _ = hangup.recv() => {}
-            }
-        });
-        daemon.end();
-    };
-    let thread = std::thread::Builder::new().name("ollmctl-signals".to_owned());
-    drop(thread.spawn(watch).map_err(CommandError::Signals)?);
-    Ok(())
-}
-
 /// Waits until everything recorded can be found by a search.
-pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> Result<(), CommandError> {
+pub(super) fn wait_until_indexed(client: &mut BlockingClient) -> CommandResult {
     let deadline = Instant::now() + INDEX_LIMIT;
     loop {
         let status = client.call::<DaemonStatus>(&NoParams {})?;
         if status.catalog.behind == 0 && status.catalog.state == "ready" {
             return Ok(());
         }
-        if Instant::now() >= deadline {
-            return Err(CommandError::tour("the catalog does not catch up"));
-        }
+        check(Instant::now() < deadline, "the catalog does not catch up")?;
         std::thread::sleep(PAUSE);
     }
 }

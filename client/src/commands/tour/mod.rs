@@ -11,7 +11,8 @@ mod report;
 use std::time::Instant;
 
 use clap::Args;
-use ollm_protocol::content::{CompactStrategy, ExportFormat, SearchSort};
+use ollm_protocol::SessionId;
+use ollm_protocol::content::{CompactStrategy, ExportFormat, SearchSort, Session};
 use ollm_protocol::method::{
     ContextBuild, ContextCompact, DaemonStatus, SessionExport, SessionGet, SessionImport,
     SessionSearch, SessionUpdate,
@@ -19,19 +20,19 @@ use ollm_protocol::method::{
 use ollm_protocol::methods::context::{ContextBuildParams, ContextCompactParams};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::session::{
-    BranchFilter, SessionExportParams, SessionGetParams, SessionGetResult, SessionImportParams,
-    SessionSearchParams, SessionUpdateParams,
+    BranchFilter, SessionExportParams, SessionGetParams, SessionImportParams, SessionSearchParams,
+    SessionUpdateParams,
 };
-use ollm_protocol::{SessionId, sanitize};
+use ollm_protocol::sanitize::one_line;
 use serde_json::json;
 
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 use crate::connection::BlockingClient;
 use crate::error::ClientError;
 use crate::render::units::grouped;
 use home::TourHome;
-use report::TourReport;
+use report::{StepReport, TourReport, check};
 
 /// A part of a real coding session; its source and license are beside the file.
 const REAL_SESSION: &str = include_str!("../../../../tests/fixtures/import/pi-mono-session.jsonl");
@@ -40,7 +41,7 @@ const WINDOW_TOKENS: u32 = 4096;
 /// A name that occurs in the conversation.
 const SEARCHED_WORD: &str = "AgentSession";
 
-/// See in seconds what the daemon does, in a temporary home that is removed again.
+/// Show in seconds what the daemon does, in a temporary home that is removed afterwards.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Imports a real session, records more, kills the daemon while it writes and shows that no acknowledged record is \
@@ -52,52 +53,54 @@ Examples:
   ollmctl tour --json")]
 pub(crate) struct TourArgs {}
 
-pub(super) fn run(ctx: &mut CommandContext<'_>) -> Result<(), CommandError> {
+pub(super) fn run(ctx: &mut CommandContext<'_>) -> CommandResult {
     let started = Instant::now();
     let mut home = TourHome::new(ctx.environment, chat::configured_model_server(ctx))?;
-    let mut report = TourReport::new(ctx, started);
+    let mut report = TourReport::new(ctx);
     if let Err(error) = run_steps(&mut home, &mut report) {
         // A signal kills the daemon, and then any step may fail.
         let error = if home.is_interrupted() { CommandError::Interrupted } else { error };
         home.discard()?;
         return Err(error);
     }
-    report.finish()
+    let (steps, seconds) = (report.into_steps(), started.elapsed().as_secs_f64());
+    if ctx.json() {
+        return ctx.print_json(&json!({ "steps": steps, "seconds": seconds }));
+    }
+    ctx.print_text(&format!(
+        "\nEvery check passed, in {seconds:.1} s. Your own sessions were not touched.\nNext: ollmctl chat\n"
+    ))
 }
 
-fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> Result<(), CommandError> {
-    let mut client = start(home, report)?;
-    let id = import(&mut client, report)?;
-    drop(client);
-    let mut client = crash::crash_and_recover(home, report)?;
-    build(&mut client, id, report)?;
-    compact(&mut client, id, report)?;
-    search(&mut client, id, report)?;
-    export(&mut client, id, report)?;
-    drop(client);
-    chat::chat(home, report)?;
-    home.shut_down_and_remove()?;
-    report.step("clean up", "daemon stopped, temporary home removed", json!({}))
-}
-
-fn start(
-    home: &mut TourHome,
-    report: &mut TourReport<'_, '_>,
-) -> Result<BlockingClient, CommandError> {
+fn run_steps(home: &mut TourHome, report: &mut TourReport<'_, '_>) -> CommandResult {
     let mut client = home.connect()?;
+    report.step("start", start(&mut client)?)?;
+    let (id, imported) = import(&mut client)?;
+    report.step("import", imported)?;
+    drop(client);
+    let crash = crash::record_and_kill(home)?;
+    report.step("record", crash.report())?;
+    let (mut client, recovered) = crash.recover(home)?;
+    report.step("recover", recovered)?;
+    report.step("context", build(&mut client, id)?)?;
+    report.step("compact", compact(&mut client, id)?)?;
+    report.step("search", search(&mut client, id)?)?;
+    report.step("export", export(&mut client, id)?)?;
+    drop(client);
+    report.step("chat", chat::chat(home)?)?;
+    home.shut_down_and_remove()?;
+    report.step("clean up", ("daemon stopped, temporary home removed".to_owned(), json!({})))
+}
+
+fn start(client: &mut BlockingClient) -> CommandResult<StepReport> {
     let status = client.call::<DaemonStatus>(&NoParams {})?;
     let memory = status.memory_bytes.unwrap_or_default() as f64 / (1024.0 * 1024.0);
-    let path = sanitize::one_line(&status.home.to_string_lossy());
+    let path = one_line(&status.home.to_string_lossy());
     let text = format!("a private daemon in {path}: process {}, {memory:.1} MiB", status.pid);
-    let numbers = json!({ "pid": status.pid, "memoryBytes": status.memory_bytes });
-    report.step("start", &text, numbers)?;
-    Ok(client)
+    Ok((text, json!({ "pid": status.pid, "memoryBytes": status.memory_bytes })))
 }
 
-fn import(
-    client: &mut BlockingClient,
-    report: &mut TourReport<'_, '_>,
-) -> Result<SessionId, CommandError> {
+fn import(client: &mut BlockingClient) -> CommandResult<(SessionId, StepReport)> {
     let result = client.call::<SessionImport>(&SessionImportParams {
         upload_id: None,
         data: REAL_SESSION.to_owned(),
@@ -106,15 +109,16 @@ fn import(
         dry_run: false,
     })?;
     let (Some(session), Some(imported)) = (result.session, result.report) else {
-        return Err(CommandError::tour("the import returned no session"));
+        let failure = "the import returned no session".to_owned();
+        return Err(CommandError::Tour { failure });
     };
     let text = format!(
         "a real coding session ({}): {} messages, {} tool calls, {} tokens\n\"{}\"",
-        sanitize::one_line(&imported.format),
+        one_line(&imported.format),
         session.message_count,
         session.tool_call_count,
         grouped(session.token_count),
-        sanitize::one_line(&session.title),
+        one_line(&session.title),
     );
     let numbers = json!({
         "messages": session.message_count,
@@ -122,26 +126,19 @@ fn import(
         "tokens": session.token_count,
         "losses": imported.losses.len(),
     });
-    report.step("import", &text, numbers)?;
-    Ok(session.session_id)
+    Ok((session.session_id, (text, numbers)))
 }
 
-fn build(
-    client: &mut BlockingClient,
-    id: SessionId,
-    report: &mut TourReport<'_, '_>,
-) -> Result<(), CommandError> {
+fn build(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let built = client.call::<ContextBuild>(&ContextBuildParams {
         context_size: Some(WINDOW_TOKENS),
         ..ContextBuildParams::new(id)
     })?;
-    let conversation_tokens = first_page(client, id)?.session.token_count;
+    let conversation_tokens = session(client, id)?.token_count;
     let (used, limit) = (built.tokens_used, built.token_budget);
-    if used > limit {
-        return Err(CommandError::tour("the context is larger than its limit"));
-    }
+    check(used <= limit, "the context is larger than its limit")?;
     let text = format!(
-        "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries name what was left out, and why",
+        "for a window of {} tokens: {} of {} messages, {} of {} tokens,\nfrom a conversation of {}; {} entries list the omitted parts with reasons",
         grouped(u64::from(WINDOW_TOKENS)),
         built.included_message_count,
         grouped(built.original_message_count),
@@ -157,15 +154,11 @@ fn build(
         "conversationTokens": conversation_tokens,
         "omitted": built.omitted.len(),
     });
-    report.step("context", &text, numbers)
+    Ok((text, numbers))
 }
 
 /// Compacts the conversation, without a model because that is fast.
-fn compact(
-    client: &mut BlockingClient,
-    id: SessionId,
-    report: &mut TourReport<'_, '_>,
-) -> Result<(), CommandError> {
+fn compact(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     client.call::<SessionUpdate>(&SessionUpdateParams {
         context_size: Some(WINDOW_TOKENS),
         ..SessionUpdateParams::new(id)
@@ -175,18 +168,15 @@ fn compact(
         ..ContextCompactParams::new(id)
     })?;
     let built = client.call::<ContextBuild>(&ContextBuildParams::new(id))?;
-    let messages = first_page(client, id)?.session.message_count;
-    if !done.compacted || done.tokens_after >= done.tokens_before {
-        return Err(CommandError::tour("the context is not shorter after a compaction"));
-    }
-    if built.tokens_used > built.token_budget || built.transient {
-        return Err(CommandError::tour("the context does not fit after a compaction"));
-    }
-    if messages < built.original_message_count {
-        return Err(CommandError::tour("messages are missing from the log after a compaction"));
-    }
+    let messages = session(client, id)?.message_count;
+    let is_shorter = done.compacted && done.tokens_after < done.tokens_before;
+    check(is_shorter, "the context is not shorter after a compaction")?;
+    let fits = built.tokens_used <= built.token_budget && !built.transient;
+    check(fits, "the context does not fit after a compaction")?;
+    let is_complete = messages >= built.original_message_count;
+    check(is_complete, "messages are missing from the log after a compaction")?;
     let text = format!(
-        "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries name what is left out",
+        "{} tokens before, {} after; the log keeps all {} messages,\nand {} entries list the omitted parts",
         grouped(done.tokens_before),
         grouped(done.tokens_after),
         grouped(messages),
@@ -196,14 +186,10 @@ fn compact(
         "tokensBefore": done.tokens_before, "tokensAfter": done.tokens_after,
         "messages": messages, "omitted": built.omitted.len(),
     });
-    report.step("compact", &text, numbers)
+    Ok((text, numbers))
 }
 
-fn search(
-    client: &mut BlockingClient,
-    id: SessionId,
-    report: &mut TourReport<'_, '_>,
-) -> Result<(), CommandError> {
+fn search(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let params = SessionSearchParams {
         query: SEARCHED_WORD.to_owned(),
         session_id: Some(id),
@@ -217,26 +203,20 @@ fn search(
     };
     home::wait_until_indexed(client)?;
     let started = Instant::now();
-    let found = client.call::<SessionSearch>(&params)?;
+    let hits = client.call::<SessionSearch>(&params)?.data;
     let ms = started.elapsed().as_secs_f64() * 1000.0;
-    let Some(hit) = found.data.first() else {
-        return Err(CommandError::tour("a word of the conversation is not found"));
-    };
+    check(!hits.is_empty(), "a word of the conversation is not found")?;
+    let snippet: String = one_line(&hits[0].snippet).chars().take(60).collect();
     let text = format!(
-        "\"{SEARCHED_WORD}\": {} hits in {ms:.1} ms; the newest is {} #{}\n\"{}\"",
-        found.data.len(),
-        hit.role.as_str(),
-        hit.seq,
-        sanitize::one_line(&hit.snippet).chars().take(60).collect::<String>(),
+        "\"{SEARCHED_WORD}\": {} hits in {ms:.1} ms; the newest is {} #{}\n\"{snippet}\"",
+        hits.len(),
+        hits[0].role.as_str(),
+        hits[0].seq,
     );
-    report.step("search", &text, json!({ "hits": found.data.len(), "ms": ms }))
+    Ok((text, json!({ "hits": hits.len(), "ms": ms })))
 }
 
-fn export(
-    client: &mut BlockingClient,
-    id: SessionId,
-    report: &mut TourReport<'_, '_>,
-) -> Result<(), CommandError> {
+fn export(client: &mut BlockingClient, id: SessionId) -> CommandResult<StepReport> {
     let format = ExportFormat::Markdown;
     let mut params = SessionExportParams { session_id: id, format, cursor: None };
     let mut markdown = String::new();
@@ -250,12 +230,11 @@ fn export(
     }
     let (bytes, lines) = (markdown.len() as u64, markdown.lines().count() as u64);
     let text = format!("as Markdown: {} KiB, {} lines", grouped(bytes / 1024), grouped(lines));
-    report.step("export", &text, json!({ "bytes": bytes, "lines": lines }))
+    Ok((text, json!({ "bytes": bytes, "lines": lines })))
 }
 
-/// Returns the first record of a session, and the session itself.
-fn first_page(client: &mut BlockingClient, id: SessionId) -> Result<SessionGetResult, ClientError> {
+fn session(client: &mut BlockingClient, id: SessionId) -> Result<Session, ClientError> {
     let branch = BranchFilter::All;
     let params = SessionGetParams { session_id: id, from: None, limit: Some(1), branch };
-    client.call::<SessionGet>(&params)
+    Ok(client.call::<SessionGet>(&params)?.session)
 }

@@ -1,32 +1,34 @@
-//! The report of the tour: one step after another, as it is finished.
+//! The report of the tour: its steps as they are finished, and its checks. The other files of the tour build on this one.
 
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::command_context::CommandContext;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, CommandResult};
 
-/// Prints the steps of the tour, or collects them for `--json`.
+/// The text of a step for people, and its numbers for programs.
+pub(super) type StepReport = (String, Value);
+
+/// Prints the steps of the tour as they are finished, and keeps them for `--json`.
 pub(super) struct TourReport<'a, 'ctx> {
     ctx: &'a mut CommandContext<'ctx>,
-    started: Instant,
     step_started: Instant,
     steps: Vec<Value>,
 }
 
 impl<'a, 'ctx> TourReport<'a, 'ctx> {
-    pub(super) fn new(ctx: &'a mut CommandContext<'ctx>, started: Instant) -> Self {
-        Self { ctx, started, step_started: started, steps: Vec::new() }
+    pub(super) fn new(ctx: &'a mut CommandContext<'ctx>) -> Self {
+        Self { ctx, step_started: Instant::now(), steps: Vec::new() }
+    }
+
+    /// Returns the finished steps as JSON.
+    pub(super) fn into_steps(self) -> Vec<Value> {
+        self.steps
     }
 
     /// Finishes a step and prints it with its duration, at once because people watch the tour.
-    pub(super) fn step(
-        &mut self,
-        name: &str,
-        text: &str,
-        numbers: Value,
-    ) -> Result<(), CommandError> {
+    pub(super) fn step(&mut self, name: &str, (text, numbers): StepReport) -> CommandResult {
         let duration = self.step_started.elapsed();
         self.step_started = Instant::now();
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -39,15 +41,11 @@ impl<'a, 'ctx> TourReport<'a, 'ctx> {
         self.ctx.print_text(&format!("{number}. {name:<8} {seconds:>6.2} s  {text}\n"))?;
         Ok(self.ctx.terminal.flush()?)
     }
+}
 
-    /// Finishes the tour.
-    pub(super) fn finish(self) -> Result<(), CommandError> {
-        let seconds = self.started.elapsed().as_secs_f64();
-        if self.ctx.json() {
-            return self.ctx.print_json(&json!({ "steps": self.steps, "seconds": seconds }));
-        }
-        self.ctx.print_text(&format!(
-            "\nEvery check passed, in {seconds:.1} s. Your own sessions were not touched.\nNext: ollmctl chat\n"
-        ))
-    }
+/// Checks a claim of the tour.
+///
+/// **Errors**: the claim is false in this run; `failure` describes the failure.
+pub(super) fn check(is_true: bool, failure: &str) -> CommandResult {
+    if is_true { Ok(()) } else { Err(CommandError::Tour { failure: failure.to_owned() }) }
 }

@@ -7,7 +7,6 @@
 mod process;
 mod service;
 
-use std::ffi::OsString;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
@@ -20,10 +19,10 @@ use ollm_protocol::{ErrorKind, sanitize};
 use serde::Deserialize;
 
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
-use crate::address::{Address, Environment};
+use crate::address::{Address, Environment, is_program, variables};
 use crate::error::ClientError;
-use process::{MAX_LINE_BYTES, is_program, read_line, reap, wait_until};
-use service::{InstalledService, ServiceError, ServiceLocations};
+use process::{MAX_LINE_BYTES, read_line, reap, wait_until};
+use service::{InstalledService, ServiceError};
 
 /// The longest wait for a started daemon to be ready. It takes milliseconds, on a slow disk seconds.
 const READY_LIMIT: Duration = Duration::from_secs(5);
@@ -31,7 +30,7 @@ const READY_LIMIT: Duration = Duration::from_secs(5);
 const TOTAL_LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait for the service manager; the rest of [`TOTAL_LIMIT`] is for starting the daemon without it.
 const SERVICE_LIMIT: Duration = Duration::from_secs(4);
-/// The pause between two looks at a lock that another client holds, or at a socket that is about to appear.
+/// The pause between two checks of a lock that another client holds, or of a socket that is about to appear.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The longest wait for the daemon that holds the home to answer, before another start is tried.
 const HOLDER_LIMIT: Duration = Duration::from_millis(100);
@@ -39,43 +38,32 @@ const HOLDER_LIMIT: Duration = Duration::from_millis(100);
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 /// The exit code of a daemon whose home another daemon owns.
 const EXIT_LOCKED: i32 = 75;
+
 /// The daemon's program and its settings apart from the address.
 #[derive(Clone, Debug)]
 pub(super) struct DaemonProgram {
-    explicit: Option<PathBuf>,
-    search_path: Option<OsString>,
-    config: Option<PathBuf>,
-    /// Variables of this process that the daemon does not inherit.
-    removed_variables: Vec<OsString>,
+    environment: Environment,
+    /// Whether the daemon serves a temporary home: with default settings, and without a service manager.
+    is_temporary: bool,
     /// The model server, if it is not the one of the daemon's settings.
     model_server: Option<String>,
-    /// The locations of service definitions; `None` if no service manager is asked.
-    services: Option<ServiceLocations>,
 }
 
 impl DaemonProgram {
     pub(super) fn new(environment: &Environment) -> Self {
         // The daemon starts in another directory, in which a relative path would name another file.
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        Self {
-            explicit: environment.daemon.as_ref().map(absolute),
-            search_path: environment.search_path.clone(),
+        let environment = Environment {
+            daemon: environment.daemon.as_ref().map(absolute),
             config: environment.config.as_ref().map(absolute),
-            removed_variables: Vec::new(),
-            model_server: None,
-            services: ServiceLocations::new(environment),
-        }
+            ..environment.clone()
+        };
+        Self { environment, is_temporary: false, model_server: None }
     }
 
     /// Ignores the user's settings, apart from the given model server: for a temporary home.
-    pub(super) fn with_default_settings(mut self, model_server: Option<String>) -> Self {
-        self.model_server = model_server;
-        let names = std::env::vars_os().map(|(name, _)| name);
-        self.removed_variables =
-            names.filter(|name| name.as_encoded_bytes().starts_with(b"OLLM_")).collect();
-        self.config = None;
-        self.services = None;
-        self
+    pub(super) fn with_default_settings(self, model_server: Option<String>) -> Self {
+        Self { is_temporary: true, model_server, ..self }
     }
 
     /// Returns the command that runs the daemon of an address.
@@ -85,11 +73,14 @@ impl DaemonProgram {
         if let Some(socket) = address.socket() {
             command.arg("--socket").arg(socket);
         }
-        if let Some(config) = &self.config {
+        if self.is_temporary {
+            for (name, _) in variables() {
+                if name.as_encoded_bytes().starts_with(b"OLLM_") {
+                    command.env_remove(name);
+                }
+            }
+        } else if let Some(config) = &self.environment.config {
             command.arg("--config").arg(config);
-        }
-        for name in &self.removed_variables {
-            command.env_remove(name);
         }
         if let Some(host) = &self.model_server {
             command.env("OLLAMA_HOST", host);
@@ -97,16 +88,20 @@ impl DaemonProgram {
         Ok(command)
     }
 
+    /// Returns the service that starts the daemon of an address, if one is installed.
+    fn service(&self, address: &Address) -> Option<InstalledService> {
+        if self.is_temporary { None } else { InstalledService::find(address, &self.environment) }
+    }
+
     /// Finds the program: `OLLM_DAEMON`, else beside this program, else in `PATH`.
     fn find(&self) -> Result<PathBuf, ClientError> {
-        if let Some(explicit) = &self.explicit {
+        if let Some(explicit) = &self.environment.daemon {
             return Ok(explicit.clone());
         }
         let beside = std::env::current_exe().ok().map(|own| own.with_file_name("ollmd"));
-        let directories = self.search_path.iter().flat_map(std::env::split_paths);
-        let in_path = directories.map(|directory| directory.join("ollmd"));
-        let mut candidates = beside.into_iter().chain(in_path);
-        candidates.find(|path| is_program(path)).ok_or(ClientError::DaemonNotFound)
+        let is_found = |path: &PathBuf| is_program(path);
+        let found = beside.filter(is_found).or_else(|| self.environment.find_program("ollmd"));
+        found.ok_or(ClientError::DaemonNotFound)
     }
 }
 
@@ -119,36 +114,34 @@ pub(super) fn start(
     create_private_dir(address.home())?;
     let address = address.canonical();
     let log = address.home().join("logs/ollmd.stderr");
-    let lock_path = address.home().join("start.lock");
-    let lock_failed =
-        |source| ClientError::Start { action: "locking", path: lock_path.clone(), source };
-    let lock = open_private_file(&lock_path).map_err(lock_failed)?;
+    let attempt = StartAttempt { address, program, log, deadline };
+    let path = attempt.address.home().join("start.lock");
+    let lock = open_private_file(&path).map_err(start_error("locking", &path))?;
     loop {
         let locked = match lock.try_lock() {
             Ok(()) => true,
             Err(TryLockError::WouldBlock) => false,
-            Err(TryLockError::Error(source)) => return Err(lock_failed(source)),
+            Err(TryLockError::Error(source)) => return Err(start_error("locking", &path)(source)),
         };
         // The client that held the lock has probably started the daemon.
-        if let Ok(connection) = probe(&address) {
+        if let Ok(connection) = probe(&attempt.address) {
             return Ok(connection);
         }
         if locked {
             break;
         }
-        if Instant::now() >= deadline {
-            return Err(ClientError::StartTimeout { after: TOTAL_LIMIT, log });
+        if attempt.is_over() {
+            return Err(attempt.timeout(TOTAL_LIMIT));
         }
         std::thread::sleep(RETRY_PAUSE);
     }
-    let service = program.services.as_ref().and_then(|locations| locations.find(&address));
-    let notice = match service.map(|service| start_service(&address, &service)) {
+    let service = program.service(&attempt.address);
+    let notice = match service.map(|service| start_service(&attempt.address, &service)) {
         Some(Ok(connection)) => return Ok(connection),
         Some(Err(error)) => Some(format!("{error}; starting ollmd without it")),
         None => None,
     };
-    let connection = spawn_until_answered(&address, program, deadline, log)?;
-    Ok(OpenConnection { notice, ..connection })
+    Ok(OpenConnection { notice, ..attempt.spawn_until_answered()? })
 }
 
 /// Lets the service manager start the daemon, and connects.
@@ -169,36 +162,13 @@ fn start_service(
     }
 }
 
-/// Starts the daemon and connects. Repeats that while another process holds the home and does not answer: a daemon
-/// that was just killed holds its lock until the system has cleaned it up.
-fn spawn_until_answered(
-    address: &Address,
-    program: &DaemonProgram,
-    deadline: Instant,
+/// An attempt to start the daemon without a service manager.
+struct StartAttempt<'a> {
+    address: Address,
+    program: &'a DaemonProgram,
+    /// The file with the daemon's stderr.
     log: PathBuf,
-) -> Result<OpenConnection, ClientError> {
-    loop {
-        let started = match spawn(address, program, &log, deadline)? {
-            StartOutcome::Ready => true,
-            StartOutcome::LostRace => match held_elsewhere(address) {
-                Some(error) => return Err(error),
-                None => false,
-            },
-        };
-        let next_start = Instant::now() + HOLDER_LIMIT;
-        loop {
-            match probe(address) {
-                Ok(connection) => return Ok(OpenConnection { started, ..connection }),
-                Err(attempts) if started => return Err(ClientError::Unreachable { attempts }),
-                Err(_) if Instant::now() >= deadline => {
-                    let timeout = ClientError::StartTimeout { after: TOTAL_LIMIT, log };
-                    return Err(held_unreachable(address).unwrap_or(timeout));
-                }
-                Err(_) if Instant::now() >= next_start => break,
-                Err(_) => std::thread::sleep(RETRY_PAUSE),
-            }
-        }
-    }
+    deadline: Instant,
 }
 
 enum StartOutcome {
@@ -207,49 +177,83 @@ enum StartOutcome {
     LostRace,
 }
 
-/// Starts the daemon in the background and waits until it is ready.
-fn spawn(
-    address: &Address,
-    program: &DaemonProgram,
-    log: &Path,
-    deadline: Instant,
-) -> Result<StartOutcome, ClientError> {
-    let failed = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| ClientError::Start { action, path, source }
-    };
-    create_private_dir(&address.home().join("logs"))?;
-    let mut stderr = open_private_file(log).map_err(failed("opening", log))?;
-    let log_start = stderr.seek(SeekFrom::End(0)).map_err(failed("opening", log))?;
-    let (mut reader, writer) = io::pipe().map_err(failed("creating a pipe for", address.home()))?;
-    let mut command = program.command(address)?;
-    // The daemon leaves this terminal session by itself; it could not if it were made a group leader here.
-    command.arg("--detach").arg("--ready-fd").arg(writer.as_raw_fd().to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-    // In another directory the daemon would keep its file system from being unmounted.
-    command.current_dir("/");
-    let path = PathBuf::from(command.get_program());
-    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty())
-        .map_err(|error| failed("preparing", &path)(error.into()))?;
-    let mut child = command.spawn().map_err(failed("running", &path))?;
-    // The daemon should hold the only writing end, so that its death ends the pipe. A process that another thread
-    // spawned in the same instant may hold one too, so the daemon's end is also checked for.
-    drop(writer);
-    let wait = READY_LIMIT.min(deadline.saturating_duration_since(Instant::now()));
-    let mut has_failed = || matches!(child.try_wait(), Ok(Some(status)) if !status.success());
-    let line = read_line(&mut reader, Instant::now() + wait, &mut has_failed)
-        .map_err(failed("reading from", &path))?;
-    match line {
-        None => {
-            reap(child);
-            Err(ClientError::StartTimeout { after: wait, log: log.to_owned() })
-        }
-        Some(line) if line.trim_ascii() == b"ok" => {
-            reap(child);
-            Ok(StartOutcome::Ready)
-        }
-        Some(line) => start_failure(child, &line, log, log_start),
+impl StartAttempt<'_> {
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
     }
+
+    fn timeout(&self, after: Duration) -> ClientError {
+        ClientError::StartTimeout { after, log: self.log.clone() }
+    }
+
+    /// Starts the daemon and connects. Repeats that while another process holds the home and does not answer: a daemon
+    /// that was just killed holds its lock until the system has cleaned it up.
+    fn spawn_until_answered(&self) -> Result<OpenConnection, ClientError> {
+        loop {
+            let started = match self.spawn()? {
+                StartOutcome::Ready => true,
+                StartOutcome::LostRace => match held_elsewhere(&self.address) {
+                    Some(error) => return Err(error),
+                    None => false,
+                },
+            };
+            let next_start = Instant::now() + HOLDER_LIMIT;
+            loop {
+                match probe(&self.address) {
+                    Ok(connection) => return Ok(OpenConnection { started, ..connection }),
+                    Err(attempts) if started => return Err(ClientError::Unreachable { attempts }),
+                    Err(_) if self.is_over() => {
+                        let held = held_unreachable(&self.address);
+                        return Err(held.unwrap_or_else(|| self.timeout(TOTAL_LIMIT)));
+                    }
+                    Err(_) if Instant::now() >= next_start => break,
+                    Err(_) => std::thread::sleep(RETRY_PAUSE),
+                }
+            }
+        }
+    }
+
+    /// Starts the daemon in the background and waits until it is ready.
+    fn spawn(&self) -> Result<StartOutcome, ClientError> {
+        let (home, log) = (self.address.home(), &self.log);
+        create_private_dir(&home.join("logs"))?;
+        let mut stderr = open_private_file(log).map_err(start_error("opening", log))?;
+        let log_start = stderr.seek(SeekFrom::End(0)).map_err(start_error("opening", log))?;
+        let (mut reader, writer) = io::pipe().map_err(start_error("creating a pipe for", home))?;
+        let mut command = self.program.command(&self.address)?;
+        // The daemon leaves this terminal session by itself; it could not if it were made a group leader here.
+        command.arg("--detach").arg("--ready-fd").arg(writer.as_raw_fd().to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
+        // In another directory the daemon would keep its file system from being unmounted.
+        command.current_dir("/");
+        let path = PathBuf::from(command.get_program());
+        rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty())
+            .map_err(|error| start_error("preparing", &path)(error.into()))?;
+        let mut child = command.spawn().map_err(start_error("running", &path))?;
+        // The daemon should hold the only writing end, so that its death ends the pipe. A process that another thread
+        // spawned in the same instant may hold one too, so the daemon's end is also checked for.
+        drop(writer);
+        let wait = READY_LIMIT.min(self.deadline.saturating_duration_since(Instant::now()));
+        let mut has_failed = || matches!(child.try_wait(), Ok(Some(status)) if !status.success());
+        let line = read_line(&mut reader, Instant::now() + wait, &mut has_failed)
+            .map_err(start_error("reading from", &path))?;
+        match line {
+            None => {
+                reap(child);
+                Err(self.timeout(wait))
+            }
+            Some(line) if line.trim_ascii() == b"ok" => {
+                reap(child);
+                Ok(StartOutcome::Ready)
+            }
+            Some(line) => start_failure(child, &line, log, log_start),
+        }
+    }
+}
+
+/// Returns a function that makes the error of a failed operation.
+fn start_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ClientError {
+    move |source| ClientError::Start { action, path: path.to_owned(), source }
 }
 
 /// The line that a daemon writes to its pipe when it cannot start.
@@ -308,9 +312,8 @@ fn unexplained_exit(status: Option<ExitStatus>, log: &Path, log_start: u64) -> S
 }
 
 fn create_private_dir(path: &Path) -> Result<(), ClientError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| {
-        ClientError::Start { action: "creating the directory", path: path.to_owned(), source }
-    })
+    let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    created.map_err(start_error("creating the directory", path))
 }
 
 fn open_private_file(path: &Path) -> io::Result<File> {
@@ -350,7 +353,7 @@ mod tests {
         BlockingClient::connect(connector).unwrap_err()
     }
 
-    /// Waits until the first look at the socket is over, which the log of the start shows.
+    /// Waits until the client has probed the socket; it creates the log after that.
     fn wait_for_start(daemon_home: &Path) {
         while !daemon_home.join("logs/ollmd.stderr").exists() {
             std::thread::sleep(Duration::from_millis(2));

@@ -1,8 +1,6 @@
-//! Programs that are started: finding them, reading a line from their pipe, and waiting for their end.
+//! Programs that are started: reading a line from their pipe, and waiting for their end.
 
 use std::io::{self, PipeReader, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -10,12 +8,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The maximum number of bytes read from a pipe, or of a log; a starting daemon writes one line.
 pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
-/// The time between two looks whether a program that writes nothing has ended.
+/// The time between two checks whether a silent program has ended.
 const EXIT_CHECK_PAUSE: Duration = Duration::from_millis(50);
-
-pub(super) fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-}
 
 /// Reads from a pipe up to the first line break, the end of the pipe, or the failure of the writer; `None` at the
 /// deadline.

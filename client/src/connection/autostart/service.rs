@@ -4,13 +4,12 @@
 //! first. Knows systemd and launchd by the files that the README says to copy. Every wait has a deadline, and after any
 //! failure the daemon is started without the manager.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::process::{is_program, read_line, wait_until};
+use super::process::{read_line, wait_until};
 use crate::address::{Address, Environment};
 
 /// The systemd units, the preferred one first: starting the service also starts its socket, and reports failures.
@@ -18,15 +17,6 @@ const SYSTEMD_UNITS: [&str; 2] = ["ollmd.service", "ollmd.socket"];
 const LAUNCHD_AGENT: &str = "org.ollm.ollmd";
 /// The longest wait for the output of a program that has ended.
 const OUTPUT_LIMIT: Duration = Duration::from_millis(100);
-
-/// The directories in which a service definition may be installed.
-#[derive(Clone, Debug)]
-pub(super) struct ServiceLocations {
-    user_home: PathBuf,
-    systemd_units: PathBuf,
-    runtime_dir: PathBuf,
-    search_path: Option<OsString>,
-}
 
 /// An installed service, as the command that starts it.
 #[derive(Debug)]
@@ -49,66 +39,39 @@ pub(super) enum ServiceError {
     Unreachable { command: String },
 }
 
-impl ServiceLocations {
-    /// Returns the locations; `None` if the environment names a program or configuration that no unit knows.
-    pub(super) fn new(environment: &Environment) -> Option<Self> {
-        if environment.daemon.is_some() || environment.config.is_some() {
-            return None;
-        }
-        let user_home = environment.user_home.clone()?;
-        let config = environment.config_home.clone();
-        let uid = rustix::process::geteuid().as_raw();
-        Some(Self {
-            systemd_units: config.unwrap_or_else(|| user_home.join(".config")).join("systemd/user"),
-            // A login by cron or ssh may lack the variable although the manager runs.
-            runtime_dir: environment
-                .runtime_dir
-                .clone()
-                .unwrap_or_else(|| format!("/run/user/{uid}").into()),
-            search_path: environment.search_path.clone(),
-            user_home,
-        })
-    }
-
-    /// Returns the service of an address; `None` unless it is the default address, for which the units are made.
-    pub(super) fn find(&self, address: &Address) -> Option<InstalledService> {
-        let default = self.user_home.join(".ollm");
-        let default = std::fs::canonicalize(&default).unwrap_or(default);
-        if address.socket().is_some() || address.home() != default {
-            return None;
-        }
-        self.systemd().or_else(|| self.launchd())
-    }
-
-    fn systemd(&self) -> Option<InstalledService> {
-        let unit = SYSTEMD_UNITS.iter().find(|unit| self.systemd_units.join(unit).is_file())?;
-        let is_running = self.runtime_dir.join("systemd/private").exists();
-        is_running.then(|| self.service("systemctl", ["--user", "start", unit]))?
-    }
-
-    fn launchd(&self) -> Option<InstalledService> {
-        let agents = self.user_home.join("Library/LaunchAgents");
-        if !agents.join(format!("{LAUNCHD_AGENT}.plist")).is_file() {
-            return None;
-        }
-        let target = format!("gui/{}/{LAUNCHD_AGENT}", rustix::process::geteuid().as_raw());
-        self.service("launchctl", ["kickstart", &target])
-    }
-
-    fn service<const N: usize>(
-        &self,
-        name: &str,
-        arguments: [&str; N],
-    ) -> Option<InstalledService> {
-        let mut directories = self.search_path.iter().flat_map(std::env::split_paths);
-        let program = directories
-            .find_map(|directory| Some(directory.join(name)).filter(|path| is_program(path)))?;
-        let arguments = arguments.map(str::to_owned).to_vec();
-        Some(InstalledService { program, arguments, runtime_dir: self.runtime_dir.clone() })
-    }
-}
-
 impl InstalledService {
+    /// Returns the service of the default address, for which the units are made; `None` for another address, or if the
+    /// environment names a program or configuration, which no unit knows.
+    pub(super) fn find(address: &Address, environment: &Environment) -> Option<Self> {
+        let user_home = environment.user_home.as_ref()?;
+        let default = user_home.join(".ollm");
+        let default = std::fs::canonicalize(&default).unwrap_or(default);
+        let is_default = address.socket().is_none() && address.home() == default;
+        if !is_default || environment.daemon.is_some() || environment.config.is_some() {
+            return None;
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        // A login by cron or ssh may lack the variable although the manager runs.
+        let runtime_dir = environment.runtime_dir.clone();
+        let runtime_dir = runtime_dir.unwrap_or_else(|| format!("/run/user/{uid}").into());
+        let service = |program: &str, arguments: &[&str]| {
+            let program = environment.find_program(program)?;
+            let arguments = arguments.iter().map(ToString::to_string).collect();
+            Some(Self { program, arguments, runtime_dir: runtime_dir.clone() })
+        };
+        let config = environment.config_home.clone().unwrap_or_else(|| user_home.join(".config"));
+        let units = config.join("systemd/user");
+        let unit = SYSTEMD_UNITS.iter().find(|unit| units.join(unit).is_file());
+        let is_running = runtime_dir.join("systemd/private").exists();
+        let systemd = unit.filter(|_| is_running);
+        let agents = user_home.join("Library/LaunchAgents");
+        let has_agent = agents.join(format!("{LAUNCHD_AGENT}.plist")).is_file();
+        let agent = format!("gui/{uid}/{LAUNCHD_AGENT}");
+        systemd
+            .and_then(|unit| service("systemctl", &["--user", "start", unit]))
+            .or_else(|| has_agent.then(|| service("launchctl", &["kickstart", &agent]))?)
+    }
+
     /// Lets the manager start the service, and waits until the manager reports that it is started.
     pub(super) fn start(&self, limit: Duration) -> Result<(), ServiceError> {
         let command = self.to_string();
@@ -123,7 +86,7 @@ impl InstalledService {
             .spawn()
             .map_err(run)?;
         let Some(status) = wait_until(&mut child, Instant::now() + limit).map_err(run)? else {
-            // It may have ended since the last look.
+            // The program may have ended since the last check.
             child.kill().ok();
             child.wait().map_err(run)?;
             return Err(ServiceError::Timeout { command, after: limit });
@@ -169,17 +132,21 @@ mod tests {
             drop(options.create(true).append(true).mode(0o700).open(path).unwrap());
         }
 
-        /// Returns the command that starts the service of an address.
-        fn service(&self, home: Option<&str>, socket: Option<&str>) -> Option<String> {
-            let environment = Environment {
+        fn environment(&self) -> Environment {
+            Environment {
                 user_home: Some(self.0.path().to_owned()),
                 runtime_dir: Some(self.0.path().join("run")),
                 search_path: Some(self.0.path().join("bin").into()),
                 ..Environment::default()
-            };
+            }
+        }
+
+        /// Returns the command that starts the service of an address.
+        fn service(&self, home: Option<&str>, socket: Option<&str>) -> Option<String> {
+            let environment = self.environment();
             let home = home.map(PathBuf::from);
             let address = Address::new(home, socket.map(PathBuf::from), &environment).unwrap();
-            let service = ServiceLocations::new(&environment).unwrap().find(&address);
+            let service = InstalledService::find(&address, &environment);
             service.map(|service| service.to_string())
         }
     }
@@ -215,13 +182,17 @@ mod tests {
 
     #[test]
     fn explicit_program_or_configuration_rules_out_a_service() {
-        let home = Some(PathBuf::from("/nowhere"));
-        let default = Environment { user_home: home, ..Environment::default() };
-        assert!(ServiceLocations::new(&default).is_some());
+        let user = UserHome::new();
+        user.add_file("bin/systemctl");
+        user.add_file("run/systemd/private");
+        user.add_file(".config/systemd/user/ollmd.service");
+        let default = user.environment();
+        let address = Address::new(None, None, &default).unwrap();
+        assert!(InstalledService::find(&address, &default).is_some());
         let daemon = Environment { daemon: Some("/nowhere/ollmd".into()), ..default.clone() };
-        assert!(ServiceLocations::new(&daemon).is_none());
+        assert!(InstalledService::find(&address, &daemon).is_none());
         let config = Environment { config: Some("/nowhere/config.yaml".into()), ..default };
-        assert!(ServiceLocations::new(&config).is_none());
+        assert!(InstalledService::find(&address, &config).is_none());
     }
 
     #[test]

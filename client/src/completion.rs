@@ -1,23 +1,32 @@
-//! The values that a shell offers: for SESSION `last` and the matching ids with their titles, for MODEL the names of
-//! the model server's models.
+//! Shell completion: `ollmctl completions` prints the script that lets a shell ask this program, and the replies offer
+//! commands, flags and the values that the running daemon knows.
 //!
-//! Asks the running daemon and never starts one. Offers fewer values rather than delay the shell.
+//! For SESSION these values are `last` and the matching ids with their titles, for MODEL the names of the model server's
+//! models. Never starts the daemon, and offers fewer values rather than delay the shell.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::StyledStr;
-use clap_complete::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::Shells;
+use clap_complete::{ArgValueCandidates, ArgValueCompleter, CompleteEnv, CompletionCandidate};
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::method::{ModelList, SessionList};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::ModelSummary;
 use ollm_protocol::methods::session::SessionListParams;
-use ollm_protocol::sanitize;
+use ollm_protocol::{METHODS, sanitize};
 
 use crate::address::{Address, Environment};
 use crate::connection::{BlockingClient, Connector};
+use crate::render::terminal::{OutputError, Terminal};
+
+/// The variable that the script sets when a shell asks for completions.
+const REQUEST_VARIABLE: &str = "_OLLMCTL_COMPLETE";
+/// The command that is completed, and the program that completes it, both found in `PATH`.
+const PROGRAM: &str = "ollmctl";
 
 /// The longest wait for the daemon: a person waits for the shell.
 const TIMEOUT: Duration = Duration::from_millis(90);
@@ -26,9 +35,54 @@ const MAX_OFFERED: u32 = 20;
 /// Characters of a title.
 const MAX_TITLE_CHARS: usize = 60;
 
+/// Print the script that makes a shell complete commands, flags, sessions and models.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For ~/.bashrc, ~/.zshrc and fish's config.fish. Do not keep a copy: it may not fit the next version.
+
+Examples:
+  source <(ollmctl completions bash)
+  source <(ollmctl completions zsh)
+  ollmctl completions fish | source")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_parser = ["bash", "zsh", "fish"])]
+    shell: String,
+}
+
+/// Prints the script of a shell.
+pub(crate) fn run(args: &CompletionsArgs, terminal: &mut Terminal) -> Result<(), OutputError> {
+    let mut script = Vec::new();
+    if let Some(shell) = Shells::builtins().completer(&args.shell) {
+        shell.write_registration(REQUEST_VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
+    }
+    terminal.print_raw(script)
+}
+
+/// Replies to a shell that asks for completions of `command`; returns false if the arguments are not such a request.
+///
+/// **Errors**: the shell is unknown, or the reply cannot be written.
+pub(crate) fn complete(
+    command: fn() -> clap::Command,
+    arguments: &[OsString],
+) -> Result<bool, clap::Error> {
+    let current_dir = std::env::current_dir().ok();
+    CompleteEnv::with_factory(command)
+        .var(REQUEST_VARIABLE)
+        .completer(PROGRAM)
+        .try_complete(arguments.iter().cloned(), current_dir.as_deref())
+}
+
 /// Returns the completer of sessions.
 pub(crate) fn sessions() -> ArgValueCompleter {
     ArgValueCompleter::new(complete_session)
+}
+
+/// Returns the candidates for the name of a method. Other names are accepted too, because a newer daemon may know more.
+pub(crate) fn methods() -> ArgValueCandidates {
+    ArgValueCandidates::new(|| {
+        METHODS.iter().map(|method| candidate(method.name, method.summary)).collect()
+    })
 }
 
 /// Returns the completer of models.
@@ -69,11 +123,11 @@ fn complete_model(current: &OsStr) -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Returns what `query` finds within [`TIMEOUT`]; empty if it takes longer or fails.
+/// Returns the results of a query; none if it fails or takes longer than [`TIMEOUT`].
 fn in_time<T: Send + 'static>(query: impl FnOnce() -> Option<Vec<T>> + Send + 'static) -> Vec<T> {
     let (send, found) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("ollmctl-completer".to_owned());
-    // After the timeout the receiver is gone.
+    // Sending fails after the timeout.
     match thread.spawn(move || send.send(query()).ok()) {
         Ok(_) => found.recv_timeout(TIMEOUT).ok().flatten().unwrap_or_default(),
         Err(_) => Vec::new(),

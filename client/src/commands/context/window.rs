@@ -1,0 +1,541 @@
+//! `ollmctl context status`, `inspect` and `build`: how full a window is and how it is divided, as a bar with a legend,
+//! and the parts of a context.
+
+use clap::Args;
+use ollm_protocol::content::{
+    BuiltContext, CompactMode, ContextMessage, CountKind, OmittedItem, RecordKind, Reliability,
+};
+use ollm_protocol::method::{ContextBuild, ContextInspect, ContextStatus};
+use ollm_protocol::methods::context::{
+    ContextBuildParams, ContextInspectParams, ContextInspectResult, ContextItem, ContextPart,
+    ContextStatusParams, ContextStatusResult,
+};
+use ollm_protocol::{SessionId, sanitize};
+
+use crate::args::session::OptionalSessionArg;
+use crate::command_context::CommandContext;
+use crate::command_error::CommandResult;
+use crate::project::session_or_current;
+use crate::render::table::TableColumn::{Number, Prose, Word};
+use crate::render::units::{counted, grouped};
+use crate::render::{RenderOptions, Style, table};
+
+/// The widest bar: a terminal of 80 columns without the brackets of the bar.
+const MAX_BAR_COLUMNS: usize = 78;
+/// The maximum number of rows of omitted records.
+const SHOWN_OMITTED: usize = 12;
+
+/// Show how full a session's context window is, part by part.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl context status
+  ollmctl context status last --size 4096
+  ollmctl context status --json")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// The context window in tokens, at least 2048 [default: the session's own].
+    #[arg(long, value_name = "TOKENS")]
+    size: Option<u32>,
+}
+
+/// Show each part of a context, and each part that is left out with the reason.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  ollmctl context inspect
+  ollmctl context inspect last --messages
+  ollmctl context inspect last --build 019ad1a2-7c51-7a90-8b41-6f1e5f0f2d11")]
+pub(crate) struct InspectArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// One of the session's latest builds, by the id that `context build` and chat turns report [default: the context
+    /// that a model would be sent now].
+    #[arg(long, value_name = "BUILD")]
+    build: Option<String>,
+    /// Also print the exact messages.
+    #[arg(long)]
+    messages: bool,
+}
+
+pub(super) fn status(args: &StatusArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = session_or_current(args.session.given(), "context status", ctx)?;
+    show_status(session_id, args.size, ctx)
+}
+
+/// Shows how full the context window of a session is, or a window of another size.
+pub(in crate::commands) fn show_status(
+    session_id: SessionId,
+    context_size: Option<u32>,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult {
+    let params = ContextStatusParams { session_id, context_size };
+    ctx.show::<ContextStatus>(&params, render_status)
+}
+
+pub(super) fn inspect(args: InspectArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = session_or_current(args.session.given(), "context inspect", ctx)?;
+    let params = ContextInspectParams { build_id: args.build, ..inspect_params(session_id) };
+    ctx.show::<ContextInspect>(&params, |inspected, options| {
+        let mut text = render_items(inspected, options);
+        if args.messages {
+            text.push_str(&render_messages(&inspected.build.messages));
+        }
+        text
+    })
+}
+
+/// Returns the params that inspect the context that a model would be sent now.
+pub(in crate::commands) fn inspect_params(session_id: SessionId) -> ContextInspectParams {
+    ContextInspectParams { session_id, build_id: None, model: None, tools: None }
+}
+
+/// Returns how full a context is: a headline, the bar, its legend, and further properties.
+fn render_status(status: &ContextStatusResult, options: &RenderOptions) -> String {
+    let window = u64::from(status.num_ctx);
+    let shares: Vec<WindowShare> = status.parts.iter().filter_map(window_share).collect();
+    let mut text = format!("{}\n\n{}\n\n", headline(status), bar(&shares, window, options));
+    text.push_str(&legend(&shares, window, options));
+    text.push('\n');
+    text.push_str(&table::fields(&status_fields(status)));
+    text
+}
+
+fn headline(status: &ContextStatusResult) -> String {
+    let compactions = match status.compression_count {
+        0 => String::new(),
+        count => format!(" {}", counted(count, "compaction")),
+    };
+    format!(
+        "Context: {}/{} ({:.0} %){compactions}{}",
+        grouped(status.tokens_used),
+        grouped(status.prompt_limit),
+        status.used_percent,
+        reliability_suffix(status.reliability.as_ref())
+    )
+}
+
+/// Returns the icon and the score of a context's reliability after a space; empty if the reliability is unknown.
+pub(in crate::commands) fn reliability_suffix(reliability: Option<&Reliability>) -> String {
+    reliability.map_or_else(String::new, |reliability| {
+        format!(" {} {:.0} %", sanitize::one_line(&reliability.icon), reliability.score)
+    })
+}
+
+/// Returns the share of a part; `None` for a part that is empty or unknown to this version.
+fn window_share(part: &ContextPart) -> Option<WindowShare> {
+    let (name, symbol) = match part.name.as_str() {
+        "system" => ("system prompt", '#'),
+        "entries" => ("context entries", '@'),
+        "goals" => ("goals", '!'),
+        "tools" => ("tool definitions", '%'),
+        "checkpoints" => ("checkpoints", '+'),
+        "user" => ("user messages", 'u'),
+        "recent" => ("answers and results", '='),
+        "free" => ("free", '.'),
+        "reserve" => ("answer reserve", '~'),
+        _ => return None,
+    };
+    // The remaining room is shown even if it is empty.
+    let is_shown = part.tokens > 0 || matches!(part.name.as_str(), "free" | "reserve");
+    is_shown.then_some(WindowShare { name, symbol, tokens: part.tokens })
+}
+
+fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
+    let left = status.trigger_tokens.saturating_sub(status.conversation_tokens);
+    let trigger = grouped(status.trigger_tokens);
+    let compaction = if left == 0 {
+        format!("due: the conversation is longer than {trigger} tokens")
+    } else {
+        format!("at {trigger} tokens of conversation, in {}", counted(left, "token"))
+    };
+    let mut fields = vec![("compaction", compaction)];
+    let reliability = status.reliability.as_ref();
+    if let Some(percent) = reliability.and_then(|reliability| reliability.retained_percent) {
+        let items = "of task, pins, decisions, files and names survived the last compaction";
+        fields.push(("retained", format!("{percent} % {items}")));
+    }
+    if let Some(warning) = reliability.and_then(|reliability| reliability.warning.as_deref()) {
+        fields.push(("warning", Style::Bad.paint(&sanitize::one_line(warning))));
+    }
+    if status.checkpoint_count > 0 {
+        fields.push(("checkpoints", grouped(status.checkpoint_count)));
+    }
+    let strategy = sanitize::one_line(&status.strategy);
+    let strategy = match &status.epoch {
+        Some(epoch) => {
+            format!("{strategy}, since #{} ({})", epoch.seq, sanitize::one_line(&epoch.cause))
+        }
+        None => strategy,
+    };
+    fields.push(("strategy", strategy));
+    let model = status.model.as_deref().map(sanitize::one_line);
+    let model = model.map_or_else(String::new, |model| format!(" for {model}"));
+    fields.push(("counts", format!("{}{model}", count_kind(status.count_kind))));
+    fields
+}
+
+/// Returns everything in a context and everything left out, one line each.
+pub(in crate::commands) fn render_items(
+    inspected: &ContextInspectResult,
+    options: &RenderOptions,
+) -> String {
+    let columns = [
+        ("MESSAGE", Number),
+        ("CONTENT", Word),
+        ("RECORDS", Word),
+        ("TOKENS", Number),
+        ("FORM", Prose),
+    ];
+    let mut text = table::render(options.width, &columns, inspected.items.iter().map(item_row));
+    let total: u64 = inspected.message_tokens.iter().map(|tokens| u64::from(*tokens)).sum();
+    text.push_str(&format!(
+        "\n{} in {}, {}, by {}\n",
+        counted(total, "token"),
+        counted(inspected.message_tokens.len() as u64, "message"),
+        count_kind(inspected.build.count_kind),
+        sanitize::one_line(&inspected.build.strategy),
+    ));
+    if inspected.changed {
+        let warning = "the prompt, the settings or the way of counting changed since this build; \
+                       this is how it would be built now";
+        text.push_str(&format!("{}\n", Style::Bad.paint(warning)));
+    }
+    text
+}
+
+fn item_row(item: &ContextItem) -> [String; 5] {
+    let content = match (item.kind, item.role) {
+        (_, Some(role)) => role.as_str().to_owned(),
+        (Some(RecordKind::ToolCall), None) => "tool call".to_owned(),
+        (Some(RecordKind::Delta), None) => "update".to_owned(),
+        _ => sanitize::one_line(&item.what),
+    };
+    let records = match (item.seq, item.through_seq) {
+        (Some(from), Some(to)) => format!("#{from} to #{to}"),
+        (Some(seq), None) => format!("#{seq}"),
+        _ => String::new(),
+    };
+    let form = sanitize::one_line(&item.form);
+    let form = match item.reason.as_deref().map(sanitize::one_line) {
+        Some(reason) => format!("{form}: {reason}"),
+        None => form,
+    };
+    let message = item.message.map(|at| at.to_string()).unwrap_or_default();
+    [message, content, records, grouped(item.tokens), form]
+}
+
+/// Build a context that fits a window, and show how the window is divided.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Records nothing unless --auto is given.
+
+Examples:
+  ollmctl context build last --size 4096
+  ollmctl context build last --pending 'And in Rust?' --messages
+  ollmctl context build last --json")]
+pub(crate) struct BuildArgs {
+    #[command(flatten)]
+    session: OptionalSessionArg,
+    /// The context window in tokens, at least 2048 [default: the session's own].
+    #[arg(long, value_name = "TOKENS")]
+    size: Option<u32>,
+    /// A strategy by its name: full-history, pruned-tools, checkpointed, minimal-state or floor. The first keeps
+    /// everything, the last only the original task and the latest turns [default: the first that fits].
+    #[arg(long)]
+    strategy: Option<String>,
+    /// A further user message, which is not recorded.
+    #[arg(long, value_name = "TEXT")]
+    pending: Option<String>,
+    /// Record the plan of this build, so that later contexts begin with it.
+    #[arg(long)]
+    auto: bool,
+    /// Also print the messages.
+    #[arg(long)]
+    messages: bool,
+}
+
+pub(super) fn build(args: BuildArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
+    let session_id = session_or_current(args.session.given(), "context build", ctx)?;
+    let params = ContextBuildParams {
+        context_size: args.size,
+        strategy: args.strategy,
+        pending: args.pending,
+        compact: if args.auto { CompactMode::Auto } else { CompactMode::Never },
+        ..ContextBuildParams::new(session_id)
+    };
+    ctx.show::<ContextBuild>(&params, |built, options| {
+        let mut text = render_build(built, options);
+        if args.messages {
+            text.push_str(&render_messages(&built.messages));
+        }
+        text
+    })
+}
+
+/// A share of the window, and its symbol in the bar.
+struct WindowShare {
+    name: &'static str,
+    symbol: char,
+    tokens: u64,
+}
+
+/// Returns the window as a bar. Each share that is not empty has at least one symbol.
+fn bar(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
+    let window = window.max(1);
+    let width = options.width.saturating_sub(2).clamp(10, MAX_BAR_COLUMNS);
+    let columns = width as u64;
+    let mut bar = String::new();
+    let mut tokens = 0;
+    for share in shares {
+        tokens += share.tokens;
+        let drawn = bar.len() as u64;
+        let end = (tokens.min(window) * columns).div_ceil(window);
+        let symbols = end.saturating_sub(drawn).max(u64::from(share.tokens > 0));
+        bar.extend(std::iter::repeat_n(share.symbol, usize::try_from(symbols).unwrap_or(0)));
+    }
+    bar.truncate(width);
+    format!("[{bar}]")
+}
+
+/// Returns a table of the symbols in the bar, with their tokens.
+fn legend(shares: &[WindowShare], window: u64, options: &RenderOptions) -> String {
+    let rows = shares.iter().map(|share| {
+        [
+            share.symbol.to_string(),
+            share.name.to_owned(),
+            grouped(share.tokens),
+            percent(share.tokens, window),
+        ]
+    });
+    let total = [String::new(), "window".to_owned(), grouped(window), String::new()];
+    let columns = [("", Word), ("PART", Word), ("TOKENS", Number), ("SHARE", Number)];
+    table::render(options.width, &columns, rows.chain([total]))
+}
+
+const fn count_kind(kind: CountKind) -> &'static str {
+    match kind {
+        CountKind::Exact => "counted exactly",
+        CountKind::Calibrated => "estimated and calibrated",
+        CountKind::Estimated => "estimated",
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
+fn percent(tokens: u64, window: u64) -> String {
+    format!("{:.1} %", tokens as f64 * 100.0 / window.max(1) as f64)
+}
+
+/// Returns the messages as they are sent to a model.
+pub(in crate::commands) fn render_messages(messages: &[ContextMessage]) -> String {
+    let mut text = String::new();
+    for message in messages {
+        let mut author = message.role.as_str().to_owned();
+        if let Some(tool) = &message.tool_name {
+            author = format!("{author} {}", sanitize::one_line(tool));
+        }
+        text.push_str(&format!("\n{}\n", Style::of_role(message.role).paint(&author)));
+        let content = sanitize::text(&message.content);
+        if !content.is_empty() {
+            text.push_str(content.trim_end_matches('\n'));
+            text.push('\n');
+        }
+        for call in &message.tool_calls {
+            let args = sanitize::one_line(&call.function.arguments.to_string());
+            text.push_str(&format!("-> {} {args}\n", sanitize::one_line(&call.function.name)));
+        }
+        if !message.images.is_empty() {
+            text.push_str(&format!("[{}]\n", counted(message.images.len() as u64, "image")));
+        }
+    }
+    text
+}
+
+fn render_build(built: &BuiltContext, options: &RenderOptions) -> String {
+    let window = built.budget.model_context_window;
+    let shares = window_shares(built);
+    let mut text = format!(
+        "{} of {} used, {} by {}\n\n{}\n\n",
+        counted(built.tokens_used, "token"),
+        grouped(built.token_budget),
+        count_kind(built.count_kind),
+        sanitize::one_line(&built.strategy),
+        bar(&shares, window, options),
+    );
+    text.push_str(&legend(&shares, window, options));
+    text.push('\n');
+    text.push_str(&table::fields(&build_fields(built)));
+    if !built.omitted.is_empty() {
+        text.push('\n');
+        text.push_str(&render_omitted(&built.omitted, options));
+    }
+    text
+}
+
+fn window_shares(built: &BuiltContext) -> Vec<WindowShare> {
+    let budget = &built.budget;
+    let used = [
+        budget.system_prompt_tokens,
+        budget.tool_definition_tokens,
+        budget.checkpoint_tokens,
+        budget.current_conversation_tokens,
+    ];
+    let free = budget.prompt_limit.saturating_sub(used.iter().sum());
+    [
+        ("system", '#', budget.system_prompt_tokens),
+        ("tools", '%', budget.tool_definition_tokens),
+        ("checkpoints", '+', budget.checkpoint_tokens),
+        ("conversation", '=', budget.current_conversation_tokens),
+        ("free", '.', free),
+        ("answer reserve", '~', budget.reserve_for_response),
+    ]
+    .map(|(name, symbol, tokens)| WindowShare { name, symbol, tokens })
+    .into()
+}
+
+fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
+    let messages = format!(
+        "{} of {} included, {} as summaries",
+        grouped(built.included_message_count),
+        grouped(built.original_message_count),
+        grouped(built.summarized_message_count),
+    );
+    let reused = format!("{} from the previous build", counted(built.prefix_tokens, "token"));
+    let request = format!("num_ctx {}, num_predict {}", built.num_ctx, built.num_predict);
+    let mut fields = vec![
+        ("messages", messages),
+        ("reused", reused),
+        ("request", request),
+        ("build", sanitize::one_line(&built.build_id)),
+    ];
+    if built.transient {
+        let text = "this plan is not recorded, so the next one may differ; --auto records it";
+        fields.push(("transient", text.to_owned()));
+    }
+    fields
+}
+
+fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
+    let tokens: u64 = items.iter().map(|item| item.tokens).sum();
+    let mut text = format!("left out: {}\n", counted(tokens, "token"));
+    let columns = [("RECORDS", Word), ("TOKENS", Number), ("REASON", Prose)];
+    let rows = items.iter().take(SHOWN_OMITTED).map(|item| {
+        let records = match item.through_seq {
+            Some(through) => format!("#{} to #{through}", item.seq),
+            None => format!("#{}", item.seq),
+        };
+        [records, grouped(item.tokens), sanitize::one_line(&item.reason)]
+    });
+    text.push_str(&table::render(options.width, &columns, rows));
+    if let Some(more) = items.len().checked_sub(SHOWN_OMITTED).filter(|more| *more > 0) {
+        text.push_str(&format!("and {} more: --json lists all\n", grouped(more as u64)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{plain, render_options};
+
+    #[test]
+    fn status_fits_eighty_columns_without_colors() {
+        let part = |name: &str, tokens: u64| serde_json::json!({ "name": name, "tokens": tokens });
+        let status: ContextStatusResult = serde_json::from_value(serde_json::json!({
+            "model": "qwen3:8b", "numCtx": 8192, "promptLimit": 6963, "tokensUsed": 5234,
+            "availableTokens": 4463, "conversationTokens": 2900, "triggerTokens": 3570,
+            "usedPercent": 75.2, "countKind": "exact", "strategy": "checkpointed",
+            "epoch": { "seq": 412, "strategy": "checkpointed", "cause": "overflow", "headTokens": 2500 },
+            "compressionCount": 2, "checkpointCount": 1,
+            "parts": [part("system", 300), part("entries", 0), part("goals", 200), part("tools", 0),
+                part("checkpoints", 1834), part("user", 900), part("recent", 2000),
+                part("free", 1729), part("reserve", 1229)],
+        }))
+        .expect("a status");
+        let text = plain(&render_status(&status, &render_options(80)));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(lines[0], "Context: 5,234/6,963 (75 %) 2 compactions");
+        assert_eq!(
+            lines[2],
+            "[###!!++++++++++++++++++uuuuuuuu===================.................~~~~~~~~~~~]"
+        );
+        assert!(text.contains("+  checkpoints           1,834  22.4 %"), "{text}");
+        assert!(!text.contains("tool definitions"), "{text}");
+        assert!(text.contains("at 3,570 tokens of conversation, in 670 tokens"), "{text}");
+        assert!(text.contains("checkpointed, since #412 (overflow)"), "{text}");
+    }
+
+    fn built() -> BuiltContext {
+        serde_json::from_value(serde_json::json!({
+            "messages": [{"role": "user", "content": "hi\u{1b}[2J"}],
+            "strategy": "full-history", "tokensUsed": 1500, "tokenBudget": 3481,
+            "budget": {
+                "modelContextWindow": 4096, "promptLimit": 3481, "systemPromptTokens": 300,
+                "toolDefinitionTokens": 0, "checkpointTokens": 0, "reserveForResponse": 615,
+                "availableTokens": 3181, "currentConversationTokens": 1200,
+                "utilizationPercent": 37.7
+            },
+            "originalMessageCount": 120, "includedMessageCount": 34, "summarizedMessageCount": 0,
+            "omitted": [{"seq": 3, "throughSeq": 40, "tokens": 12000, "reason": "budget"}],
+            "countKind": "estimated", "prefixTokens": 900, "transient": true,
+            "numCtx": 4096, "numPredict": 614, "buildId": "b1"
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn build_is_readable_without_colors() {
+        assert_eq!(
+            plain(&render_build(&built(), &render_options(80))),
+            "\
+1,500 tokens of 3,481 used, estimated by full-history
+
+[######=======================......................................~~~~~~~~~~~]
+
+   PART            TOKENS   SHARE
+#  system             300   7.3 %
+%  tools                0   0.0 %
++  checkpoints          0   0.0 %
+=  conversation     1,200  29.3 %
+.  free             1,981  48.4 %
+~  answer reserve     615  15.0 %
+   window           4,096
+
+messages   34 of 120 included, 0 as summaries
+reused     900 tokens from the previous build
+request    num_ctx 4096, num_predict 614
+build      b1
+transient  this plan is not recorded, so the next one may differ; --auto records it
+
+left out: 12,000 tokens
+RECORDS    TOKENS  REASON
+#3 to #40  12,000  budget
+"
+        );
+    }
+
+    #[test]
+    fn bar_has_the_requested_width_for_any_tokens() {
+        let check = |parts: &[u64], window, expect: &str| {
+            let shares: Vec<WindowShare> = parts
+                .iter()
+                .zip("#=.~".chars())
+                .map(|(tokens, symbol)| WindowShare { name: "", symbol, tokens: *tokens })
+                .collect();
+            assert_eq!(bar(&shares, window, &render_options(12)), format!("[{expect}]"));
+        };
+        check(&[1, 1, 1, 1], 4, "###==...~~");
+        check(&[1, 0, 998, 1], 1000, "#.........");
+        check(&[0, 0, 10, 0], 10, "..........");
+        check(&[50, 50, 50, 50], 100, "#####=====");
+        check(&[0, 0, 0, 0], 0, "");
+    }
+
+    #[test]
+    fn messages_are_sanitized() {
+        let text = plain(&render_messages(&built().messages));
+        assert_eq!(text, "\nuser\nhi\n");
+    }
+}
