@@ -99,7 +99,7 @@ impl SpecialTokens {
         let mut at = 0;
         while let Some(next) = self.next_first_byte(text, at) {
             let text = &text[next..];
-            // Each token that is a prefix of the text is also one of the greatest token that is not above the text.
+            // Every token that is a prefix of `text` is a prefix of the greatest token that is not greater than `text`.
             // They mostly differ in the second byte, so comparing byte by byte is faster than `<=`.
             let n_until = self.all.partition_point(|special| special.text.iter().le(text));
             let mut candidate = n_until.checked_sub(1);
