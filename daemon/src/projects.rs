@@ -123,7 +123,7 @@ impl Projects {
         Self::canonical(path).unwrap_or_else(|_| path.to_owned())
     }
 
-    /// Returns the current session of a project; a file that cannot be parsed names none.
+    /// Returns the current session of a project, or `None` if its file names none or cannot be parsed.
     pub(crate) fn current(&self, path: &str) -> Result<Option<SessionId>, ProjectError> {
         match read_or_default::<ProjectFile>(&self.file(path)) {
             Err(error) if error.source.kind() == io::ErrorKind::InvalidData => Ok(None),
@@ -200,7 +200,7 @@ impl Projects {
         .map(drop)
     }
 
-    /// Reads the file of a project and writes it again if `change` returns true; returns what it returned.
+    /// Changes the file of a project, and writes it if `change` returns true, which is also the result.
     fn change_project(
         &self,
         path: &str,

@@ -1,7 +1,6 @@
-//! What is remembered of sessions that are in use: one bounded least-recently-used cache.
+//! The cached state of sessions that are in use: one bounded least-recently-used cache.
 //!
-//! Everything here is derived from the logs and can be dropped at any time: losing it costs the next call some
-//! reading, never an answer.
+//! **Invariant**: all of it is derived from the logs. Losing it makes the next call read more, and changes no answer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::path::{ActivePath, records_between};
 use crate::config::LoopDetectionConfig;
-use crate::context::PreviousBuild;
+use crate::context::{self, PreviousBuild};
 use crate::goal::GoalState;
 use crate::loops::{Detector, Observation};
 use crate::projects::StoredEntries;
@@ -31,7 +30,7 @@ const MAX_RECIPES: usize = 16;
 /// The cache of all sessions.
 pub(crate) struct SessionCache(Mutex<LruCache<SessionId, CachedSession>>);
 
-/// What is remembered of one session.
+/// The cached state of one session.
 #[derive(Default)]
 pub(crate) struct CachedSession {
     path: Option<Arc<ActivePath>>,
@@ -41,7 +40,7 @@ pub(crate) struct CachedSession {
     pub(crate) builds: RecentBuilds,
     /// The loop detection, if it has seen every record since it started.
     pub(crate) loop_watch: Option<LoopWatch>,
-    /// A goal was queued that the fold may not have seen yet.
+    /// A goal record was queued that the fold may not contain yet.
     pub(crate) goal_is_queued: bool,
 }
 
@@ -52,7 +51,7 @@ impl Default for SessionCache {
 }
 
 impl SessionCache {
-    /// Calls `f` with what is remembered of a session, which becomes the most recently used.
+    /// Calls `f` with the state of a session, which becomes the most recently used one.
     ///
     /// Other sessions wait for the same lock, so `f` must not block.
     pub(crate) fn with<T>(&self, id: SessionId, f: impl FnOnce(&mut CachedSession) -> T) -> T {
@@ -60,7 +59,7 @@ impl SessionCache {
         f(sessions.entry(id).or_insert_with(CachedSession::default))
     }
 
-    /// Calls `f` if anything is remembered of a session; does not change which one is evicted next.
+    /// Calls `f` with the state of a session if it is cached; does not change which one is evicted next.
     pub(crate) fn peek<T>(
         &self,
         id: SessionId,
@@ -77,7 +76,7 @@ impl SessionCache {
     /// Returns the path to `leaf`, extending the cached one if that is its beginning.
     pub(crate) fn path_to(&self, state: &SessionState, leaf: Option<Seq>) -> Arc<ActivePath> {
         let id = state.id();
-        // Taken out while it grows: an `Arc` that nobody else holds is extended in place.
+        // Taken out while it grows: an `Arc` without other owners is extended in place.
         let cached = self.with(id, |session| session.path.take());
         let new = cached.as_ref().and_then(|path| records_between(state, path.leaf, leaf));
         let mut path = cached.filter(|_| new.is_some()).unwrap_or_default();
@@ -109,7 +108,7 @@ impl SessionCache {
     }
 }
 
-/// The folds of records that stand beside the conversation.
+/// The folds of goals, context entries and pins.
 #[derive(Default)]
 pub(crate) struct CachedFolds {
     pub(crate) goals: Option<FoldedTo<GoalState>>,
@@ -123,7 +122,7 @@ pub(crate) struct FoldedTo<T> {
     pub(crate) fold: Arc<T>,
 }
 
-/// The records that froze the context head in force.
+/// The records that hold the context head in force.
 #[derive(Clone, Default)]
 pub(crate) struct CachedHead {
     pub(crate) epoch: Option<(Seq, Arc<Epoch>)>,
@@ -140,7 +139,7 @@ pub(crate) struct RecentBuilds {
     reported_share: Option<f64>,
 }
 
-/// What a build was made from, so that it can be made again.
+/// The inputs of a build, from which it can be repeated.
 #[derive(Clone)]
 pub(crate) struct BuildRecipe {
     pub(crate) build_id: String,
@@ -162,6 +161,13 @@ pub(crate) struct ContextFill {
     pub(crate) prompt_limit: u64,
 }
 
+impl ContextFill {
+    /// Returns whether the conversation has reached the share of its limit at which it is compacted.
+    pub(crate) fn reaches(&self, threshold: f64) -> bool {
+        self.used >= context::trigger(self.available, threshold)
+    }
+}
+
 /// The fill at the last build, and the tokens of the records since then that were counted.
 #[derive(Clone, Copy, Debug)]
 struct FillGauge {
@@ -177,7 +183,7 @@ impl RecentBuilds {
         self.last.clone()
     }
 
-    /// Returns what a recent build was made from; the newest one without an id.
+    /// Returns the recipe of a recent build; without an id, that of the newest one.
     pub(crate) fn recipe(&self, build_id: Option<&str>) -> Option<&BuildRecipe> {
         let mut newest_first = self.recipes.iter().rev();
         newest_first.find(|recipe| build_id.is_none_or(|wanted| recipe.build_id == wanted))
@@ -200,7 +206,7 @@ impl RecentBuilds {
         self.set_fill(leaf, context);
     }
 
-    /// Sets the fill by a context that was planned for `leaf`.
+    /// Sets the fill to that of a context that was planned for `leaf`.
     pub(crate) fn set_fill(&mut self, leaf: Option<Seq>, context: &BuiltContext) {
         let budget = &context.budget;
         let fill = ContextFill {
@@ -230,8 +236,8 @@ impl RecentBuilds {
         Some(ContextFill { used: gauge.fill.used + gauge.since_build, ..gauge.fill })
     }
 
-    /// Replaces the share of the prompt limit that was last compared with the thresholds, and returns the one before;
-    /// below every threshold the first time.
+    /// Replaces the share of the prompt limit that was last compared with the thresholds, and returns the previous
+    /// one, which is below every threshold the first time.
     pub(crate) fn replace_reported_share(&mut self, share: f64) -> f64 {
         self.reported_share.replace(share).unwrap_or(f64::NEG_INFINITY)
     }
@@ -239,7 +245,7 @@ impl RecentBuilds {
 
 /// The loop detection of one session, and how far it has followed the log.
 ///
-/// It is fed record by record. A record that does not follow the last one makes it useless.
+/// Records must be fed in order: a watch that missed one is discarded.
 #[derive(Clone)]
 pub(crate) struct LoopWatch {
     pub(crate) detector: Detector,
@@ -247,7 +253,7 @@ pub(crate) struct LoopWatch {
     pub(crate) config: LoopDetectionConfig,
     /// The detector has seen every record up to this one.
     pub(crate) seen: Seq,
-    /// The active leaf then.
+    /// The active leaf at that record.
     pub(crate) leaf: Option<Seq>,
     /// The loop in force has its record in the log.
     pub(crate) is_recorded: bool,
@@ -256,7 +262,7 @@ pub(crate) struct LoopWatch {
 }
 
 impl LoopWatch {
-    /// A watch that has seen every record up to `seen`, when `leaf` was active.
+    /// Returns a watch that has seen every record up to `seen`, when `leaf` was active.
     pub(crate) fn new(
         config: LoopDetectionConfig,
         detector: Detector,

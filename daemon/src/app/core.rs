@@ -1,16 +1,17 @@
-//! The handles that every function of `app` works with, and the ways to write records and to block.
+//! The handles that all functions of `app` use, and the functions that write records and that block.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use ollm_protocol::content::Session;
+use ollm_protocol::content::{RecordBody, Session};
 use ollm_protocol::{EventKind, Seq, SessionId};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
+use tokio::sync::oneshot::error::RecvError;
 
 use super::cache::SessionCache;
 use super::counts::Counts;
-use super::error::AppError;
+use super::error::{AppError, Result};
 use super::model_speed::MeasuredModels;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments};
@@ -21,7 +22,7 @@ use crate::config::{Config, OllamaConfig};
 use crate::events::{EventDraft, EventRing};
 use crate::model::{ModelSettings, Models, Timeouts};
 use crate::projects::Projects;
-use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, Sessions};
+use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
 use crate::shutdown::Tasks;
 
 /// The handles of the application layer; built once and shared by all calls.
@@ -51,9 +52,12 @@ impl Core {
     /// Builds the handles over an open store; `dir` is the daemon's home.
     pub(crate) fn new(
         dir: &Path,
-        (sessions, catalog, events): (Sessions, Arc<Catalog>, EventRing),
+        sessions: Sessions,
+        catalog: Arc<Catalog>,
+        events: EventRing,
         config: Config,
-        (clock, tasks): (Arc<Clock>, &Tasks),
+        clock: Arc<Clock>,
+        tasks: &Tasks,
     ) -> Self {
         let models = model_settings(&config.ollama);
         Self {
@@ -82,21 +86,31 @@ impl Core {
         Arc::clone(&self.config.read())
     }
 
-    /// Replaces the configuration and returns the one before; calls that are running keep theirs.
+    /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
         self.models.configure(model_settings(&config.ollama));
         std::mem::replace(&mut *self.config.write(), Arc::new(config))
     }
 
     /// Returns a session as lists show it. Blocks on the disk unless the session is open.
-    pub(crate) fn summary(&self, id: SessionId) -> Result<Session, AppError> {
+    pub(crate) fn summary(&self, id: SessionId) -> Result<Session> {
         Ok(self.sessions.summary(id)?)
+    }
+
+    /// Returns the settings of a session. Blocks on the disk unless the session is open.
+    pub(crate) fn settings(&self, id: SessionId) -> Result<SessionSettings> {
+        Ok(self.sessions.with(id, |live| SessionSettings::of(live.state()))?)
     }
 
     /// Publishes an event about a session.
     pub(crate) fn publish(&self, id: SessionId, seq: Option<Seq>, kind: EventKind, data: Value) {
         let (session_id, at) = (Some(id), self.clock.now());
         self.events.publish(EventDraft { session_id, seq, kind, at, data });
+    }
+
+    /// Reads one record; returns `None` for a damaged one. Blocks on the disk.
+    pub(crate) fn body(&self, id: SessionId, seq: Seq) -> Result<Option<RecordBody>> {
+        Ok(self.sessions.bodies(id, &[seq])?.pop().flatten())
     }
 
     /// Appends records and waits until they are durable.
@@ -107,9 +121,14 @@ impl Core {
         id: SessionId,
         drafts: Vec<NewRecord>,
         key: Option<IdempotencyKey>,
-    ) -> Result<Appended, AppError> {
+    ) -> Result<Appended> {
         let answer = self.sessions.append(id, drafts, key)?;
         Ok(answer.await.map_err(|_| SessionError::Stopping)??)
+    }
+
+    /// Appends one record that has no tokens, and waits until it is durable.
+    pub(crate) async fn append_one(&self, id: SessionId, body: RecordBody) -> Result<Appended> {
+        self.append(id, vec![NewRecord::new(body, None)], None).await
     }
 
     /// Appends if `leaf` is still active and returns the last seq, or `None` if it moved.
@@ -118,22 +137,59 @@ impl Core {
         id: SessionId,
         leaf: Option<Seq>,
         drafts: Vec<NewRecord>,
-    ) -> Result<Option<Seq>, AppError> {
+    ) -> Result<Option<Seq>> {
         let n_before_last = (drafts.len() as u64).saturating_sub(1);
         let answer = self.sessions.append_after(id, leaf, drafts)?;
-        match answer.await.map_err(|_| SessionError::Stopping)? {
-            Ok(appended) => Ok(Some(Seq(appended.seq.0 + n_before_last))),
-            Err(SessionError::LeafMoved { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+        let first = unless_moved(answer.await)?;
+        Ok(first.map(|first| Seq(first.0 + n_before_last)))
+    }
+
+    /// Appends if `leaf` is still active; returns false if it moved. Blocks on the disk.
+    pub(crate) fn append_if_leaf_blocking(
+        &self,
+        id: SessionId,
+        leaf: Option<Seq>,
+        drafts: Vec<NewRecord>,
+    ) -> Result<bool> {
+        let answer = self.sessions.append_after(id, leaf, drafts)?;
+        Ok(unless_moved(answer.blocking_recv())?.is_some())
+    }
+}
+
+/// The settings of a session that its contexts depend on.
+#[derive(Default)]
+pub(crate) struct SessionSettings {
+    pub(crate) system_prompt: Option<String>,
+    pub(crate) context_size: Option<u32>,
+    pub(crate) model: Option<String>,
+    pub(crate) project_path: Option<String>,
+}
+
+impl SessionSettings {
+    pub(crate) fn of(state: &SessionState) -> Self {
+        Self {
+            system_prompt: state.system_prompt().map(str::to_owned),
+            context_size: state.context_size(),
+            model: state.model().map(str::to_owned),
+            project_path: state.project_path().map(str::to_owned),
         }
     }
 }
 
-/// Runs work that may block on the disk on a thread where it does not hold up other calls.
+/// Returns the first seq of an append, or `None` if the leaf moved.
+fn unless_moved(answer: Result<Result<Appended, SessionError>, RecvError>) -> Result<Option<Seq>> {
+    match answer.map_err(|_| SessionError::Stopping)? {
+        Ok(appended) => Ok(Some(appended.seq)),
+        Err(SessionError::LeafMoved { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Runs work that may block on the disk on a thread of its own, so that other calls do not wait.
 pub(crate) async fn blocking<T: Send + 'static>(
     core: &Arc<Core>,
-    work: impl FnOnce(&Arc<Core>) -> Result<T, AppError> + Send + 'static,
-) -> Result<T, AppError> {
+    work: impl FnOnce(&Arc<Core>) -> Result<T> + Send + 'static,
+) -> Result<T> {
     let core = Arc::clone(core);
     match tokio::task::spawn_blocking(move || work(&core)).await {
         Ok(done) => done,

@@ -1,4 +1,5 @@
-//! Records before they are written: counted, keyed, and with the goal changes that a model's message asks for.
+//! Drafts of records: their token counts, their idempotency keys, and the goal changes that a model's message asks
+//! for.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use ollm_protocol::{GoalId, Method, Seq, SessionId, SnapshotId};
 use serde::Serialize;
 
 use super::core::Core;
-use super::error::AppError;
+use super::error::{AppError, Result};
 use crate::clock::Clock;
 use crate::goal::markers;
 use crate::session::{IdempotencyKey, NewRecord};
 use crate::tokens::Counter;
 
-/// Longer than any id that a client makes; a longer key is content by mistake.
+/// The longest idempotency key in bytes. Ids of clients are shorter; a longer key is content by mistake.
 const MAX_KEY_BYTES: usize = 256;
 
 /// Returns a record with its tokens, counted by `counter`.
@@ -25,7 +26,12 @@ pub(crate) fn counted(body: RecordBody, counter: &Counter) -> NewRecord {
     NewRecord::new(body, Some((tokens, counter.identity())))
 }
 
-/// Returns a record counted for the session's model, with what is in memory: a write waits for nothing but its sync.
+/// Returns a record that costs no tokens of its own in a context.
+pub(crate) fn uncounted(body: RecordBody) -> NewRecord {
+    NewRecord::new(body, None)
+}
+
+/// Returns a record counted by the counter that is in memory for the session's model: a write waits only for its sync.
 pub(crate) fn counted_for(
     core: &Arc<Core>,
     id: SessionId,
@@ -36,7 +42,7 @@ pub(crate) fn counted_for(
     (counted(body, &counter), kind)
 }
 
-/// Returns the counter of a session's model, as far as it is in memory.
+/// Returns the counter of a session's model from memory.
 ///
 /// A vocabulary that is only on the disk is loaded for the next call. A session that is not open counts by estimate:
 /// opening it here would hold up the caller.
@@ -55,10 +61,10 @@ pub(crate) fn session_counter(core: &Arc<Core>, id: SessionId) -> Counter {
     counter
 }
 
-/// Returns the records of a message: the message itself, counted for the session's model, and the goal changes that its
-/// markers ask for. `is_complete`: the message was not cut off.
+/// Returns the records of a message: the message itself, counted for the session's model, and the goal changes that
+/// its markers ask for. `is_complete`: the message was not cut off.
 ///
-/// Markers are only parsed here, which reads nothing and refuses nothing: the fold decides what they change.
+/// Markers are only parsed here, which reads no record and refuses none: the fold decides what they change.
 pub(crate) fn message_drafts(
     core: &Arc<Core>,
     id: SessionId,
@@ -90,7 +96,7 @@ fn goal_draft(
     core.cache.with(id, |session| session.goal_is_queued = true);
     let steps = marker_steps(&core.clock, &markers);
     let change = GoalChange { source: GoalSource::Marker, message_seq: None, steps };
-    Some(NewRecord::new(RecordBody::Goal(change), None))
+    Some(uncounted(RecordBody::Goal(change)))
 }
 
 /// Returns the steps of a goal record for markers.
@@ -102,17 +108,14 @@ pub(crate) fn marker_steps(clock: &Clock, markers: &[GoalMarker]) -> Vec<GoalSte
     markers.iter().map(step).collect()
 }
 
-/// Returns whether a session can have a goal. Without one, markers are words like any others and leave no record.
+/// Returns whether a session can have a goal. Without a goal, markers are ordinary text and leave no record.
 fn may_have_goals(core: &Core, id: SessionId) -> bool {
     let is_queued = core.cache.peek(id, |session| session.goal_is_queued).unwrap_or_default();
-    let has_goal = core.sessions.peek(id, |live| {
-        let newest = live.state().newest_on_path(RecordKind::Goal);
-        newest.is_some()
-    });
-    is_queued || has_goal.unwrap_or(true)
+    let newest = core.sessions.peek(id, |live| live.state().newest_on_path(RecordKind::Goal));
+    is_queued || newest.is_none_or(|goal| goal.is_some())
 }
 
-/// The change that a snapshot marker stands before.
+/// The change that a snapshot marker precedes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MarkedChange {
     Compaction,
@@ -130,25 +133,25 @@ pub(crate) fn snapshot_mark(clock: &Clock, leaf: Option<Seq>, before: MarkedChan
     };
     let snapshot_id = SnapshotId::from_uuid(clock.uuid());
     let mark = SnapshotMark { snapshot_id, leaf, reason: reason.to_owned() };
-    NewRecord::new(RecordBody::Snapshot(mark), None)
+    uncounted(RecordBody::Snapshot(mark))
 }
 
-/// Takes the idempotency key out of params and digests it with the rest, so that a retry differs from a reuse.
+/// Takes the idempotency key out of params and digests it with the other fields, so that a retry differs from a reuse.
 pub(crate) fn take_key<M: Method>(
     params: &mut M::Params,
     key: impl Fn(&mut M::Params) -> &mut Option<String>,
-) -> Result<Option<IdempotencyKey>, AppError> {
+) -> Result<Option<IdempotencyKey>> {
     let text = key(params).take();
     key_use::<M>(text, params)
 }
 
-/// Digests an idempotency key with what it is used for.
+/// Digests an idempotency key with the payload that it is used for.
 ///
 /// **Errors**: `Invalid` for a key that is empty or longer than 256 bytes.
 pub(crate) fn key_use<M: Method>(
     key: Option<String>,
     payload: &impl Serialize,
-) -> Result<Option<IdempotencyKey>, AppError> {
+) -> Result<Option<IdempotencyKey>> {
     let Some(key) = key else { return Ok(None) };
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
         let problem = format!("must have 1 to {MAX_KEY_BYTES} bytes");

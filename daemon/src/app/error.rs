@@ -1,12 +1,11 @@
-//! What the application layer can fail with: one enum for all of `app`, with those of chat turns and compactions
-//! inside it.
+//! The errors of the application layer: one enum for all of `app`, which contains those of chat turns and compactions.
 //!
 //! Must not know the wire: `rpc/error.rs` gives each variant its code, kind and hint.
 
 use std::fmt;
 use std::time::Duration;
 
-use ollm_protocol::content::LoopPattern;
+use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use crate::catalog::CatalogError;
@@ -18,6 +17,9 @@ use crate::model::ModelError;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
+
+/// The result of a call of the application layer.
+pub(crate) type Result<T, E = AppError> = std::result::Result<T, E>;
 
 /// A call of the application layer failed.
 #[derive(Debug, thiserror::Error)]
@@ -63,9 +65,31 @@ impl AppError {
     }
 }
 
+/// Refuses a window below the smallest one.
+pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
+    match size {
+        Some(size) if size < MIN_CONTEXT_SIZE => {
+            let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
+            Err(AppError::invalid("contextSize", problem))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the number of items that a page may have.
+///
+/// **Errors**: `Invalid` for a `limit` outside of 1 to `max`.
+pub(crate) fn page_limit(limit: Option<u32>, default: u32, max: u32) -> Result<usize> {
+    let limit = limit.unwrap_or(default);
+    if (1..=max).contains(&limit) {
+        return Ok(limit as usize);
+    }
+    Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
+}
+
 /// A chat turn did not start, or ended without an answer.
 ///
-/// `partial` is the record of the part of the answer that had arrived.
+/// `partial` is the record of the partial answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ChatError {
     /// Another turn of the session is running.
@@ -98,7 +122,7 @@ pub(crate) enum ChatError {
 }
 
 impl ChatError {
-    /// Returns the record of the part of the answer that had arrived.
+    /// Returns the record of the partial answer.
     pub(crate) const fn partial(&self) -> Option<Seq> {
         match self {
             Self::Canceled { partial }

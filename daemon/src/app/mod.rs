@@ -1,19 +1,19 @@
-//! The application: what combines sessions, catalog, contexts and models into one recorded message, one built context,
-//! one compaction, one chat turn.
+//! The application layer: combines sessions, catalog, contexts and models into recorded messages, built contexts,
+//! compactions and chat turns.
 //!
 //! From the ground up:
 //!
-//! - [`error`]; `path`, `cache`, `counts`, `running`, `schedule`, `uploads`, `model_speed`: state without behavior across
-//!   modules; [`core`]: the handles over all of it.
+//! - [`error`]; `path`, `cache`, `counts`, `running`, `schedule`, `uploads`, `model_speed`: state without behavior
+//!   across modules; [`core`]: the handles over all of it.
 //! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`compaction`], [`chat`]: the methods of the wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record.
 //!
-//! A function that implements a method takes the core and the params of the method and returns its result, so that `rpc`
-//! registers it as it is.
+//! A function that implements a method takes the core and the params of the method and returns its result, so that
+//! `rpc` registers it as it is.
 //!
-//! **Invariants**: nothing here knows the wire's errors or framing; every record is written by [`core::Core::append`] and
-//! its sibling, or through the session store directly by code that may block.
+//! **Invariants**: nothing here knows the wire's errors or framing; every record is written by [`core::Core::append`]
+//! and its sibling, or through the session store directly by code that may block.
 
 mod cache;
 pub(crate) mod chat;

@@ -1,4 +1,4 @@
-//! How models were observed to behave in earlier calls: how fast they read a prompt, and with which window they run.
+//! Observations of models in earlier calls: how fast they read a prompt, and the window that they run with.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::model::{ChatEnd, PromptCount};
 
-/// Shorter prompts say nothing about how fast a model reads, in tokens.
+/// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
 const MIN_PROMPT_TOKENS: u64 = 64;
 
 /// The observations of all models, by name; in memory only.
@@ -17,7 +17,7 @@ pub(crate) struct MeasuredModels(Mutex<HashMap<String, MeasuredModel>>);
 /// The observations of one model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MeasuredModel {
-    /// Tokens of a prompt, and how long the model read them.
+    /// The tokens of a prompt, and the time in which the model read them.
     reading: Option<(u64, Duration)>,
     /// The window that the server gave the model, if it is smaller than requested.
     pub(crate) effective: Option<u32>,

@@ -1,8 +1,7 @@
-//! The one observer of all sessions: everything that follows a durable record hangs here, so that no writer can forget
-//! any of it.
+//! The observer of all sessions: it starts everything that follows a durable record, so that no writer can forget it.
 //!
-//! It is called on the writers' threads, after the sync and before the reply, in the order of the log. It only marks what
-//! is due and publishes events: it never blocks.
+//! It is called on the writers' threads, after the sync and before the reply, in the order of the log. It only marks
+//! work as due and publishes events: it never blocks.
 
 use std::sync::{Arc, OnceLock, Weak};
 

@@ -1,8 +1,8 @@
 //! Answers that are being written: recorded piece by piece, so that a crash loses at most a second of them.
 //!
-//! A piece is a `custom` record of the daemon's own name, out of the context. The whole answer follows as a message and
-//! makes its pieces meaningless. Pieces at the end of a session are left from a crash: [`settle`] turns them into a
-//! message. FORMAT.md, "Partial answers", describes the records.
+//! A piece is a `custom` record outside of the context. The whole answer follows as a message and replaces its pieces.
+//! Pieces at the end of a session were left by a crash: [`settle`] turns them into a message. FORMAT.md, "Partial
+//! answers", describes the records.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use ollm_protocol::{Seq, SessionId};
 use serde::{Deserialize, Serialize};
 
 use super::core::Core;
-use super::drafts::message_drafts;
-use super::error::AppError;
-use crate::session::{NewRecord, OpenSession, SessionError};
+use super::drafts::{message_drafts, uncounted};
+use super::error::Result;
+use crate::session::SessionState;
 
 /// The finish reason of an answer that a crash or an error cut off.
 pub(crate) const INTERRUPTED: &str = "interrupted";
@@ -52,7 +52,7 @@ impl PartialWriter {
 
     /// Queues a piece with the new part of the answer, at most once a second.
     ///
-    /// Nobody waits for its sync: an error of the disk is reported when the whole answer is written.
+    /// Does not wait for the sync: an error of the disk is reported when the whole answer is written.
     pub(crate) fn write(&mut self, core: &Core, text: &str, thinking: &str) {
         let has_grown = text.len() > self.text_bytes || thinking.len() > self.thinking_bytes;
         if !has_grown || self.last.elapsed() < INTERVAL {
@@ -65,7 +65,7 @@ impl PartialWriter {
         };
         let data = serde_json::to_value(&piece).expect("a struct of strings is JSON");
         let custom = Custom { name: PARTIAL_ANSWER.to_owned(), data, context_text: None };
-        let draft = NewRecord::new(RecordBody::Custom(custom), None);
+        let draft = uncounted(RecordBody::Custom(custom));
         if let Err(error) = core.sessions.append(self.id, vec![draft], None) {
             tracing::warn!(session = %self.id, "a piece of an answer is not recorded: {error}");
         }
@@ -77,15 +77,19 @@ impl PartialWriter {
 /// Turns the pieces that a crash left at the end of a session into a message, unless a turn is writing them. Blocks on
 /// the disk.
 ///
-/// Costs a look at the last record if there are none.
-pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+/// Without pieces, this only reads the last record.
+pub(crate) fn settle(core: &Arc<Core>, id: SessionId) -> Result<()> {
     if core.turns.is_running(id) { Ok(()) } else { settle_now(core, id) }
 }
 
 /// Like [`settle`], for the turn that holds the session and has not begun to write.
-pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
-    let (leaf, seqs) = core.sessions.with(id, last_customs)?;
-    // Custom records of other clients end a session too: only the newest is read if it is one of those.
+pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<()> {
+    let (leaf, seqs) = core.sessions.with(id, |live| {
+        let leaf = live.state().leaf();
+        let seqs = last_customs(live.state(), leaf).into_iter().map(|(seq, _)| seq);
+        (leaf, seqs.collect::<Vec<_>>())
+    })?;
+    // A session can end with custom records of clients: if the newest one is no piece, the others are not read.
     let Some((newest, before)) = seqs.split_first() else { return Ok(()) };
     let Some(newest) = pieces(core, id, &[*newest])?.pop() else { return Ok(()) };
     let mut whole = AnswerPiece::default();
@@ -99,36 +103,31 @@ pub(crate) fn settle_now(core: &Arc<Core>, id: SessionId) -> Result<(), AppError
     message.model = Some(whole.model);
     message.finish_reason = Some(INTERRUPTED.to_owned());
     let (drafts, _) = message_drafts(core, id, message, false);
-    let answer = core.sessions.append_after(id, leaf, drafts)?;
-    match answer.blocking_recv().map_err(|_| SessionError::Stopping)? {
-        // A concurrent record or settlement: in both cases the pieces no longer end the session.
-        Ok(_) | Err(SessionError::LeafMoved { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    // If the leaf moved, a concurrent record or settlement ends the session, and no longer the pieces.
+    core.append_if_leaf_blocking(id, leaf, drafts)?;
+    Ok(())
 }
 
-/// Returns the active leaf, and the custom records that end the path with it, newest first.
-fn last_customs(live: &OpenSession) -> (Option<Seq>, Vec<Seq>) {
-    let state = live.state();
-    let (leaf, mut next, mut seqs) = (state.leaf(), state.leaf(), Vec::new());
-    while let Some(seq) = next
-        && let Some(entry) = state.entry(seq)
-        && entry.kind() == Some(RecordKind::Custom)
-    {
-        seqs.push(seq);
-        next = entry.parent();
-    }
-    (leaf, seqs)
+/// Returns the record before the pieces that end the path to `leaf`. Blocks on the disk.
+pub(crate) fn before_pieces(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<Option<Seq>> {
+    let customs = core.sessions.with(id, |live| last_customs(live.state(), leaf))?;
+    let seqs: Vec<Seq> = customs.iter().map(|(seq, _)| *seq).collect();
+    let n_pieces = pieces(core, id, &seqs)?.len();
+    Ok(n_pieces.checked_sub(1).map_or(leaf, |oldest| customs[oldest].1))
+}
+
+/// Returns the custom records that end the path to `leaf`, newest first, each with its parent.
+fn last_customs(state: &SessionState, leaf: Option<Seq>) -> Vec<(Seq, Option<Seq>)> {
+    let customs = state.walk(leaf).map_while(|(seq, entry)| {
+        let entry = entry.filter(|entry| entry.kind() == Some(RecordKind::Custom))?;
+        Some((seq, entry.parent()))
+    });
+    customs.collect()
 }
 
 /// Reads pieces, up to the first record that is not one.
-fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<AnswerPiece>, AppError> {
+fn pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<Vec<AnswerPiece>> {
     Ok(core.sessions.bodies(id, seqs)?.into_iter().map_while(piece_of).collect())
-}
-
-/// Counts the pieces at the beginning of `seqs`.
-pub(crate) fn n_pieces(core: &Core, id: SessionId, seqs: &[Seq]) -> Result<usize, AppError> {
-    Ok(pieces(core, id, seqs)?.len())
 }
 
 fn piece_of(body: Option<RecordBody>) -> Option<AnswerPiece> {

@@ -9,8 +9,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// A registry that holds at most one `T` per session; clones share it.
-pub(crate) struct Exclusive<T>(Arc<Mutex<HashMap<SessionId, Holder<T>>>>);
+use super::error::{AppError, ChatError, Result};
+
+/// A registry that holds at most one `T` per session.
+pub(crate) struct Exclusive<T>(Arc<Holders<T>>);
+
+type Holders<T> = Mutex<HashMap<SessionId, Holder<T>>>;
 
 /// A value that holds a session's place.
 pub(crate) struct Holder<T> {
@@ -34,7 +38,7 @@ impl<T> Clone for Holder<T> {
 
 /// A session's place in a registry; dropping it frees the place.
 pub(crate) struct Claim<T> {
-    registry: Exclusive<T>,
+    holders: Arc<Holders<T>>,
     session_id: SessionId,
     pub(crate) value: Arc<T>,
 }
@@ -50,10 +54,10 @@ impl<T> Exclusive<T> {
         }
         let holder = Holder { value: Arc::new(value), ended: CancellationToken::new() };
         holders.insert(session_id, holder.clone());
-        Ok(Claim { registry: self.clone(), session_id, value: holder.value })
+        Ok(Claim { holders: Arc::clone(&self.0), session_id, value: holder.value })
     }
 
-    /// Returns what is running for a session.
+    /// Returns the value that is registered for a session.
     pub(crate) fn get(&self, session_id: SessionId) -> Option<Arc<T>> {
         self.0.lock().get(&session_id).map(|holder| Arc::clone(&holder.value))
     }
@@ -62,7 +66,7 @@ impl<T> Exclusive<T> {
         self.0.lock().contains_key(&session_id)
     }
 
-    /// Waits until nothing is running for a session. Cancel safe.
+    /// Waits until no value is registered for a session. Cancel safe.
     pub(crate) async fn wait_until_free(&self, session_id: SessionId) {
         loop {
             let holder = self.0.lock().get(&session_id).cloned();
@@ -74,12 +78,6 @@ impl<T> Exclusive<T> {
     }
 }
 
-impl<T> Clone for Exclusive<T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
 impl<T> Default for Exclusive<T> {
     fn default() -> Self {
         Self(Arc::default())
@@ -88,7 +86,7 @@ impl<T> Default for Exclusive<T> {
 
 impl<T> Drop for Claim<T> {
     fn drop(&mut self) {
-        let removed = self.registry.0.lock().remove(&self.session_id);
+        let removed = self.holders.lock().remove(&self.session_id);
         // After the lock is free: a waiter looks at the registry again.
         if let Some(removed) = removed {
             removed.ended.cancel();
@@ -164,14 +162,6 @@ pub(crate) struct TakenCalls {
     pub(crate) calls: Vec<ChatToolCall>,
 }
 
-/// A submission of tool results was refused.
-pub(crate) enum RefusedResults {
-    /// The turn waits for no results.
-    NothingPending,
-    /// The turn does not wait for this call, or the submission names it twice.
-    UnknownCall(String),
-}
-
 impl PendingCalls {
     /// Starts to wait for the calls of a message.
     pub(crate) fn begin(&self, message: Seq, calls: Vec<ChatToolCall>) {
@@ -199,15 +189,19 @@ impl PendingCalls {
     }
 
     /// Takes the calls that `results` answer: all of them or none.
-    pub(crate) fn take(&self, results: &[ChatToolResult]) -> Result<TakenCalls, RefusedResults> {
+    ///
+    /// **Errors**: `NoPendingCalls` if the turn waits for no results; `Invalid` if it does not wait for one of them,
+    /// or if two are for the same call.
+    pub(crate) fn take(&self, id: SessionId, results: &[ChatToolResult]) -> Result<TakenCalls> {
         let mut state = self.state.lock();
         if state.missing.is_empty() {
-            return Err(RefusedResults::NothingPending);
+            return Err(ChatError::NoPendingCalls { id }.into());
         }
         for (at, result) in results.iter().enumerate() {
             let is_missing = state.missing.iter().any(|call| call.id == result.id);
             if !is_missing || results[..at].iter().any(|earlier| earlier.id == result.id) {
-                return Err(RefusedResults::UnknownCall(result.id.clone()));
+                let problem = format!("the turn does not wait for the call {}", result.id);
+                return Err(AppError::invalid("results", problem));
             }
         }
         let is_answered = |call: &ChatToolCall| results.iter().any(|result| result.id == call.id);
@@ -262,13 +256,14 @@ mod tests {
                 .expect("a result")
         };
         let pending = PendingCalls::default();
-        assert!(matches!(pending.take(&[result("a")]), Err(RefusedResults::NothingPending)));
+        let take = |results: &[ChatToolResult]| pending.take(id(), results);
+        let none = take(&[result("a")]);
+        assert!(matches!(none, Err(AppError::Chat(ChatError::NoPendingCalls { .. }))));
         pending.begin(Seq(1), vec![call("a"), call("b")]);
         for wrong in [vec![result("c")], vec![result("a"), result("a")]] {
-            assert!(matches!(pending.take(&wrong), Err(RefusedResults::UnknownCall(_))));
+            assert!(matches!(take(&wrong), Err(AppError::Invalid { field: "results", .. })));
         }
-        let taken =
-            pending.take(&[result("a"), result("b")]).map_err(drop).expect("both are missing");
+        let taken = take(&[result("a"), result("b")]).expect("both are missing");
         assert_eq!((taken.message, taken.calls.len()), (Some(Seq(1)), 2));
         let not_yet = tokio::time::timeout(std::time::Duration::ZERO, pending.complete()).await;
         assert!(not_yet.is_err(), "the records are not durable");

@@ -1,7 +1,7 @@
-//! Sessions with background work due: documents to write, and compactions to try.
+//! Sessions with background work: documents to write, and compactions to try.
 //!
 //! The observer marks sessions here on the writers' threads; two tasks take the marks and do the work. A mark is a
-//! state and not a message: marking a session twice is one piece of work, and nothing queues up.
+//! state and not a message: a session that is marked twice is worked on once, and no queue can grow.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct DueDocuments {
 
 #[derive(Default)]
 struct DocumentState {
-    /// When each changed session will have been idle for long enough.
+    /// The time at which each changed session will have been idle for long enough.
     due: HashMap<SessionId, Instant>,
     /// The size of each log in bytes when its document was last written.
     written_at: HashMap<SessionId, u64>,
@@ -167,7 +167,7 @@ impl DueCompactions {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Notes that a compaction was skipped; returns whether subscribers do not know that yet.
+    /// Notes that a compaction was skipped; returns whether that was not reported to subscribers yet.
     pub(crate) fn note_skip(&self, id: SessionId, reason: &'static str, at: Option<Seq>) -> bool {
         self.with(id, |session| session.skipped.replace((reason, at)) != Some((reason, at)))
     }

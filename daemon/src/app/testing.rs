@@ -1,12 +1,15 @@
-//! Cores and sessions in scratch directories, for unit tests.
+//! Cores and sessions in scratch directories, and a scripted model server, for unit tests.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::content::RecordBody;
 use ollm_protocol::methods::session::{SessionCreateParams, SessionRecordResult};
 use ollm_protocol::{Seq, SessionId};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use super::core::Core;
 use super::observer::SessionObserver;
@@ -16,7 +19,12 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, FlagOverrides};
 use crate::events::EventRing;
-use crate::session::{NewRecord, OpenSession, Sessions, SessionsOptions};
+use crate::model::{
+    AnswerCall, AnswerStream, Backend, BackendFuture, CallTarget, ChatDelta, ChatEnd, ChatItem,
+    ChatRequest, DoneReason, ListedModel, ModelError, ModelInfo, PromptCount, RunningModel,
+    Version, WarmRequest,
+};
+use crate::session::{OpenSession, Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
 /// Builds a core with real parts in `dir`, default settings, and a model server that refuses connections.
@@ -37,8 +45,9 @@ pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core
     let catalog = Catalog::open(dir.join("catalog.sqlite3"), source).expect("opens");
     let events = EventRing::new(Arc::clone(&clock));
     let config = config(dir, settings);
-    let stores = (sessions, Arc::new(catalog), events);
-    let core = Arc::new(Core::new(dir, stores, config, (clock, &Tasks::new())));
+    let catalog = Arc::new(catalog);
+    let core = Core::new(dir, sessions, catalog, events, config, clock, &Tasks::new());
+    let core = Arc::new(core);
     observer.report_to(&core);
     core
 }
@@ -46,7 +55,7 @@ pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core
 /// Returns the default configuration with some settings.
 pub(crate) fn config(dir: &Path, settings: &[(&str, &str)]) -> Config {
     let set = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-    // The discard port: nobody listens there.
+    // The discard port, on which no server listens.
     let unreachable = [("ollama.host", "127.0.0.1:9")];
     let settings = unreachable.iter().chain(settings).map(set);
     let no_variables = std::iter::empty::<(String, String)>();
@@ -68,6 +77,15 @@ impl TestSession {
         let core = configured_core(dir.path(), settings);
         let created = sessions::create::create(&core, SessionCreateParams::default());
         Self { dir, core, id: created.expect("creates").session.session_id }
+    }
+
+    /// Creates a session whose model is `m` of a scripted server.
+    pub(crate) fn with_model(settings: &[(&str, &str)]) -> (Self, Arc<ScriptedBackend>) {
+        let settings = [&[("ollama.model", "m")], settings].concat();
+        let session = Self::new(&settings);
+        let backend = Arc::new(ScriptedBackend::default());
+        session.core.models.set_backend(Arc::<ScriptedBackend>::clone(&backend));
+        (session, backend)
     }
 
     /// Replaces the settings of the core.
@@ -96,10 +114,9 @@ impl TestSession {
         input::record_tool_call(Arc::clone(&self.core), params).await.expect("records")
     }
 
-    /// Appends a record as it is.
+    /// Appends a record.
     pub(crate) async fn append(&self, body: RecordBody) -> Seq {
-        let drafts = vec![NewRecord::new(body, None)];
-        self.core.append(self.id, drafts, None).await.expect("appends").seq
+        self.core.append_one(self.id, body).await.expect("appends").seq
     }
 
     /// Reads all records.
@@ -109,5 +126,157 @@ impl TestSession {
         let seqs: Vec<Seq> = (0..len).map(Seq).collect();
         let bodies = self.core.sessions.bodies(self.id, &seqs).expect("reads");
         bodies.into_iter().flatten().collect()
+    }
+}
+
+/// A model server that gives one scripted answer to each request.
+#[derive(Default)]
+pub(crate) struct ScriptedBackend {
+    script: Mutex<VecDeque<ScriptedAnswer>>,
+    requests: Mutex<Vec<ChatRequest>>,
+    /// Notified by an answer that reached [`AnswerStep::Pause`].
+    paused: Arc<Notify>,
+    /// Notified by the test to continue that answer.
+    resumed: Arc<Notify>,
+}
+
+type ScriptedAnswer = Result<Vec<AnswerStep>, ModelError>;
+
+/// A step of a scripted answer.
+#[derive(Clone, Debug)]
+pub(crate) enum AnswerStep {
+    Text(&'static str),
+    Thinking(&'static str),
+    /// A call of the tool with this name and id.
+    Call(&'static str),
+    End(DoneReason),
+    Fail(ModelError),
+    /// Waits until the test resumes the answer.
+    Pause,
+}
+
+impl ScriptedBackend {
+    /// Adds the answer to the next request.
+    pub(crate) fn answer(&self, steps: &[AnswerStep]) {
+        self.script.lock().push_back(Ok(steps.to_vec()));
+    }
+
+    /// Adds a complete answer with this text.
+    pub(crate) fn answer_text(&self, text: &'static str) {
+        self.answer(&[AnswerStep::Text(text), AnswerStep::End(DoneReason::Stop)]);
+    }
+
+    /// Adds the refusal of the next request.
+    pub(crate) fn refuse(&self, error: ModelError) {
+        self.script.lock().push_back(Err(error));
+    }
+
+    /// Returns the requests for answers so far.
+    pub(crate) fn requests(&self) -> Vec<ChatRequest> {
+        self.requests.lock().clone()
+    }
+
+    /// Waits until an answer pauses.
+    pub(crate) async fn paused(&self) {
+        self.paused.notified().await;
+    }
+
+    /// Lets a paused answer continue.
+    pub(crate) fn resume(&self) {
+        self.resumed.notify_one();
+    }
+
+    /// Returns an error of the server in the middle of an answer.
+    pub(crate) fn broken() -> ModelError {
+        let to = CallTarget { host: "scripted".to_owned(), model: Some("m".to_owned()) };
+        ModelError::BrokeOff { to, message: "on purpose".to_owned() }
+    }
+}
+
+impl Backend for ScriptedBackend {
+    fn host(&self) -> String {
+        "scripted".to_owned()
+    }
+
+    fn version(&self) -> BackendFuture<'_, Version> {
+        Box::pin(async { Ok(Version::parse("0.33.0")) })
+    }
+
+    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+        let model = model.to_owned();
+        Box::pin(async { Ok(ModelInfo { model, ..ModelInfo::default() }) })
+    }
+
+    /// Fails, so that all counts are estimates.
+    fn vocabulary<'a>(&'a self, _: &'a str) -> BackendFuture<'a, Vec<u8>> {
+        Box::pin(async { Err(Self::broken()) })
+    }
+
+    fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    fn warm<'a>(&'a self, _: &'a WarmRequest) -> BackendFuture<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
+        self.requests.lock().push(request.clone());
+        let answer = self.script.lock().pop_front().expect("the script has an answer");
+        let (paused, resumed) = (Arc::clone(&self.paused), Arc::clone(&self.resumed));
+        Box::pin(async move {
+            let steps = answer?.into();
+            Ok(Box::new(ScriptedStream { steps, paused, resumed }) as Box<dyn AnswerStream>)
+        })
+    }
+
+    fn render<'a>(&'a self, _: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    fn release_idle(&self) -> bool {
+        false
+    }
+}
+
+struct ScriptedStream {
+    steps: VecDeque<AnswerStep>,
+    paused: Arc<Notify>,
+    resumed: Arc<Notify>,
+}
+
+impl AnswerStream for ScriptedStream {
+    fn next(&mut self) -> BackendFuture<'_, ChatItem> {
+        Box::pin(async {
+            if let Some(AnswerStep::Pause) = self.steps.front() {
+                self.paused.notify_one();
+                self.resumed.notified().await;
+                self.steps.pop_front();
+            }
+            Ok(match self.steps.pop_front().expect("the answer has an end") {
+                AnswerStep::Text(text) => ChatItem::Delta(ChatDelta::Text(text.to_owned())),
+                AnswerStep::Thinking(text) => ChatItem::Delta(ChatDelta::Thinking(text.to_owned())),
+                AnswerStep::Call(name) => {
+                    let (id, name) = (Some(name.to_owned()), name.to_owned());
+                    let call = AnswerCall { id, name, args: json!({}) };
+                    ChatItem::Delta(ChatDelta::ToolCalls(vec![call]))
+                }
+                AnswerStep::End(reason) => ChatItem::End(ChatEnd {
+                    reason,
+                    prompt: PromptCount::Unknown,
+                    cached_tokens: None,
+                    answer_tokens: Some(5),
+                    load_time: None,
+                    prompt_time: None,
+                    answer_time: None,
+                }),
+                AnswerStep::Fail(error) => return Err(error),
+                AnswerStep::Pause => unreachable!("two pauses in a row"),
+            })
+        })
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::error::AppError;
+use super::error::{AppError, Result};
 use crate::fsutil::FsError;
 
 /// The largest file that can be imported; an import reads it into memory.
@@ -36,8 +36,8 @@ impl Uploads {
         Self { dir, open: Mutex::default() }
     }
 
-    /// Opens an upload.
-    pub(crate) fn begin(&self, id: String) -> Result<(), AppError> {
+    /// Opens an upload and returns its id.
+    pub(crate) fn begin(&self, id: String) -> Result<String> {
         let mut open = self.open.lock();
         open.retain(|_, upload| upload.last_chunk.elapsed() < UPLOAD_IDLE);
         if open.len() >= MAX_UPLOADS {
@@ -46,12 +46,12 @@ impl Uploads {
         // A file without a name cannot outlive a crash.
         let file = tempfile::tempfile_in(&self.dir)
             .map_err(|source| FsError::new("make a file in", &self.dir, source))?;
-        open.insert(id, Upload { file, bytes: 0, last_chunk: Instant::now() });
-        Ok(())
+        open.insert(id.clone(), Upload { file, bytes: 0, last_chunk: Instant::now() });
+        Ok(id)
     }
 
     /// Appends a chunk; after an error the upload is closed.
-    pub(crate) fn append(&self, id: &str, data: &str) -> Result<(), AppError> {
+    pub(crate) fn append(&self, id: &str, data: &str) -> Result<()> {
         let mut open = self.open.lock();
         let upload = open.get_mut(id).ok_or_else(|| unknown(id))?;
         upload.bytes += data.len() as u64;
@@ -69,7 +69,7 @@ impl Uploads {
     }
 
     /// Closes an upload and returns its text.
-    pub(crate) fn take(&self, id: &str) -> Result<String, AppError> {
+    pub(crate) fn take(&self, id: &str) -> Result<String> {
         let mut upload = self.open.lock().remove(id).ok_or_else(|| unknown(id))?;
         let mut text = String::new();
         let read = upload.file.rewind().and_then(|()| upload.file.read_to_string(&mut text));

@@ -30,7 +30,7 @@ pub(super) struct Control {
     pub(super) home: PathBuf,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
-    /// The warnings of the configuration in force, and the errors of failed reloads since.
+    /// The warnings of the configuration in force, and the errors of later reloads.
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
     pub(super) retention: Arc<Retention>,
@@ -78,7 +78,7 @@ impl Control {
         let config = self.core.config();
         let ConfigDiff { applied, restart_needed } = config.diff(&old);
         self.warnings.lock().clone_from(&warnings);
-        // Compared with the start of this process: a setting that was set back needs no restart.
+        // Compared with the configuration at the start: a setting that was set back needs no restart.
         *self.restart_needed.lock() = config.diff(&self.at_start).restart_needed;
         self.retention.request();
         if !applied.is_empty() || !restart_needed.is_empty() {

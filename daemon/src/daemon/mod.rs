@@ -1,19 +1,24 @@
 //! The composition root: builds every part before the socket exists, runs them, and takes them down in reverse order.
 //!
-//! Must not know what a method does or what a record means.
+//! Must not know methods or records.
 
 mod control;
 mod start;
 mod upkeep;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use jsonrpsee::Methods;
 use ollm_protocol::address::DaemonFile;
 use ollm_protocol::{PROTOCOL_VERSION, SessionId};
 use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use tracing_appender::non_blocking::WorkerGuard;
+
+use self::control::Control;
+use self::start::{Home, StartError};
 
 use crate::app::core::Core;
 use crate::app::observer::SessionObserver;
@@ -33,15 +38,12 @@ use crate::session::index::{HintSource, OpenHint};
 use crate::session::{Sessions, SessionsOptions};
 use crate::shutdown::Tasks;
 
-use self::control::Control;
-use self::start::{Home, StartError};
-
-/// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays below
-/// the ten seconds after which service managers kill a process.
+/// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays
+/// below the ten seconds after which service managers kill a process.
 const DRAIN: Duration = Duration::from_secs(3);
 /// The time for writing the last documents and closing the catalog.
 const CLOSE: Duration = Duration::from_millis(1500);
-/// The threads that serve calls. Blocking work on the disk has its own.
+/// The number of threads that serve calls. Work that blocks on the disk has threads of its own.
 const WORKERS: usize = 2;
 
 /// Runs the daemon until it is asked to stop.
@@ -60,61 +62,45 @@ pub fn run(flags: &Flags) -> ExitCode {
         // Fails only for the leader of a process group, which has no terminal.
         rustix::process::setsid().ok();
     }
-    match start(flags, readiness) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            start::print_error(&error);
-            error.exit_code()
-        }
-    }
-}
-
-fn start(flags: &Flags, readiness: Readiness) -> Result<(), StartError> {
-    let prepared = Home::prepare(flags).and_then(|home| {
-        let config = start::load_config(flags, &home.dir)?;
-        let logging = start::start_logging(&home.dir, &config.0, flags.detach)?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(WORKERS)
-            .thread_name("ollmd")
-            .enable_all()
-            .build()
-            .map_err(StartError::Runtime)?;
-        Ok((home, config, logging, runtime))
-    });
-    let (home, (config, warnings), _logging, runtime) = match prepared {
+    let (parts, runtime, _logging) = match prepare(flags) {
         Ok(prepared) => prepared,
         Err(error) => {
             readiness.failed(&error.to_rpc());
-            return Err(error);
+            start::print_error(&error);
+            return error.exit_code();
         }
     };
-    let result = runtime.block_on(async {
-        let parts = match Parts::build(flags, home, config, warnings) {
-            Ok(parts) => parts,
-            Err(error) => {
-                readiness.failed(&error.to_rpc());
-                return Err(error);
-            }
-        };
-        parts.serve(readiness).await;
-        Ok(())
-    });
+    runtime.block_on(parts.serve(readiness));
     // Reads that block on a dead disk must not delay the exit; acknowledged records are synced.
     runtime.shutdown_timeout(Duration::from_secs(1));
-    result
+    ExitCode::SUCCESS
+}
+
+/// Prepares everything that the daemon needs before it serves.
+fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
+    let home = Home::prepare(flags)?;
+    let (config, warnings) = start::load_config(flags, &home.dir)?;
+    let logging = start::start_logging(&home.dir, &config, flags.detach)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .thread_name("ollmd")
+        .enable_all()
+        .build()
+        .map_err(StartError::Runtime)?;
+    let entered = runtime.enter();
+    let parts = Parts::build(flags, home, config, warnings)?;
+    drop(entered);
+    Ok((parts, runtime, logging))
 }
 
 /// All parts of the daemon.
 struct Parts {
-    handles: Arc<Handles>,
     control: Arc<Control>,
-    core: Arc<Core>,
-    retention: Arc<Retention>,
+    methods: Methods,
     listener: Listener,
     announcement: Option<Announcement>,
     tasks: Tasks,
     limits: ServerLimits,
-    connections: OpenConnections,
     /// Held until the process ends.
     _locks: Vec<InstanceLock>,
 }
@@ -138,11 +124,13 @@ impl Parts {
             clock: Arc::clone(&clock),
             observer: Arc::<SessionObserver>::clone(&observer),
         });
-        let catalog = open_catalog(&dir, &sessions)?;
+        // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
+        let source = Arc::new(sessions.clone());
+        let catalog = Arc::new(Catalog::open(dir.join("catalog.sqlite3"), source)?);
         sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();
-        let stores = (sessions, catalog, events);
-        let core = Arc::new(Core::new(&dir, stores, config, (clock, &tasks)));
+        let core = Core::new(&dir, sessions, catalog, events, config, clock, &tasks);
+        let core = Arc::new(core);
         observer.report_to(&core);
         let lock = locks.first().ok_or(StartError::NoHome)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
@@ -155,64 +143,44 @@ impl Parts {
         };
         // On a full disk the daemon must still start, so that sessions can be deleted; clients then try the default
         // addresses of the home.
-        let announcement = Announcement::publish(&dir, &file)
-            .inspect_err(|error| {
-                tracing::warn!(
-                    "daemon.json was not written, clients use default addresses: {error}"
-                )
-            })
-            .ok();
-        let (limits, connections) = (ServerLimits::default(), OpenConnections::default());
+        let log = |error: &_| {
+            tracing::warn!("daemon.json was not written, clients use default addresses: {error}");
+        };
+        let announcement = Announcement::publish(&dir, &file).inspect_err(log).ok();
+        let limits = ServerLimits::default();
         let control = Arc::new(Control {
+            at_start: core.config(),
             core: Arc::clone(&core),
             source: start::ConfigSource::new(flags, &dir),
             home: dir,
             daemon_file: file,
-            connections: connections.clone(),
+            connections: OpenConnections::default(),
             warnings: Mutex::new(warnings),
             restart_needed: Mutex::default(),
-            retention: Arc::clone(&retention),
-            at_start: core.config(),
+            retention,
         });
-        let handles = Arc::new(Handles {
+        let methods = crate::rpc::methods(Arc::new(Handles {
             shutdown: tasks.clone(),
-            core: Arc::clone(&core),
+            core,
             control: Arc::new(Arc::clone(&control)),
             limits: limits.connection.calls.clone(),
-        });
-        Ok(Self {
-            handles,
-            control,
-            core,
-            retention,
-            listener,
-            announcement,
-            tasks,
-            limits,
-            connections,
-            _locks: locks,
-        })
+        }));
+        Ok(Self { control, methods, listener, announcement, tasks, limits, _locks: locks })
     }
 
     async fn serve(self, readiness: Readiness) {
-        let methods = crate::rpc::methods(self.handles);
-        upkeep::spawn(&self.tasks, &self.core, &self.retention, &self.control);
-        tracing::info!(socket = %self.listener.path().display(), "ready");
+        let Self { control, methods, listener, announcement, tasks, limits, _locks } = self;
+        upkeep::spawn(&tasks, &control);
+        tracing::info!(socket = %listener.path().display(), "ready");
         readiness.ready();
-        crate::server::run(
-            self.listener,
-            methods,
-            self.tasks.clone(),
-            self.limits,
-            self.connections,
-        )
-        .await;
+        let connections = control.connections.clone();
+        crate::server::run(listener, methods, tasks.clone(), limits, connections).await;
         readiness::stopping();
-        let left = self.tasks.drain(DRAIN).await;
+        let left = tasks.drain(DRAIN).await;
         if left > 0 {
             tracing::warn!(left, "tasks did not finish in time");
         }
-        let core = Arc::clone(&self.core);
+        let core = Arc::clone(&control.core);
         let finished = tokio::task::spawn_blocking(move || {
             documents::write_small(&core);
             core.catalog.shutdown();
@@ -221,26 +189,17 @@ impl Parts {
         // at the next start.
         tokio::select! {
             _ = finished => {}
-            () = self.tasks.forced() => {}
+            () = tasks.forced() => {}
             () = tokio::time::sleep(CLOSE) => tracing::warn!("the catalog was not closed in time"),
         }
-        if let Some(Err(error)) = self.announcement.map(Announcement::withdraw) {
+        if let Some(Err(error)) = announcement.map(Announcement::withdraw) {
             tracing::warn!("{error}");
         }
         tracing::info!("stopped");
     }
 }
 
-/// Opens the catalog.
-///
-/// **Errors**: if it can neither be used nor replaced: no session could be listed.
-fn open_catalog(dir: &std::path::Path, sessions: &Sessions) -> Result<Arc<Catalog>, StartError> {
-    let path: PathBuf = dir.join("catalog.sqlite3");
-    let source = Arc::new(sessions.clone());
-    Ok(Arc::new(Catalog::open(path, source)?))
-}
-
-/// Opens cold sessions from what the catalog stored. Weak, because the catalog reads the sessions.
+/// Opens cold sessions by the entries in the catalog. Weak, because the catalog reads the sessions.
 struct CatalogHints(Weak<Catalog>);
 
 impl HintSource for CatalogHints {

@@ -1,7 +1,7 @@
 //! Background work: signals, changes of the configuration, documents, compactions, retention, idle resources.
 //!
-//! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they are
-//! woken.
+//! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they
+//! are woken.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use tokio::sync::Notify;
 use super::control::Control;
 use crate::app::compaction;
 use crate::app::core::Core;
-use crate::app::sessions::retention::Retention;
 use crate::app::sessions::{delete, documents};
 use crate::rpc::DaemonControl;
 use crate::shutdown::Tasks;
@@ -32,18 +31,13 @@ const CONFIG_QUIET: Duration = Duration::from_millis(200);
 const SIGXFSZ: i32 = 25;
 
 /// Starts all background tasks; each ends when the daemon stops.
-pub(super) fn spawn(
-    tasks: &Tasks,
-    core: &Arc<Core>,
-    retention: &Arc<Retention>,
-    control: &Arc<Control>,
-) {
+pub(super) fn spawn(tasks: &Tasks, control: &Arc<Control>) {
+    let core = &control.core;
     until_stopped(tasks, documents::run(Arc::clone(core)));
     until_stopped(tasks, compaction::run(Arc::clone(core)));
-    let (runner, for_retention) = (Arc::clone(retention), Arc::clone(core));
-    until_stopped(tasks, async move { runner.run(for_retention).await });
+    until_stopped(tasks, Arc::clone(&control.retention).run(Arc::clone(core)));
     until_stopped(tasks, release_idle(Arc::clone(core)));
-    until_stopped(tasks, after_start(Arc::clone(core), Arc::clone(retention)));
+    until_stopped(tasks, after_start(Arc::clone(control)));
     tasks.spawn_watch(signals(tasks.clone(), Arc::clone(control)));
     // Before the daemon is announced as ready, so that no change after that is missed.
     let changed = Arc::new(Notify::new());
@@ -64,11 +58,12 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
 }
 
 /// Does the start-up work that reads whole directories and every row of the catalog, after the first calls.
-async fn after_start(core: Arc<Core>, retention: Arc<Retention>) {
+async fn after_start(control: Arc<Control>) {
     let started = SystemTime::now();
     tokio::time::sleep(AFTER_START).await;
+    let core = Arc::clone(&control.core);
     drop(tokio::task::spawn_blocking(move || delete::recover(&core, started)).await);
-    retention.request();
+    control.retention.request();
 }
 
 async fn release_idle(core: Arc<Core>) {

@@ -4,8 +4,8 @@
 //! slower receives the number of events it missed and continues after them. A subscription is a position in the
 //! ring, so a replay from `since` and live events are the same thing.
 //!
-//! **Invariants**: event numbers start at 1 and have no gaps within an epoch. For a subscriber without a filter, events
-//! received plus events reported as missed equal the events published, except for thresholds that only other
+//! **Invariants**: event numbers start at 1 and have no gaps within an epoch. For a subscriber without a filter,
+//! events received plus events reported as missed equal the events published, except for thresholds that only other
 //! subscribers asked for.
 
 mod thresholds;

@@ -31,6 +31,16 @@ pub(crate) struct ChatRequest {
     pub keep_alive: Duration,
 }
 
+/// A request to load or unload a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WarmRequest {
+    pub model: String,
+    /// The window to load the model with.
+    pub num_ctx: u32,
+    /// How long the server keeps the model in memory; zero unloads it.
+    pub keep_alive: Duration,
+}
+
 /// Whether and how much a model thinks before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThinkMode {

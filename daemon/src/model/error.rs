@@ -17,7 +17,7 @@ const MAX_MESSAGE_BYTES: usize = 300;
 /// The server, and if the call is about one, the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallTarget {
-    /// The address of the server, as returned by [`super::ollama::Ollama::host`].
+    /// The address of the server, as returned by [`super::backend::Backend::host`].
     pub host: String,
     pub model: Option<String>,
 }

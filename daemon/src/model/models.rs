@@ -12,6 +12,8 @@ use ollm_protocol::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
+use super::backend::Backend;
+use super::chat::WarmRequest;
 use super::error::{CallPhase, CallTarget, ModelError};
 use super::host::{Host, InvalidHost};
 use super::info::{ModelInfo, canonical_name};
@@ -79,7 +81,7 @@ struct ModelsShared {
 
 struct ModelsState {
     settings: ModelSettings,
-    backend: Result<Arc<Ollama>, InvalidHost>,
+    backend: Result<Arc<dyn Backend>, InvalidHost>,
     /// Counts changes of settings, to recognize reports of a previous server.
     generation: u64,
     status: Option<(ServerStatus, Instant)>,
@@ -126,8 +128,14 @@ impl Models {
     }
 
     /// Returns the server in use.
-    pub(crate) fn backend(&self) -> Result<Arc<Ollama>, ModelError> {
+    pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, ModelError> {
         Ok(self.state().backend.clone()?)
+    }
+
+    /// Replaces the server in use until the settings change.
+    #[cfg(test)]
+    pub(crate) fn set_backend(&self, backend: Arc<dyn Backend>) {
+        self.state().backend = Ok(backend);
     }
 
     /// Returns the queues of the models.
@@ -178,11 +186,11 @@ impl Models {
         ticket.admitted().await;
         let vision = info.can("vision").unwrap_or(false);
         let wanted = clamp_window(wanted, info.trained_context, vision);
-        let before = running_model(&backend, model).await;
+        let before = running_model(&*backend, model).await;
         let loaded = before.and_then(|running| running.effective_context);
         let num_ctx = self.0.windows.choose(model, wanted, loaded);
-        backend.warm(model, num_ctx, keep_alive).await?;
-        let running = running_model(&backend, model).await;
+        backend.warm(&WarmRequest { model: model.to_owned(), num_ctx, keep_alive }).await?;
+        let running = running_model(&*backend, model).await;
         let window = Window {
             requested: num_ctx,
             trained: info.trained_context,
@@ -234,7 +242,7 @@ impl Models {
             // A server that does not respond must not delay the shutdown.
             Ok(backend) => tokio::select! {
                 () = self.0.tasks.stopping() => return,
-                response = tokio::time::timeout(limit, backend.version(1)) => response.ok(),
+                response = tokio::time::timeout(limit, backend.version()) => response.ok(),
             },
         };
         let mut state = self.state();
@@ -271,7 +279,7 @@ impl Models {
 fn create_backend(
     settings: &ModelSettings,
     clock: &Arc<Clock>,
-) -> Result<Arc<Ollama>, InvalidHost> {
+) -> Result<Arc<dyn Backend>, InvalidHost> {
     let ModelSettings { host, key, timeouts } = settings;
     let host = Host::parse(host)?;
     Ok(Arc::new(Ollama::new(host, key.clone(), *timeouts, Arc::clone(clock))))
@@ -283,7 +291,7 @@ fn unknown_status(state: &ModelsState) -> ServerStatus {
 }
 
 /// Returns the model as it is in the server's memory. A failure is only logged, because callers can do without.
-async fn running_model(backend: &Ollama, model: &str) -> Option<RunningModel> {
+async fn running_model(backend: &dyn Backend, model: &str) -> Option<RunningModel> {
     let name = canonical_name(model);
     let all = backend.running().await.inspect_err(|error| tracing::debug!("{error}")).ok()?;
     all.into_iter().find(|running| canonical_name(&running.model) == name)

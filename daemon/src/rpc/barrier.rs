@@ -15,10 +15,10 @@ type RunningHandler<T> = Pin<Box<dyn Future<Output = Result<T, RpcError>> + Send
 
 /// Runs a handler; a panic in it becomes an `internal` error.
 ///
-/// The handler is polled in place first, so that calls start in the order in which they are polled. A write that is not
-/// done by then continues as a task of its own until the daemon stops.
+/// The handler is polled in place first, so that calls start in the order in which they are polled. A write that is
+/// not done by then continues as a task of its own until the daemon stops.
 ///
-/// **Cancel safety**: dropping this drops a read, and leaves a write running.
+/// **Cancel safety**: dropping the future drops a read, and leaves a write running.
 pub(super) async fn run<T: Send + 'static>(
     tasks: &Tasks,
     class: Class,

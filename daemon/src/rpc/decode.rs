@@ -1,4 +1,4 @@
-//! Params from JSON, with errors that name the field.
+//! Decodes params from JSON, with errors that name the field.
 
 use jsonrpsee::types::Params;
 use ollm_protocol::{ErrorKind, InvalidId};
@@ -6,13 +6,13 @@ use serde::de::DeserializeOwned;
 
 use super::error::{RpcError, shorten};
 
-/// The longest path that a message names, in bytes; its keys are the client's.
+/// The longest path in a message, in bytes. Its keys come from the client and may be long.
 const MAX_PATH_BYTES: usize = 200;
 
 /// Reads the params of a call to `method`: an object; absent params count as an empty one.
 ///
-/// **Errors**: `invalidParams` with serde's text and the path of the field, which is also in `data.field`; `invalidId` for
-/// a text that is no id.
+/// **Errors**: `invalidParams` with serde's text and the path of the field, which is also in `data.field`; `invalidId`
+/// for an invalid id.
 pub(crate) fn decode<P: DeserializeOwned>(
     method: &str,
     params: &Params<'_>,
@@ -34,7 +34,7 @@ fn refusal(method: &str, path: &serde_path_to_error::Path, error: &serde_json::E
     let full = error.to_string();
     let reason = full.rsplit_once(" at line ").map_or(full.as_str(), |(reason, _)| reason);
     let mut path = if path.iter().len() == 0 { String::new() } else { path.to_string() };
-    // The path of an unknown field is that of its object.
+    // For an unknown field, the path ends at its object.
     if let Some(name) =
         reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next())
         && !path.ends_with(name)

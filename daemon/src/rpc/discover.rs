@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 /// The version of OpenRPC that the document follows.
 const OPENRPC_VERSION: &str = "1.3.2";
 
-/// The place of named types in the document.
+/// The path of named types in the document.
 const SCHEMAS: &str = "/components/schemas";
 
 /// Returns the document, which is built once.

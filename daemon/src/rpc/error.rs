@@ -1,7 +1,7 @@
 //! Replies for failed calls: the wire form of an error, and the kind, fields and hint of every error of the daemon.
 //!
-//! The only file that turns errors of the domain into error kinds. A message says what was attempted and why it failed;
-//! the full chain of causes goes to the log. A hint is a command that a person can run.
+//! This is the only file that turns errors of the domain into error kinds. A message says what was attempted and why
+//! it failed; the full chain of causes goes to the log. A hint is a command that a person can run.
 
 use std::path::Path;
 
@@ -20,8 +20,8 @@ use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
 
-/// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as long
-/// as a frame.
+/// The longest message in bytes, a few lines for a person. Messages quote names that clients chose, which may be as
+/// long as a frame.
 const MAX_MESSAGE_BYTES: usize = 1000;
 
 /// An error as a client receives it.
@@ -37,27 +37,28 @@ pub(crate) struct RpcError {
 }
 
 impl RpcError {
-    /// An error without hint and fields.
+    /// Returns an error without hint and fields.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: None, fields: Box::default() }
     }
 
-    /// The error for a defect of the daemon; the log has the details.
+    /// Returns the error for a defect of the daemon; the log has the details.
     pub(crate) fn internal() -> Self {
         let message = "the daemon failed while it worked on the call; its log has the details";
         Self::new(ErrorKind::Internal, message).with_hint("ollmctl daemon status")
     }
 
-    /// The error for a call that the shutdown of the daemon ended.
+    /// Returns the error for a call that the shutdown of the daemon ended.
     pub(crate) fn stopping() -> Self {
         Self::new(ErrorKind::Cancelled, "the daemon is shutting down")
     }
 
-    /// The error for more bytes than a limit, in either direction.
+    /// Returns the error for more bytes than a limit, in either direction.
     pub(crate) fn too_large(what: &str, limit: usize) -> Self {
         Self::new(ErrorKind::TooLarge, format!("{what} is larger than {limit} bytes"))
             .with_field("limit", limit)
     }
+
     /// Adds a command that a person can run next.
     #[must_use]
     pub(crate) fn with_hint(mut self, command: impl Into<String>) -> Self {
@@ -70,6 +71,15 @@ impl RpcError {
     pub(crate) fn with_field(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(name.to_owned(), value.into());
         self
+    }
+
+    /// Names the file that cannot be used; on a full disk the hint shows the free space.
+    fn with_file(self, path: &Path, full: bool) -> Self {
+        let hint = match path.parent().filter(|_| full) {
+            Some(directory) => format!("df -h {}", directory.display()),
+            None => "ollmctl daemon status".to_owned(),
+        };
+        self.with_hint(hint).with_field("path", path.to_string_lossy())
     }
 }
 
@@ -90,43 +100,30 @@ pub(crate) fn shorten(text: &mut String, max_bytes: usize) {
     }
 }
 
-impl RpcError {
-    /// The error for a file that cannot be used; on a full disk the hint shows the free space.
-    fn storage(message: String, path: &Path, full: bool) -> Self {
-        let hint = match path.parent().filter(|_| full) {
-            Some(directory) => format!("df -h {}", directory.display()),
-            None => "ollmctl daemon status".to_owned(),
-        };
-        Self::new(ErrorKind::Storage, message)
-            .with_hint(hint)
-            .with_field("path", path.to_string_lossy())
-    }
-}
-
 impl From<SessionError> for RpcError {
     fn from(error: SessionError) -> Self {
         let message = error.to_string();
+        let reply = |kind| Self::new(kind, message);
         match error {
             SessionError::NotFound { .. } => {
-                Self::new(ErrorKind::SessionNotFound, message).with_hint("ollmctl sessions list")
+                reply(ErrorKind::SessionNotFound).with_hint("ollmctl sessions list")
             }
             SessionError::RecordNotFound { id, .. } => {
-                Self::new(ErrorKind::RecordNotFound, message)
-                    .with_hint(format!("ollmctl sessions view {id}"))
+                reply(ErrorKind::RecordNotFound).with_hint(format!("ollmctl sessions view {id}"))
             }
-            SessionError::KeyConflict { id, seq } => Self::new(ErrorKind::Conflict, message)
+            SessionError::KeyConflict { id, seq } => reply(ErrorKind::Conflict)
                 .with_hint(format!("ollmctl sessions view {id} --from {seq} --limit 1"))
                 .with_field("holder", seq.0),
-            SessionError::Exists { id } => Self::new(ErrorKind::Conflict, message)
+            SessionError::Exists { id } => reply(ErrorKind::Conflict)
                 .with_hint(format!("ollmctl sessions view {id}"))
                 .with_field("holder", id.to_string()),
-            SessionError::Damaged { .. } => Self::new(ErrorKind::Corrupted, message),
-            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => {
-                Self::new(ErrorKind::Busy, message)
+            SessionError::Damaged { .. } => reply(ErrorKind::Corrupted),
+            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => reply(ErrorKind::Busy),
+            SessionError::Storage { path, full, .. } => {
+                reply(ErrorKind::Storage).with_file(&path, full)
             }
-            SessionError::Storage { path, full, .. } => Self::storage(message, &path, full),
             SessionError::UpgradeRequired { found, supported, .. } => {
-                Self::new(ErrorKind::UnsupportedVersion, message)
+                reply(ErrorKind::UnsupportedVersion)
                     .with_field("found", found)
                     .with_field("supported", supported)
             }
@@ -138,20 +135,19 @@ impl From<SessionError> for RpcError {
 impl From<CatalogError> for RpcError {
     fn from(error: CatalogError) -> Self {
         let message = with_sources(&error);
+        let reply = |kind| Self::new(kind, message);
         match error {
             CatalogError::EmptyQuery
             | CatalogError::QueryTooLong { .. }
-            | CatalogError::InvalidCursor => Self::new(ErrorKind::InvalidParams, message),
+            | CatalogError::InvalidCursor => reply(ErrorKind::InvalidParams),
             CatalogError::Closed | CatalogError::JournalInUse { .. } => {
-                Self::new(ErrorKind::Busy, message).with_hint("ollmctl daemon status")
+                reply(ErrorKind::Busy).with_hint("ollmctl daemon status")
             }
             CatalogError::Database { path, .. } | CatalogError::Unusable { path } => {
-                Self::new(ErrorKind::Storage, message).with_field("path", path.to_string_lossy())
+                reply(ErrorKind::Storage).with_field("path", path.to_string_lossy())
             }
             CatalogError::File(error) => error.into(),
-            CatalogError::Source(_) | CatalogError::Thread(_) => {
-                Self::new(ErrorKind::Storage, message)
-            }
+            CatalogError::Source(_) | CatalogError::Thread(_) => reply(ErrorKind::Storage),
         }
     }
 }
@@ -159,16 +155,15 @@ impl From<CatalogError> for RpcError {
 impl From<ContextError> for RpcError {
     fn from(error: ContextError) -> Self {
         let message = with_sources(&error);
+        let reply = |kind| Self::new(kind, message);
         match error {
-            ContextError::Overflow { needed, available, .. } => {
-                Self::new(ErrorKind::ContextOverflow, message)
-                    .with_field("needed", needed)
-                    .with_field("available", available)
-            }
+            ContextError::Overflow { needed, available, .. } => reply(ErrorKind::ContextOverflow)
+                .with_field("needed", needed)
+                .with_field("available", available),
             ContextError::UnknownStrategy { .. } | ContextError::WindowTooSmall { .. } => {
-                Self::new(ErrorKind::InvalidParams, message)
+                reply(ErrorKind::InvalidParams)
             }
-            ContextError::Contents(_) => Self::new(ErrorKind::Storage, message),
+            ContextError::Contents(_) => reply(ErrorKind::Storage),
         }
     }
 }
@@ -176,10 +171,10 @@ impl From<ContextError> for RpcError {
 impl From<ProjectError> for RpcError {
     fn from(error: ProjectError) -> Self {
         match error {
-            ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => Self::new(
-                ErrorKind::InvalidParams,
-                format!("projectPath: {}", with_sources(&error)),
-            ),
+            ProjectError::NoDirectory { .. } | ProjectError::NotUtf8 { .. } => {
+                let message = format!("projectPath: {}", with_sources(&error));
+                Self::new(ErrorKind::InvalidParams, message)
+            }
             ProjectError::Storage(error) => error.into(),
         }
     }
@@ -188,55 +183,43 @@ impl From<ProjectError> for RpcError {
 impl From<ImportError> for RpcError {
     fn from(error: ImportError) -> Self {
         let message = with_sources(&error);
+        let reply = |kind| Self::new(kind, message);
         match error {
-            ImportError::Newer { found, supported } => {
-                Self::new(ErrorKind::UnsupportedVersion, message)
-                    .with_field("found", found)
-                    .with_field("supported", supported)
-            }
-            _ => Self::new(ErrorKind::InvalidParams, message),
+            ImportError::Newer { found, supported } => reply(ErrorKind::UnsupportedVersion)
+                .with_field("found", found)
+                .with_field("supported", supported),
+            _ => reply(ErrorKind::InvalidParams),
         }
     }
 }
 
 impl From<FsError> for RpcError {
     fn from(error: FsError) -> Self {
-        let full = is_full(&error.source);
-        Self::storage(with_sources(&error), &error.path, full)
+        let message = with_sources(&error);
+        Self::new(ErrorKind::Storage, message).with_file(&error.path, is_full(&error.source))
     }
 }
 
 impl From<ModelError> for RpcError {
     fn from(error: ModelError) -> Self {
         let model = error.target().and_then(|to| to.model.clone());
-        let list = || "ollmctl models list".to_owned();
         let (kind, hint) = match &error {
-            ModelError::InvalidHost(_) => {
-                (ErrorKind::Config, Some("ollmctl config show".to_owned()))
-            }
-            ModelError::Unreachable { .. } => {
-                (ErrorKind::ModelUnavailable, Some("ollama serve".to_owned()))
-            }
+            ModelError::InvalidHost(_) => (ErrorKind::Config, Some("ollmctl config show")),
+            ModelError::Unreachable { .. } => (ErrorKind::ModelUnavailable, Some("ollama serve")),
             ModelError::Timeout { phase: CallPhase::Connect | CallPhase::Response, .. }
             | ModelError::ForbiddenHost { .. }
             | ModelError::Unauthorized { .. }
             | ModelError::NotOllama { .. }
             | ModelError::Redirected { .. }
             | ModelError::Client { .. } => {
-                (ErrorKind::ModelUnavailable, Some("ollmctl config show".to_owned()))
+                (ErrorKind::ModelUnavailable, Some("ollmctl config show"))
             }
             ModelError::Busy { .. } | ModelError::GivenUp { .. } => {
                 (ErrorKind::ModelUnavailable, None)
             }
-            ModelError::NotFound { .. } => {
-                let pull = model.as_deref().filter(|model| is_shell_safe(model));
-                (
-                    ErrorKind::ModelNotFound,
-                    Some(pull.map_or_else(list, |model| format!("ollama pull {model}"))),
-                )
-            }
+            ModelError::NotFound { .. } => (ErrorKind::ModelNotFound, Some("ollmctl models list")),
             ModelError::Unsupported { .. } | ModelError::Refused { .. } => {
-                (ErrorKind::ModelRefused, Some(list()))
+                (ErrorKind::ModelRefused, Some("ollmctl models list"))
             }
             ModelError::Overflow { .. } => (ErrorKind::ContextOverflow, None),
             ModelError::Timeout { .. }
@@ -247,11 +230,16 @@ impl From<ModelError> for RpcError {
             | ModelError::Disconnected { .. }
             | ModelError::Garbage { .. }
             | ModelError::TooLarge { .. } => {
-                (ErrorKind::ModelFailed, Some("ollmctl models running".to_owned()))
+                (ErrorKind::ModelFailed, Some("ollmctl models running"))
             }
         };
         let mut reply = Self::new(kind, error.to_string()).with_field("reason", error.reason());
-        reply.hint = hint;
+        reply.hint = match &model {
+            Some(model) if kind == ErrorKind::ModelNotFound && is_shell_safe(model) => {
+                Some(format!("ollama pull {model}"))
+            }
+            _ => hint.map(str::to_owned),
+        };
         if let Some(to) = error.target() {
             reply = reply.with_field("host", to.host.clone());
         }
@@ -276,47 +264,42 @@ fn is_shell_safe(name: &str) -> bool {
 impl From<ChatError> for RpcError {
     fn from(error: ChatError) -> Self {
         let message = error.to_string();
+        let reply = |kind| Self::new(kind, message);
         let partial = error.partial();
         let reply = match error {
-            ChatError::Conflict { id, model, since } => Self::new(ErrorKind::Conflict, message)
+            ChatError::Conflict { id, model, since } => reply(ErrorKind::Conflict)
                 .with_hint(format!("ollmctl call chat.cancel '{{\"sessionId\":\"{id}\"}}'"))
                 .with_field("holder", format!("{model} since {since}")),
-            ChatError::NoPendingCalls { .. } => Self::new(ErrorKind::Conflict, message),
-            ChatError::Canceled { .. } => Self::new(ErrorKind::Cancelled, message),
+            ChatError::NoPendingCalls { .. } => reply(ErrorKind::Conflict),
+            ChatError::Canceled { .. } => reply(ErrorKind::Cancelled),
             ChatError::Model { source, .. } => source.into(),
             ChatError::EmptyAnswer { model, prompt_tokens, prompt_limit, .. } => {
-                Self::new(ErrorKind::ModelFailed, message)
+                reply(ErrorKind::ModelFailed)
                     .with_field("reason", "emptyAnswer")
                     .with_field("model", model)
                     .with_field("promptTokens", prompt_tokens)
                     .with_field("promptLimit", prompt_limit)
             }
-            ChatError::OnlyThinking { id, model, spent, .. } => {
-                Self::new(ErrorKind::ModelFailed, message)
-                    .with_hint(format!("ollmctl chat --resume {id} --no-think  # then /retry"))
-                    .with_field("reason", "onlyThinking")
-                    .with_field("model", model)
-                    .with_field("thinkingTokens", spent.thinking_tokens)
-                    .with_field("promptTokens", spent.prompt_tokens)
-                    .with_field("promptLimit", spent.prompt_limit)
-                    .with_field("contextSize", spent.window)
-            }
-            ChatError::Truncated { model, sent, read, .. } => {
-                Self::new(ErrorKind::ModelFailed, message)
-                    .with_field("reason", "truncated")
-                    .with_field("model", model)
-                    .with_field("sentTokens", sent)
-                    .with_field("readTokens", read)
-            }
-            ChatError::ToolTimeout { missing, .. } => Self::new(ErrorKind::Cancelled, message)
+            ChatError::OnlyThinking { id, model, spent, .. } => reply(ErrorKind::ModelFailed)
+                .with_hint(format!("ollmctl chat --resume {id} --no-think  # then /retry"))
+                .with_field("reason", "onlyThinking")
+                .with_field("model", model)
+                .with_field("thinkingTokens", spent.thinking_tokens)
+                .with_field("promptTokens", spent.prompt_tokens)
+                .with_field("promptLimit", spent.prompt_limit)
+                .with_field("contextSize", spent.window),
+            ChatError::Truncated { model, sent, read, .. } => reply(ErrorKind::ModelFailed)
+                .with_field("reason", "truncated")
+                .with_field("model", model)
+                .with_field("sentTokens", sent)
+                .with_field("readTokens", read),
+            ChatError::ToolTimeout { missing, .. } => reply(ErrorKind::Cancelled)
                 .with_field("reason", "toolTimeout")
                 .with_field("missing", missing),
-            ChatError::UnexpectedCall { model, name, .. } => {
-                Self::new(ErrorKind::ModelFailed, message)
-                    .with_field("reason", "unexpectedCall")
-                    .with_field("model", model)
-                    .with_field("tool", name)
-            }
+            ChatError::UnexpectedCall { model, name, .. } => reply(ErrorKind::ModelFailed)
+                .with_field("reason", "unexpectedCall")
+                .with_field("model", model)
+                .with_field("tool", name),
         };
         match partial {
             Some(seq) => reply.with_field("seq", seq.0),
@@ -328,22 +311,19 @@ impl From<ChatError> for RpcError {
 impl From<GoalError> for RpcError {
     fn from(error: GoalError) -> Self {
         let message = error.to_string();
+        let reply = |kind| Self::new(kind, message);
         match error {
             GoalError::NoActiveGoal
             | GoalError::NoGoal { .. }
             | GoalError::NoCheckpoint { .. }
             | GoalError::NoDecision { .. } => {
-                Self::new(ErrorKind::GoalNotFound, message).with_hint("ollmctl goal list")
+                reply(ErrorKind::GoalNotFound).with_hint("ollmctl goal list")
             }
             GoalError::Superseded { by, .. } => {
-                Self::new(ErrorKind::Conflict, message).with_field("holder", by.to_string())
+                reply(ErrorKind::Conflict).with_field("holder", by.to_string())
             }
-            GoalError::Exists { id, .. } => {
-                Self::new(ErrorKind::Conflict, message).with_field("holder", id)
-            }
-            GoalError::TooMany { .. } => {
-                Self::new(ErrorKind::TooLarge, message).with_field("limit", MAX_ITEMS)
-            }
+            GoalError::Exists { id, .. } => reply(ErrorKind::Conflict).with_field("holder", id),
+            GoalError::TooMany { .. } => reply(ErrorKind::TooLarge).with_field("limit", MAX_ITEMS),
         }
     }
 }
@@ -351,27 +331,25 @@ impl From<GoalError> for RpcError {
 impl From<CompactError> for RpcError {
     fn from(error: CompactError) -> Self {
         let (message, reason) = (error.to_string(), error.reason());
+        let reply = |kind| Self::new(kind, message);
         match error {
-            CompactError::Conflict { holder, since, .. } => Self::new(ErrorKind::Conflict, message)
-                .with_field("holder", format!("{holder} since {since}")),
+            CompactError::Conflict { holder, since, .. } => {
+                reply(ErrorKind::Conflict).with_field("holder", format!("{holder} since {since}"))
+            }
             CompactError::Model(error) => error.into(),
-            CompactError::Rejected { model, .. } => Self::new(ErrorKind::ModelFailed, message)
+            CompactError::Rejected { model, .. } => reply(ErrorKind::ModelFailed)
                 .with_field("reason", reason)
                 .with_field("model", model),
-            CompactError::ModelBusy { model } => Self::new(ErrorKind::ModelUnavailable, message)
+            CompactError::ModelBusy { model } => reply(ErrorKind::ModelUnavailable)
                 .with_field("reason", reason)
                 .with_field("model", model),
-            CompactError::NoRoom { model, window } => {
-                Self::new(ErrorKind::ContextOverflow, message)
-                    .with_field("model", model)
-                    .with_field("available", window)
-            }
-            CompactError::BranchMoved { .. } => Self::new(ErrorKind::Busy, message),
-            CompactError::NoGain { before, after, .. } => {
-                Self::new(ErrorKind::ContextOverflow, message)
-                    .with_field("available", before)
-                    .with_field("needed", after)
-            }
+            CompactError::NoRoom { model, window } => reply(ErrorKind::ContextOverflow)
+                .with_field("model", model)
+                .with_field("available", window),
+            CompactError::BranchMoved { .. } => reply(ErrorKind::Busy),
+            CompactError::NoGain { before, after, .. } => reply(ErrorKind::ContextOverflow)
+                .with_field("available", before)
+                .with_field("needed", after),
         }
     }
 }
@@ -379,6 +357,7 @@ impl From<CompactError> for RpcError {
 impl From<AppError> for RpcError {
     fn from(error: AppError) -> Self {
         let message = error.to_string();
+        let reply = |kind| Self::new(kind, message);
         match error {
             AppError::Session(error) => error.into(),
             AppError::Catalog(error) => error.into(),
@@ -390,10 +369,8 @@ impl From<AppError> for RpcError {
             AppError::Chat(error) => error.into(),
             AppError::Compact(error) => error.into(),
             AppError::Storage(error) => error.into(),
-            AppError::Invalid { .. } | AppError::Upload { .. } => {
-                Self::new(ErrorKind::InvalidParams, message)
-            }
-            AppError::LoopDetected { id, pattern } => Self::new(ErrorKind::LoopDetected, message)
+            AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),
+            AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),
             AppError::Stopping => Self::stopping(),

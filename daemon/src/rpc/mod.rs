@@ -1,14 +1,17 @@
 //! The methods of the wire: decoding, span, panic barrier, timing and error replies, written once for all of them.
 //!
-//! `methods` registers a function for each method: one of `app` if nothing is converted, else a handler here.
+//! `methods` registers a function for each method: a function of `app` if no type is converted, else a handler.
+//! `streams` contains the handlers of subscriptions.
 //!
-//! **Invariants**: what is registered is what the protocol lists; no function sees a frame or a connection.
+//! **Invariants**: exactly the methods that the protocol lists are registered; no function sees a frame or a
+//! connection.
 
 mod barrier;
 mod decode;
 mod discover;
 pub(crate) mod error;
 mod methods;
+mod streams;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +29,7 @@ use crate::app::core::{Core, blocking};
 use crate::app::error::AppError;
 use crate::shutdown::Tasks;
 
-/// What handlers work with.
+/// The handles that all methods use.
 pub(crate) struct Handles {
     pub(crate) core: Arc<Core>,
     /// Ends the daemon, and keeps writes running when their client leaves.

@@ -297,7 +297,10 @@ impl SessionState {
     /// Returns the numbers and entries from a record to the root, newest first.
     ///
     /// A parent has a lower number than its child. Other parents, which damage could cause, end the walk.
-    fn walk(&self, leaf: Option<Seq>) -> impl Iterator<Item = (Seq, Option<IndexEntry>)> {
+    pub(crate) fn walk(
+        &self,
+        leaf: Option<Seq>,
+    ) -> impl Iterator<Item = (Seq, Option<IndexEntry>)> {
         let with_entry = |seq| (seq, self.entry(seq));
         std::iter::successors(leaf.map(with_entry), move |(seq, entry)| {
             let parent = entry.as_ref()?.parent().filter(|parent| parent < seq)?;

@@ -142,7 +142,7 @@ fn turn_without_message_is_refused_if_nothing_is_unanswered() {
     let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);
     let error = chat.refused("chat.send", json!({}), "invalidParams");
-    assert!(error["message"].as_str().unwrap().contains("nothing was said"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("no message to answer"), "{error}");
     chat.turn("hello");
     let error = chat.refused("chat.send", json!({}), "invalidParams");
     assert!(error["message"].as_str().unwrap().contains("answered already"), "{error}");

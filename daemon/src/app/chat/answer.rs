@@ -1,28 +1,31 @@
-//! One answer of a model while it streams, and its record however it ends.
+//! One answer of a model: its stream, its record, and what the turn measures by it: how fast the model reads, its
+//! window, and whether the count of the prompt was right.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ollm_protocol::content::{Message, Part, RecordBody, Role, Usage};
-use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall};
-use ollm_protocol::{Seq, SessionId};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Role, Usage};
+use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatToolCall, ChatUsage};
+use ollm_protocol::{EventKind, Seq};
+use serde_json::json;
 
-use crate::app::core::Core;
-use crate::app::drafts::message_drafts;
-use crate::app::error::AppError;
+use super::model_call::{ModelCall, phase};
+use super::turn::{Turn, as_ms};
+use crate::app::drafts::{message_drafts, uncounted};
+use crate::app::error::{AppError, ChatError, Result};
+use crate::app::models::learning;
 use crate::app::partial::{INTERRUPTED, PartialWriter, answer_parts};
 use crate::clock::Clock;
+use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::model::{
     AnswerCall, AnswerStream, CallPhase, ChatDelta, ChatEnd, ChatItem, DoneReason, ModelError,
+    ModelInfo, PromptCount,
 };
-use crate::session::NewRecord;
-use crate::shutdown::Tasks;
 
 /// Finish reasons of answers that were cut off, beside [`INTERRUPTED`].
 const CANCELED: &str = "canceled";
 const TIMEOUT: &str = "timeout";
+/// The shortest load time of a model that was not in memory before; the server may have given it another window.
+const JUST_LOADED: Duration = Duration::from_secs(1);
 
 /// Returns whether an answer with this finish reason is complete.
 fn is_complete(finish_reason: &str) -> bool {
@@ -40,29 +43,6 @@ pub(super) fn is_final_answer(message: &Message) -> bool {
         && message.parts.iter().any(has_content)
 }
 
-/// Sends the events of a turn to its client as long as that listens.
-pub(super) struct TurnReporter(mpsc::Sender<Result<ChatEvent, AppError>>);
-
-impl TurnReporter {
-    pub(super) const fn new(sender: mpsc::Sender<Result<ChatEvent, AppError>>) -> Self {
-        Self(sender)
-    }
-
-    /// Waits for a slow client, but not longer than until the turn is canceled.
-    pub(super) async fn send(&self, event: ChatEvent, cancel: &CancellationToken) {
-        tokio::select! {
-            biased;
-            // Fails for a client that left.
-            sent = self.0.send(Ok(event)) => drop(sent),
-            () = cancel.cancelled() => {}
-        }
-    }
-
-    pub(super) async fn send_last(&self, last: Result<ChatEvent, AppError>) {
-        drop(self.0.send(last).await);
-    }
-}
-
 /// An answer as far as it arrived.
 pub(super) struct StreamedAnswer {
     thinking: String,
@@ -72,7 +52,7 @@ pub(super) struct StreamedAnswer {
     started: Instant,
 }
 
-/// Why an answer stopped before its end.
+/// The reason why an answer stopped before its end.
 pub(super) enum AnswerStop {
     Canceled,
     /// The daemon shuts down.
@@ -81,58 +61,10 @@ pub(super) enum AnswerStop {
 }
 
 impl StreamedAnswer {
-    fn new(end: Result<ChatEnd, AnswerStop>) -> Self {
+    /// Returns an answer without content.
+    pub(super) fn empty(end: Result<ChatEnd, AnswerStop>) -> Self {
         let (thinking, text, calls) = (String::new(), String::new(), Vec::new());
         Self { thinking, text, calls, end, started: Instant::now() }
-    }
-
-    /// An answer to a request that the server refused.
-    pub(super) fn refused(error: ModelError) -> Self {
-        Self::new(Err(AnswerStop::Failed(error)))
-    }
-
-    /// Reads an answer to its end, reporting it and recording its pieces.
-    pub(super) async fn read(
-        core: &Core,
-        mut stream: AnswerStream,
-        mut partial: PartialWriter,
-        reporter: &TurnReporter,
-        (cancel, tasks): (&CancellationToken, &Tasks),
-    ) -> Self {
-        let mut answer = Self::new(Err(AnswerStop::Canceled));
-        loop {
-            let item = tokio::select! {
-                biased;
-                () = cancel.cancelled() => return answer,
-                () = tasks.stopping() => {
-                    answer.end = Err(AnswerStop::Stopping);
-                    return answer;
-                }
-                item = stream.next() => item,
-            };
-            match item {
-                Ok(ChatItem::Delta(delta)) => {
-                    if answer.is_silent() {
-                        let name = ChatPhase::Answering;
-                        let phase =
-                            ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None };
-                        reporter.send(phase, cancel).await;
-                    }
-                    if let Some(event) = answer.add(&core.clock, delta) {
-                        reporter.send(event, cancel).await;
-                    }
-                    partial.write(core, &answer.text, &answer.thinking);
-                }
-                Ok(ChatItem::End(end)) => {
-                    answer.end = Ok(end);
-                    return answer;
-                }
-                Err(error) => {
-                    answer.end = Err(AnswerStop::Failed(error));
-                    return answer;
-                }
-            }
-        }
     }
 
     fn add(&mut self, clock: &Clock, delta: ChatDelta) -> Option<ChatEvent> {
@@ -182,33 +114,6 @@ impl StreamedAnswer {
             Err(AnswerStop::Stopping | AnswerStop::Failed(_)) => INTERRUPTED,
         }
     }
-
-    /// Records the answer with the counts of the server; returns `None` if it has no content.
-    pub(super) async fn record(
-        &self,
-        core: &Arc<Core>,
-        id: SessionId,
-        model: &str,
-        usage: Option<Usage>,
-    ) -> Result<Option<Seq>, AppError> {
-        let mut parts = answer_parts(self.thinking.clone(), self.text.clone());
-        parts.extend(self.calls.iter().map(|call| Part::ToolCall {
-            id: call.id.clone(),
-            name: call.name.clone(),
-            args: call.args.clone(),
-        }));
-        if parts.is_empty() {
-            return Ok(None);
-        }
-        let mut message = Message::text(Role::Assistant, "", core.clock.now());
-        message.parts = parts;
-        message.model = Some(model.to_owned());
-        message.finish_reason = Some(self.finish_reason().to_owned());
-        message.duration_ms = u64::try_from(self.started.elapsed().as_millis()).ok();
-        let (mut drafts, _) = message_drafts(core, id, message, is_complete(self.finish_reason()));
-        drafts.extend(usage.map(|usage| NewRecord::new(RecordBody::Usage(usage), None)));
-        Ok(Some(core.append(id, drafts, None).await?.seq))
-    }
 }
 
 /// Returns a call with an id: results are linked by it, and not every server gives one.
@@ -216,4 +121,185 @@ fn call_with_id(clock: &Clock, call: AnswerCall) -> ChatToolCall {
     let AnswerCall { id, name, args } = call;
     let id = id.filter(|id| !id.is_empty());
     ChatToolCall { id: id.unwrap_or_else(|| format!("call_{}", clock.uuid().simple())), name, args }
+}
+
+impl Turn {
+    /// Reads an answer to its end, reporting it and recording its pieces.
+    pub(super) async fn read_answer(&self, stream: Box<dyn AnswerStream>) -> StreamedAnswer {
+        let mut answer = StreamedAnswer::empty(Err(AnswerStop::Canceled));
+        answer.end = tokio::select! {
+            biased;
+            () = self.cancel().cancelled() => Err(AnswerStop::Canceled),
+            () = self.tasks.stopping() => Err(AnswerStop::Stopping),
+            end = self.read_items(stream, &mut answer) => end.map_err(AnswerStop::Failed),
+        };
+        answer
+    }
+
+    async fn read_items(
+        &self,
+        mut stream: Box<dyn AnswerStream>,
+        answer: &mut StreamedAnswer,
+    ) -> Result<ChatEnd, ModelError> {
+        let core = &self.core;
+        let mut partial = PartialWriter::new(self.request.id, &self.request.model);
+        loop {
+            let delta = match stream.next().await? {
+                ChatItem::Delta(delta) => delta,
+                ChatItem::End(end) => return Ok(end),
+            };
+            let is_first = answer.is_silent();
+            let event = answer.add(&core.clock, delta);
+            partial.write(core, &answer.text, &answer.thinking);
+            if is_first {
+                self.report(phase(ChatPhase::Answering)).await;
+            }
+            if let Some(event) = event {
+                self.report(event).await;
+            }
+        }
+    }
+
+    /// Records an answer and reports its usage; returns an error for an answer that was cut off. An answer without
+    /// content has no record.
+    pub(super) async fn record(
+        &self,
+        info: &ModelInfo,
+        call: &ModelCall,
+        effective: Option<u32>,
+    ) -> Result<(Option<Seq>, ChatUsage)> {
+        let partial = self.append_answer(call).await?;
+        let end = match &call.answer.end {
+            Ok(end) => end,
+            Err(AnswerStop::Canceled) => return Err(ChatError::Canceled { partial }.into()),
+            Err(AnswerStop::Stopping) => return Err(AppError::Stopping),
+            Err(AnswerStop::Failed(error)) => {
+                return Err(ChatError::Model { source: error.clone(), partial }.into());
+            }
+        };
+        let n_compactions =
+            self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
+        let usage = usage(info, call, end, effective, n_compactions.unwrap_or_default());
+        self.report(ChatEvent::Usage { usage: usage.clone() }).await;
+        self.check_count(call, end, partial).await?;
+        Ok((partial, usage))
+    }
+
+    /// Appends the message of an answer with the counts of the server; returns `None` if it has no content.
+    async fn append_answer(&self, call: &ModelCall) -> Result<Option<Seq>> {
+        let ModelCall { answer, built, .. } = call;
+        let (core, id, model) = (&self.core, self.request.id, &self.request.model);
+        let mut parts = answer_parts(answer.thinking.clone(), answer.text.clone());
+        parts.extend(answer.calls.iter().cloned().map(|call| {
+            let ChatToolCall { id, name, args } = call;
+            Part::ToolCall { id, name, args }
+        }));
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        let mut message = Message::text(Role::Assistant, "", core.clock.now());
+        message.parts = parts;
+        message.model = Some(model.clone());
+        message.finish_reason = Some(answer.finish_reason().to_owned());
+        message.duration_ms = Some(as_ms(answer.started.elapsed()));
+        let is_complete = is_complete(answer.finish_reason());
+        let (mut drafts, _) = message_drafts(core, id, message, is_complete);
+        if let Ok(end) = &answer.end {
+            drafts.push(uncounted(RecordBody::Usage(Usage {
+                model: Some(model.clone()),
+                prompt_tokens: prompt_tokens(end).unwrap_or(built.tokens_used),
+                answer_tokens: end.answer_tokens.unwrap_or_default(),
+            })));
+        }
+        Ok(Some(core.append(id, drafts, None).await?.seq))
+    }
+
+    /// Notes how fast the model read the prompt, and returns the window that it runs with.
+    pub(super) async fn measure(&self, call: &ModelCall) -> Option<u32> {
+        let end = call.answer.end.as_ref().ok()?;
+        let num_ctx = call.request.num_ctx;
+        let effective = self.effective_window(end, num_ctx).await;
+        let smaller = effective.filter(|effective| *effective < num_ctx);
+        self.core.speeds.note(&self.request.model, end, smaller);
+        effective
+    }
+
+    /// Returns the window that the server gave the model; asks for it after the model was loaded.
+    async fn effective_window(&self, end: &ChatEnd, num_ctx: u32) -> Option<u32> {
+        let measured = self.core.speeds.get(&self.request.model);
+        if measured.last_used.is_some() && end.load_time.is_none_or(|load| load < JUST_LOADED) {
+            return measured.effective.or(Some(num_ctx));
+        }
+        self.core.models.in_memory(&self.request.model).await?.effective_context
+    }
+
+    /// Compares the tokens that the server read with those that were sent, and learns from the difference.
+    ///
+    /// **Errors**: `Truncated` if the server read fewer tokens than its own rendering has. A rendering that agrees
+    /// with the server means that the count was wrong: its template is not used again.
+    async fn check_count(
+        &self,
+        call: &ModelCall,
+        end: &ChatEnd,
+        partial: Option<Seq>,
+    ) -> Result<()> {
+        let ModelCall { built, request, .. } = call;
+        let PromptCount::Whole(read) = end.prompt else { return Ok(()) };
+        let sent = built.tokens_used;
+        if built.count_kind != CountKind::Exact {
+            learning::calibrate(&self.core, request, read).await;
+            return Ok(());
+        }
+        // Some servers call the model twice for an answer in a given format.
+        if read == sent || request.format.is_some() {
+            return Ok(());
+        }
+        if read > sent || learning::rendered_tokens(&self.core, request).await == Some(read) {
+            learning::distrust(&self.core, request).await;
+            return Ok(());
+        }
+        let model = self.request.model.clone();
+        let data = json!({ "model": model, "sentTokens": sent, "readTokens": read });
+        self.publish(EventKind::ServerTruncated, partial, data);
+        Err(ChatError::Truncated { model, sent, read, partial }.into())
+    }
+}
+
+/// Returns the tokens of the whole prompt, if the server reports them.
+const fn prompt_tokens(end: &ChatEnd) -> Option<u64> {
+    match end.prompt {
+        PromptCount::Whole(tokens) => Some(tokens),
+        PromptCount::Uncached(_) | PromptCount::Unknown => None,
+    }
+}
+
+fn usage(
+    info: &ModelInfo,
+    call: &ModelCall,
+    end: &ChatEnd,
+    effective: Option<u32>,
+    compression_count: u64,
+) -> ChatUsage {
+    let evidence = ReliabilityEvidence {
+        parameters: info.parameter_count,
+        n_compactions: u32::try_from(compression_count).unwrap_or(u32::MAX),
+        count_kind: call.built.count_kind,
+        retention: None,
+    };
+    ChatUsage {
+        prompt_tokens: prompt_tokens(end),
+        cached_tokens: end.cached_tokens,
+        answer_tokens: end.answer_tokens,
+        compression_count,
+        reliability: (compression_count > 0).then(|| assess_reliability(&evidence)),
+        context_tokens: call.built.tokens_used,
+        prompt_limit: call.built.token_budget,
+        count_kind: Some(call.built.count_kind),
+        requested_context: call.request.num_ctx,
+        trained_context: info.trained_context,
+        effective_context: effective,
+        load_ms: end.load_time.map(as_ms),
+        reading_ms: end.prompt_time.map(as_ms),
+        answering_ms: end.answer_time.map(as_ms),
+    }
 }

@@ -1,55 +1,49 @@
 //! `chat.*`: chat turns, from a user's message over tool calls to the final answer, each step durable before the next.
 //!
-//! A turn is a task that outlives the call that started it if it is detached. It reports through a channel of
+//! A turn is a task. A detached turn outlives the call that started it. A turn reports through a channel of
 //! [`ChatEvent`]s and does not wait for a client that stopped listening.
 //!
-//! **Invariants**: at most one turn per session at a time; the user's message is synced before the model is called; the
-//! answer so far is recorded whatever ends the turn; a tool's result enters the log once.
+//! **Invariants**: at most one turn per session at a time; the user's message is synced before the model is called;
+//! the answer so far is recorded however the turn ends; a tool's result enters the log once.
 
 mod answer;
-mod empty_answer;
 mod model_call;
-mod record;
-mod request;
 mod retry;
-mod run;
-mod tool_results;
 mod turn;
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{RecordBody, RecordKind, Role};
-use ollm_protocol::methods::chat::{ChatCancelResult, ChatEvent, ChatSendParams};
+use ollm_protocol::content::{RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::methods::chat::{
+    ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
+    ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
+};
 use ollm_protocol::methods::session::{MessageInput, SessionIdParams};
 use ollm_protocol::{Seq, SessionId, method};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use tool_results::submit_tool_results;
-
 use self::answer::is_final_answer;
-use self::request::TurnRequest;
+use self::model_call::TurnRequest;
 use self::retry::{RetryIntent, step_back};
 use self::turn::Turn;
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
-use super::error::{AppError, ChatError};
+use super::error::{AppError, ChatError, Result};
 use super::partial::settle_now;
-use super::running::{Claim, PendingCalls, RunningTurn};
+use super::running::{Claim, PendingCalls, RunningTurn, TakenCalls};
 use super::sessions::input::checked_message;
 use crate::session::index::IndexEntry;
 use crate::shutdown::Tasks;
 
-/// The most events that wait for a slow client. A piece of an answer is a few bytes; when the channel is full the model
-/// waits, so that a slow client costs no memory.
+/// The most events that wait for a slow client. A piece of an answer is a few bytes; when the channel is full the
+/// model waits, so that a slow client costs no memory.
 const MAX_WAITING_EVENTS: usize = 256;
-
-/// The events of a turn; an error is the last one.
-pub(crate) type TurnEvents = mpsc::Receiver<Result<ChatEvent, AppError>>;
 
 /// A turn that has started.
 pub(crate) struct StartedTurn {
-    pub(crate) events: TurnEvents,
+    /// The events of the turn; an error is the last one.
+    pub(crate) events: mpsc::Receiver<Result<ChatEvent>>,
     /// Ends the turn.
     pub(crate) cancel: CancellationToken,
 }
@@ -61,7 +55,7 @@ pub(crate) async fn start(
     core: &Arc<Core>,
     tasks: &Tasks,
     mut params: ChatSendParams,
-) -> Result<StartedTurn, AppError> {
+) -> Result<StartedTurn> {
     let id = params.session_id;
     let message = params.message.take();
     if message.as_ref().is_some_and(|message| message.role != Role::User) {
@@ -74,17 +68,14 @@ pub(crate) async fn start(
     let accepted = record_message(core, id, message, key).await?;
     let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
     let cancel = claim.value.cancel.clone();
-    let turn = Turn::new(Arc::clone(core), claim, request, sender);
-    let turn_tasks = tasks.clone();
-    drop(tasks.spawn(async move { turn.run(accepted, &turn_tasks).await }));
+    let turn =
+        Turn { core: Arc::clone(core), tasks: tasks.clone(), claim, request, events: sender };
+    drop(tasks.spawn(turn.run(accepted)));
     Ok(StartedTurn { events, cancel })
 }
 
 /// Ends the turn of a session (`chat.cancel`).
-pub(crate) async fn cancel(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<ChatCancelResult, AppError> {
+pub(crate) async fn cancel(core: Arc<Core>, params: SessionIdParams) -> Result<ChatCancelResult> {
     let turn = core.turns.get(params.session_id);
     match &turn {
         Some(turn) => turn.cancel.cancel(),
@@ -93,8 +84,59 @@ pub(crate) async fn cancel(
     Ok(ChatCancelResult { canceled: turn.is_some() })
 }
 
+/// Records tool results (`chat.submitToolResults`); the turn continues when none is missing.
+pub(crate) async fn submit_tool_results(
+    core: Arc<Core>,
+    params: ChatSubmitToolResultsParams,
+) -> Result<ChatSubmitToolResultsResult> {
+    let ChatSubmitToolResultsParams { session_id: id, results } = params;
+    if results.is_empty() {
+        return Err(AppError::invalid("results", "must hold at least one result"));
+    }
+    let Some(turn) = core.turns.get(id) else {
+        check_exists(&core, id).await?;
+        return Err(ChatError::NoPendingCalls { id }.into());
+    };
+    let taken = turn.pending_calls.take(id, &results)?;
+    let written = record_results(&core, id, &taken, results).await;
+    let failed = if written.is_ok() { Vec::new() } else { taken.calls };
+    let missing = turn.pending_calls.finish(failed);
+    Ok(ChatSubmitToolResultsResult { seqs: written?, missing })
+}
+
+/// Records the results and returns their seqs, in the order of `results`.
+async fn record_results(
+    core: &Arc<Core>,
+    id: SessionId,
+    taken: &TakenCalls,
+    results: Vec<ChatToolResult>,
+) -> Result<Vec<Seq>> {
+    let order: Vec<usize> = results
+        .iter()
+        .filter_map(|result| taken.calls.iter().position(|call| call.id == result.id))
+        .collect();
+    let mut results: Vec<_> = order.iter().copied().zip(results).collect();
+    // Recorded in the order of the calls, by which models without call ids match them.
+    results.sort_by_key(|(at, _)| *at);
+    let draft = |(call, (_, result)): (&ChatToolCall, (usize, ChatToolResult))| {
+        let body = RecordBody::ToolCall(ToolCall {
+            id: result.id,
+            name: call.name.clone(),
+            args: call.args.clone(),
+            result: result.result,
+            timestamp: core.clock.now(),
+            duration_ms: result.duration_ms,
+            message_seq: taken.message,
+        });
+        counted_for(core, id, body).0
+    };
+    let drafts = taken.calls.iter().zip(results).map(draft).collect();
+    let first = core.append(id, drafts, None).await?.seq;
+    Ok(order.into_iter().map(|at| Seq(first.0 + at as u64)).collect())
+}
+
 /// Fails if there is no such session.
-async fn check_exists(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+async fn check_exists(core: &Arc<Core>, id: SessionId) -> Result<()> {
     blocking(core, move |core| core.summary(id).map(drop)).await
 }
 
@@ -126,7 +168,7 @@ async fn record_message(
     id: SessionId,
     message: Option<MessageInput>,
     key: Option<String>,
-) -> Result<AcceptedMessage, AppError> {
+) -> Result<AcceptedMessage> {
     let Some(message) = message else {
         blocking(core, move |core| step_back(core, id, RetryIntent::AnswerAgain)).await?;
         return Ok(AcceptedMessage { seq: None, duplicate: false, answered: None });
@@ -151,27 +193,23 @@ async fn record_message(
 }
 
 /// Returns the newest complete answer on the active path after a message, and its finish reason. Blocks on the disk.
-fn answer_after(
-    core: &Core,
-    id: SessionId,
-    message: Seq,
-) -> Result<Option<(Seq, String)>, AppError> {
+fn answer_after(core: &Core, id: SessionId, message: Seq) -> Result<Option<(Seq, String)>> {
+    let is_answer = |entry: IndexEntry| {
+        entry.kind() == Some(RecordKind::Message)
+            && entry.role() == Some(Role::Assistant)
+            && !entry.has(IndexEntry::CALLS_TOOLS)
+    };
     let newest = core.sessions.with(id, |live| {
         let state = live.state();
-        state.path().into_iter().rev().take_while(|seq| *seq > message).find(|seq| {
-            state.entry(*seq).is_some_and(|entry| {
-                entry.kind() == Some(RecordKind::Message)
-                    && entry.role() == Some(Role::Assistant)
-                    && !entry.has(IndexEntry::CALLS_TOOLS)
-            })
-        })
+        let mut after = state.walk(state.leaf()).take_while(|(seq, _)| *seq > message);
+        after.find(|(_, entry)| entry.is_some_and(is_answer))
     })?;
-    let Some(seq) = newest else { return Ok(None) };
-    let Some(RecordBody::Message(answer)) = core.sessions.bodies(id, &[seq])?.pop().flatten()
-    else {
-        return Ok(None);
-    };
+    let Some((seq, _)) = newest else { return Ok(None) };
+    let Some(RecordBody::Message(answer)) = core.body(id, seq)? else { return Ok(None) };
     let is_final = is_final_answer(&answer);
     let reason = answer.finish_reason.unwrap_or_else(|| "stop".to_owned());
     Ok(is_final.then_some((seq, reason)))
 }
+
+#[cfg(test)]
+mod tests;

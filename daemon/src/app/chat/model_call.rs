@@ -1,28 +1,59 @@
-//! One model call of a turn: its place in the queue, its window, its context, compacted if that is due, and its answer.
+//! One model call of a turn: its place in the queue, its window, its context, compacted if that is due, and its
+//! answer.
 
 use std::num::NonZeroU32;
 
+use ollm_protocol::SessionId;
 use ollm_protocol::content::{BuiltContext, CompactMode};
-use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
+use ollm_protocol::methods::chat::{
+    ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
+};
 use ollm_protocol::methods::context::ContextBuildParams;
+use serde_json::Value;
 
-use super::answer::StreamedAnswer;
-use super::request::TurnRequest;
+use super::answer::{AnswerStop, StreamedAnswer};
 use super::turn::{Turn, as_ms};
 use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
 use crate::app::context::build::build_with;
-use crate::app::error::AppError;
-use crate::app::models::learning::learned_counter;
-use crate::app::partial::PartialWriter;
-use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
-use crate::shutdown::Tasks;
+use crate::app::context::quota::context_size;
+use crate::app::core::Core;
+use crate::app::error::{AppError, ChatError, Result};
+use crate::app::models::learning::{CountedPrompts, learned_counter};
+use crate::app::models::{model_or_default, supported_window};
+use crate::model::{
+    ChatRequest, ModelError, ModelInfo, Priority, Sampling, ThinkMode, Ticket, cap_num_predict,
+};
 use crate::tokens::Counter;
+
+/// A checked request for a turn.
+pub(super) struct TurnRequest {
+    pub(super) id: SessionId,
+    pub(super) model: String,
+    /// The definitions of the client's tools.
+    pub(super) tools: Vec<Value>,
+    sampling: Sampling,
+    /// The longest answer in tokens.
+    pub(super) max_tokens: Option<NonZeroU32>,
+    think: Option<ThinkMode>,
+    /// The format of the answer.
+    format: Option<Value>,
+    /// The window of the session in tokens.
+    context_size: u32,
+}
 
 /// A model call with its answer.
 pub(super) struct ModelCall {
     pub(super) answer: StreamedAnswer,
     pub(super) built: BuiltContext,
     pub(super) request: ChatRequest,
+}
+
+/// A call that requires a smaller context than the one before, which left no room for an answer.
+pub(super) struct RequiredShrink {
+    /// The tokens of the context before.
+    below: u64,
+    /// The error of the turn if the context does not become smaller.
+    otherwise: ChatError,
 }
 
 /// An admitted place at the model, and the params of the context to build there.
@@ -36,17 +67,43 @@ struct AdmittedCall {
     params: ContextBuildParams,
 }
 
-/// A call that requires a smaller context than the one before, which left no room for an answer.
-pub(super) struct RequiredShrink {
-    /// The tokens of the context before.
-    below: u64,
-    /// The error of the turn if the context does not become smaller.
-    otherwise: AppError,
+impl TurnRequest {
+    /// Checks params before anything is recorded; their message and key are checked elsewhere. Blocks on the disk.
+    pub(super) fn check(core: &Core, params: ChatSendParams) -> Result<Self> {
+        let ChatSendParams { session_id, model, tools, options, max_tokens, think, format, .. } =
+            params;
+        let session = core.summary(session_id)?;
+        let model = model_or_default(core, model.or(session.model.clone()))?;
+        let sampling = Sampling::check(options)
+            .map_err(|error| AppError::invalid("options", error.to_string()))?;
+        let too_few = || AppError::invalid("maxTokens", "must be at least 1");
+        let max_tokens =
+            max_tokens.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
+        if let Some(tool) = tools.iter().find(|tool| tool["function"]["name"].as_str().is_none()) {
+            let tool: String = tool.to_string().chars().take(80).collect();
+            let problem = format!("a definition has no function.name: {tool}");
+            return Err(AppError::invalid("tools", problem));
+        }
+        let context_size = context_size(core, session_id)?;
+        let think = think.map(think_mode);
+        Ok(Self { id: session_id, model, tools, sampling, max_tokens, think, format, context_size })
+    }
+}
+
+const fn think_mode(think: WireThink) -> ThinkMode {
+    match think {
+        WireThink::Flag(false) => ThinkMode::Off,
+        WireThink::Flag(true) => ThinkMode::On,
+        WireThink::Level(ThinkLevel::Low) => ThinkMode::Low,
+        WireThink::Level(ThinkLevel::Medium) => ThinkMode::Medium,
+        WireThink::Level(ThinkLevel::High) => ThinkMode::High,
+        WireThink::Level(ThinkLevel::Max) => ThinkMode::Max,
+    }
 }
 
 impl ModelCall {
     /// Requires the next call to have a smaller context.
-    pub(super) const fn require_shrink(&self, otherwise: AppError) -> RequiredShrink {
+    pub(super) const fn require_shrink(&self, otherwise: ChatError) -> RequiredShrink {
         RequiredShrink { below: self.built.tokens_used, otherwise }
     }
 }
@@ -56,33 +113,28 @@ impl Turn {
     pub(super) async fn call_model(
         &self,
         info: &ModelInfo,
-        tasks: &Tasks,
         shrink: Option<RequiredShrink>,
-    ) -> Result<ModelCall, AppError> {
+    ) -> Result<ModelCall> {
         let core = &self.core;
-        let admitted = self.admit(info, tasks).await?;
-        let admitted = self.compact_if_due(admitted, info, tasks, shrink.is_some()).await?;
+        let admitted = self.admit(info).await?;
+        let admitted = self.compact_if_due(admitted, info, shrink.is_some()).await?;
         let AdmittedCall { ticket, num_ctx, is_loaded, counter, params } = admitted;
         let built = build_with(core, params, Some(counter.clone()));
-        let mut built = self.unless_ended(tasks, built).await?;
+        let mut built = self.unless_ended(built).await??;
         if let Some(RequiredShrink { below, otherwise }) = shrink
             && built.tokens_used >= below
         {
-            return Err(otherwise);
+            return Err(otherwise.into());
         }
         self.report_reading(&built, is_loaded).await;
         let request = self.chat_request(&mut built, num_ctx, &counter);
         let backend = core.models.backend()?;
-        let stream = async { Ok(backend.stream(&request).await) };
-        let answer = match self.unless_ended(tasks, stream).await? {
-            Ok(stream) => {
-                let partial = PartialWriter::new(self.request.id, &self.request.model);
-                let ends = (self.cancel(), tasks);
-                StreamedAnswer::read(core, stream, partial, &self.reporter, ends).await
-            }
+        let answer = match self.unless_ended(backend.stream(&request)).await? {
+            Ok(stream) => self.read_answer(stream).await,
             // Most servers refuse a prompt before they send anything.
             Err(error @ ModelError::Overflow { .. }) => {
-                StreamedAnswer::refused(error.with_numbers(built.tokens_used, num_ctx))
+                let error = error.with_numbers(built.tokens_used, num_ctx);
+                StreamedAnswer::empty(Err(AnswerStop::Failed(error)))
             }
             Err(error) => return Err(error.into()),
         };
@@ -91,32 +143,30 @@ impl Turn {
     }
 
     /// Waits for a place at the model, and finds its window and its counter.
-    async fn admit(&self, info: &ModelInfo, tasks: &Tasks) -> Result<AdmittedCall, AppError> {
-        let (core, model) = (&self.core, &self.request.model);
+    async fn admit(&self, info: &ModelInfo) -> Result<AdmittedCall> {
+        let core = &self.core;
+        let TurnRequest { id, model, tools, think, context_size, .. } = &self.request;
         let ticket = core.models.queues().enter(model, Priority::Chat);
-        self.unless_ended(tasks, async {
-            self.wait_in_queue(&ticket).await;
-            Ok(())
-        })
-        .await?;
-        let window = self.request.window(info, core.speeds.get(model));
-        let loaded = self.unless_ended(tasks, async { Ok(self.loaded_window().await) }).await?;
+        self.unless_ended(self.wait_in_queue(&ticket)).await?;
+        // The window of the session, within the limits of the model and the server.
+        let effective = core.speeds.get(model).effective.unwrap_or(u32::MAX);
+        let window = supported_window(info, *context_size).min(effective);
+        let loaded = self.unless_ended(self.loaded_window()).await?;
         let num_ctx = core.models.windows().choose(model, window, loaded.flatten());
         if loaded.is_none() {
             self.report(phase(ChatPhase::Loading)).await;
         }
-        let prompts = self.request.counted_prompts(num_ctx);
-        let counter = async { Ok(learned_counter(core, info, &prompts).await?) };
-        let counter = self.unless_ended(tasks, counter).await?;
+        let (model, tools) = (model.clone(), tools.clone());
+        let prompts = CountedPrompts { model, think: *think, tools, num_ctx: Some(num_ctx) };
+        let counter = self.unless_ended(learned_counter(core, info, &prompts)).await??;
         let params = ContextBuildParams {
             context_size: Some(window),
-            model: Some(model.clone()),
-            tools: self.request.tools.clone(),
+            model: Some(prompts.model),
+            tools: prompts.tools,
             compact: CompactMode::Auto,
-            ..ContextBuildParams::new(self.request.id)
+            ..ContextBuildParams::new(*id)
         };
-        let is_loaded = loaded.is_some();
-        Ok(AdmittedCall { ticket, num_ctx, is_loaded, counter, params })
+        Ok(AdmittedCall { ticket, num_ctx, is_loaded: loaded.is_some(), counter, params })
     }
 
     async fn wait_in_queue(&self, ticket: &Ticket) {
@@ -132,8 +182,8 @@ impl Turn {
         }
     }
 
-    /// Returns the window of the model in the server's memory, or `None` if it is not there; asks the server only after
-    /// a pause.
+    /// Returns the window of the model in the server's memory, or `None` if it is not there; asks the server only
+    /// after a pause.
     async fn loaded_window(&self) -> Option<Option<u32>> {
         let (core, model) = (&self.core, &self.request.model);
         let last_used = core.speeds.get(model).last_used;
@@ -143,48 +193,41 @@ impl Turn {
         core.models.in_memory(model).await.map(|running| running.effective_context)
     }
 
-    /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits, or
-    /// its error says why not.
+    /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits,
+    /// or its error says why not.
     async fn compact_if_due(
         &self,
         admitted: AdmittedCall,
         info: &ModelInfo,
-        tasks: &Tasks,
         must_shrink: bool,
-    ) -> Result<AdmittedCall, AppError> {
+    ) -> Result<AdmittedCall> {
         let core = &self.core;
         let params = ContextBuildParams { compact: CompactMode::Never, ..admitted.params.clone() };
         let (params, counter) = (&params, &admitted.counter.clone());
         let turn = |ticket| CompactionInTurn { params, counter, ticket, must_shrink };
-        let due = self.unless_ended(tasks, is_due(core, turn(Some(&admitted.ticket)))).await;
-        if !self.unless_fatal(due)? {
+        let due = is_due(core, turn(Some(&admitted.ticket)));
+        if !self.or_log(self.unless_ended(due).await?) {
             return Ok(admitted);
         }
         self.report(phase(ChatPhase::Compacting)).await;
         if summarizes_itself(core, &self.request.model) {
             let compaction = compact_in_turn(core, turn(Some(&admitted.ticket)));
-            let done = self.unless_ended(tasks, compaction).await;
-            self.unless_fatal(done)?;
+            self.or_log(self.unless_ended(compaction).await?);
             return Ok(admitted);
         }
-        // Two turns that each hold one place and wait for the other's would wait for ever.
+        // Frees the place first: two turns that each hold the place of the other's summarizer would wait for ever.
         drop(admitted);
         let turn = CompactionInTurn { params, counter, ticket: None, must_shrink };
-        let done = self.unless_ended(tasks, compact_in_turn(core, turn)).await;
-        self.unless_fatal(done)?;
-        self.admit(info, tasks).await
+        self.or_log(self.unless_ended(compact_in_turn(core, turn)).await?);
+        self.admit(info).await
     }
 
-    /// Logs an error of a compaction, unless it ends the turn.
-    fn unless_fatal(&self, compacted: Result<bool, AppError>) -> Result<bool, AppError> {
-        match compacted {
-            Ok(done) => Ok(done),
-            Err(error @ (AppError::Chat(_) | AppError::Stopping)) => Err(error),
-            Err(error) => {
-                tracing::info!(session = %self.request.id, "not compacted: {error}");
-                Ok(false)
-            }
-        }
+    /// Returns the result of a step of a compaction; logs an error, which counts as false.
+    fn or_log(&self, step: Result<bool>) -> bool {
+        step.unwrap_or_else(|error| {
+            tracing::info!(session = %self.request.id, "not compacted: {error}");
+            false
+        })
     }
 
     async fn report_reading(&self, built: &BuiltContext, is_loaded: bool) {
@@ -206,17 +249,14 @@ impl Turn {
         let TurnRequest { model, tools, sampling, max_tokens, think, format, .. } = &self.request;
         let margin = counter.margin(&built.messages, tools, built.tokens_used);
         let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
+        // The session uses its own part of a window that is larger for others.
+        let window = built.num_ctx.min(num_ctx);
         ChatRequest {
             model: model.clone(),
             messages: std::mem::take(&mut built.messages),
             tools: tools.clone(),
             num_ctx,
-            // The session uses its own part of a window that is larger for others.
-            num_predict: cap_num_predict(
-                built.num_ctx.min(num_ctx),
-                used,
-                max_tokens.map(NonZeroU32::get),
-            ),
+            num_predict: cap_num_predict(window, used, max_tokens.map(NonZeroU32::get)),
             sampling: sampling.clone(),
             think: *think,
             format: format.clone(),
@@ -225,6 +265,7 @@ impl Turn {
     }
 }
 
-fn phase(name: ChatPhase) -> ChatEvent {
+/// Returns the event of a phase without numbers.
+pub(super) const fn phase(name: ChatPhase) -> ChatEvent {
     ChatEvent::Phase { name, tokens: None, expected_ms: None, ahead: None }
 }

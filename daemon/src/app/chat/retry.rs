@@ -1,7 +1,7 @@
 //! Answering again: an incomplete answer leaves the active path before the model is called.
 //!
-//! A model would continue a prompt that ends with its own words, and no answer is ever continued. The answer stays in the
-//! log, off the path; records of clients after it are recorded again.
+//! A model would continue a prompt that ends with an incomplete answer, and answers are never continued. The answer
+//! stays in the log, off the path; records of clients after it are recorded again.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use ollm_protocol::{Seq, SessionId};
 
 use super::answer::is_final_answer;
 use crate::app::core::Core;
-use crate::app::drafts::counted_for;
-use crate::app::error::AppError;
-use crate::app::partial::n_pieces;
+use crate::app::drafts::{counted_for, uncounted};
+use crate::app::error::{AppError, Result};
+use crate::app::partial::before_pieces;
 use crate::session::index::IndexEntry;
 use crate::session::{NewRecord, OpenSession, SessionError};
 
@@ -23,10 +23,10 @@ const LENGTH: &str = "length";
 /// Attempts to move the leaf while other records move it.
 const MAX_TRIES: usize = 3;
 
-/// Why a turn answers again.
+/// The reason why a turn answers again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryIntent {
-    /// The client asks for another answer to what is recorded.
+    /// The client asks for another answer to the recorded conversation.
     AnswerAgain,
     /// The client sends a recorded message again, which keeps an answer that is complete.
     SendAgain,
@@ -44,41 +44,35 @@ struct PathEnd {
 /// Moves the leaf before an incomplete answer at the end of the conversation. Blocks on the disk.
 ///
 /// **Errors**: `Invalid` if a client asks for another answer and nothing is left to answer.
-pub(super) fn step_back(
-    core: &Arc<Core>,
-    id: SessionId,
-    intent: RetryIntent,
-) -> Result<(), AppError> {
+pub(super) fn step_back(core: &Arc<Core>, id: SessionId, intent: RetryIntent) -> Result<()> {
     let mut tries = 0;
     loop {
         let end = core.sessions.with(id, path_end)?;
         let Some((answer, parent)) = open_answer(core, id, &end, intent)? else { return Ok(()) };
         let before = before_pieces(core, id, parent)?;
         let drafts = drafts(core, id, before, &end.after)?;
-        let moved = core.sessions.append_after(id, end.leaf, drafts)?;
-        match moved.blocking_recv().map_err(|_| SessionError::Stopping)? {
-            Ok(_) => tracing::debug!(session = %id, %answer, "an answer left the active path"),
-            Err(SessionError::LeafMoved { .. }) if tries < MAX_TRIES => tries += 1,
-            Err(error) => return Err(error.into()),
+        if core.append_if_leaf_blocking(id, end.leaf, drafts)? {
+            tracing::debug!(session = %id, %answer, "an answer left the active path");
+        } else if tries == MAX_TRIES {
+            return Err(SessionError::LeafMoved { id }.into());
+        } else {
+            tries += 1;
         }
     }
 }
 
 fn path_end(live: &OpenSession) -> PathEnd {
-    let state = live.state();
-    let (mut next, mut last, mut after) = (state.leaf(), None, Vec::new());
-    while let Some(seq) = next
-        && let Some(entry) = state.entry(seq)
-    {
-        if is_conversation(entry) {
-            last = Some((seq, entry));
+    let leaf = live.state().leaf();
+    let (mut last, mut after) = (None, Vec::new());
+    for (seq, entry) in live.state().walk(leaf) {
+        last = entry.filter(|entry| is_conversation(*entry)).map(|entry| (seq, entry));
+        if last.is_some() || entry.is_none() {
             break;
         }
         after.push(seq);
-        next = entry.parent().filter(|parent| *parent < seq);
     }
     after.reverse();
-    PathEnd { leaf: state.leaf(), last, after }
+    PathEnd { leaf, last, after }
 }
 
 fn is_conversation(entry: IndexEntry) -> bool {
@@ -95,11 +89,11 @@ fn open_answer(
     id: SessionId,
     end: &PathEnd,
     intent: RetryIntent,
-) -> Result<Option<(Seq, Option<Seq>)>, AppError> {
+) -> Result<Option<(Seq, Option<Seq>)>> {
     let Some((seq, entry)) = end.last else {
         return match intent {
             RetryIntent::AnswerAgain => {
-                Err(AppError::invalid("message", "is needed: nothing was said yet"))
+                Err(AppError::invalid("message", "is needed: the session has no message to answer"))
             }
             RetryIntent::SendAgain => Ok(None),
         };
@@ -107,10 +101,7 @@ fn open_answer(
     if entry.kind() != Some(RecordKind::Message) || entry.role() != Some(Role::Assistant) {
         return Ok(None);
     }
-    let Some(RecordBody::Message(answer)) = core.sessions.bodies(id, &[seq])?.pop().flatten()
-    else {
-        return Ok(None);
-    };
+    let Some(RecordBody::Message(answer)) = core.body(id, seq)? else { return Ok(None) };
     let reason = answer.finish_reason.as_deref().unwrap_or_default();
     let replaces_cut = intent == RetryIntent::AnswerAgain && reason == LENGTH;
     if !is_final_answer(&answer) || replaces_cut {
@@ -120,26 +111,7 @@ fn open_answer(
     if intent == RetryIntent::SendAgain || entry.has(IndexEntry::CALLS_TOOLS) {
         return Ok(None);
     }
-    Err(AppError::invalid("message", "is needed: what was said last is answered already"))
-}
-
-/// Returns the record before the pieces that an answer was written in.
-fn before_pieces(core: &Core, id: SessionId, parent: Option<Seq>) -> Result<Option<Seq>, AppError> {
-    let customs = core.sessions.with(id, |live| {
-        let state = live.state();
-        let (mut next, mut customs) = (parent, Vec::new());
-        while let Some(seq) = next
-            && let Some(entry) = state.entry(seq)
-            && entry.kind() == Some(RecordKind::Custom)
-        {
-            next = entry.parent().filter(|parent| *parent < seq);
-            customs.push((seq, next));
-        }
-        customs
-    })?;
-    let seqs: Vec<Seq> = customs.iter().map(|(seq, _)| *seq).collect();
-    let n_pieces = n_pieces(core, id, &seqs)?;
-    Ok(n_pieces.checked_sub(1).map_or(parent, |last| customs[last].1))
+    Err(AppError::invalid("message", "is needed: the last message is answered already"))
 }
 
 /// Returns the move of the leaf, and the client records after the answer once more.
@@ -148,9 +120,9 @@ fn drafts(
     id: SessionId,
     to: Option<Seq>,
     after: &[Seq],
-) -> Result<Vec<NewRecord>, AppError> {
+) -> Result<Vec<NewRecord>> {
     let moved = LeafMove { to, cause: CAUSE.to_owned() };
-    let mut drafts = vec![NewRecord::new(RecordBody::Leaf(moved), None)];
+    let mut drafts = vec![uncounted(RecordBody::Leaf(moved))];
     let bodies = core.sessions.bodies(id, after)?.into_iter().flatten();
     drafts.extend(bodies.filter(is_kept).map(|body| counted_for(core, id, body).0));
     Ok(drafts)
@@ -160,7 +132,7 @@ fn drafts(
 const fn is_kept(body: &RecordBody) -> bool {
     match body {
         RecordBody::Usage(_) | RecordBody::Epoch(_) | RecordBody::Compaction(_) => false,
-        // Changes by markers of the answer have no message of their own.
+        // The session store sets the message of a change by markers, which is the answer.
         RecordBody::Goal(change) => change.message_seq.is_none(),
         _ => true,
     }

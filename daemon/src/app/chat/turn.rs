@@ -1,49 +1,102 @@
-//! A chat turn: its handles, its client, and what every step of it uses.
+//! The course of a turn: build a context, call the model, record the answer, wait for tools, and again until no tool
+//! is called.
 //!
-//! The steps are `impl Turn` blocks of their own: `run` is the course, `model_call` one call of the model, `record` the
-//! record of its answer, `empty_answer` the decision after an answer without content.
+//! An answer without text or tool calls is empty: the model is called again if that can help, and else the turn fails
+//! with an error that names the use of the tokens.
+//!
+//! **Invariants**: the context is shrunk at most once in a turn; a model that ran into a limit is called again only
+//! with a smaller context; before that, its thinking is recorded off the active path.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::methods::chat::ChatEvent;
 use ollm_protocol::{EventKind, Seq};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::answer::TurnReporter;
-use super::request::TurnRequest;
-use crate::app::core::Core;
-use crate::app::error::{AppError, ChatError};
+use super::AcceptedMessage;
+use super::answer::{AnswerStop, StreamedAnswer};
+use super::model_call::{ModelCall, RequiredShrink, TurnRequest};
+use super::retry::{RetryIntent, step_back};
+use crate::app::core::{Core, blocking};
+use crate::app::error::{AppError, ChatError, Result, SpentTokens};
+use crate::app::loops::may_call_model;
 use crate::app::running::{Claim, RunningTurn};
+use crate::model::{CallTarget, Capability, ChatEnd, LengthCause, ModelError, ModelInfo};
 use crate::shutdown::Tasks;
+
+/// The utilization in percent from which shrinking the context is worth it: a compaction leaves at most 55, and a few
+/// more tokens would not make room for an answer.
+const MIN_UTILIZATION_PERCENT: f64 = 60.0;
+/// The smallest part of a window that `context.answerReserve` can leave to prompts, in percent. Longer prompts can be
+/// shortened by it.
+const MIN_PROMPT_PERCENT: u64 = 60;
 
 /// A running turn.
 pub(super) struct Turn {
     pub(super) core: Arc<Core>,
+    pub(super) tasks: Tasks,
     pub(super) claim: Claim<RunningTurn>,
     pub(super) request: TurnRequest,
-    pub(super) reporter: TurnReporter,
+    pub(super) events: mpsc::Sender<Result<ChatEvent>>,
+}
+
+/// The retries of a turn so far.
+#[derive(Debug, Default)]
+struct Retries {
+    n_empty: u32,
+    has_shrunk: bool,
+}
+
+/// The next step of a turn after a model call.
+enum AfterAnswer {
+    /// The answer is recorded, or its error ends the turn.
+    Record,
+    /// The model is called again, with a smaller context if one is required.
+    CallAgain(Option<RequiredShrink>),
 }
 
 impl Turn {
-    pub(super) fn new(
-        core: Arc<Core>,
-        claim: Claim<RunningTurn>,
-        request: TurnRequest,
-        sender: mpsc::Sender<Result<ChatEvent, AppError>>,
-    ) -> Self {
-        Self { core, claim, request, reporter: TurnReporter::new(sender) }
+    /// Runs the turn and reports how it ended.
+    pub(super) async fn run(self, accepted: AcceptedMessage) {
+        let model = self.request.model.clone();
+        self.publish(EventKind::TurnStarted, accepted.seq, json!({ "model": model }));
+        let last = self.answer(accepted).await;
+        let (seq, data) = match &last {
+            Ok(ChatEvent::Done { seq, finish_reason, .. }) => {
+                (Some(*seq), json!({ "model": model, "finishReason": finish_reason }))
+            }
+            Ok(_) => (None, Value::Null),
+            Err(error) => {
+                let partial =
+                    if let AppError::Chat(error) = error { error.partial() } else { None };
+                (partial, json!({ "model": model, "error": error.to_string() }))
+            }
+        };
+        self.publish(EventKind::TurnEnded, seq, data);
+        let Self { claim, events, .. } = self;
+        // A client that reads the last event may start the next turn.
+        drop(claim);
+        drop(events.send(last).await);
     }
 
     pub(super) fn cancel(&self) -> &CancellationToken {
         &self.claim.value.cancel
     }
 
+    /// Sends an event to the client as long as it listens. Waits for a slow client, but not longer than until the turn
+    /// is canceled.
     pub(super) async fn report(&self, event: ChatEvent) {
-        self.reporter.send(event, self.cancel()).await;
+        tokio::select! {
+            biased;
+            // Fails for a client that left.
+            sent = self.events.send(Ok(event)) => drop(sent),
+            () = self.cancel().cancelled() => {}
+        }
     }
 
     /// Publishes an event about the session to all subscribers.
@@ -52,17 +105,158 @@ impl Turn {
     }
 
     /// Runs `work` unless the turn is canceled or the daemon shuts down first.
-    pub(super) async fn unless_ended<T>(
-        &self,
-        tasks: &Tasks,
-        work: impl Future<Output = Result<T, AppError>>,
-    ) -> Result<T, AppError> {
+    pub(super) async fn unless_ended<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             biased;
             () = self.cancel().cancelled() => Err(ChatError::Canceled { partial: None }.into()),
-            () = tasks.stopping() => Err(AppError::Stopping),
-            done = work => done,
+            () = self.tasks.stopping() => Err(AppError::Stopping),
+            done = work => Ok(done),
         }
+    }
+
+    /// Answers the message and returns the last event.
+    async fn answer(&self, accepted: AcceptedMessage) -> Result<ChatEvent> {
+        let AcceptedMessage { seq, duplicate, answered } = accepted;
+        let model = self.request.model.clone();
+        self.report(ChatEvent::Accepted { seq, duplicate, model }).await;
+        if let Some((seq, finish_reason)) = answered {
+            return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
+        }
+        let core = &self.core;
+        let info = self.unless_ended(core.models.info(&self.request.model)).await??;
+        self.check_capabilities(&info)?;
+        let (mut retries, mut shrink) = (Retries::default(), None);
+        loop {
+            may_call_model(core, self.request.id).await?;
+            let call = self.call_model(&info, shrink.take()).await?;
+            let effective = self.measure(&call).await;
+            if let AfterAnswer::CallAgain(required) =
+                self.after_answer(&info, &call, effective, &mut retries).await?
+            {
+                shrink = required;
+                continue;
+            }
+            let (seq, usage) = self.record(&info, &call, effective).await?;
+            let seq = seq.ok_or_else(|| self.empty_answer_error(&call, None))?;
+            if call.answer.calls.is_empty() {
+                let finish_reason = call.answer.finish_reason().to_owned();
+                return Ok(ChatEvent::Done { seq, finish_reason, usage: Some(usage) });
+            }
+            // Checked before the tools run, because their results would not be sent to the model.
+            may_call_model(core, self.request.id).await?;
+            self.wait_for_tools(seq, call.answer).await?;
+        }
+    }
+
+    /// Refuses tools for a model that does not support them.
+    fn check_capabilities(&self, info: &ModelInfo) -> Result<()> {
+        if self.request.tools.is_empty() || info.can("tools") != Some(false) {
+            return Ok(());
+        }
+        let host = self.core.models.backend()?.host();
+        let to = CallTarget { host, model: Some(self.request.model.clone()) };
+        Err(ModelError::Unsupported { to, capability: Capability::Tools }.into())
+    }
+
+    /// Reports the tool calls of an answer and waits until all results are recorded.
+    async fn wait_for_tools(&self, seq: Seq, answer: StreamedAnswer) -> Result<()> {
+        if self.request.tools.is_empty() {
+            let name = answer.calls.first().map(|call| call.name.clone()).unwrap_or_default();
+            let model = self.request.model.clone();
+            return Err(ChatError::UnexpectedCall { model, name, partial: seq }.into());
+        }
+        let pending = &self.claim.value.pending_calls;
+        pending.begin(seq, answer.calls.clone());
+        let after = self.core.config().ollama.tool_timeout;
+        let timeout_ms = as_ms(after);
+        self.report(ChatEvent::ToolCalls { seq, calls: answer.calls, timeout_ms }).await;
+        let waited = self.unless_ended(tokio::time::timeout(after, pending.complete())).await;
+        let missing = pending.end();
+        waited?.map_err(|_| ChatError::ToolTimeout { missing, after }.into())
+    }
+
+    /// Decides how the turn continues; an empty answer is recorded here.
+    ///
+    /// **Errors**: `EmptyAnswer` and `OnlyThinking` if calling again would not help.
+    async fn after_answer(
+        &self,
+        info: &ModelInfo,
+        call: &ModelCall,
+        effective: Option<u32>,
+        retries: &mut Retries,
+    ) -> Result<AfterAnswer> {
+        if !call.answer.is_empty() {
+            return Ok(AfterAnswer::Record);
+        }
+        let end = match &call.answer.end {
+            Ok(end) => end,
+            Err(AnswerStop::Failed(source @ ModelError::Overflow { .. }))
+                if !retries.has_shrunk =>
+            {
+                retries.has_shrunk = true;
+                let error = ChatError::Model { source: source.clone(), partial: None };
+                return Ok(AfterAnswer::CallAgain(Some(call.require_shrink(error))));
+            }
+            Err(_) => return Ok(AfterAnswer::Record),
+        };
+        // Also fails for a prompt that the server cut to the whole window, which leaves no room for an answer.
+        let (partial, _) = self.record(info, call, effective).await?;
+        let cause = end.length_cause(self.request.max_tokens);
+        let error = match cause {
+            Some(cause) if call.answer.has_thinking() => ChatError::OnlyThinking {
+                id: self.request.id,
+                model: self.request.model.clone(),
+                spent: spent_tokens(info, call, end, cause),
+                partial,
+            },
+            _ => self.empty_answer_error(call, partial),
+        };
+        retries.n_empty += 1;
+        let can_shrink =
+            !retries.has_shrunk && call.built.budget.utilization_percent > MIN_UTILIZATION_PERCENT;
+        let next = match cause {
+            Some(LengthCause::Window) if can_shrink => {
+                retries.has_shrunk = true;
+                AfterAnswer::CallAgain(Some(call.require_shrink(error)))
+            }
+            None if retries.n_empty == 1 => AfterAnswer::CallAgain(None),
+            // The next answer would reach the same limit.
+            _ => return Err(error.into()),
+        };
+        if partial.is_some() {
+            let id = self.request.id;
+            blocking(&self.core, move |core| step_back(core, id, RetryIntent::SendAgain)).await?;
+        }
+        Ok(next)
+    }
+
+    fn empty_answer_error(&self, call: &ModelCall, partial: Option<Seq>) -> ChatError {
+        ChatError::EmptyAnswer {
+            model: self.request.model.clone(),
+            prompt_tokens: call.built.tokens_used,
+            prompt_limit: call.built.token_budget,
+            partial,
+        }
+    }
+}
+
+fn spent_tokens(
+    info: &ModelInfo,
+    call: &ModelCall,
+    end: &ChatEnd,
+    cause: LengthCause,
+) -> SpentTokens {
+    let window = call.built.num_ctx;
+    let most = call.request.num_predict.map_or(0, NonZeroU32::get);
+    let prompt_tokens = call.built.tokens_used;
+    SpentTokens {
+        thinking_tokens: end.answer_tokens.unwrap_or_else(|| most.into()),
+        prompt_tokens,
+        prompt_limit: call.built.token_budget,
+        window,
+        max_tokens: (cause == LengthCause::NumPredict).then_some(most),
+        reserve_helps: prompt_tokens * 100 > u64::from(window) * MIN_PROMPT_PERCENT,
+        trained: info.trained_context.filter(|trained| *trained > window),
     }
 }
 

@@ -1,22 +1,22 @@
 //! Recording a compaction: the head is planned for the newest records, measured, and written as one record.
 //!
-//! **Invariant**: one record is one whole compaction. Before it is written nothing has changed; records that were
-//! written while a model summarized follow the head verbatim.
+//! **Invariant**: one record holds a whole compaction. The context does not change before that record is written;
+//! records that were written during the summary follow the head verbatim.
 
 use std::sync::Arc;
 
 use ollm_protocol::content::{
     BuiltContext, Checkpoint, Compaction, CompactionMethod, RecordBody, Retention,
 };
+use ollm_protocol::methods::context::ContextBuildParams;
 use ollm_protocol::{CheckpointId, Seq, SessionId};
 
-use super::survey::{CompactionRequest, ContextBefore, Survey, survey};
+use super::survey::{self, CompactionRequest, ContextBefore, Survey};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark};
-use crate::app::error::{AppError, CompactError};
+use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
+use crate::app::error::{CompactError, Result};
 use crate::context::compact::{measure_retention, retention_targets};
 use crate::context::{self, Built, CutPlan};
-use crate::session::NewRecord;
 
 /// Attempts to plan and write the head while other records move the leaf.
 const MAX_TRIES: usize = 8;
@@ -40,7 +40,7 @@ pub(super) struct NewHead {
 }
 
 impl NewHead {
-    /// A head that needs no summary: the checkpoints stay as they are.
+    /// Returns a head that needs no summary: the checkpoints stay as they are.
     pub(super) fn without_summary(method: CompactionMethod, checkpoints: &[Checkpoint]) -> Self {
         Self {
             method,
@@ -68,16 +68,12 @@ pub(super) struct Compacted {
 /// The result of [`commit`].
 pub(super) enum CommitOutcome {
     Done(Box<Compacted>),
-    /// Another compaction was recorded first; the session as it is now.
+    /// Another compaction was recorded first; holds a new survey.
     Superseded(Arc<Survey>),
 }
 
 /// Writes the snapshot marker before a compaction, so that it can be undone.
-pub(super) async fn mark_before(
-    core: &Core,
-    id: SessionId,
-    leaf: Option<Seq>,
-) -> Result<(), AppError> {
+pub(super) async fn mark_before(core: &Core, id: SessionId, leaf: Option<Seq>) -> Result<()> {
     let mark = snapshot_mark(&core.clock, leaf, MarkedChange::Compaction);
     core.append(id, vec![mark], None).await?;
     Ok(())
@@ -86,16 +82,13 @@ pub(super) async fn mark_before(
 /// Plans the head and returns the result without writing it.
 pub(super) async fn preview(
     core: &Arc<Core>,
-    request: CompactionRequest,
+    request: &CompactionRequest,
     survey: Arc<Survey>,
     head: NewHead,
-) -> Result<Compacted, AppError> {
-    blocking(core, move |core| {
-        let (built, retention) = plan(core, &request, &survey, &head)?;
-        let (before, after) = (survey.before, built.result);
-        Ok(Compacted { seq: None, head, before, after, retention, survey })
-    })
-    .await
+) -> Result<Compacted> {
+    let (built, retention) = plan(core, request, &survey, &head).await?;
+    let (before, after) = (survey.before, built.result);
+    Ok(Compacted { seq: None, head, before, after, retention, survey })
 }
 
 /// Plans the head and records the compaction.
@@ -104,51 +97,54 @@ pub(super) async fn preview(
 /// **Cancel safety**: a record that was queued is written; nothing else changes.
 pub(super) async fn commit(
     core: &Arc<Core>,
-    request: CompactionRequest,
-    survey_found: Arc<Survey>,
+    request: &CompactionRequest,
+    mut survey: Arc<Survey>,
     head: NewHead,
-) -> Result<CommitOutcome, AppError> {
-    let id = survey_found.inputs.id;
-    let mut current = survey_found;
+) -> Result<CommitOutcome> {
+    let id = survey.inputs.id;
     for _ in 0..MAX_TRIES {
-        let (request_too, planned_for, head_too) =
-            (request.clone(), Arc::clone(&current), head.clone());
-        let (built, retention) =
-            blocking(core, move |core| plan(core, &request_too, &planned_for, &head_too)).await?;
-        let record = RecordBody::Compaction(compaction(&current, &head, &built, retention));
-        let leaf = current.inputs.leaf;
-        let written = core.append_if_leaf(id, leaf, vec![NewRecord::new(record, None)]).await?;
-        if let Some(seq) = written {
-            core.cache.with(id, |session| session.builds.set_fill(Some(seq), &built.result));
-            let (before, after) = (current.before, built.result);
-            let seq = Some(seq);
-            let compacted = Compacted { seq, head, before, after, retention, survey: current };
+        let (built, retention) = plan(core, request, &survey, &head).await?;
+        let record = RecordBody::Compaction(compaction(&survey, &head, &built, retention));
+        let leaf = survey.inputs.leaf;
+        let written = core.append_if_leaf(id, leaf, vec![uncounted(record)]).await?;
+        if written.is_some() {
+            core.cache.with(id, |session| session.builds.set_fill(written, &built.result));
+            let (seq, before, after) = (written, survey.before, built.result);
+            let compacted = Compacted { seq, head, before, after, retention, survey };
             return Ok(CommitOutcome::Done(Box::new(compacted)));
         }
-        let request = request.clone();
-        let now = blocking(core, move |core| survey(core, &request)).await?;
+        let now = survey::survey(core, request).await?;
         if leaf.is_some_and(|leaf| !now.inputs.path.contains(leaf)) {
             return Err(CompactError::BranchMoved { id }.into());
         }
-        let is_superseded = current.inputs.compaction_at() != now.inputs.compaction_at();
-        current = Arc::new(now);
-        if is_superseded {
-            return Ok(CommitOutcome::Superseded(current));
+        if now.inputs.compaction_at() != survey.inputs.compaction_at() {
+            return Ok(CommitOutcome::Superseded(now));
         }
+        survey = now;
     }
     Err(CompactError::BranchMoved { id }.into())
 }
 
-/// Plans the head for the records of a survey, and measures what survives. Blocks on the disk.
-fn plan(
-    core: &Core,
+/// Plans the head for the records of a survey, and measures the retention.
+async fn plan(
+    core: &Arc<Core>,
     request: &CompactionRequest,
+    survey: &Arc<Survey>,
+    head: &NewHead,
+) -> Result<(Built, Retention)> {
+    let (params, survey, head) = (request.params.clone(), Arc::clone(survey), head.clone());
+    blocking(core, move |core| plan_now(core, &params, &survey, &head)).await
+}
+
+fn plan_now(
+    core: &Core,
+    params: &ContextBuildParams,
     survey: &Survey,
     head: &NewHead,
-) -> Result<(Built, Retention), AppError> {
+) -> Result<(Built, Retention)> {
     let Survey { inputs, before } = survey;
     let contents = inputs.contents(core);
-    let input = inputs.build_input(&request.params, &head.checkpoints);
+    let input = inputs.build_input(params, &head.checkpoints);
     let built = match head.method {
         CompactionMethod::Pruned => context::prune(&input, &contents)?,
         CompactionMethod::Truncated => context::truncate(&input, &contents)?,

@@ -1,4 +1,4 @@
-//! The events of compactions and of how full a context is.
+//! The events of compactions, and of contexts that reach a threshold.
 
 use ollm_protocol::content::CompactionMethod;
 use ollm_protocol::{EventKind, SessionId};
@@ -58,7 +58,7 @@ pub(super) fn compacted(
     if tier.number == 1 {
         publish(EventKind::RolloverComplete, json!({ "tokensAfter": after.tokens_used }));
     }
-    // Thresholds that were passed can be passed again.
+    // Measures the smaller context, so that its thresholds can be passed again.
     report_fill(core, id);
 }
 
@@ -80,15 +80,16 @@ pub(super) fn failed(core: &Core, id: SessionId, error: &CompactError, provision
     core.publish(id, None, EventKind::CompressionError, data);
 }
 
-/// Returns how full the next context of a session is, and publishes each threshold that it passed upwards since the last
-/// call.
+/// Returns how full the next context of a session is, and publishes each threshold that it passed upwards since the
+/// last call.
 pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     let fill = core.sessions.peek(id, |live| {
         core.cache.peek(id, |session| session.builds.fill(live.state())).flatten()
     });
     let fill = fill.flatten()?;
     let used = fill.used + fill.prompt_limit.saturating_sub(fill.available);
-    let share = share_of(used, fill.prompt_limit);
+    #[expect(clippy::cast_precision_loss, reason = "token counts are small")]
+    let share = used as f64 / fill.prompt_limit.max(1) as f64;
     let before = core.cache.with(id, |session| session.builds.replace_reported_share(share));
     if share <= before {
         return Some(fill);
@@ -105,9 +106,4 @@ pub(super) fn report_fill(core: &Core, id: SessionId) -> Option<ContextFill> {
     }
     publish_if_passed(EventKind::BeforeOverflow, BEFORE_OVERFLOW);
     Some(fill)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "token counts are small")]
-fn share_of(used: u64, limit: u64) -> f64 {
-    used as f64 / limit.max(1) as f64
 }

@@ -1,13 +1,13 @@
 //! Compaction as one transaction: survey, snapshot marker, summary, verification, and one record; or nothing at all.
 //!
-//! `crate::context` plans; here plans are carried out. A compaction that fails leaves the context byte for byte as it was
-//! while it fits, and is tried again later. Only a context that no longer fits is summarized by extraction, which a
-//! model replaces with the next compaction.
+//! `crate::context` plans, and this module carries out the plans. A compaction that fails leaves the context byte for
+//! byte as it was while it fits, and is tried again later. Only a context that no longer fits is summarized by
+//! extraction, which a model replaces with the next compaction.
 //!
 //! **Invariants**: at most one compaction per session at a time; a range that a model summarized is not summarized
 //! again; automatic compactions yield to chats; recording and building never wait for a compaction.
 
-mod background;
+mod automatic;
 mod commit;
 mod events;
 pub(crate) mod request;
@@ -16,8 +16,8 @@ mod summary;
 mod survey;
 mod task;
 
-pub(crate) use background::{follow, run};
-pub(super) use task::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
+pub(super) use automatic::{CompactionInTurn, compact_in_turn, is_due, summarizes_itself};
+pub(crate) use automatic::{follow, run};
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! `context.compact` and `context.checkpoints`: compaction as a client asks for it.
+//! `context.compact` and `context.checkpoints`: compactions and checkpoints for clients.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use super::survey::{CompactionRequest, HeadPlan, Survey, plan_head, survey};
 use super::task::{CompactionOutcome, CompactionTask};
 use crate::app::context::build::params_like_last;
 use crate::app::context::inspect;
-use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, CompactError};
+use crate::app::core::Core;
+use crate::app::error::{AppError, CompactError, Result};
 use crate::app::running::CompactionTrigger;
 use crate::context::compact::tier;
 use crate::model::Priority;
@@ -25,11 +25,11 @@ use crate::model::Priority;
 /// The longest instructions in characters; every request for a summary repeats them.
 const MAX_INSTRUCTIONS: usize = 2000;
 
-/// Compacts a session, or previews that (`context.compact`).
+/// Compacts a session, or previews the compaction (`context.compact`).
 pub(crate) async fn compact(
     core: Arc<Core>,
     params: ContextCompactParams,
-) -> Result<ContextCompactResult, AppError> {
+) -> Result<ContextCompactResult> {
     let ContextCompactParams { session_id: id, dry_run, strategy, instructions, tools } = params;
     if instructions.as_ref().is_some_and(|text| text.chars().count() > MAX_INSTRUCTIONS) {
         let problem = format!("must have at most {MAX_INSTRUCTIONS} characters");
@@ -42,24 +42,22 @@ pub(crate) async fn compact(
     let default = CompactionRequest::configured(&core, params, None);
     let strategy = strategy.unwrap_or(default.strategy);
     let request = CompactionRequest { strategy, instructions, ..default };
-    if dry_run {
-        return dry_run_result(&core, request).await;
-    }
-    let again = request.clone();
-    let (place, trigger) = (QueuePlace::Own(Priority::Chat), CompactionTrigger::Client);
-    let task = CompactionTask { core: &core, request, trigger, place, must_shrink: false };
-    match task.run(id).await {
-        Ok(CompactionOutcome::Done(compacted)) => result(&core, id, strategy, *compacted).await,
-        Ok(CompactionOutcome::Skipped(reason, survey)) => {
+    let outcome = match dry_run {
+        true => preview_outcome(&core, request).await?,
+        false => {
+            let (place, trigger) = (QueuePlace::Own(Priority::Chat), CompactionTrigger::Client);
+            CompactionTask { core: &core, request, trigger, place, must_shrink: false }
+                .run()
+                .await?
+        }
+    };
+    match outcome {
+        CompactionOutcome::Done(compacted) => result(&core, id, strategy, *compacted).await,
+        CompactionOutcome::Skipped(reason, survey) => {
             Ok(unchanged(&core, id, strategy, reason, &survey).await)
         }
         // Only the deletion of its session abandons a client's compaction.
-        Ok(CompactionOutcome::Abandoned) => Err(CompactError::BranchMoved { id }.into()),
-        Err(AppError::Compact(CompactError::NoGain { .. })) => {
-            let survey = blocking(&core, move |core| survey(core, &again)).await?;
-            Ok(unchanged(&core, id, strategy, "unchanged", &survey).await)
-        }
-        Err(error) => Err(error),
+        CompactionOutcome::Abandoned => Err(CompactError::BranchMoved { id }.into()),
     }
 }
 
@@ -67,13 +65,10 @@ pub(crate) async fn compact(
 pub(crate) async fn checkpoints(
     core: Arc<Core>,
     params: SessionIdParams,
-) -> Result<ContextCheckpointsResult, AppError> {
+) -> Result<ContextCheckpointsResult> {
     let id = params.session_id;
-    let survey = blocking(&core, move |core| {
-        let params = params_like_last(core, id);
-        survey(core, &CompactionRequest::configured(core, params, None))
-    })
-    .await?;
+    let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
+    let survey = survey(&core, &request).await?;
     let tier = tier(survey.inputs.context_size);
     let compression_count = core.summary(id)?.compression_count;
     let checkpoints = survey.inputs.checkpoints.clone();
@@ -91,20 +86,13 @@ pub(crate) async fn checkpoints(
 }
 
 /// Previews a compaction.
-async fn dry_run_result(
+async fn preview_outcome(
     core: &Arc<Core>,
     request: CompactionRequest,
-) -> Result<ContextCompactResult, AppError> {
-    let (id, strategy) = (request.params.session_id, request.strategy);
-    let request_too = request.clone();
-    let (survey, plan) = blocking(core, move |core| {
-        let survey = survey(core, &request_too)?;
-        let plan = plan_head(core, &request_too, &survey)?;
-        Ok((Arc::new(survey), plan))
-    })
-    .await?;
-    let head = match plan {
-        HeadPlan::Nothing => return Ok(unchanged(core, id, strategy, "nothing", &survey).await),
+) -> Result<CompactionOutcome> {
+    let survey = survey(core, &request).await?;
+    let head = match plan_head(core, &request, &survey).await? {
+        HeadPlan::Nothing => return Ok(CompactionOutcome::Skipped("nothing", survey)),
         HeadPlan::WithoutSummary(method) => {
             NewHead::without_summary(method, &survey.inputs.checkpoints)
         }
@@ -112,15 +100,10 @@ async fn dry_run_result(
             SummaryRange::new(core, &request, &survey, &cut).preview().await?
         }
     };
-    match preview(core, request, Arc::clone(&survey), head).await {
-        Ok(compacted) => {
-            let mut result = result(core, id, strategy, compacted).await?;
-            result.compacted = false;
-            result.reason = Some("dryRun".to_owned());
-            Ok(result)
-        }
+    match preview(core, &request, Arc::clone(&survey), head).await {
+        Ok(compacted) => Ok(CompactionOutcome::Done(Box::new(compacted))),
         Err(AppError::Compact(CompactError::NoGain { .. })) => {
-            Ok(unchanged(core, id, strategy, "unchanged", &survey).await)
+            Ok(CompactionOutcome::Skipped("unchanged", survey))
         }
         Err(error) => Err(error),
     }
@@ -131,14 +114,14 @@ async fn result(
     id: SessionId,
     strategy: CompactStrategy,
     compacted: Compacted,
-) -> Result<ContextCompactResult, AppError> {
+) -> Result<ContextCompactResult> {
     let Compacted { seq, head, before, after, retention, survey } = compacted;
     let compression_count = core.summary(id)?.compression_count;
     let (count_kind, retention) = (after.count_kind, Some(retention));
     let cut = head.cut.as_ref();
     Ok(ContextCompactResult {
-        compacted: true,
-        reason: None,
+        compacted: seq.is_some(),
+        reason: seq.is_none().then(|| "dryRun".to_owned()),
         seq,
         method: Some(head.method),
         strategy,

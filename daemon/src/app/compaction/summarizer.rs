@@ -1,6 +1,6 @@
 //! Asking a model for summaries: in pieces that fit its window, each answer verified, with one stricter retry.
 //!
-//! **Invariants**: a request names the window that all requests to the model name; a summary of the background yields to
+//! **Invariants**: a request names the window that all requests to the model name; a background summary yields to
 //! chats; every wait has a limit; no answer is used before it is verified.
 
 use std::num::NonZeroU32;
@@ -14,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::app::core::Core;
 use crate::app::error::CompactError;
+use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
 use crate::context::compact::{
     RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
@@ -21,13 +22,12 @@ use crate::context::compact::{
 };
 use crate::model::{
     ChatDelta, ChatItem, ChatRequest, DoneReason, ModelInfo, Priority, Sampling, ThinkMode, Ticket,
-    clamp_window,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
-/// How often a summary of the background starts again after yielding to a chat.
+/// Attempts of a background summary that each yield to a chat.
 const MAX_YIELDS: usize = 8;
-/// The interval at which a summary of the background looks for waiting chats.
+/// The interval at which a background summary looks for waiting chats.
 const YIELD_CHECK: Duration = Duration::from_millis(200);
 /// The longest wait for a place in the queue, and for one answer: a summary takes minutes on the slowest machines.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1800);
@@ -41,7 +41,7 @@ const MIN_TARGET: u64 = 128;
 pub(super) enum QueuePlace<'t> {
     /// The caller's place, which is admitted already.
     Held(&'t Ticket),
-    /// A place of its own for each request.
+    /// A new place for each request.
     Own(Priority),
 }
 
@@ -50,9 +50,9 @@ pub(super) struct Summarizer<'a> {
     core: &'a Arc<Core>,
     place: QueuePlace<'a>,
     info: Arc<ModelInfo>,
-    model: String,
+    pub(super) model: String,
     num_ctx: u32,
-    counter: Counter,
+    pub(super) counter: Counter,
     /// The longest summary in tokens.
     max_tokens: u32,
 }
@@ -64,15 +64,8 @@ pub(super) enum SummaryAnswer {
     Beginning(Summary),
 }
 
-/// A request ended without an answer.
-enum NoAnswer {
-    Failed(CompactError),
-    /// A chat needs the model.
-    Yielded,
-}
-
 impl<'a> Summarizer<'a> {
-    /// Prepares a model for requests, and agrees on the window that all requests to it name.
+    /// Prepares a model for requests, and chooses the window that they name.
     pub(super) async fn new(
         core: &'a Arc<Core>,
         model: &str,
@@ -80,30 +73,13 @@ impl<'a> Summarizer<'a> {
         context_size: u32,
     ) -> Result<Self, CompactError> {
         let info = core.models.info(model).await.map_err(CompactError::Model)?;
-        let wanted =
-            clamp_window(context_size, info.trained_context, info.can("vision").unwrap_or(false));
-        let num_ctx = match core.models.windows().current(model) {
-            Some(current) if current >= wanted => current,
-            _ => {
-                let loaded =
-                    core.models.in_memory(model).await.and_then(|one| one.effective_context);
-                core.models.windows().choose(model, wanted, loaded)
-            }
-        };
+        let num_ctx = choose_window(core, &info, context_size).await;
         let max_tokens = core.config().compression.summary_max_tokens;
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();
         let prompts = CountedPrompts { model, think: None, tools: Vec::new(), num_ctx: None };
         let counter = learned_counter(core, &info, &prompts).await.map_err(CompactError::Model)?;
         Ok(Self { core, place, info, model: prompts.model, num_ctx, counter, max_tokens })
-    }
-
-    pub(super) fn model(&self) -> &str {
-        &self.model
-    }
-
-    pub(super) const fn counter(&self) -> &Counter {
-        &self.counter
     }
 
     /// Returns the largest target up to `options.target` that leaves room for records, and that room in tokens.
@@ -134,8 +110,8 @@ impl<'a> Summarizer<'a> {
         Ok(room)
     }
 
-    /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the first
-    /// answer ran out of it.
+    /// Asks for one summary and verifies it. The retry names the reason of the rejection, and has more room if the
+    /// first answer ran out of it.
     pub(super) async fn ask(
         &self,
         request: SummaryRequest<'_>,
@@ -146,7 +122,8 @@ impl<'a> Summarizer<'a> {
         let mut beginning = None;
         for _ in 0..2 {
             let reason = rejected.as_ref().map(ToString::to_string);
-            // A model that thinks whatever it is told needs room for that; one that says too much is told less.
+            // An empty answer was probably spent on thinking and needs more room; a long one also gets a smaller
+            // target.
             let (share, times) = match rejected {
                 Some(RejectedSummary::Empty) => (1, 4),
                 Some(RejectedSummary::BrokeOff { .. }) => (2, 2),
@@ -203,62 +180,59 @@ impl<'a> Summarizer<'a> {
     ) -> Result<(String, bool), CompactError> {
         let request = self.request(messages, predict);
         for _ in 0..MAX_YIELDS {
-            match self.try_answer(&request).await {
-                Ok(answer) => return Ok(answer),
-                Err(NoAnswer::Failed(error)) => return Err(error),
-                Err(NoAnswer::Yielded) => {}
+            if let Some(answer) = self.try_answer(&request).await? {
+                return Ok(answer);
             }
         }
         Err(self.busy())
     }
 
-    async fn try_answer(&self, request: &ChatRequest) -> Result<(String, bool), NoAnswer> {
+    /// Like [`Self::answer`]; returns `None` if a chat needs the model.
+    async fn try_answer(
+        &self,
+        request: &ChatRequest,
+    ) -> Result<Option<(String, bool)>, CompactError> {
         let own;
         let ticket = match self.place {
             QueuePlace::Held(ticket) => ticket,
             QueuePlace::Own(priority) => {
                 own = self.core.models.queues().enter(&self.model, priority);
                 let admitted = tokio::time::timeout(ANSWER_LIMIT, own.admitted()).await;
-                admitted.map_err(|_| NoAnswer::Failed(self.busy()))?;
+                admitted.map_err(|_| self.busy())?;
                 &own
             }
         };
-        let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
-        let read = self.read(request, ticket, yields);
-        match tokio::time::timeout(ANSWER_LIMIT, read).await {
-            Ok(answer) => answer,
-            Err(_) => Err(NoAnswer::Failed(self.busy())),
-        }
+        let read = tokio::time::timeout(ANSWER_LIMIT, self.read(request, ticket)).await;
+        read.map_err(|_| self.busy())?
     }
 
     async fn read(
         &self,
         request: &ChatRequest,
         ticket: &Ticket,
-        yields: bool,
-    ) -> Result<(String, bool), NoAnswer> {
-        let failed = |error| NoAnswer::Failed(CompactError::Model(error));
-        let backend = self.core.models.backend().map_err(failed)?;
-        let mut stream = backend.stream(request).await.map_err(failed)?;
+    ) -> Result<Option<(String, bool)>, CompactError> {
+        let yields = matches!(self.place, QueuePlace::Own(Priority::Background));
+        let backend = self.core.models.backend().map_err(CompactError::Model)?;
+        let mut stream = backend.stream(request).await.map_err(CompactError::Model)?;
         let mut text = String::new();
         let mut check = tokio::time::interval_at(Instant::now() + YIELD_CHECK, YIELD_CHECK);
         check.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let item = tokio::select! {
                 biased;
-                item = stream.next() => item.map_err(failed)?,
+                item = stream.next() => item.map_err(CompactError::Model)?,
                 _ = check.tick(), if yields => {
                     if ticket.chat_waits() {
-                        return Err(NoAnswer::Yielded);
+                        return Ok(None);
                     }
                     continue;
                 }
             };
             match item {
                 ChatItem::Delta(ChatDelta::Text(piece)) => text.push_str(&piece),
-                // A call leaves no text, which the verification rejects.
+                // An answer that only calls tools has no text and is rejected.
                 ChatItem::Delta(ChatDelta::Thinking(_) | ChatDelta::ToolCalls(_)) => {}
-                ChatItem::End(end) => return Ok((text, end.reason == DoneReason::Length)),
+                ChatItem::End(end) => return Ok(Some((text, end.reason == DoneReason::Length))),
             }
         }
     }
@@ -281,13 +255,14 @@ impl<'a> Summarizer<'a> {
         }
     }
 
-    /// Returns the limit of an answer in tokens: a little over the target, because a longer summary is cut by sections.
+    /// Returns the limit of an answer in tokens: a little over the target, because a longer summary is cut by
+    /// sections.
     fn num_predict(&self, target: u64) -> u32 {
         let wanted = u32::try_from(target + target / 4 + 64).unwrap_or(u32::MAX);
         wanted.min(self.max_tokens.max(128))
     }
 
-    /// Returns by how much counts may be wrong, as a divisor.
+    /// Returns the divisor of a count that gives its possible error.
     fn margin(&self) -> u64 {
         if self.counter.kind_of_text() == CountKind::Exact { 64 } else { ESTIMATE_MARGIN_DIVISOR }
     }

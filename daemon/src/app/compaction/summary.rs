@@ -12,9 +12,9 @@ use super::commit::{NewHead, mark_before};
 use super::events;
 use super::summarizer::{QueuePlace, Summarizer, SummaryAnswer};
 use super::survey::{CompactionRequest, Survey};
-use crate::app::context::inputs::RecordContents;
+use crate::app::context::inputs::{Inputs, RecordContents};
 use crate::app::core::{Core, blocking};
-use crate::app::error::{AppError, CompactError};
+use crate::app::error::{AppError, CompactError, Result};
 use crate::app::models::model_or_default;
 use crate::context::compact::{
     CheckpointBounds, NewSummary, RECENT_LEVEL, RangeContents, RejectedSummary, RenewOptions,
@@ -26,10 +26,10 @@ use crate::goal::block::goal_prompt;
 use crate::model::ModelError;
 use crate::tokens::Counter;
 
-/// The most pieces that a model summarizes; older ones are extracted. Only an import, or a session that was long without
-/// a model, has more, and each piece takes a request.
+/// The most pieces that a model summarizes, with a request each; older pieces are extracted. Only an import, or a long
+/// session without a model, has more.
 const MAX_PIECES: usize = 16;
-/// A piece of fewer tokens is not divided further when a server finds its prompt too long.
+/// The smallest piece in tokens that is divided when a server finds its prompt too long.
 const MIN_PIECE_TOKENS: u64 = 192;
 /// The size of pieces that no model reads, in tokens.
 const EXTRACTED_PIECE_TOKENS: u64 = 4096;
@@ -54,28 +54,29 @@ impl<'a> SummaryRange<'a> {
         Self { core, request, survey, cut, marked: OnceCell::new() }
     }
 
-    /// Writes the snapshot marker, once a summarizer is ready: an attempt that never starts leaves no trace.
-    async fn mark(&self) -> Result<(), AppError> {
+    /// Writes the snapshot marker once. Called when a summarizer is ready: an attempt that never starts leaves no
+    /// trace.
+    async fn mark(&self) -> Result<()> {
         let inputs = &self.survey.inputs;
         let mark = || mark_before(self.core, inputs.id, inputs.leaf);
         self.marked.get_or_try_init(mark).await.copied()
     }
 
     /// Returns the model that summarizes.
-    fn summarizing_model(core: &Core, survey: &Survey) -> Result<String, AppError> {
+    fn summarizing_model(core: &Core, survey: &Survey) -> Result<String> {
         let own = core.config().compression.model.clone();
         model_or_default(core, own.or_else(|| survey.inputs.model.clone()))
     }
 
     /// Summarizes the range by a model.
-    pub(super) async fn by_model(&self, place: QueuePlace<'_>) -> Result<NewHead, AppError> {
+    pub(super) async fn by_model(&self, place: QueuePlace<'_>) -> Result<NewHead> {
         let Self { core, request, survey, cut, .. } = self;
         let inputs = &survey.inputs;
         let model = Self::summarizing_model(core, survey)?;
         let summarizer = Summarizer::new(core, &model, place, inputs.context_size).await?;
         let limit = tier(inputs.context_size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
-        let target = self.bounds().target(RECENT_LEVEL).min(cut.target_tokens);
+        let target = self.target();
         let goal = goal_prompt(inputs.goals());
         let instructions = request.instructions.as_deref();
         let options =
@@ -87,16 +88,16 @@ impl<'a> SummaryRange<'a> {
         let limits = SummaryLimits { replaced, target };
         let before = last.map(|last| Summary::parse(&last.summary)).filter(|one| !one.is_empty());
         let (summary, gathered) = loop {
-            let gathered = self.gather(summarizer.counter().clone(), room).await?;
+            let gathered = self.gather(summarizer.counter.clone(), room).await?;
             let n_early = gathered.pieces.len().saturating_sub(MAX_PIECES);
             let (early, pieces) = gathered.pieces.split_at(n_early);
             let before = match early.last() {
                 Some(last) => Some(self.extracted(..=last.to, before.clone(), target).await?),
                 None => before.clone(),
             };
-            match self.summarized(&summarizer, before, pieces, (options, limits)).await {
+            match self.summarized(&summarizer, before, pieces, options, limits).await {
                 Ok(summary) => break (summary, gathered),
-                // The count was wrong, by far if it was an estimate.
+                // The count was wrong; an estimate can be wrong by far.
                 Err(AppError::Compact(CompactError::Model(ModelError::Overflow { .. })))
                     if room > MIN_PIECE_TOKENS =>
                 {
@@ -106,7 +107,7 @@ impl<'a> SummaryRange<'a> {
             }
         };
         let merged = self.merged(&summarizer, limit, options).await;
-        let model = Some(summarizer.model().to_owned());
+        let model = Some(summarizer.model.clone());
         Ok(self.new_head(&summary, gathered, merged.as_ref(), model))
     }
 
@@ -116,8 +117,9 @@ impl<'a> SummaryRange<'a> {
         summarizer: &Summarizer<'_>,
         before: Option<Summary>,
         pieces: &[TranscriptPiece],
-        (options, limits): (SummaryOptions<'_>, SummaryLimits),
-    ) -> Result<Summary, AppError> {
+        options: SummaryOptions<'_>,
+        limits: SummaryLimits,
+    ) -> Result<Summary> {
         let id = self.survey.inputs.id;
         let mut summary = before;
         for (at, piece) in pieces.iter().enumerate() {
@@ -144,27 +146,27 @@ impl<'a> SummaryRange<'a> {
     }
 
     /// Summarizes the range by lines extracted from the records.
-    pub(super) async fn by_extraction(&self) -> Result<NewHead, AppError> {
+    pub(super) async fn by_extraction(&self) -> Result<NewHead> {
         self.mark().await?;
-        let counter = self.survey.inputs.counter.clone();
-        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
-        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
-        let summary = std::mem::take(&mut gathered.extractor).finish(None, &counter, target);
+        let (summary, gathered) = self.extract_all(None).await?;
         Ok(self.new_head(&summary, gathered, None, None))
     }
 
-    /// Previews the summary of a model: an extracted one stands for it.
-    pub(super) async fn preview(&self) -> Result<NewHead, AppError> {
-        let counter = self.survey.inputs.counter.clone();
-        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
-        let inputs = &self.survey.inputs;
-        let last = checkpoint_to_update(&inputs.checkpoints, tier(inputs.context_size).limit);
+    /// Previews the summary of a model by an extracted one.
+    pub(super) async fn preview(&self) -> Result<NewHead> {
+        let Inputs { checkpoints, context_size, .. } = &self.survey.inputs;
+        let last = checkpoint_to_update(checkpoints, tier(*context_size).limit);
         let before = last.map(|last| Summary::parse(&last.summary));
-        let target = self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens);
+        let (summary, gathered) = self.extract_all(before).await?;
+        let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
+        Ok(self.new_head(&summary, gathered, None, Some(model)))
+    }
+
+    async fn extract_all(&self, before: Option<Summary>) -> Result<(Summary, RangeContents)> {
+        let counter = &self.survey.inputs.counter;
+        let mut gathered = self.gather(counter.clone(), EXTRACTED_PIECE_TOKENS).await?;
         let extractor = std::mem::take(&mut gathered.extractor);
-        let summary = extractor.finish(before.as_ref(), &counter, target);
-        let model = Self::summarizing_model(self.core, self.survey).ok();
-        Ok(self.new_head(&summary, gathered, None, Some(model.unwrap_or_default())))
+        Ok((extractor.finish(before.as_ref(), counter, self.target()), gathered))
     }
 
     /// Merges the two oldest checkpoints by a model if there are too many; `None` joins them line by line.
@@ -188,12 +190,11 @@ impl<'a> SummaryRange<'a> {
                 summarizer.completed(&begun, &[&newer, &older], limits)
             }
         });
-        merged
-            .inspect_err(|error| tracing::info!("checkpoints are joined without a model: {error}"))
-            .ok()
+        let log = |error: &_| tracing::info!("checkpoints are joined without a model: {error}");
+        merged.inspect_err(log).ok()
     }
 
-    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents, AppError> {
+    async fn gather(&self, counter: Counter, room: u64) -> Result<RangeContents> {
         let (id, records) = (self.survey.inputs.id, self.cut.records.clone());
         blocking(self.core, move |core| {
             let contents = RecordContents { sessions: &core.sessions, id };
@@ -208,7 +209,7 @@ impl<'a> SummaryRange<'a> {
         part: impl RangeBounds<Seq>,
         before: Option<Summary>,
         target: u64,
-    ) -> Result<Summary, AppError> {
+    ) -> Result<Summary> {
         let records = self.cut.records.iter().filter(|seq| part.contains(seq));
         let (id, records) = (self.survey.inputs.id, records.copied().collect::<Vec<_>>());
         let counter = self.survey.inputs.counter.clone();
@@ -252,6 +253,11 @@ impl<'a> SummaryRange<'a> {
             model,
             identifiers: gathered.identifiers,
         }
+    }
+
+    /// Returns the longest summary of the range in tokens.
+    fn target(&self) -> u64 {
+        self.bounds().target(RECENT_LEVEL).min(self.cut.target_tokens)
     }
 
     fn bounds(&self) -> CheckpointBounds {

@@ -1,4 +1,5 @@
-//! What a compaction would do to a session as it is now. Asks no model and writes nothing.
+//! The survey of a session before a compaction: how full its context is, and how to make room. Calls no model and
+//! writes nothing.
 
 use std::sync::Arc;
 
@@ -7,21 +8,21 @@ use ollm_protocol::content::{CompactStrategy, CompactionMethod, CountKind};
 use ollm_protocol::methods::context::ContextBuildParams;
 
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
-use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::core::{Core, blocking};
+use crate::app::error::Result;
 use crate::config::CompressionStrategy;
 use crate::context::{self, BuildInput, Built, CutPlan};
 use crate::tokens::Counter;
 
-/// The part of its room by which a conversation must grow before it is compacted again, in percent.
+/// The growth of a conversation before it is compacted again, in percent of the tokens that it may have.
 const MIN_GROWTH_PERCENT: u64 = 10;
 
-/// A compaction as it was asked for.
+/// The params of a compaction.
 #[derive(Clone)]
 pub(super) struct CompactionRequest {
-    /// The context that has to fit.
+    /// The params of the context that has to fit.
     pub(super) params: ContextBuildParams,
-    /// By default the counter of the session's model.
+    /// `None` for the counter of the session's model.
     pub(super) counter: Option<Counter>,
     pub(super) strategy: CompactStrategy,
     /// The user's instructions for the summary.
@@ -29,7 +30,7 @@ pub(super) struct CompactionRequest {
 }
 
 impl CompactionRequest {
-    /// A request with the configured strategy.
+    /// Returns a request with the configured strategy.
     pub(super) fn configured(
         core: &Core,
         params: ContextBuildParams,
@@ -55,16 +56,16 @@ pub(super) struct Survey {
 pub(super) struct ContextBefore {
     /// The whole prompt, whether it fits or not.
     pub(super) tokens: u64,
-    /// The context fits without leaving out what was in it before.
+    /// The context fits without leaving out records that were in it before.
     pub(super) fits: bool,
-    /// The conversation has reached the share of its room at which it is compacted.
+    /// The conversation has reached the share of its limit at which it is compacted.
     pub(super) is_due: bool,
     /// The most that the conversation may have.
     pub(super) available: u64,
     /// The most that a prompt may have.
     pub(super) prompt_limit: u64,
     pub(super) count_kind: CountKind,
-    /// The records since the newest compaction, if there is one.
+    /// The tokens of the records since the newest compaction, if there is one.
     grown: Option<u64>,
     /// The messages in the context.
     pub(super) n_messages: u64,
@@ -77,24 +78,28 @@ impl ContextBefore {
     }
 }
 
-/// How a compaction makes room.
+/// The way in which a compaction makes room.
 pub(super) enum HeadPlan {
-    /// It does not: every record is recent.
+    /// There is no way: every record is recent.
     Nothing,
-    /// By a head that needs no summary.
+    /// A head that needs no summary.
     WithoutSummary(CompactionMethod),
-    /// By a summary of a range.
+    /// A summary of a range.
     Summary(CutPlan),
 }
 
-/// Looks at a session. Blocks on the disk.
-pub(super) fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Survey, AppError> {
-    let inputs = inputs::load(core, &request.params, request.counter.clone(), BuildLeaf::Active)?;
-    let input = inputs.build_input(&request.params, &inputs.checkpoints);
-    let built = context::build(&input, &inputs.contents(core))?;
-    let threshold = core.config().compression.threshold;
-    let before = context_before(&input, &built, inputs.compaction_at(), threshold);
-    Ok(Survey { inputs, before })
+/// Measures the context of a session.
+pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Arc<Survey>> {
+    let CompactionRequest { params, counter, .. } = request.clone();
+    blocking(core, move |core| {
+        let inputs = inputs::load(core, &params, counter, BuildLeaf::Active)?;
+        let input = inputs.build_input(&params, &inputs.checkpoints);
+        let built = context::build(&input, &inputs.contents(core))?;
+        let threshold = core.config().compression.threshold;
+        let before = context_before(&input, &built, inputs.compaction_at(), threshold);
+        Ok(Arc::new(Survey { inputs, before }))
+    })
+    .await
 }
 
 fn context_before(
@@ -133,12 +138,17 @@ fn context_before(
     }
 }
 
-/// Chooses how to make room. Blocks on the disk.
-pub(super) fn plan_head(
-    core: &Core,
+/// Chooses how to make room.
+pub(super) async fn plan_head(
+    core: &Arc<Core>,
     request: &CompactionRequest,
-    survey: &Survey,
-) -> Result<HeadPlan, AppError> {
+    survey: &Arc<Survey>,
+) -> Result<HeadPlan> {
+    let (request, survey) = (request.clone(), Arc::clone(survey));
+    blocking(core, move |core| choose_head(core, &request, &survey)).await
+}
+
+fn choose_head(core: &Core, request: &CompactionRequest, survey: &Survey) -> Result<HeadPlan> {
     let Survey { inputs, before } = survey;
     let contents = inputs.contents(core);
     let input = inputs.build_input(&request.params, &inputs.checkpoints);
@@ -149,8 +159,7 @@ pub(super) fn plan_head(
         return Ok(HeadPlan::WithoutSummary(CompactionMethod::Pruned));
     }
     if request.strategy == CompactStrategy::Truncate {
-        let gains = context::truncate(&input, &contents)?.is_some_and(gains);
-        return Ok(match gains {
+        return Ok(match context::truncate(&input, &contents)?.is_some_and(gains) {
             true => HeadPlan::WithoutSummary(CompactionMethod::Truncated),
             false => HeadPlan::Nothing,
         });

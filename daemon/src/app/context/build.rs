@@ -7,10 +7,9 @@ use ollm_protocol::content::{BuiltContext, CompactMode, Epoch, RecordBody};
 use ollm_protocol::methods::context::ContextBuildParams;
 
 use super::inputs::{self, BuildLeaf, Inputs};
-use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, counted, snapshot_mark};
-use crate::app::error::AppError;
+use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
+use crate::app::error::{Result, check_context_size};
 use crate::context::{self, Built};
 use crate::session::NewRecord;
 use crate::tokens::Counter;
@@ -19,10 +18,7 @@ use crate::tokens::Counter;
 const MAX_TRIES: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
-pub(crate) async fn build(
-    core: Arc<Core>,
-    params: ContextBuildParams,
-) -> Result<BuiltContext, AppError> {
+pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
     build_with(&core, params, None).await
 }
 
@@ -31,42 +27,42 @@ pub(crate) async fn build_with(
     core: &Arc<Core>,
     params: ContextBuildParams,
     counter: Option<Counter>,
-) -> Result<BuiltContext, AppError> {
+) -> Result<BuiltContext> {
     check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
-    let may_write = params.compact == CompactMode::Auto;
-    for _ in 0..MAX_TRIES {
-        let (request, counter) = (Arc::clone(&params), counter.clone());
-        match blocking(core, move |core| next_step(core, &request, counter)).await? {
+    let mut request = Arc::clone(&params);
+    let mut n_tries = 0;
+    loop {
+        let (current, counter) = (Arc::clone(&request), counter.clone());
+        match blocking(core, move |core| next_step(core, &current, counter)).await? {
             BuildStep::RecordDeltas { deltas, leaf } => {
                 core.append_if_leaf(id, leaf, deltas).await?;
             }
             BuildStep::Return { built, leaf } => {
+                let may_write = request.compact == CompactMode::Auto;
                 let Some(epoch) = built.new_epoch.clone().filter(|_| may_write) else {
                     return Ok(remember(core, &params, leaf, *built));
                 };
                 let drafts = epoch_drafts(core, epoch, leaf);
-                // A head that was planned before a concurrent record would leave that record out.
+                // Planned again if the leaf moved: this head does not contain the concurrent record.
                 if let Some(epoch_at) = core.append_if_leaf(id, leaf, drafts).await? {
                     return Ok(remember(core, &params, Some(epoch_at), *built));
                 }
             }
         }
+        n_tries += 1;
+        if n_tries == MAX_TRIES {
+            let compact = CompactMode::Never;
+            request = Arc::new(ContextBuildParams { compact, ..(*params).clone() });
+        }
     }
-    let request = ContextBuildParams { compact: CompactMode::Never, ..(*params).clone() };
-    let (built, leaf) = blocking(core, move |core| {
-        let inputs = inputs::load(core, &request, counter, BuildLeaf::Active)?;
-        Ok((plan(core, &request, &inputs)?, inputs.leaf))
-    })
-    .await?;
-    Ok(remember(core, &params, leaf, built))
 }
 
 /// The next step of a build.
 enum BuildStep {
-    /// Records changes that the model was not sent yet, so that this build and all later ones send them at the same
-    /// place.
+    /// Record changes that were not sent to the model yet, so that this build and all later ones contain them at the
+    /// same position.
     RecordDeltas {
         deltas: Vec<NewRecord>,
         leaf: Option<Seq>,
@@ -77,12 +73,12 @@ enum BuildStep {
     },
 }
 
-/// Blocks on the disk.
+/// Plans a context, or the deltas to record before that. Blocks on the disk.
 fn next_step(
     core: &Arc<Core>,
     params: &ContextBuildParams,
     counter: Option<Counter>,
-) -> Result<BuildStep, AppError> {
+) -> Result<BuildStep> {
     let inputs = inputs::load(core, params, counter, BuildLeaf::Active)?;
     let leaf = inputs.leaf;
     if params.compact == CompactMode::Auto {
@@ -96,12 +92,8 @@ fn next_step(
     Ok(BuildStep::Return { built: Box::new(plan(core, params, &inputs)?), leaf })
 }
 
-/// Plans the context of some inputs. Blocks on the disk.
-pub(super) fn plan(
-    core: &Core,
-    params: &ContextBuildParams,
-    inputs: &Inputs,
-) -> Result<Built, AppError> {
+/// Plans a context. Blocks on the disk.
+pub(super) fn plan(core: &Core, params: &ContextBuildParams, inputs: &Inputs) -> Result<Built> {
     let input = inputs.build_input(params, &inputs.checkpoints);
     Ok(context::build(&input, &inputs.contents(core))?)
 }
@@ -123,10 +115,10 @@ fn remember(
 fn epoch_drafts(core: &Core, epoch: Epoch, leaf: Option<Seq>) -> Vec<NewRecord> {
     let shows_less = [context::OVERFLOW, context::REQUESTED].contains(&epoch.cause.as_str());
     let mark = shows_less.then(|| snapshot_mark(&core.clock, leaf, MarkedChange::Epoch));
-    mark.into_iter().chain([NewRecord::new(RecordBody::Epoch(epoch), None)]).collect()
+    mark.into_iter().chain([uncounted(RecordBody::Epoch(epoch))]).collect()
 }
 
-/// Returns params of a build with the tools of the last one, which the next one will have too.
+/// Returns params of a build with the tools of the last build, which the next one will probably have too.
 pub(crate) fn params_like_last(core: &Core, id: ollm_protocol::SessionId) -> ContextBuildParams {
     let tools = core
         .cache

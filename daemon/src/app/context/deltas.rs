@@ -1,7 +1,7 @@
-//! The end of the system message, and the changes of it that are sent later.
+//! The end of the system message, and the later changes of it, which are sent as deltas.
 //!
-//! **Invariant**: the system message of an epoch stays as it is. A context entry that is set or changed, and a goal that
-//! a client changes, are sent once, as a `delta` record after the conversation so far.
+//! **Invariant**: the system message of an epoch stays as it is. A context entry that is set or changed, and a goal
+//! that a client changes, are sent once, as a `delta` record after the conversation so far.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 use super::entries::{ENTRIES_PERCENT, entries_block, render_entry};
 use super::folds::{Folds, goal_changes};
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{digest, prompt_limit};
@@ -55,7 +55,7 @@ impl Additions {
     }
 }
 
-/// What the model was sent since the epoch in force was opened, including its system message.
+/// The texts that the model was sent since the epoch in force was opened, including its system message.
 #[derive(Default)]
 pub(super) struct SentDeltas {
     /// The context entries: key and digest of the text.
@@ -71,7 +71,7 @@ impl SentDeltas {
         id: SessionId,
         path: &ActivePath,
         epoch: Option<&(Seq, Arc<Epoch>)>,
-    ) -> Result<Self, AppError> {
+    ) -> Result<Self> {
         let Some((seq, epoch)) = epoch else { return Ok(Self::default()) };
         let items = path.after(*seq).iter();
         let deltas: Vec<Seq> =
@@ -90,14 +90,15 @@ impl SentDeltas {
         Ok(sent)
     }
 
-    /// Returns the changes of goals and entries since then, each as a delta. Blocks on the disk.
+    /// Returns the changes of goals and entries that were not sent, each as a delta. Blocks on the disk.
     pub(super) fn pending(
         &self,
         core: &Core,
         id: SessionId,
         path: &ActivePath,
-        (folds, additions): (&Folds, &Additions),
-    ) -> Result<Vec<Delta>, AppError> {
+        folds: &Folds,
+        additions: &Additions,
+    ) -> Result<Vec<Delta>> {
         let mut deltas = Vec::new();
         for (entry, key_and_digest) in folds.entries.iter().zip(&additions.entries) {
             if !self.entries.contains(key_and_digest) {

@@ -12,11 +12,9 @@ use ollm_protocol::methods::context::{
 use super::folds::{Folds, active_path, merged_entries, session_entries, shared_entries};
 use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
-use crate::context::ContextError;
+use crate::app::error::{AppError, Result};
 use crate::goal::block::BoundedText;
 use crate::projects::{Owner, Projects, StoredEntry};
-use crate::session::{NewRecord, OpenSession};
 
 /// The share of a prompt that all context entries together may have, in percent.
 pub(super) const ENTRIES_PERCENT: u64 = 20;
@@ -29,7 +27,7 @@ const MAX_KEY_BYTES: usize = 256;
 pub(crate) async fn add(
     core: Arc<Core>,
     params: ContextAddEntryParams,
-) -> Result<ContextAddEntryResult, AppError> {
+) -> Result<ContextAddEntryResult> {
     let ContextAddEntryParams { session_id, project_path, scope, key, content, priority, source } =
         params;
     check_key(&key)?;
@@ -39,22 +37,14 @@ pub(crate) async fn add(
     let source = source.map_or(ContextEntry::DEFAULT_SOURCE, ContextSource::as_str).to_owned();
     let priority = priority.unwrap_or(ContextEntry::DEFAULT_PRIORITY);
     let entry = StoredEntry { content, priority, source };
-    let planned = blocking(&core, move |core| {
+    let (result, record) = blocking(&core, move |core| {
         let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
         let result = check_fit(core, &scope, &key, &entry)?;
-        match scope.owner() {
-            _ if !result.changed => Ok((result, None)),
-            Some(owner) => {
-                core.projects.set_entry(owner, &key, Some(entry))?;
-                Ok((result, None))
-            }
-            None => Ok((result, Some(change_record(key, Some(entry))))),
-        }
-    });
-    let (result, record) = planned.await?;
-    if let (Some(id), Some(record)) = (session_id, record) {
-        core.append(id, vec![NewRecord::new(record, None)], None).await?;
-    }
+        let (_, record) = scope.set(core, key, Some(entry))?;
+        Ok((result, record))
+    })
+    .await?;
+    append(&core, session_id, record).await?;
     Ok(result)
 }
 
@@ -62,31 +52,30 @@ pub(crate) async fn add(
 pub(crate) async fn remove(
     core: Arc<Core>,
     params: ContextRemoveEntryParams,
-) -> Result<ContextRemoveEntryResult, AppError> {
+) -> Result<ContextRemoveEntryResult> {
     let ContextRemoveEntryParams { session_id, project_path, scope, key } = params;
     check_key(&key)?;
-    let planned = blocking(&core, move |core| {
-        let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
-        match scope.owner() {
-            Some(owner) => Ok((core.projects.set_entry(owner, &key, None)?, None)),
-            None => {
-                let removed = scope.own_entry(core, &key)?.is_some();
-                Ok((removed, removed.then(|| change_record(key, None))))
-            }
-        }
-    });
-    let (removed, record) = planned.await?;
-    if let (Some(id), Some(record)) = (session_id, record) {
-        core.append(id, vec![NewRecord::new(record, None)], None).await?;
-    }
+    let (removed, record) = blocking(&core, move |core| {
+        EntryScope::of(session_id, project_path.as_deref(), scope)?.set(core, key, None)
+    })
+    .await?;
+    append(&core, session_id, record).await?;
     Ok(ContextRemoveEntryResult { removed })
+}
+
+/// Appends the change of a session's entry, if there is one.
+async fn append(core: &Core, id: Option<SessionId>, record: Option<RecordBody>) -> Result<()> {
+    if let Some((id, record)) = id.zip(record) {
+        core.append_one(id, record).await?;
+    }
+    Ok(())
 }
 
 /// Lists the context entries in force (`context.listEntries`). Blocks on the disk.
 pub(crate) fn list(
     core: &Arc<Core>,
     params: ContextListEntriesParams,
-) -> Result<ContextListEntriesResult, AppError> {
+) -> Result<ContextListEntriesResult> {
     let ContextListEntriesParams { session_id, project_path } = params;
     let is_global = session_id.is_none() && project_path.is_none();
     let scope = is_global.then_some(ContextScope::Global);
@@ -156,7 +145,7 @@ impl EntryScope {
         session: Option<SessionId>,
         project: Option<&str>,
         scope: Option<ContextScope>,
-    ) -> Result<Self, AppError> {
+    ) -> Result<Self> {
         let may_be = |wanted: ContextScope| scope.is_none_or(|scope| scope == wanted);
         match (session, project) {
             (Some(_), Some(_)) => {
@@ -194,13 +183,12 @@ impl EntryScope {
     }
 
     /// Returns the entries in force, in the order in which they are sent, and their quota. Blocks on the disk.
-    fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, TokenQuota), AppError> {
+    fn entries(&self, core: &Core) -> Result<(Vec<ContextEntry>, TokenQuota)> {
         let mut session = None;
         let entries = match self {
             Self::Session(id) => {
                 session = Some(*id);
-                let project = |live: &OpenSession| live.state().project_path().map(str::to_owned);
-                let project = core.sessions.with(*id, project)?;
+                let project = core.settings(*id)?.project_path;
                 Folds::load(core, *id, &*active_path(core, *id)?, project.as_deref())?.entries
             }
             Self::Project(path) => merged_entries(shared_entries(core, Some(path))),
@@ -210,7 +198,7 @@ impl EntryScope {
     }
 
     /// Returns the entry of this scope itself, and not of a wider one. Blocks on the disk.
-    fn own_entry(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>, AppError> {
+    fn own_entry(&self, core: &Core, key: &str) -> Result<Option<StoredEntry>> {
         Ok(match (self, self.owner()) {
             (Self::Session(id), _) => {
                 session_entries(core, *id, &*active_path(core, *id)?)?.get(key).cloned()
@@ -218,6 +206,21 @@ impl EntryScope {
             (_, Some(owner)) => core.projects.entries(owner).remove(key),
             (_, None) => None,
         })
+    }
+
+    /// Sets or removes an entry of this scope: in its file, or by the returned record, which the caller appends to the
+    /// session. Also returns whether that changes anything. Blocks on the disk.
+    fn set(
+        &self,
+        core: &Core,
+        key: String,
+        entry: Option<StoredEntry>,
+    ) -> Result<(bool, Option<RecordBody>)> {
+        if let Some(owner) = self.owner() {
+            return Ok((core.projects.set_entry(owner, &key, entry)?, None));
+        }
+        let changed = self.own_entry(core, &key)? != entry;
+        Ok((changed, changed.then(|| change_record(key, entry))))
     }
 }
 
@@ -227,7 +230,7 @@ fn check_fit(
     scope: &EntryScope,
     key: &str,
     entry: &StoredEntry,
-) -> Result<ContextAddEntryResult, AppError> {
+) -> Result<ContextAddEntryResult> {
     let (mut entries, quota) = scope.entries(core)?;
     let StoredEntry { content, priority, source } = entry.clone();
     let new = ContextEntry { key: key.to_owned(), content, priority, source, scope: scope.scope() };
@@ -235,9 +238,8 @@ fn check_fit(
     entries.push(new.clone());
     let needed = quota.count(&render_entries(&entries));
     let changed = scope.own_entry(core, key)?.as_ref() != Some(entry);
-    if needed > quota.limit && changed {
-        let what = "text of all context entries together";
-        return Err(ContextError::Overflow { needed, available: quota.limit, what }.into());
+    if changed {
+        quota.check(needed, "text of all context entries together")?;
     }
     Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, limit: quota.limit })
 }
@@ -252,7 +254,7 @@ fn change_record(key: String, entry: Option<StoredEntry>) -> RecordBody {
     RecordBody::ContextEntry(ContextEntryChange { key, content, priority, source })
 }
 
-fn check_key(key: &str) -> Result<(), AppError> {
+fn check_key(key: &str) -> Result<()> {
     let problem = if key.trim().is_empty() || key.len() > MAX_KEY_BYTES {
         format!("must have 1 to {MAX_KEY_BYTES} bytes")
     } else if key.chars().any(char::is_control) {
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn entries_that_do_not_fit_are_counted() {
         let entries = [entry("a", "x"), entry("b", &"y".repeat(500)), entry("c", "z")];
         let all = entries_block(&entries, &count, 1000).expect("fits");
         assert_eq!((all.omitted, all.text), (0, render_entries(&entries)));

@@ -1,7 +1,7 @@
-//! Folds of the records that stand beside the conversation: goals, context entries and pins.
+//! Folds of the records besides the conversation: goals, context entries and pins.
 //!
-//! The newest record of a kind determines all before it on its path, so a fold up to that record is cached and continued;
-//! moving the leaf needs no special case.
+//! The newest record of a kind determines all earlier ones on its path. So a fold up to that record is cached and
+//! continued, and moving the leaf needs no special case.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use crate::app::cache::{CachedFolds, FoldedTo};
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::app::path::ActivePath;
 use crate::goal::GoalState;
 use crate::projects::{Owner, StoredEntries, StoredEntry};
@@ -26,13 +26,13 @@ pub(super) struct Folds {
 }
 
 impl Folds {
-    /// Folds what is new on a path. Blocks on the disk.
+    /// Folds the new records of a path. Blocks on the disk.
     pub(super) fn load(
         core: &Core,
         id: SessionId,
         path: &ActivePath,
         project_path: Option<&str>,
-    ) -> Result<Self, AppError> {
+    ) -> Result<Self> {
         let own = session_entries(core, id, path)?;
         let mut scopes = shared_entries(core, project_path);
         scopes.push((ContextScope::Session, StoredEntries::clone(&own)));
@@ -45,16 +45,12 @@ impl Folds {
 }
 
 /// Returns the active path of a session. Blocks on the disk unless the session is open.
-pub(super) fn active_path(core: &Core, id: SessionId) -> Result<Arc<ActivePath>, AppError> {
+pub(super) fn active_path(core: &Core, id: SessionId) -> Result<Arc<ActivePath>> {
     Ok(core.sessions.with(id, |live| core.cache.path_to(live.state(), live.state().leaf()))?)
 }
 
 /// Folds the goals on a path. Blocks on the disk.
-pub(super) fn goals(
-    core: &Core,
-    id: SessionId,
-    path: &ActivePath,
-) -> Result<Arc<GoalState>, AppError> {
+pub(super) fn goals(core: &Core, id: SessionId, path: &ActivePath) -> Result<Arc<GoalState>> {
     fold(core, id, &path.goals, |folds| &mut folds.goals)
 }
 
@@ -64,7 +60,7 @@ pub(super) fn goal_changes(
     id: SessionId,
     path: &ActivePath,
     after: Option<Seq>,
-) -> Result<Vec<GoalChange>, AppError> {
+) -> Result<Vec<GoalChange>> {
     let first = path.goals.partition_point(|seq| Some(*seq) <= after);
     let bodies = core.sessions.bodies(id, &path.goals[first..])?;
     let changes = bodies.into_iter().filter_map(|body| match body {
@@ -79,7 +75,7 @@ pub(super) fn session_entries(
     core: &Core,
     id: SessionId,
     path: &ActivePath,
-) -> Result<Arc<StoredEntries>, AppError> {
+) -> Result<Arc<StoredEntries>> {
     fold(core, id, &path.entries, |folds| &mut folds.entries)
 }
 
@@ -113,7 +109,7 @@ pub(super) fn merged_entries(
 }
 
 /// Folds the pins whose records are on the path. Blocks on the disk.
-pub(super) fn pins(core: &Core, id: SessionId, path: &ActivePath) -> Result<Vec<Seq>, AppError> {
+pub(super) fn pins(core: &Core, id: SessionId, path: &ActivePath) -> Result<Vec<Seq>> {
     let mut pins = fold::<Vec<Seq>>(core, id, &path.pins, |folds| &mut folds.pins)?.to_vec();
     pins.retain(|seq| path.contains(*seq));
     Ok(pins)
@@ -129,7 +125,7 @@ impl Fold for GoalState {
     fn apply_record(&mut self, record: Record) {
         let at = record.at;
         if let Some(RecordBody::Goal(change)) = record.into_body() {
-            // A change that was refused when it was written changes nothing now either.
+            // A change that was refused when it was written is refused now too.
             drop(self.apply(at, &change));
         }
     }
@@ -168,7 +164,7 @@ fn fold<T: Fold>(
     id: SessionId,
     seqs: &[Seq],
     slot: impl Fn(&mut CachedFolds) -> &mut Option<FoldedTo<T>>,
-) -> Result<Arc<T>, AppError> {
+) -> Result<Arc<T>> {
     let Some(newest) = seqs.last().copied() else { return Ok(Arc::default()) };
     let cached = core.cache.peek(id, |session| {
         let cached = slot(&mut session.folds).as_ref()?;

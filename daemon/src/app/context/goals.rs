@@ -1,7 +1,7 @@
 //! `goal.*`: changing and listing the goals of a session.
 //!
-//! A change is checked against the goals in force and written only if no other record came in between, so that two
-//! clients cannot both make a change that only one of them may make.
+//! A change is checked against the goals in force and written only if no other record was written in between. So of
+//! two clients whose changes exclude each other, only one succeeds.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, method
 
 use super::folds::{active_path, goals};
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{marker_steps, take_key};
-use crate::app::error::AppError;
+use crate::app::drafts::{marker_steps, take_key, uncounted};
+use crate::app::error::{AppError, Result, page_limit};
 use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
-use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError};
+use crate::session::{Appended, IdempotencyKey, SessionError};
 
 /// Attempts to write a change while other records move the leaf, before it fails as busy.
 const MAX_TRIES: usize = 32;
-/// Goals of a page; one goal has at most some megabytes.
+/// The default number of goals in a page; one goal has at most some megabytes.
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIMIT: u32 = 100;
 /// The most bytes of JSON in a page, far enough below a frame.
@@ -30,7 +30,7 @@ const PAGE_BYTES: usize = 6 * 1024 * 1024;
 pub(crate) async fn create(
     core: Arc<Core>,
     mut params: g::GoalCreateParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalCreate>(&mut params, |params| &mut params.key)?;
     let g::GoalCreateParams { session_id, description, priority, checkpoints, .. } = params;
     let id = GoalId::from_uuid(core.clock.uuid());
@@ -44,48 +44,42 @@ pub(crate) async fn create(
             status: CheckpointStatus::Pending,
         });
     }
-    change(&core, session_id, key, move |_| Ok(steps.clone())).await
+    change(&core, session_id, key, move |_| Ok(steps)).await
 }
 
 /// Changes fields of a goal (`goal.update`).
 pub(crate) async fn update(
     core: Arc<Core>,
     mut params: g::GoalUpdateParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalUpdate>(&mut params, |params| &mut params.key)?;
     let g::GoalUpdateParams { session_id, goal_id, description, priority, status, .. } = params;
     if description.is_none() && priority.is_none() && status.is_none() {
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
     let description = description.map(|text| checked_text("description", &text)).transpose()?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::Update { goal, description: description.clone(), priority, status }])
-    })
-    .await
+    let step = move |goal| GoalStep::Update { goal, description, priority, status };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Adds a checkpoint to a goal (`goal.addCheckpoint`).
 pub(crate) async fn add_checkpoint(
     core: Arc<Core>,
     mut params: g::GoalAddCheckpointParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalAddCheckpoint>(&mut params, |params| &mut params.key)?;
     let g::GoalAddCheckpointParams { session_id, goal_id, description, status, .. } = params;
     let description = checked_text("description", &description)?;
     let id = GoalCheckpointId::from_uuid(core.clock.uuid());
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::AddCheckpoint { goal, id, description: description.clone(), status }])
-    })
-    .await
+    let step = move |goal| GoalStep::AddCheckpoint { goal, id, description, status };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Changes a checkpoint of a goal (`goal.updateCheckpoint`).
 pub(crate) async fn update_checkpoint(
     core: Arc<Core>,
     mut params: g::GoalUpdateCheckpointParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalUpdateCheckpoint>(&mut params, |params| &mut params.key)?;
     let g::GoalUpdateCheckpointParams {
         session_id,
@@ -99,18 +93,15 @@ pub(crate) async fn update_checkpoint(
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
     let description = description.map(|text| checked_text("description", &text)).transpose()?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::UpdateCheckpoint { goal, id, description: description.clone(), status }])
-    })
-    .await
+    let step = move |goal| GoalStep::UpdateCheckpoint { goal, id, description, status };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Adds a decision to a goal (`goal.addDecision`).
 pub(crate) async fn add_decision(
     core: Arc<Core>,
     mut params: g::GoalAddDecisionParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalAddDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalAddDecisionParams {
         session_id, goal_id, description, kind, locked, supersedes, ..
@@ -118,67 +109,50 @@ pub(crate) async fn add_decision(
     let description = checked_text("description", &description)?;
     let kind = kind.map(|kind| checked_text("kind", &kind)).transpose()?;
     let id = DecisionId::from_uuid(core.clock.uuid());
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        let (kind, description) = (kind.clone(), description.clone());
-        Ok(vec![GoalStep::AddDecision { goal, id, kind, description, locked, supersedes }])
-    })
-    .await
+    let step =
+        move |goal| GoalStep::AddDecision { goal, id, kind, description, locked, supersedes };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Locks a decision against changes by models (`goal.lockDecision`).
 pub(crate) async fn lock_decision(
     core: Arc<Core>,
     mut params: g::GoalLockDecisionParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalLockDecision>(&mut params, |params| &mut params.key)?;
     let g::GoalLockDecisionParams { session_id, goal_id, decision_id: id, .. } = params;
-    change(&core, session_id, key, move |state| {
-        Ok(vec![GoalStep::LockDecision { goal: state.named_or_active(goal_id)?.id, id }])
-    })
-    .await
+    let step = move |goal| GoalStep::LockDecision { goal, id };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Adds an artifact to a goal (`goal.addArtifact`).
 pub(crate) async fn add_artifact(
     core: Arc<Core>,
     mut params: g::GoalAddArtifactParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalAddArtifact>(&mut params, |params| &mut params.key)?;
     let g::GoalAddArtifactParams { session_id, goal_id, path, action: did, kind, .. } = params;
     let path = checked_text("path", &path)?;
     let kind = kind.map(|kind| checked_text("type", &kind)).transpose()?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::AddArtifact { goal, kind: kind.clone(), path: path.clone(), did }])
-    })
-    .await
+    let step = move |goal| GoalStep::AddArtifact { goal, kind, path, did };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Replaces the next steps of a goal (`goal.setNextSteps`).
 pub(crate) async fn set_next_steps(
     core: Arc<Core>,
     mut params: g::GoalSetNextStepsParams,
-) -> Result<g::GoalResult, AppError> {
+) -> Result<g::GoalResult> {
     let key = take_key::<method::GoalSetNextSteps>(&mut params, |params| &mut params.key)?;
     let g::GoalSetNextStepsParams { session_id, goal_id, next_steps, .. } = params;
     let next_steps = checked_texts("nextSteps", next_steps)?;
-    change(&core, session_id, key, move |state| {
-        let goal = state.named_or_active(goal_id)?.id;
-        Ok(vec![GoalStep::SetNextSteps { goal, next_steps: next_steps.clone() }])
-    })
-    .await
+    let step = move |goal| GoalStep::SetNextSteps { goal, next_steps };
+    change_goal(&core, session_id, goal_id, key, step).await
 }
 
 /// Lists goals, newest first (`goal.list`). Blocks on the disk.
-pub(crate) fn list(
-    core: &Arc<Core>,
-    params: g::GoalListParams,
-) -> Result<g::GoalListResult, AppError> {
-    let limit = params.limit.unwrap_or(DEFAULT_LIMIT);
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
-    }
+pub(crate) fn list(core: &Arc<Core>, params: g::GoalListParams) -> Result<g::GoalListResult> {
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let path = active_path(core, params.session_id)?;
     let state = goals(core, params.session_id, &path)?;
     let all = state.goals();
@@ -193,7 +167,7 @@ pub(crate) fn list(
     for goal in rest.by_ref() {
         bytes += serde_json::to_vec(goal).map_or(0, |json| json.len());
         data.push(goal.clone());
-        if data.len() >= limit as usize || bytes > PAGE_BYTES {
+        if data.len() >= limit || bytes > PAGE_BYTES {
             break;
         }
     }
@@ -205,7 +179,7 @@ pub(crate) fn list(
 pub(crate) async fn apply_markers(
     core: Arc<Core>,
     mut params: g::GoalApplyMarkersParams,
-) -> Result<g::GoalApplyMarkersResult, AppError> {
+) -> Result<g::GoalApplyMarkersResult> {
     let key = take_key::<method::GoalApplyMarkers>(&mut params, |params| &mut params.key)?;
     let g::GoalApplyMarkersParams { session_id, text, seq, .. } = params;
     let text = match (text, seq) {
@@ -218,18 +192,18 @@ pub(crate) async fn apply_markers(
     let markers = markers::parse(&text, true);
     let steps = marker_steps(&core.clock, &markers);
     let change = GoalChange { source: GoalSource::Marker, message_seq: seq, steps };
-    let written = write(&core, session_id, key, move |_| Ok(change.clone())).await?;
+    let written = write(&core, session_id, key, move |_| Ok(change)).await?;
     let WrittenChange { state, n_changed, seq, duplicate, .. } = written;
     let goal = state.active().cloned();
     Ok(g::GoalApplyMarkersResult { markers, applied: n_changed, goal, seq, duplicate })
 }
 
 /// Reads the text of a recorded assistant message. Blocks on the disk.
-fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String, AppError> {
+fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
     if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
         return Err(SessionError::RecordNotFound { id, seq }.into());
     }
-    match core.sessions.bodies(id, &[seq])?.pop().flatten() {
+    match core.body(id, seq)? {
         Some(RecordBody::Message(message)) if message.role == Role::Assistant => {
             Ok(message.plain_text())
         }
@@ -238,10 +212,10 @@ fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String, AppErr
     }
 }
 
-/// Returns a text on one line.
+/// Returns a text as one line.
 ///
 /// **Errors**: `Invalid` if it is empty or too long.
-fn checked_text(field: &'static str, text: &str) -> Result<String, AppError> {
+fn checked_text(field: &'static str, text: &str) -> Result<String> {
     let line = on_one_line(text, usize::MAX);
     if line.is_empty() {
         return Err(AppError::invalid(field, "must not be empty"));
@@ -253,49 +227,57 @@ fn checked_text(field: &'static str, text: &str) -> Result<String, AppError> {
     Ok(line)
 }
 
-fn checked_texts(field: &'static str, texts: Vec<String>) -> Result<Vec<String>, AppError> {
+fn checked_texts(field: &'static str, texts: Vec<String>) -> Result<Vec<String>> {
     if texts.len() > MAX_ITEMS {
         return Err(AppError::invalid(field, format!("has more than {MAX_ITEMS} items")));
     }
     texts.iter().map(|text| checked_text(field, text)).collect()
 }
 
-/// A change that was written now, or earlier with the same key.
+/// A change that was written by this call, or by an earlier one with the same key.
 struct WrittenChange {
     /// The goals after it.
     state: Arc<GoalState>,
     change: GoalChange,
-    /// How many of its steps changed something.
+    /// The number of its steps that changed something.
     n_changed: u64,
     /// Its record; `None` if there was nothing to change.
     seq: Option<Seq>,
-    /// The key was used for it before.
+    /// An earlier call with the same key wrote it.
     duplicate: bool,
 }
 
-/// Writes a change of a client, and returns the goal that it is about.
+/// Makes a step on the named goal, or on the active one if none is named.
+async fn change_goal(
+    core: &Arc<Core>,
+    id: SessionId,
+    goal: Option<GoalId>,
+    key: Option<IdempotencyKey>,
+    step: impl FnOnce(GoalId) -> GoalStep + Clone + Send + 'static,
+) -> Result<g::GoalResult> {
+    change(core, id, key, move |state| Ok(vec![step(state.named_or_active(goal)?.id)])).await
+}
+
+/// Writes a change of a client, and returns the changed goal.
 ///
-/// `steps` makes the steps from the goals in force; it is called again if they changed concurrently.
+/// `steps` makes the steps from the goals in force; a clone of it is called for each attempt.
 async fn change(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<IdempotencyKey>,
-    steps: impl Fn(&GoalState) -> Result<Vec<GoalStep>, AppError> + Clone + Send + 'static,
-) -> Result<g::GoalResult, AppError> {
+    steps: impl FnOnce(&GoalState) -> Result<Vec<GoalStep>> + Clone + Send + 'static,
+) -> Result<g::GoalResult> {
     let make = move |state: &GoalState| {
         let steps = steps(state)?;
         Ok(GoalChange { source: GoalSource::Client, message_seq: None, steps })
     };
     let WrittenChange { state, change, seq, duplicate, .. } = write(core, id, key, make).await?;
     let (goal, checkpoint_id, decision_id) = subject(&change);
-    let goal = match goal {
-        Some(goal) => state.goal(goal)?.clone(),
-        None => state.named_or_active(None)?.clone(),
-    };
+    let goal = state.named_or_active(goal)?.clone();
     Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
 }
 
-/// Returns the goal, checkpoint and decision that the first step of a change is about.
+/// Returns the goal, the checkpoint and the decision that the first step of a change names.
 fn subject(change: &GoalChange) -> (Option<GoalId>, Option<GoalCheckpointId>, Option<DecisionId>) {
     match change.steps.first() {
         Some(GoalStep::Create { id, .. }) => (Some(*id), None, None),
@@ -314,7 +296,7 @@ fn subject(change: &GoalChange) -> (Option<GoalId>, Option<GoalCheckpointId>, Op
     }
 }
 
-/// What a change comes to for the goals in force.
+/// The effect of a change on the goals in force.
 enum PlannedChange {
     Write {
         change: GoalChange,
@@ -323,11 +305,8 @@ enum PlannedChange {
     },
     /// The key was used before.
     Duplicate,
-    /// The change would change nothing.
-    Nothing {
-        change: GoalChange,
-        state: Arc<GoalState>,
-    },
+    /// The change would have no effect.
+    Nothing(WrittenChange),
 }
 
 /// Writes the change that `make` makes from the goals in force, if they did not change concurrently.
@@ -337,21 +316,18 @@ async fn write(
     core: &Arc<Core>,
     id: SessionId,
     key: Option<IdempotencyKey>,
-    make: impl Fn(&GoalState) -> Result<GoalChange, AppError> + Clone + Send + 'static,
-) -> Result<WrittenChange, AppError> {
+    make: impl FnOnce(&GoalState) -> Result<GoalChange> + Clone + Send + 'static,
+) -> Result<WrittenChange> {
     for _ in 0..MAX_TRIES {
         let (make, used) = (make.clone(), key.clone());
         let planned =
             blocking(core, move |core| plan_change(core, id, used.as_ref(), make)).await?;
         let (answer, n_changed) = match planned {
-            PlannedChange::Nothing { change, state } => {
-                let (n_changed, seq, duplicate) = (0, None, false);
-                return Ok(WrittenChange { state, change, n_changed, seq, duplicate });
-            }
+            PlannedChange::Nothing(unchanged) => return Ok(unchanged),
             PlannedChange::Duplicate => (core.sessions.append(id, Vec::new(), key.clone())?, 0),
             PlannedChange::Write { change, leaf, n_changed } => {
                 core.cache.with(id, |session| session.goal_is_queued = true);
-                let drafts = vec![NewRecord::new(RecordBody::Goal(change), None)];
+                let drafts = vec![uncounted(RecordBody::Goal(change))];
                 (core.sessions.append_keyed_after(id, leaf, drafts, key.clone())?, n_changed)
             }
         };
@@ -366,13 +342,13 @@ async fn write(
     Err(SessionError::Busy { id, waiting: 1 }.into())
 }
 
-/// Blocks on the disk.
+/// Applies a change to a copy of the goals in force. Blocks on the disk.
 fn plan_change(
     core: &Core,
     id: SessionId,
     key: Option<&IdempotencyKey>,
-    make: impl Fn(&GoalState) -> Result<GoalChange, AppError>,
-) -> Result<PlannedChange, AppError> {
+    make: impl FnOnce(&GoalState) -> Result<GoalChange>,
+) -> Result<PlannedChange> {
     let (path, is_used) = core.sessions.with(id, |live| {
         let state = live.state();
         let used = key.and_then(|key| state.key(&key.digest.key));
@@ -384,7 +360,11 @@ fn plan_change(
     let state = goals(core, id, &path)?;
     let change = make(&state)?;
     match GoalState::clone(&state).apply(core.clock.now(), &change)? {
-        0 => Ok(PlannedChange::Nothing { change, state }),
+        0 => {
+            let (n_changed, seq, duplicate) = (0, None, false);
+            let unchanged = WrittenChange { state, change, n_changed, seq, duplicate };
+            Ok(PlannedChange::Nothing(unchanged))
+        }
         n => Ok(PlannedChange::Write { change, leaf: path.leaf, n_changed: n as u64 }),
     }
 }
@@ -395,10 +375,10 @@ fn written(
     id: SessionId,
     appended: &Appended,
     n_changed: u64,
-) -> Result<WrittenChange, AppError> {
+) -> Result<WrittenChange> {
     let state = goals(core, id, &*active_path(core, id)?)?;
     let seq = appended.seq;
-    let Some(RecordBody::Goal(change)) = core.sessions.bodies(id, &[seq])?.pop().flatten() else {
+    let Some(RecordBody::Goal(change)) = core.body(id, seq)? else {
         return Err(SessionError::Damaged { id, seq }.into());
     };
     let duplicate = appended.duplicate;
@@ -420,7 +400,7 @@ mod tests {
             create(Arc::clone(&self.core), params).await.expect("creates")
         }
 
-        async fn update_goal(&self, fields: serde_json::Value) -> Result<g::GoalResult, AppError> {
+        async fn update_goal(&self, fields: serde_json::Value) -> Result<g::GoalResult> {
             let mut params = fields;
             params["sessionId"] = json!(self.id);
             let params = serde_json::from_value(params).expect("params");

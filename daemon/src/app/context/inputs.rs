@@ -1,4 +1,4 @@
-//! Everything that a build of one session depends on, gathered at one moment.
+//! The inputs of a build: everything that it depends on, read at one moment.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use ollm_protocol::{Seq, SessionId};
 use super::deltas::{Additions, SentDeltas};
 use super::folds::Folds;
 use crate::app::cache::CachedHead;
-use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::core::{Core, SessionSettings};
+use crate::app::error::Result;
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
 use crate::context::{BuildInput, Contents, ContentsError, PreviousBuild};
 use crate::goal::GoalState;
-use crate::session::{OpenSession, SessionError, Sessions};
+use crate::session::{SessionError, Sessions};
 use crate::tokens::Counter;
 
 /// The inputs of a build, apart from the contents of records.
@@ -34,13 +34,13 @@ pub(crate) struct Inputs {
     pub(crate) model: Option<String>,
     /// The window in tokens.
     pub(crate) context_size: u32,
-    /// How much survived the newest compaction.
+    /// The retention of the newest compaction.
     pub(crate) retention: Option<Retention>,
     pub(crate) build_id: String,
     folds: Folds,
-    /// The end of the system message as it would be now.
+    /// The end that the system message of a new epoch would have.
     additions: Additions,
-    /// What was sent since the epoch was opened.
+    /// The changes that were sent since the epoch was opened.
     sent: SentDeltas,
     settings: SessionSettings,
     mode_text: Option<String>,
@@ -52,35 +52,35 @@ pub(crate) struct Inputs {
 /// The leaf that a build is for.
 #[derive(Clone, Copy)]
 pub(crate) enum BuildLeaf {
-    /// The active one.
+    /// The active leaf.
     Active,
-    /// The one that was active at an earlier build.
+    /// The leaf that was active at an earlier build.
     Earlier(Option<Seq>),
 }
 
-/// What a build takes from the open session.
-struct SessionSettings {
-    system_prompt: Option<String>,
-    context_size: Option<u32>,
-    model: Option<String>,
-    project_path: Option<String>,
-    mode: Option<String>,
-}
-
-/// Gathers the inputs of a build. Blocks on the disk.
+/// Reads the inputs of a build. Blocks on the disk.
 ///
-/// `counter`: the counter to use; by default that of the model in force.
+/// `counter`: the counter to use; `None` for that of the model in force.
 pub(crate) fn load(
     core: &Arc<Core>,
     params: &ContextBuildParams,
     counter: Option<Counter>,
     leaf: BuildLeaf,
-) -> Result<Inputs, AppError> {
+) -> Result<Inputs> {
     let id = params.session_id;
     if let BuildLeaf::Active = leaf {
         settle(core, id)?;
     }
-    let (path, settings) = core.sessions.with(id, |live| view(core, live, leaf))?;
+    let (path, settings, mode) = core.sessions.with(id, |live| {
+        let state = live.state();
+        let leaf = match leaf {
+            BuildLeaf::Active => state.leaf(),
+            BuildLeaf::Earlier(leaf) => leaf,
+        };
+        let path = core.cache.path_to(state, leaf);
+        let mode = state.mode_on(|seq| path.contains(seq));
+        (path, SessionSettings::of(state), mode)
+    })?;
     let config = core.config();
     let model = params.model.as_ref().or(settings.model.as_ref()).or(config.ollama.model.as_ref());
     let model = model.cloned();
@@ -91,7 +91,7 @@ pub(crate) fn load(
     let CachedHead { epoch, compaction } = head(core, id, &path)?;
     let additions = Additions::new(&folds, &counter, &config, context_size);
     let sent = SentDeltas::load(core, id, &path, epoch.as_ref())?;
-    let mode_text = settings.mode.as_ref().and_then(|mode| config.modes.text(mode));
+    let mode_text = mode.as_ref().and_then(|mode| config.modes.text(mode));
     Ok(Inputs {
         id,
         leaf: path.leaf,
@@ -157,15 +157,15 @@ impl Inputs {
         }
     }
 
-    /// Returns the changes beside the conversation that the model was not sent yet. Blocks on the disk.
+    /// Returns the changes of goals and entries that were not sent to the model yet. Blocks on the disk.
     ///
-    /// Empty without an epoch: its system message will hold them.
-    pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>, AppError> {
+    /// Without an epoch there are none: its system message will contain them.
+    pub(super) fn pending_deltas(&self, core: &Core) -> Result<Vec<Delta>> {
         let has_basis = self.epoch.as_ref().is_some_and(|(_, epoch)| epoch.basis.is_some());
         if !has_basis {
             return Ok(Vec::new());
         }
-        self.sent.pending(core, self.id, &self.path, (&self.folds, &self.additions))
+        self.sent.pending(core, self.id, &self.path, &self.folds, &self.additions)
     }
 
     /// Returns a reader of the contents of the session's records.
@@ -174,31 +174,13 @@ impl Inputs {
     }
 }
 
-/// Returns the path to the leaf and the settings of an open session.
-fn view(core: &Core, live: &OpenSession, leaf: BuildLeaf) -> (Arc<ActivePath>, SessionSettings) {
-    let state = live.state();
-    let leaf = match leaf {
-        BuildLeaf::Active => state.leaf(),
-        BuildLeaf::Earlier(leaf) => leaf,
-    };
-    let path = core.cache.path_to(state, leaf);
-    let settings = SessionSettings {
-        system_prompt: live.state().system_prompt().map(str::to_owned),
-        context_size: live.state().context_size(),
-        model: live.state().model().map(str::to_owned),
-        project_path: live.state().project_path().map(str::to_owned),
-        mode: state.mode_on(|seq| path.contains(seq)),
-    };
-    (path, settings)
-}
-
 /// Reads the epoch and the compaction in force, unless they are cached.
-fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead, AppError> {
+fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead> {
     let mut head = core.cache.with(id, |session| session.head.clone());
     head.epoch.take_if(|(seq, _)| Some(*seq) != path.epoch_at);
     head.compaction.take_if(|(seq, _)| Some(*seq) != path.compaction_at);
     if let (None, Some(seq)) = (&head.compaction, path.compaction_at) {
-        let Some(RecordBody::Compaction(compaction)) = body(core, id, seq)? else {
+        let Some(RecordBody::Compaction(compaction)) = core.body(id, seq)? else {
             return Err(SessionError::Damaged { id, seq }.into());
         };
         head.compaction = Some((seq, Arc::new(compaction)));
@@ -206,7 +188,7 @@ fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead, App
     if let (None, Some(seq)) = (&head.epoch, path.epoch_at) {
         let opened = match &head.compaction {
             Some((at, compaction)) if *at == seq => compaction.epoch.clone(),
-            _ => match body(core, id, seq)? {
+            _ => match core.body(id, seq)? {
                 Some(RecordBody::Epoch(epoch)) => Some(epoch),
                 Some(RecordBody::Compaction(Compaction { epoch, .. })) => epoch,
                 _ => None,
@@ -217,10 +199,6 @@ fn head(core: &Core, id: SessionId, path: &ActivePath) -> Result<CachedHead, App
     }
     core.cache.with(id, |session| session.head = head.clone());
     Ok(head)
-}
-
-fn body(core: &Core, id: SessionId, seq: Seq) -> Result<Option<RecordBody>, AppError> {
-    Ok(core.sessions.bodies(id, &[seq])?.pop().flatten())
 }
 
 /// Returns the decisions that the active goal locks.

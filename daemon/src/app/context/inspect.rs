@@ -11,22 +11,21 @@ use ollm_protocol::methods::context::{
 
 use super::build::{params_like_last, plan};
 use super::inputs::{self, BuildLeaf, Inputs};
-use super::quota::check_context_size;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result, check_context_size};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
 
-/// The wait for the size of the model; without it the score is that of a small model.
+/// The wait for the size of the model; a model of unknown size is scored as a small one.
 const MODEL_INFO_WAIT: Duration = Duration::from_millis(500);
 
 /// Returns how full the context of a session is, and how far it can be trusted (`context.status`).
 pub(crate) async fn status(
     core: Arc<Core>,
     params: ContextStatusParams,
-) -> Result<ContextStatusResult, AppError> {
+) -> Result<ContextStatusResult> {
     check_context_size(params.context_size)?;
     let (mut status, retention) = blocking(&core, move |core| fill(core, &params)).await?;
     let (n_compactions, kind) = (status.compression_count, status.count_kind);
@@ -53,16 +52,16 @@ pub(crate) async fn reliability(
     })
 }
 
-/// Returns what is in a context and what is not (`context.inspect`). Blocks on the disk.
+/// Lists the included and the omitted parts of a context (`context.inspect`). Blocks on the disk.
 pub(crate) fn inspect(
     core: &Arc<Core>,
     params: ContextInspectParams,
-) -> Result<ContextInspectResult, AppError> {
+) -> Result<ContextInspectResult> {
     let ContextInspectParams { session_id: id, build_id, model, tools } = params;
     if let Some(build_id) = build_id {
         let recipe = core.cache.peek(id, |session| session.builds.recipe(Some(&build_id)).cloned());
         let Some(recipe) = recipe.flatten() else {
-            // An unknown session is reported as such.
+            // Fails with a clearer error if the session is unknown.
             core.summary(id)?;
             let problem = format!("no recent build of the session is {build_id}");
             return Err(AppError::invalid("buildId", problem));
@@ -82,11 +81,11 @@ pub(crate) fn inspect(
     Ok(inspection(&inputs, built, false))
 }
 
-/// Plans the next context; also returns how much survived the last compaction. Blocks on the disk.
+/// Plans the next context; also returns the retention of the last compaction. Blocks on the disk.
 fn fill(
     core: &Arc<Core>,
     params: &ContextStatusParams,
-) -> Result<(ContextStatusResult, Option<Retention>), AppError> {
+) -> Result<(ContextStatusResult, Option<Retention>)> {
     let id = params.session_id;
     let context_size = params.context_size;
     let params = ContextBuildParams { context_size, ..params_like_last(core, id) };
@@ -134,7 +133,7 @@ fn inspection(inputs: &Inputs, built: Built, changed: bool) -> ContextInspectRes
     }
 }
 
-/// Lists everything in a context in order, then everything that was left out.
+/// Lists the included parts of a context in order, then the omitted ones.
 fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     let budget = &built.result.budget;
     let has_system = built.result.messages.first().is_some_and(|first| first.role == Role::System);
@@ -147,22 +146,20 @@ fn items(inputs: &Inputs, built: &Built) -> Vec<ContextItem> {
     if budget.tool_definition_tokens > 0 {
         items.push(ContextItem { tokens: budget.tool_definition_tokens, ..item("tools", "whole") });
     }
-    let mut rest: Vec<ContextItem> =
-        built.items.iter().map(|piece| shown_item(inputs, piece, before)).collect();
-    let omitted = built.result.omitted.iter();
-    let (parts, whole): (Vec<&OmittedItem>, Vec<&OmittedItem>) = omitted.partition(|omitted| {
-        rest.iter().any(|item| item.seq == Some(omitted.seq) && item.what == "record")
-    });
-    for part in parts {
-        let shown =
-            rest.iter_mut().find(|item| item.seq == Some(part.seq) && item.what == "record");
-        if let Some(item) = shown {
-            let reason = item.reason.take().map_or(String::new(), |reason| reason + ", ");
-            item.reason = Some(reason + &part.reason);
+    let first_shown = items.len();
+    items.extend(built.items.iter().map(|piece| shown_item(inputs, piece, before)));
+    let mut left_out = Vec::new();
+    for omitted in &built.result.omitted {
+        let mut shown = items[first_shown..].iter_mut();
+        match shown.find(|item| item.seq == Some(omitted.seq) && item.what == "record") {
+            Some(item) => {
+                let reason = item.reason.take().map_or(String::new(), |reason| reason + ", ");
+                item.reason = Some(reason + &omitted.reason);
+            }
+            None => left_out.push(omitted_item(omitted)),
         }
     }
-    rest.extend(whole.into_iter().map(omitted_item));
-    items.append(&mut rest);
+    items.extend(left_out);
     items
 }
 
@@ -218,9 +215,12 @@ fn item(what: &str, form: &str) -> ContextItem {
 /// Divides the window into parts. The tokens around the texts of messages count as recent.
 fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let budget = &built.result.budget;
-    let is_user = |piece: &&ShownItem| matches!(&piece.source, ItemSource::Record(record) if record.role == Some(Role::User));
     let conversation = budget.current_conversation_tokens;
-    let user: u64 = built.items.iter().filter(is_user).map(|piece| piece.tokens).sum();
+    let user_tokens = |piece: &ShownItem| match &piece.source {
+        ItemSource::Record(record) if record.role == Some(Role::User) => piece.tokens,
+        _ => 0,
+    };
+    let user: u64 = built.items.iter().map(user_tokens).sum();
     let user = user.min(conversation);
     let used = built.result.tokens_used;
     let goal_at = built.additions.find(GOAL_BLOCK).unwrap_or(built.additions.len());
@@ -228,10 +228,8 @@ fn parts(built: &Built, counter: &Counter) -> Vec<ContextPart> {
     let count = |text: &str| u64::from(counter.count_text(text));
     let (entries, goals) = (count(entries), count(goal));
     let system = budget.system_prompt_tokens.saturating_sub(entries + goals);
-    let (entries, goals) = match budget.system_prompt_tokens - system {
-        0 => (0, 0),
-        both => (both.saturating_sub(goals), goals.min(both)),
-    };
+    let both = budget.system_prompt_tokens - system;
+    let (entries, goals) = (both.saturating_sub(goals), goals.min(both));
     let part = |name: &str, tokens| ContextPart { name: name.to_owned(), tokens };
     vec![
         part("system", system),

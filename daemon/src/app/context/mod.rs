@@ -1,7 +1,7 @@
-//! `context.*` and `goal.*`: building contexts of sessions, and what they hold beside the conversation.
+//! `context.*` and `goal.*`: contexts of sessions, and the goals, entries and pins that they contain.
 //!
-//! [`inputs::load`] gathers everything that a build depends on, `crate::context` plans the context, and [`build`]
-//! records what has to be recorded. A session's goals, context entries and pins are folds of its records.
+//! [`inputs::load`] reads everything that a build depends on, `crate::context` plans the context, and [`build`]
+//! records the epoch and the deltas. A session's goals, context entries and pins are folds of its records.
 
 pub(crate) mod build;
 mod deltas;

@@ -9,26 +9,20 @@ use ollm_protocol::{Seq, SessionId};
 use super::folds::{active_path, pins};
 use super::quota::TokenQuota;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
-use crate::context::{ContextError, PIN_PERCENT};
-use crate::session::{NewRecord, SessionError};
+use crate::app::error::{AppError, Result};
+use crate::context::PIN_PERCENT;
+use crate::session::SessionError;
 
 /// Pins a record (`context.pin`).
 ///
 /// **Errors**: `Context` if all pinned texts together would not fit into their share; `Invalid` for a record that
 /// cannot be quoted or is not on the active path.
-pub(crate) async fn pin(
-    core: Arc<Core>,
-    params: ContextPinParams,
-) -> Result<ContextPinResult, AppError> {
+pub(crate) async fn pin(core: Arc<Core>, params: ContextPinParams) -> Result<ContextPinResult> {
     set_pinned(&core, params, true).await
 }
 
 /// Releases a pinned record (`context.unpin`).
-pub(crate) async fn unpin(
-    core: Arc<Core>,
-    params: ContextPinParams,
-) -> Result<ContextPinResult, AppError> {
+pub(crate) async fn unpin(core: Arc<Core>, params: ContextPinParams) -> Result<ContextPinResult> {
     set_pinned(&core, params, false).await
 }
 
@@ -36,7 +30,7 @@ async fn set_pinned(
     core: &Arc<Core>,
     params: ContextPinParams,
     pinned: bool,
-) -> Result<ContextPinResult, AppError> {
+) -> Result<ContextPinResult> {
     let ContextPinParams { session_id: id, seq } = params;
     let result = blocking(core, move |core| {
         let mut pins = pins(core, id, &*active_path(core, id)?)?;
@@ -50,23 +44,21 @@ async fn set_pinned(
         let quota = TokenQuota::of(core, Some(id), PIN_PERCENT)?;
         let data = pinned_records(core, id, &pins, &quota)?;
         let tokens = data.iter().map(|record| record.tokens).sum();
-        if pinned && changed && tokens > quota.limit {
-            let what = "text of all pinned records together";
-            let (needed, available) = (tokens, quota.limit);
-            return Err(ContextError::Overflow { needed, available, what }.into());
+        if pinned && changed {
+            quota.check(tokens, "text of all pinned records together")?;
         }
         Ok(ContextPinResult { data, changed, tokens, limit: quota.limit })
     })
     .await?;
     if result.changed {
         let body = RecordBody::Pin(Pin { target: seq, pinned });
-        core.append(id, vec![NewRecord::new(body, None)], None).await?;
+        core.append_one(id, body).await?;
     }
     Ok(result)
 }
 
 /// Refuses a record that cannot be quoted.
-fn check_pinnable(core: &Core, id: SessionId, seq: Seq) -> Result<(), AppError> {
+fn check_pinnable(core: &Core, id: SessionId, seq: Seq) -> Result<()> {
     let entry = core.sessions.with(id, |live| live.state().entry(seq))?;
     let kind = entry.ok_or(SessionError::RecordNotFound { id, seq })?.kind();
     if !matches!(kind, Some(RecordKind::Message | RecordKind::ToolCall)) {
@@ -84,7 +76,7 @@ fn pinned_records(
     id: SessionId,
     seqs: &[Seq],
     quota: &TokenQuota,
-) -> Result<Vec<PinnedRecord>, AppError> {
+) -> Result<Vec<PinnedRecord>> {
     let bodies = core.sessions.bodies(id, seqs)?;
     let tokens = bodies.into_iter().map(|body| match body {
         Some(RecordBody::Message(message)) => quota.count(&message.plain_text()),

@@ -1,13 +1,12 @@
-//! Limits of what is sent with every context: texts that cannot fit are refused when they are set, not when a context
+//! Limits of texts that every context contains: a text that cannot fit is refused when it is set, not when a context
 //! is built.
 
 use ollm_protocol::SessionId;
-use ollm_protocol::content::{ContextMessage, MIN_CONTEXT_SIZE, Role};
+use ollm_protocol::content::{ContextMessage, Role};
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::context::{ContextError, prompt_limit};
-use crate::session::OpenSession;
 use crate::tokens::Counter;
 
 /// The part of a session's prompts that one kind of text may have.
@@ -19,35 +18,29 @@ pub(super) struct TokenQuota {
 }
 
 impl TokenQuota {
-    /// Returns so many percent of the prompts of a session; of a session with default settings without an id. Blocks on
-    /// the disk.
-    pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self, AppError> {
-        let own = |live: &OpenSession| {
-            (live.state().context_size(), live.state().model().map(str::to_owned))
-        };
-        let own = id.map(|id| core.sessions.with(id, own)).transpose()?;
-        let (size, model) = own.unwrap_or_default();
+    /// Returns the quota of `percent` of a session's prompts; without an id, of a session with default settings.
+    /// Blocks on the disk.
+    pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
+        let own = id.map(|id| core.settings(id)).transpose()?.unwrap_or_default();
         let config = core.config();
-        let size = config.context.size_for(size);
-        let model = model.or_else(|| config.ollama.model.clone());
+        let size = config.context.size_for(own.context_size);
+        let model = own.model.or_else(|| config.ollama.model.clone());
         let limit = prompt_limit(size, config.context.answer_reserve) * percent / 100;
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
+    }
+
+    /// Refuses texts that need more tokens than the quota; `what` names them in the error.
+    pub(super) fn check(&self, needed: u64, what: &'static str) -> Result<(), ContextError> {
+        let available = self.limit;
+        if needed > available {
+            return Err(ContextError::Overflow { needed, available, what });
+        }
+        Ok(())
     }
 
     /// Counts the tokens of a text.
     pub(super) fn count(&self, text: &str) -> u64 {
         u64::from(self.counter.count_text(text))
-    }
-}
-
-/// Refuses a window below the smallest one.
-pub(crate) fn check_context_size(size: Option<u32>) -> Result<(), AppError> {
-    match size {
-        Some(size) if size < MIN_CONTEXT_SIZE => {
-            let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
-            Err(AppError::invalid("contextSize", problem))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -60,7 +53,7 @@ pub(crate) fn check_system_prompt(
     prompt: Option<&str>,
     size: Option<u32>,
     model: Option<&str>,
-) -> Result<(), AppError> {
+) -> Result<()> {
     let config = core.config();
     let (Some(prompt), Some(size)) = (prompt, size.or(config.context.size)) else { return Ok(()) };
     if prompt.is_empty() {
@@ -84,7 +77,6 @@ pub(crate) fn check_system_prompt(
 }
 
 /// Returns the window of a session in tokens.
-pub(crate) fn context_size(core: &Core, id: SessionId) -> Result<u32, AppError> {
-    let own = core.sessions.with(id, |live| live.state().context_size())?;
-    Ok(core.config().context.size_for(own))
+pub(crate) fn context_size(core: &Core, id: SessionId) -> Result<u32> {
+    Ok(core.config().context.size_for(core.settings(id)?.context_size))
 }

@@ -1,4 +1,4 @@
-//! The files in `vocab/`: vocabularies by digest, and `models.json` with what is known about each model.
+//! The files in `vocab/`: vocabularies by digest, and `models.json` with the learned properties of each model.
 //!
 //! All of it is derived: a file that is damaged, missing or of another version is learned again.
 
@@ -16,7 +16,6 @@ const VERSION: u32 = 3;
 /// The largest file that is read, in bytes; the largest known vocabulary has 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// The directory.
 pub(super) struct VocabularyFiles {
     dir: PathBuf,
 }
@@ -28,7 +27,7 @@ struct ModelsFile<Models> {
     models: Models,
 }
 
-/// What is stored about a model.
+/// The learned properties of a model.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct KnownModel {
@@ -50,7 +49,7 @@ impl VocabularyFiles {
         Self { dir }
     }
 
-    /// Reads what is known about each model; empty if the file cannot be used.
+    /// Reads the properties of all models; returns none if the file cannot be used.
     pub(super) fn models(&self) -> BTreeMap<String, KnownModel> {
         let Some(bytes) = self.read("models.json") else { return BTreeMap::new() };
         match serde_json::from_slice::<ModelsFile<_>>(&bytes) {
@@ -63,7 +62,7 @@ impl VocabularyFiles {
         }
     }
 
-    /// Writes what is known about each model. An error is logged: the models are learned again after a restart.
+    /// Writes the properties of all models. An error is only logged: the models are learned again after a restart.
     pub(super) fn store_models(&self, models: &BTreeMap<String, KnownModel>) {
         match serde_json::to_vec(&ModelsFile { version: VERSION, models }) {
             Ok(json) => self.write("models.json", &json),
@@ -71,7 +70,7 @@ impl VocabularyFiles {
         }
     }
 
-    /// Reads a vocabulary; `None` if it cannot be used.
+    /// Reads a vocabulary; returns `None` if it cannot be used.
     pub(super) fn engine(&self, digest: &str) -> Option<Arc<CachedTokenizer>> {
         // `models.json` names the file: an edited one must not lead to files elsewhere.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
@@ -103,7 +102,7 @@ impl VocabularyFiles {
         let written: Result<(), FsError> = create_private_dir(&self.dir)
             .and_then(|()| replace_atomically(&self.dir.join(name), bytes));
         if let Err(error) = written {
-            tracing::warn!("what was learned of models is lost at the next restart: {error}");
+            tracing::warn!("learned properties of models are lost at the next restart: {error}");
         }
     }
 }

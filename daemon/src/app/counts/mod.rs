@@ -1,10 +1,10 @@
 //! The counters of all models: vocabulary and templates from memory or from `vocab/` in the home. FORMAT.md,
 //! "Vocabularies", describes the files.
 //!
-//! Must not know the model server: `models/learning.rs` asks it and stores what it learned here.
+//! Must not know the model server: `models/learning.rs` calls it and stores its results here.
 //!
-//! **Invariants**: counting never waits for the network, and recording not even for the disk; what is stored outlives
-//! the model server and the daemon; a prompt that cannot be counted exactly is estimated and labeled so.
+//! **Invariants**: counting never waits for the network, and recording not even for the disk; stored vocabularies and
+//! templates outlive the model server and the daemon; a count that is not exact is labeled as an estimate.
 
 mod files;
 
@@ -50,6 +50,16 @@ struct CountsState {
     failures: HashMap<String, Instant>,
 }
 
+impl CountsState {
+    fn known(&self, model: &str) -> Option<&KnownModel> {
+        self.models.as_ref()?.get(&canonical_name(model))
+    }
+
+    fn engine(&self, known: &KnownModel) -> Option<Arc<CachedTokenizer>> {
+        Some(Arc::clone(&self.engines.get(&known.vocabulary)?.0))
+    }
+}
+
 /// Names a template of a model: its thinking mode and its tools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TemplateVariant {
@@ -57,7 +67,7 @@ pub(crate) struct TemplateVariant {
     tools: String,
 }
 
-/// Why there is no counter in memory.
+/// The reason why there is no counter in memory.
 enum MissingCounter {
     /// The list of models was not read.
     Models,
@@ -108,7 +118,7 @@ fn tools_name(tools: &[Value]) -> String {
 }
 
 impl Counts {
-    /// Counters stored in `dir`; reads nothing yet.
+    /// Returns the counters stored in `dir`, which are read when they are needed.
     pub(crate) fn new(dir: PathBuf) -> Self {
         Self {
             files: VocabularyFiles::new(dir),
@@ -118,8 +128,8 @@ impl Counts {
         }
     }
 
-    /// Returns the counter of a model as far as it is in memory, and whether [`Counts::load`] may find a better one
-    /// that nobody is loading yet.
+    /// Returns the counter of a model from memory, and whether [`Counts::load`] may find a better one that no other
+    /// call is loading.
     pub(crate) fn at_hand(&self, model: &str) -> (Counter, bool) {
         let may_load = match self.find(model, None, &[]) {
             Ok(counter) => return (counter, false),
@@ -200,8 +210,7 @@ impl Counts {
     /// Returns the vocabulary of a model if it is in memory.
     pub(crate) fn engine(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
-        let known = state.models.as_ref()?.get(&canonical_name(model))?;
-        Some(Arc::clone(&state.engines.get(&known.vocabulary)?.0))
+        state.engine(state.known(model)?)
     }
 
     /// Returns the vocabulary to learn a template with, or `None` if the template is known.
@@ -210,25 +219,21 @@ impl Counts {
         model: &str,
         variant: &TemplateVariant,
     ) -> Option<Arc<CachedTokenizer>> {
-        let is_known = {
-            let state = self.state.lock();
-            let known = state.models.as_ref()?.get(&canonical_name(model))?;
-            known.templates.contains_key(&variant.key())
-        };
-        if is_known { None } else { self.engine(model) }
+        let state = self.state.lock();
+        let known = state.known(model)?;
+        if known.templates.contains_key(&variant.key()) { None } else { state.engine(known) }
     }
 
     /// Returns whether the vocabulary of a model is in memory and still that of `info`.
     pub(crate) fn has_vocabulary(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state.lock();
-        let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
-        known.is_some_and(|known| {
+        state.known(model).is_some_and(|known| {
             state.engines.contains_key(&known.vocabulary)
                 && (info.digest.is_none() || known.digest == info.digest)
         })
     }
 
-    /// Stores the vocabulary of a model and forgets its templates, which were another model's. Blocks.
+    /// Stores the vocabulary of a model and forgets its templates, which belonged to another vocabulary. Blocks.
     pub(crate) fn store_vocabulary(
         &self,
         model: &str,
@@ -263,11 +268,8 @@ impl Counts {
 
     /// Stores the thinking mode of a call, for builds that do not name one. Blocks if it changed.
     pub(crate) fn store_think(&self, model: &str, think: &str) {
-        let has_changed = {
-            let state = self.state.lock();
-            let known = state.models.as_ref().and_then(|models| models.get(&canonical_name(model)));
-            known.is_some_and(|known| known.think != think)
-        };
+        let changes = |known: &KnownModel| known.think != think;
+        let has_changed = self.state.lock().known(model).is_some_and(changes);
         if has_changed {
             self.change(model, |known| think.clone_into(&mut known.think));
         }
@@ -294,7 +296,7 @@ impl Counts {
         }
         let key = TemplateVariant::new(*think, tools).key();
         self.change(model, |known| {
-            // The vocabulary could not be read this time: what estimates teach does not hold for it.
+            // The vocabulary could not be read this time, and corrections of estimates do not apply to it.
             if known.vocabulary.is_empty() == counter.has_vocabulary() {
                 return;
             }
@@ -306,7 +308,7 @@ impl Counts {
         });
     }
 
-    /// Changes what is known about a model and writes it to the disk. Blocks.
+    /// Changes the properties of a model and writes them to the disk. Blocks.
     fn change(&self, model: &str, change: impl FnOnce(&mut KnownModel)) {
         let _in_order = self.storing.lock();
         let models = {
@@ -318,18 +320,18 @@ impl Counts {
         self.files.store_models(&models);
     }
 
-    /// Returns whether the last failure of `what` is long enough ago.
-    pub(crate) fn may_try(&self, what: &str) -> bool {
+    /// Returns whether learning `name`, a model, a template or a vocabulary, may be tried again after a failure.
+    pub(crate) fn may_try(&self, name: &str) -> bool {
         let state = self.state.lock();
-        state.failures.get(what).is_none_or(|at| at.elapsed() >= RETRY_AFTER)
+        state.failures.get(name).is_none_or(|at| at.elapsed() >= RETRY_AFTER)
     }
 
-    /// Notes that learning or reading `what` failed.
-    pub(crate) fn note_failure(&self, what: &str, error: &dyn std::fmt::Display) {
-        tracing::info!(what, "counts stay estimates: {error}");
+    /// Notes that learning or reading `name` failed.
+    pub(crate) fn note_failure(&self, name: &str, error: &dyn std::fmt::Display) {
+        tracing::info!(name, "counts stay estimates: {error}");
         let mut state = self.state.lock();
         state.failures.retain(|_, at| at.elapsed() < RETRY_AFTER);
-        state.failures.insert(what.to_owned(), Instant::now());
+        state.failures.insert(name.to_owned(), Instant::now());
     }
 
     /// Drops vocabularies that are not in use.

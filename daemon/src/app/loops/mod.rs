@@ -1,8 +1,8 @@
 //! Loop detection of sessions: `loop.status`, `loop.reset`, and the check before a model is called.
 //!
-//! The observer feeds each new record to the session's watch, in the order of the log. A watch that is missing, after a
-//! restart or an eviction, is rebuilt from the newest records and finds the same. A loop that is found is recorded,
-//! and stops model calls until the user sends a message or resets it.
+//! The observer feeds each new record to the session's watch, in the order of the log. After a restart or an eviction,
+//! the watch is rebuilt from the newest records and finds the same loops. A loop that is found is recorded, and stops
+//! model calls until the user sends a message or resets it.
 
 use std::sync::Arc;
 
@@ -11,15 +11,16 @@ use ollm_protocol::methods::loops::LoopStatusResult;
 use ollm_protocol::methods::session::SessionIdParams;
 use ollm_protocol::{Seq, SessionId};
 
-use super::cache::LoopWatch;
+use super::cache::{CachedSession, LoopWatch};
 use super::core::{Core, blocking};
-use super::error::AppError;
+use super::drafts::uncounted;
+use super::error::{AppError, Result};
 use crate::config::LoopDetectionConfig;
 use crate::loops::{Detector, look_back, observe};
+use crate::session::OpenSession;
 use crate::session::index::IndexEntry;
-use crate::session::{NewRecord, OpenSession};
 
-/// Attempts to record a loop while other records move the leaf; whoever moved it looks for the loop too.
+/// Attempts to record a loop while other records move the leaf; each of their writers looks for the loop too.
 const MAX_TRIES: usize = 3;
 
 /// Feeds a durable record to the session's watch. Called by the observer in the order of the log; never blocks.
@@ -39,7 +40,7 @@ pub(super) fn follow(core: &Core, id: SessionId, seq: Seq, body: &RecordBody) {
             *watch = Some(LoopWatch::new(config.clone(), Detector::default(), seq, Some(seq)));
             return;
         }
-        // Anything but the next record on the same branch has to be read from the log.
+        // A watch that missed a record, or whose branch was left, is rebuilt from the log when it is needed.
         let is_next = |watch: &LoopWatch| {
             watch.config == *config
                 && watch.seen.0 + 1 == seq.0
@@ -76,7 +77,7 @@ pub(super) async fn after_record(core: &Arc<Core>, id: SessionId, seq: Seq) -> O
 /// Refuses a model call of a session that repeats itself.
 ///
 /// **Errors**: `LoopDetected` until the loop is reset or the user sends a message.
-pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<()> {
     if !core.config().loop_detection.enabled {
         return Ok(());
     }
@@ -93,29 +94,8 @@ pub(super) async fn may_call_model(core: &Arc<Core>, id: SessionId) -> Result<()
 }
 
 /// Returns the state of the detection (`loop.status`); writes nothing.
-pub(crate) async fn status(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<LoopStatusResult, AppError> {
-    status_of(&core, params.session_id).await
-}
-
-/// Lets a session call the model again (`loop.reset`); records nothing if there is nothing to reset.
-pub(crate) async fn reset(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<LoopStatusResult, AppError> {
-    let id = params.session_id;
-    let before = status_of(&core, id).await?;
-    if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
-        let mark = RecordBody::Loop(LoopMark { pattern: None });
-        core.append(id, vec![NewRecord::new(mark, None)], None).await?;
-    }
-    status_of(&core, id).await
-}
-
-async fn status_of(core: &Arc<Core>, id: SessionId) -> Result<LoopStatusResult, AppError> {
-    with_watch(core, id, None, |watch| LoopStatusResult {
+pub(crate) async fn status(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
+    with_watch(&core, params.session_id, None, |watch| LoopStatusResult {
         enabled: watch.config.enabled,
         detected: watch.in_force(),
         turns_since_user: watch.detector.turns(),
@@ -126,12 +106,22 @@ async fn status_of(core: &Arc<Core>, id: SessionId) -> Result<LoopStatusResult, 
     .await
 }
 
+/// Lets a session call the model again (`loop.reset`); records nothing if there is nothing to reset.
+pub(crate) async fn reset(core: Arc<Core>, params: SessionIdParams) -> Result<LoopStatusResult> {
+    let before = status(Arc::clone(&core), params.clone()).await?;
+    if before.turns_since_user > 0 || !before.recent.is_empty() || before.detected.is_some() {
+        let mark = RecordBody::Loop(LoopMark { pattern: None });
+        core.append_one(params.session_id, mark).await?;
+    }
+    status(core, params).await
+}
+
 /// Returns the loop in force; a new one is recorded first.
 async fn in_force(
     core: &Arc<Core>,
     id: SessionId,
     seq: Option<Seq>,
-) -> Result<Option<LoopPattern>, AppError> {
+) -> Result<Option<LoopPattern>> {
     for _ in 0..MAX_TRIES {
         let found = with_watch(core, id, seq, |watch| {
             let pattern = watch.in_force()?;
@@ -158,7 +148,7 @@ async fn in_force(
 /// Records a loop; returns false if the leaf moved since it was found.
 async fn record(core: &Core, id: SessionId, leaf: Option<Seq>, pattern: &LoopPattern) -> bool {
     let mark = RecordBody::Loop(LoopMark { pattern: Some(pattern.clone()) });
-    match core.append_if_leaf(id, leaf, vec![NewRecord::new(mark, None)]).await {
+    match core.append_if_leaf(id, leaf, vec![uncounted(mark)]).await {
         Ok(written) => written.is_some(),
         Err(error) => {
             tracing::warn!(session = %id, "a loop was found and not recorded: {error}");
@@ -174,21 +164,20 @@ async fn with_watch<T>(
     id: SessionId,
     seq: Option<Seq>,
     f: impl Fn(&mut LoopWatch) -> T,
-) -> Result<T, AppError> {
+) -> Result<T> {
     let config = core.config().loop_detection.clone();
     let newest = seq.or_else(|| core.sessions.peek(id, newest_seq).flatten());
     let is_current = |watch: &&mut LoopWatch| {
         newest.is_some_and(|newest| watch.seen >= newest) && watch.config == config
     };
-    let cached = |session: &mut super::cache::CachedSession| {
-        session.loop_watch.as_mut().filter(is_current).map(&f)
-    };
+    let cached =
+        |session: &mut CachedSession| session.loop_watch.as_mut().filter(is_current).map(&f);
     if let Some(done) = core.cache.peek(id, cached).flatten() {
         return Ok(done);
     }
     let mut rebuilt = blocking(core, move |core| rebuild(core, id, config)).await?;
     Ok(core.cache.with(id, |session| {
-        // Concurrent calls rebuild too: the newest watch stays, with the flags of the others.
+        // Concurrent calls may have rebuilt the watch too: the newest one stays, with the flags of the others.
         let watch = session.loop_watch.get_or_insert_with(|| rebuilt.clone());
         if watch.seen < rebuilt.seen || watch.config != rebuilt.config {
             rebuilt.is_recording |= watch.is_recording;
@@ -202,9 +191,9 @@ fn newest_seq(live: &OpenSession) -> Option<Seq> {
     (live.state().entries().len() as u64).checked_sub(1).map(Seq)
 }
 
-/// Makes a watch from the records since the last user message or reset, or as many of them as a loop can consist of.
-/// Blocks on the disk.
-fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<LoopWatch, AppError> {
+/// Rebuilds a watch from the records since the last user message or reset, or from the newest of them if a loop cannot
+/// consist of more. Blocks on the disk.
+fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<LoopWatch> {
     let (candidates, seen, leaf) = core.sessions.with(id, |live| {
         let seen = newest_seq(live).unwrap_or(Seq(0));
         (since_user(live), seen, live.state().leaf())
@@ -219,13 +208,12 @@ fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<Lo
     };
     let start = mark_bodies.iter().rposition(is_reset).map_or(0, |at| marks[at] + 1);
     let recent = start.max(candidates.len().saturating_sub(look_back(&config)));
-    // Older records count only as model calls, and by the loop that they left in force.
+    // Older records matter only by the number of their model calls and by the loop that they left in force.
     let is_turn = |(_, entry): &&(Seq, IndexEntry)| entry.role() == Some(Role::Assistant);
     let n_turns = candidates[start..recent].iter().filter(is_turn).count();
     let mut detector = Detector::after_turns(u32::try_from(n_turns).unwrap_or(u32::MAX));
-    let noted = mark_bodies.into_iter().zip(&marks).rev();
-    let noted = noted.filter(|(_, at)| (start..recent).contains(*at)).map(|(body, _)| body).next();
-    if let Some(Some(RecordBody::Loop(LoopMark { pattern: Some(pattern) }))) = noted {
+    let noted = mark_bodies.into_iter().zip(&marks).rfind(|(_, at)| (start..recent).contains(*at));
+    if let Some((Some(RecordBody::Loop(LoopMark { pattern: Some(pattern) })), _)) = noted {
         detector.note(pattern);
     }
     let is_recorded = detector.is_noted();
@@ -244,9 +232,8 @@ fn rebuild(core: &Core, id: SessionId, config: LoopDetectionConfig) -> Result<Lo
 fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
     let state = live.state();
     let mut found = Vec::new();
-    let (mut next, mut user) = (state.leaf(), Seq(0));
-    while let Some(seq) = next {
-        let Some(entry) = state.entry(seq) else { break };
+    let mut user = Seq(0);
+    for (seq, entry) in state.walk(state.leaf()).map_while(|(seq, entry)| Some((seq, entry?))) {
         if entry.role() == Some(Role::User) {
             user = seq;
             break;
@@ -256,7 +243,6 @@ fn since_user(live: &OpenSession) -> Vec<(Seq, IndexEntry)> {
         {
             found.push((seq, entry));
         }
-        next = entry.parent().filter(|parent| *parent < seq);
     }
     // Marks are on no path.
     let first = usize::try_from(user.0).map_or(usize::MAX, |seq| seq.saturating_add(1));

@@ -21,7 +21,9 @@ impl TestSession {
     }
 
     async fn loop_status(&self) -> LoopStatusResult {
-        status_of(&self.core, self.id).await.expect("is open")
+        status(Arc::clone(&self.core), SessionIdParams { session_id: self.id })
+            .await
+            .expect("is open")
     }
 
     async fn reset_loop(&self) -> LoopStatusResult {
@@ -124,7 +126,7 @@ async fn model_calls_are_limited_before_the_one_too_many() {
     assert_eq!(session.loop_marks(), [Some(LoopKind::Turns)]);
     session.may_call().await.expect_err("still");
     assert_eq!(session.loop_marks(), [Some(LoopKind::Turns)]);
-    // A client that records without asking first is told in the reply.
+    // The reply reports the loop to a client that did not ask for the status first.
     let recorder = TestSession::new(&[("loopDetection.maxTurns", "1")]);
     assert_eq!(recorder.record("assistant", "one").await.r#loop, None);
     assert_eq!(recorder.record("assistant", "two").await.r#loop.expect("one too many").count, 2);
@@ -187,6 +189,8 @@ async fn concurrent_records_count_in_the_order_of_the_log() {
 async fn missing_session_is_an_error_and_not_cached() {
     let session = TestSession::new(&[]);
     let missing = SessionId::from_uuid(session.core.clock.uuid());
-    assert!(status_of(&session.core, missing).await.is_err());
+    assert!(
+        status(Arc::clone(&session.core), SessionIdParams { session_id: missing }).await.is_err()
+    );
     assert!(session.core.cache.peek(missing, |_| ()).is_none());
 }

@@ -1,7 +1,7 @@
-//! Learning the vocabulary and the template of a model: from the file of its weights on this machine, or from the model
-//! server.
+//! Learning the vocabulary and the template of a model: from the file of its weights on this machine, or from the
+//! model server.
 //!
-//! A failure here is no error of the caller: a model that cannot be learned is counted with what is known.
+//! A failure here is not an error of the caller: the counts of a model that cannot be learned are estimates.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
 use crate::app::counts::TemplateVariant;
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode};
 use crate::tokens::{Counter, Tokenizer, Vocabulary, learn, probes};
 
@@ -36,11 +36,10 @@ pub(crate) struct CountedPrompts {
     pub(crate) num_ctx: Option<u32>,
 }
 
-/// Returns the counter for some prompts, asking the model server for what is not known yet.
+/// Returns the counter for some prompts; first learns the vocabulary and the templates that are missing.
 ///
-/// **Errors**: only if the server was silent for as long as an answer may take: asking for one would wait as long
-/// again.
-/// **Cancel safety**: what was learned so far stays.
+/// **Errors**: only if the server was silent for as long as an answer may take; a chat would then wait as long again.
+/// **Cancel safety**: everything that was learned before stays.
 pub(crate) async fn learned_counter(
     core: &Arc<Core>,
     info: &ModelInfo,
@@ -51,7 +50,7 @@ pub(crate) async fn learned_counter(
         return Ok(before);
     }
     let has_vocabulary = core.counts.has_vocabulary(info, &prompts.model);
-    if !has_vocabulary && !learn_vocabulary(core, info, prompts).await {
+    if !has_vocabulary && !learn_vocabulary(core, info, &prompts.model).await {
         return Ok(before);
     }
     if let Some(num_ctx) = prompts.num_ctx {
@@ -66,7 +65,7 @@ pub(crate) async fn learned_counter(
     Ok(known_counter(core, prompts).await)
 }
 
-/// Returns the counter for some prompts by what is known already.
+/// Returns the counter for some prompts from memory and disk.
 pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) -> Counter {
     let prompts = prompts.clone();
     let loaded = blocking(core, move |core| {
@@ -76,7 +75,7 @@ pub(crate) async fn known_counter(core: &Arc<Core>, prompts: &CountedPrompts) ->
     loaded.await.unwrap_or(Counter::ESTIMATE)
 }
 
-/// Counts the prompt that the server renders of a request; `None` if the server cannot tell.
+/// Counts the prompt that the server renders of a request; returns `None` if the server cannot render.
 pub(crate) async fn rendered_tokens(core: &Arc<Core>, request: &ChatRequest) -> Option<u64> {
     let prompt = core.models.backend().ok()?.render(request).await.ok()??;
     let model = request.model.clone();
@@ -95,7 +94,7 @@ pub(crate) async fn distrust(core: &Arc<Core>, request: &ChatRequest) {
 /// Calibrates the counter of a request that could not be counted exactly by the tokens that the server read of it.
 pub(crate) async fn calibrate(core: &Arc<Core>, request: &ChatRequest, read: u64) {
     let has_images = request.messages.iter().any(|message| !message.images.is_empty());
-    // A model that thinks first answers in a given format in two passes, and the server reports one of them.
+    // With a given format, a model that thinks answers in two passes, and the server reports only one of them.
     let has_passes = request.format.is_some() && request.think != Some(ThinkMode::Off);
     if has_images || has_passes {
         return;
@@ -114,53 +113,52 @@ async fn in_background(core: &Arc<Core>, work: impl FnOnce(&Core) + Send + 'stat
 }
 
 /// Learns a vocabulary; returns whether it is in memory now.
-async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, prompts: &CountedPrompts) -> bool {
-    let model = &prompts.model;
+///
+/// The file of the weights is read in milliseconds and has the model's name, which some rules depend on; the server's
+/// answer has not.
+async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
     if !core.counts.may_try(model) {
         return false;
     }
-    if learn_from_file(core, info, model).await {
-        return true;
-    }
-    let asked = async { core.models.backend()?.vocabulary(model).await };
-    let json = match asked.await {
-        Ok(json) => json,
-        Err(error) => {
-            core.counts.note_failure(model, &error);
-            return false;
-        }
-    };
-    let (name, digest) = (model.clone(), info.digest.clone());
-    let learned = blocking(core, move |core| {
-        let learned = Vocabulary::from_show(&json).map_err(|error| error.to_string());
-        let learned = learned.and_then(|vocabulary| {
-            let tokenizer = Tokenizer::new(&vocabulary).map_err(|error| error.to_string())?;
-            core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer);
-            Ok(())
-        });
-        Ok::<_, AppError>(learned)
+    let path = info.model_path.clone();
+    let in_file = blocking(core, move |core| {
+        Ok(path.and_then(|path| read_weights(&path, &core.config().ollama.models_dirs)))
     });
-    let error = match learned.await {
-        Ok(Ok(())) => return true,
-        Ok(Err(error)) => error,
-        Err(error) => error.to_string(),
+    let learned = match in_file.await {
+        Ok(Some(learned)) => Ok(learned),
+        _ => vocabulary_of_server(core, model).await,
     };
-    core.counts.note_failure(model, &error);
-    false
+    let (name, digest) = (model.to_owned(), info.digest.clone());
+    match learned {
+        Ok((vocabulary, tokenizer)) => {
+            let store = move |core: &Core| {
+                core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer)
+            };
+            in_background(core, store).await;
+            true
+        }
+        Err(problem) => {
+            core.counts.note_failure(model, &problem);
+            false
+        }
+    }
 }
 
-/// Learns a vocabulary from the file of the model's weights, if that is on this machine. The file is read in
-/// milliseconds and has the model's name, which some rules depend on; the server's answer has not.
-async fn learn_from_file(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bool {
-    let Some(path) = info.model_path.clone() else { return false };
-    let (name, digest) = (model.to_owned(), info.digest.clone());
-    let learned = blocking(core, move |core| {
-        let found = read_weights(&path, &core.config().ollama.models_dirs);
-        let Some((vocabulary, tokenizer)) = found else { return Ok(false) };
-        core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer);
-        Ok(true)
+/// Requests the vocabulary of a model from the server; the error is a text for the log.
+async fn vocabulary_of_server(
+    core: &Arc<Core>,
+    model: &str,
+) -> Result<(Vocabulary, Tokenizer), String> {
+    let requested = async { core.models.backend()?.vocabulary(model).await };
+    let json = requested.await.map_err(|error| error.to_string())?;
+    let parsed = blocking(core, move |_| {
+        let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
+        Ok(vocabulary.and_then(|vocabulary| {
+            let tokenizer = Tokenizer::new(&vocabulary).map_err(|error| error.to_string())?;
+            Ok((vocabulary, tokenizer))
+        }))
     });
-    learned.await.unwrap_or(false)
+    parsed.await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// Learns a template with `tools` unless it is known.
@@ -206,7 +204,7 @@ async fn learn_template(
                 core.counts.note_failure(&attempt, &"the model server does not render");
                 return Ok(());
             }
-            // A template may refuse one conversation and take the next.
+            // A template may refuse one conversation and accept the next.
             Err(ModelError::Refused { .. } | ModelError::Failed { .. }) => rendered.push(None),
             Err(error) => {
                 core.counts.note_failure(&attempt, &error);

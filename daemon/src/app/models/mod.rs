@@ -5,7 +5,7 @@ pub(crate) mod learning;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ollm_protocol::content::{CountKind, MIN_CONTEXT_SIZE, ModelServerStatus};
+use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
     ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
@@ -16,17 +16,17 @@ use serde_json::Value;
 
 use self::learning::{CountedPrompts, known_counter, learned_counter};
 use super::core::{Core, blocking};
-use super::error::AppError;
+use super::error::{AppError, Result, check_context_size};
 use crate::model::{
     KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, ServerStatus, advise,
     clamp_window,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
-/// Longer than any name that a server takes, in bytes.
+/// The longest model name in bytes; servers accept only shorter ones.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Returns what is known about the model server, for `daemon.status`.
+/// Returns the status of the model server, for `daemon.status`.
 pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
     let ServerStatus { host, reachable, version, error, checked_at } = core.models.status().await;
     let error = error.map(|error| error.to_string());
@@ -34,17 +34,14 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 }
 
 /// Lists the models of the server (`model.list`).
-pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult, AppError> {
+pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
     let backend = core.models.backend()?;
     let data = backend.list().await?.into_iter().map(summary).collect();
     Ok(ModelListResult { host: backend.host(), data })
 }
 
 /// Describes a model (`model.show`).
-pub(crate) async fn show(
-    core: Arc<Core>,
-    params: ModelShowParams,
-) -> Result<ModelShowResult, AppError> {
+pub(crate) async fn show(core: Arc<Core>, params: ModelShowParams) -> Result<ModelShowResult> {
     let model = model_or_default(&core, params.model)?;
     let info = core.models.show(&model).await?;
     let host = core.models.backend()?.host();
@@ -52,11 +49,11 @@ pub(crate) async fn show(
 }
 
 /// Lists the models in the server's memory, with warnings about their size (`model.running`).
-pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunningResult, AppError> {
+pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunningResult> {
     let backend = core.models.backend()?;
     let mut data = Vec::new();
     for running in backend.running().await? {
-        // Only the warning about a model that is partly in main memory needs them; it does without.
+        // Only the warning about a model that is partly in main memory uses the geometry, and it can do without.
         let needs_info =
             running.size_vram_bytes > 0 && running.size_vram_bytes < running.size_bytes;
         let info = if needs_info { core.models.info(&running.model).await.ok() } else { None };
@@ -66,17 +63,9 @@ pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunning
 }
 
 /// Loads a model and learns to count for it (`model.warm`).
-pub(crate) async fn warm(
-    core: Arc<Core>,
-    params: ModelWarmParams,
-) -> Result<ModelWarmResult, AppError> {
+pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<ModelWarmResult> {
     let model = model_or_default(&core, params.model)?;
-    if params.context_size.is_some_and(|size| size < MIN_CONTEXT_SIZE) {
-        return Err(AppError::invalid(
-            "contextSize",
-            format!("must be at least {MIN_CONTEXT_SIZE}"),
-        ));
-    }
+    check_context_size(params.context_size)?;
     let config = core.config();
     let wanted = config.context.size_for(params.context_size);
     let started = Instant::now();
@@ -103,7 +92,7 @@ pub(crate) async fn warm(
 pub(crate) async fn count_tokens(
     core: Arc<Core>,
     params: ModelCountTokensParams,
-) -> Result<ModelCountTokensResult, AppError> {
+) -> Result<ModelCountTokensResult> {
     let ModelCountTokensParams { model, text, messages, tools } = params;
     let model = model_or_default(&core, model)?;
     if text.is_some() == messages.is_some() {
@@ -138,7 +127,7 @@ async fn counter_for(
     model: &str,
     needs_template: bool,
     tools: &[Value],
-) -> Result<Counter, AppError> {
+) -> Result<Counter> {
     let mut prompts = CountedPrompts {
         model: model.to_owned(),
         think: None,
@@ -153,29 +142,43 @@ async fn counter_for(
     let info = match core.models.info(model).await {
         Ok(info) => info,
         Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
-        // The count is labeled as the estimate that it is.
+        // The count is labeled as an estimate.
         Err(_) => return Ok(known),
     };
     let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
     if needs_template {
-        let wanted = core.config().context.size_for(None);
-        let wanted =
-            clamp_window(wanted, info.trained_context, info.can("vision").unwrap_or(false));
-        let loaded =
-            core.models.in_memory(model).await.and_then(|running| running.effective_context);
-        prompts.num_ctx = Some(core.models.windows().choose(model, wanted, loaded));
+        let size = core.config().context.size_for(None);
+        prompts.num_ctx = Some(choose_window(core, &info, size).await);
     }
     Ok(learned_counter(core, &info, &prompts).await.unwrap_or(known))
+}
+
+/// Limits a window of `size` tokens to the range that a model supports.
+pub(super) fn supported_window(info: &ModelInfo, size: u32) -> u32 {
+    clamp_window(size, info.trained_context, info.can("vision").unwrap_or(false))
+}
+
+/// Chooses the window that all requests to a model name, of at least `size` tokens as far as the model supports it.
+pub(super) async fn choose_window(core: &Core, info: &ModelInfo, size: u32) -> u32 {
+    let (model, wanted) = (&info.model, supported_window(info, size));
+    match core.models.windows().current(model) {
+        Some(current) if current >= wanted => current,
+        _ => {
+            let running = core.models.in_memory(model).await;
+            let loaded = running.and_then(|running| running.effective_context);
+            core.models.windows().choose(model, wanted, loaded)
+        }
+    }
 }
 
 /// Returns the model that a call names, else the configured one.
 ///
 /// **Errors**: `Invalid` without either, or for a text that is no model name.
-pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String, AppError> {
+pub(super) fn model_or_default(core: &Core, model: Option<String>) -> Result<String> {
     let model = model.or_else(|| core.config().ollama.model.clone());
     match model {
-        None => Err(AppError::invalid("model", "name one, or set ollama.model")),
+        None => Err(AppError::invalid("model", "name a model, or set ollama.model")),
         Some(model) if model.trim().is_empty() => Err(AppError::invalid("model", "is empty")),
         Some(model) if model.len() > MAX_NAME_BYTES || model.chars().any(char::is_control) => {
             Err(AppError::invalid("model", "is not a model name"))

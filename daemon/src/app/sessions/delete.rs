@@ -16,11 +16,11 @@ use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::catalog::ListQuery;
 use crate::error_chain::with_sources;
 
-/// The wait of a deletion for the cleanup of the search index; 10 MB of text take about so long.
+/// The wait of a deletion for the cleanup of the search index, which takes this long for about 10 MB of text.
 const CLEANUP_WAIT: Duration = Duration::from_millis(250);
 
 /// All statuses that a session can have.
@@ -32,10 +32,7 @@ const EVERY_STATUS: &[SessionStatus] = &[
 ];
 
 /// Deletes a session and all of its files (`session.delete`). Blocks on the disk.
-pub(crate) fn delete(
-    core: &Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionDeleteResult, AppError> {
+pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<SessionDeleteResult> {
     delete_for(core, params.session_id, "client")
 }
 
@@ -44,7 +41,7 @@ pub(super) fn delete_for(
     core: &Arc<Core>,
     id: SessionId,
     reason: &'static str,
-) -> Result<SessionDeleteResult, AppError> {
+) -> Result<SessionDeleteResult> {
     let _one_at_a_time = core.deleting.lock();
     let forks = core.catalog.forks_of(id).unwrap_or_default();
     core.sessions.begin_delete(id)?;
@@ -57,8 +54,8 @@ pub(super) fn delete_for(
     Ok(SessionDeleteResult { session_id: id, forks, index_cleanup })
 }
 
-/// Removes the content of a session, before any step that needs space on the disk: people delete when it is full.
-fn remove_content(core: &Core, id: SessionId) -> Result<(), AppError> {
+/// Removes the content of a session, before any step that needs space: sessions are deleted when the disk is full.
+fn remove_content(core: &Core, id: SessionId) -> Result<()> {
     core.cache.forget(id);
     core.due_compactions.forget(id);
     if let Some(compaction) = core.compactions.get(id) {
@@ -89,12 +86,7 @@ fn forget(core: &Core, ids: &[SessionId]) -> DeletedRows {
 }
 
 /// Removes the mark of a deletion and announces it. The mark stays for the next start if the catalog is not done.
-fn finish(
-    core: &Arc<Core>,
-    id: SessionId,
-    reason: &'static str,
-    rows: DeletedRows,
-) -> Result<(), AppError> {
+fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str, rows: DeletedRows) -> Result<()> {
     if rows == DeletedRows::Removed {
         core.sessions.finish_delete(id)?;
     }
@@ -125,32 +117,28 @@ fn finish_deletions(core: &Arc<Core>) {
     if unfinished.is_empty() {
         return;
     }
-    let mut removed = unfinished;
-    removed.retain(|id| {
-        let outcome = remove_content(core, *id);
-        if let Err(error) = &outcome {
+    let log = |id: SessionId, done: &Result<()>| {
+        if let Err(error) = done {
             tracing::error!(session = %id, "a deletion is unfinished: {error}");
         }
-        outcome.is_ok()
-    });
+        done.is_ok()
+    };
+    let mut removed = unfinished;
+    removed.retain(|id| log(*id, &remove_content(core, *id)));
     let rows = forget(core, &removed);
     for id in removed {
-        match finish(core, id, "interrupted", rows) {
-            Ok(()) => tracing::info!(session = %id, "finished a deletion"),
-            Err(error) => tracing::error!(session = %id, "a deletion is unfinished: {error}"),
+        if log(id, &finish(core, id, "interrupted", rows)) {
+            tracing::info!(session = %id, "finished a deletion");
         }
     }
 }
 
 /// Deletes every session (`session.clear`). Blocks on the disk.
-pub(crate) fn clear(
-    core: &Arc<Core>,
-    params: SessionClearParams,
-) -> Result<SessionCleanupResult, AppError> {
+pub(crate) fn clear(core: &Arc<Core>, params: SessionClearParams) -> Result<SessionCleanupResult> {
     if !params.all {
         return Err(AppError::invalid("all", "must be true: this deletes every session"));
     }
-    let sessions = newest_first(core, EVERY_STATUS)?;
+    let sessions = newest_first(core)?;
     Ok(delete_all(core, sessions, 0))
 }
 
@@ -159,20 +147,14 @@ pub(crate) fn clear(
 pub(crate) fn cleanup(
     core: &Arc<Core>,
     params: SessionCleanupParams,
-) -> Result<SessionCleanupResult, AppError> {
-    let counted = [SessionStatus::Active, SessionStatus::Closed, SessionStatus::Corrupted];
-    let mut sessions = newest_first(core, &counted)?;
+) -> Result<SessionCleanupResult> {
+    let mut sessions = newest_first(core)?;
     sessions.retain(|session| !session.pinned && session.status != SessionStatus::Archived);
     let keep = (params.keep as usize).min(sessions.len());
     let oldest = sessions.split_off(keep);
     if params.dry_run {
-        let kept = keep as u64;
-        return Ok(SessionCleanupResult {
-            deleted: oldest,
-            kept,
-            failed: Vec::new(),
-            dry_run: true,
-        });
+        let (kept, failed) = (keep as u64, Vec::new());
+        return Ok(SessionCleanupResult { deleted: oldest, kept, failed, dry_run: true });
     }
     Ok(delete_all(core, oldest, keep as u64))
 }
@@ -206,9 +188,8 @@ fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCle
     result
 }
 
-/// Lists the sessions of some statuses, the most recently active first, including logs that the catalog does not know
-/// yet.
-fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Session>, AppError> {
+/// Lists all sessions, the most recently active first, including logs that the catalog does not know yet.
+fn newest_first(core: &Arc<Core>) -> Result<Vec<Session>> {
     let exclude = HashSet::new();
     let query = ListQuery {
         project_hash: None,
@@ -219,7 +200,7 @@ fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Sess
         exclude: &exclude,
     };
     let stored = core.catalog.list(&query)?;
-    // The open ones come last: they are newer.
+    // Open sessions come last and replace their rows, which are older.
     let open = core.sessions.open_summaries();
     let mut by_id: HashMap<SessionId, Session> =
         stored.into_iter().chain(open).map(|session| (session.session_id, session)).collect();
@@ -230,8 +211,7 @@ fn newest_first(core: &Arc<Core>, statuses: &[SessionStatus]) -> Result<Vec<Sess
             unknown.insert(session);
         }
     }
-    let mut sessions: Vec<Session> =
-        by_id.into_values().filter(|session| statuses.contains(&session.status)).collect();
+    let mut sessions: Vec<Session> = by_id.into_values().collect();
     sessions.sort_by_key(|session| {
         std::cmp::Reverse((session.last_activity.unix_ms(), session.session_id))
     });

@@ -11,12 +11,12 @@ use serde_json::json;
 
 use super::transfer::ExportProgress;
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::fsutil;
 use crate::session::SessionError;
 
-/// A document is written again when its log has grown by this part of its size at the last time, so that the writing
-/// stays proportional to what was recorded.
+/// A document is written again when its log has grown by this part of its size at the last time, so that all writes
+/// together stay proportional to the size of the log.
 const GROWTH_DIVISOR: u64 = 4;
 /// The largest log in bytes whose document is written at shutdown; larger ones would delay it.
 const SMALL_LOG_BYTES: u64 = 1024 * 1024;
@@ -24,10 +24,7 @@ const SMALL_LOG_BYTES: u64 = 1024 * 1024;
 const SHUTDOWN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Writes the document of a session (`session.save`). Blocks on the disk.
-pub(crate) fn save(
-    core: &Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionSaveResult, AppError> {
+pub(crate) fn save(core: &Arc<Core>, params: SessionIdParams) -> Result<SessionSaveResult> {
     write(core, params.session_id)
 }
 
@@ -62,11 +59,11 @@ pub(crate) fn write_small(core: &Arc<Core>) {
     }
 }
 
-fn log_bytes(core: &Core, id: SessionId) -> Result<u64, AppError> {
+fn log_bytes(core: &Core, id: SessionId) -> Result<u64> {
     Ok(core.sessions.with(id, |live| live.state().point().bytes)?)
 }
 
-fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
+fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<()> {
     let bytes = match log_bytes(core, id) {
         // The session was deleted concurrently.
         Err(AppError::Session(SessionError::NotFound { .. })) => return Ok(()),
@@ -81,41 +78,29 @@ fn write_if_grown(core: &Arc<Core>, id: SessionId) -> Result<(), AppError> {
 }
 
 /// Writes the document of a session. Blocks on the disk.
-pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult, AppError> {
+pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult> {
     let _one_writer = core.due_documents.lock();
     let path = core.sessions.document_path(id);
     let log_bytes = log_bytes(core, id)?;
-    let mut failure = None;
-    fsutil::replace_with(&path, |out| {
-        let written = export(core, id, |text| out.write_all(text.as_bytes()));
-        written.unwrap_or_else(|error| {
-            failure = Some(error);
-            Err(std::io::Error::other("the session cannot be read"))
-        })
-    })
-    .map_err(|error| failure.take().unwrap_or(AppError::Storage(error)))?;
+    let mut progress = ExportProgress::start(core, id, ExportFormat::Json)?;
+    let mut unreadable = None;
+    let written = fsutil::replace_with(&path, |out| {
+        let mut text = String::new();
+        loop {
+            let page = progress.advance(core, id, &mut text).map_err(|error| {
+                unreadable = Some(error);
+                std::io::Error::other("the session cannot be read")
+            })?;
+            out.write_all(text.as_bytes())?;
+            if page.is_last {
+                return Ok(());
+            }
+            text.clear();
+        }
+    });
+    written.map_err(|error| unreadable.take().unwrap_or(AppError::Storage(error)))?;
     core.due_documents.note_written(id, log_bytes);
     let size_bytes = fsutil::file_len(&path).unwrap_or_default();
     core.publish(id, None, EventKind::SessionSaved, json!({ "sizeBytes": size_bytes }));
     Ok(SessionSaveResult { path: path.to_string_lossy().into_owned(), size_bytes })
-}
-
-/// Passes the document to `write` in pieces of one page of records.
-fn export(
-    core: &Core,
-    id: SessionId,
-    mut write: impl FnMut(&str) -> std::io::Result<()>,
-) -> Result<std::io::Result<()>, AppError> {
-    let mut progress = ExportProgress::start(core, id, ExportFormat::Json)?;
-    let mut text = String::new();
-    loop {
-        let page = progress.advance(core, id, &mut text)?;
-        if let Err(error) = write(&text) {
-            return Ok(Err(error));
-        }
-        if page.is_last {
-            return Ok(Ok(()));
-        }
-        text.clear();
-    }
 }

@@ -1,4 +1,5 @@
-//! `session.record`, `session.recordToolCall` and `session.recordCustom`: recording what clients send.
+//! `session.record`, `session.recordToolCall` and `session.recordCustom`: recording messages, tool calls and data of
+//! clients.
 
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{SessionId, method};
 
 use crate::app::core::Core;
-use crate::app::drafts::{counted_for, key_use, message_drafts};
-use crate::app::error::AppError;
+use crate::app::drafts::{counted_for, key_use, message_drafts, take_key};
+use crate::app::error::{AppError, Result};
 use crate::app::loops;
 use crate::session::{IdempotencyKey, NewRecord};
 
@@ -19,7 +20,7 @@ use crate::session::{IdempotencyKey, NewRecord};
 pub(crate) async fn record(
     core: Arc<Core>,
     params: SessionRecordParams,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let SessionRecordParams { session_id, message, key } = params;
     let key = key_use::<method::SessionRecord>(key, &message)?;
     let message = checked_message(&core, message)?;
@@ -31,7 +32,7 @@ pub(crate) async fn record(
 pub(crate) async fn record_tool_call(
     core: Arc<Core>,
     params: SessionRecordToolCallParams,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let SessionRecordToolCallParams { session_id, tool_call: input, key } = params;
     let key = key_use::<method::SessionRecordToolCall>(key, &input)?;
     if input.id.is_empty() || input.name.is_empty() {
@@ -54,9 +55,8 @@ pub(crate) async fn record_tool_call(
 pub(crate) async fn record_custom(
     core: Arc<Core>,
     mut params: SessionRecordCustomParams,
-) -> Result<SessionRecordResult, AppError> {
-    let key = params.key.take();
-    let key = key_use::<method::SessionRecordCustom>(key, &params)?;
+) -> Result<SessionRecordResult> {
+    let key = take_key::<method::SessionRecordCustom>(&mut params, |params| &mut params.key)?;
     let SessionRecordCustomParams { session_id, name, data, context_text, .. } = params;
     if name.is_empty() {
         return Err(AppError::invalid("name", "must not be empty"));
@@ -66,13 +66,13 @@ pub(crate) async fn record_custom(
     write(&core, session_id, (vec![draft], kind), key).await
 }
 
-/// Writes the drafts of one call; the first is the one that the reply is about.
+/// Writes the drafts of one call; the reply is about the first one.
 async fn write(
     core: &Arc<Core>,
     id: SessionId,
     (drafts, kind): (Vec<NewRecord>, CountKind),
     key: Option<IdempotencyKey>,
-) -> Result<SessionRecordResult, AppError> {
+) -> Result<SessionRecordResult> {
     let counted = drafts.first().and_then(|draft| draft.tokens.as_ref());
     let tokens = counted.map_or(0, |counted| counted.0);
     let appended = core.append(id, drafts, key).await?;
@@ -81,7 +81,7 @@ async fn write(
         seq: appended.seq,
         timestamp: appended.at,
         tokens: appended.tokens,
-        // The first of two writes with one key may have been counted in another way.
+        // An earlier write with the same key may have been counted in another way.
         count_kind: if appended.tokens == tokens { kind } else { CountKind::Estimated },
         usage: appended.usage,
         duplicate: appended.duplicate,
@@ -89,10 +89,10 @@ async fn write(
     })
 }
 
-/// Returns a message as it is recorded.
+/// Returns the message to record.
 ///
 /// **Errors**: `Invalid` if its fields contradict each other.
-pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Message, AppError> {
+pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Message> {
     let parts = match (input.parts, input.content) {
         (Some(parts), None) => parts,
         (None, Some(text)) => vec![Part::Text { text }],

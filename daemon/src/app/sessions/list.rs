@@ -13,28 +13,24 @@ use ollm_protocol::methods::session::{
 };
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result, page_limit};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
-use crate::session::{IDLE_CLOSE_MS, project_hash};
+use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
 
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIST: u32 = 1000;
 const MAX_SEARCH: u32 = 200;
-/// A catalog that is behind by at most so many sessions is following; by more, it is being rebuilt.
+/// A catalog that is behind by at most this many sessions is following; behind by more, it is being rebuilt.
 const FEW_BEHIND: u64 = 8;
 /// The wait of a search for a catalog that is following, so that it finds the newest records.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// Lists sessions, the most recently active first (`session.list`). Blocks on the disk.
-pub(crate) fn list(
-    core: &Arc<Core>,
-    params: SessionListParams,
-) -> Result<SessionListResult, AppError> {
-    let limit = check_limit(params.limit, MAX_LIST)? as usize;
+pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<SessionListResult> {
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_LIST)?;
     let after = params.cursor.as_deref().map(parse_cursor).transpose()?;
-    let project_hash =
-        params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
+    let project_hash = lenient_hash(params.project_path.as_deref());
     let wanted =
         ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
     let open = core.sessions.open_summaries();
@@ -51,9 +47,9 @@ pub(crate) fn list(
     };
     let now = core.clock.now().unix_ms();
     let stored = core.catalog.list(&query)?.into_iter().map(|mut session| {
-        let rest_ms = now - session.last_activity.unix_ms();
-        // The catalog's row is from when the session was active.
-        if session.status == SessionStatus::Active && rest_ms > IDLE_CLOSE_MS {
+        let idle_ms = now - session.last_activity.unix_ms();
+        // The catalog's row was written while the session was active.
+        if session.status == SessionStatus::Active && idle_ms > IDLE_CLOSE_MS {
             session.status = SessionStatus::Closed;
         }
         session
@@ -66,7 +62,7 @@ pub(crate) fn list(
     Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
 }
 
-/// The sessions that a list is about.
+/// The filter of a list.
 struct ListFilter {
     project_hash: Option<String>,
     status: Option<SessionStatus>,
@@ -99,6 +95,11 @@ impl ListFilter {
     }
 }
 
+/// Returns the hash of a project, which may no longer exist.
+fn lenient_hash(path: Option<&str>) -> Option<String> {
+    path.map(|path| project_hash(&Projects::lenient(path)))
+}
+
 fn has_prefix(session: &Session, prefix: &str) -> bool {
     let plain = |text: &str| text.replace('-', "").to_ascii_lowercase();
     plain(&session.session_id.to_string()).starts_with(&plain(prefix))
@@ -112,7 +113,7 @@ fn cursor_of(session: &Session) -> String {
     format!("{}:{}", session.last_activity.unix_ms(), session.session_id)
 }
 
-fn parse_cursor(cursor: &str) -> Result<(i64, SessionId), AppError> {
+fn parse_cursor(cursor: &str) -> Result<(i64, SessionId)> {
     let parse = || {
         let (at, id) = cursor.split_once(':')?;
         Some((at.parse().ok()?, id.parse().ok()?))
@@ -120,22 +121,10 @@ fn parse_cursor(cursor: &str) -> Result<(i64, SessionId), AppError> {
     parse().ok_or_else(|| AppError::invalid("cursor", "is not the cursor of a list"))
 }
 
-fn check_limit(limit: Option<u32>, max: u32) -> Result<u32, AppError> {
-    let limit = limit.unwrap_or(DEFAULT_LIMIT);
-    if (1..=max).contains(&limit) {
-        return Ok(limit);
-    }
-    Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
-}
-
 /// Finds text in all records (`session.search`). Blocks on the disk.
-pub(crate) fn search(
-    core: &Arc<Core>,
-    params: SessionSearchParams,
-) -> Result<SessionSearchResult, AppError> {
-    let limit = check_limit(params.limit, MAX_SEARCH)? as usize;
-    let project_hash =
-        params.project_path.as_deref().map(Projects::lenient).map(|path| project_hash(&path));
+pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
+    let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_SEARCH)?;
+    let project_hash = lenient_hash(params.project_path.as_deref());
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     }
@@ -161,26 +150,21 @@ pub(crate) fn search(
 pub(crate) fn current(
     core: &Arc<Core>,
     params: SessionCurrentParams,
-) -> Result<SessionCurrentResult, AppError> {
+) -> Result<SessionCurrentResult> {
     let path = Projects::lenient(&params.project_path);
-    let Some(id) = core.projects.current(&path)? else {
-        return Ok(SessionCurrentResult { session: None });
-    };
-    match core.sessions.summary(id) {
-        Ok(session) => Ok(SessionCurrentResult { session: Some(session) }),
+    let session = match core.projects.current(&path)?.map(|id| core.sessions.summary(id)) {
         // The log was removed by hand.
-        Err(crate::session::SessionError::NotFound { .. }) => {
-            Ok(SessionCurrentResult { session: None })
-        }
-        Err(error) => Err(error.into()),
-    }
+        Some(Err(SessionError::NotFound { .. })) => None,
+        session => session.transpose()?,
+    };
+    Ok(SessionCurrentResult { session })
 }
 
 /// Sets the current session of a project (`session.setCurrent`). Blocks on the disk.
 pub(crate) fn set_current(
     core: &Arc<Core>,
     params: SessionSetCurrentParams,
-) -> Result<SessionCurrentResult, AppError> {
+) -> Result<SessionCurrentResult> {
     let path = Projects::canonical(&params.project_path)?;
     let session = params.session_id.map(|id| core.sessions.summary(id)).transpose()?;
     core.projects.set_current(&path, params.session_id)?;

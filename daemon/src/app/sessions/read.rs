@@ -11,7 +11,7 @@ use ollm_protocol::{EventKind, Seq, SessionId};
 use serde_json::Value;
 
 use crate::app::core::Core;
-use crate::app::error::AppError;
+use crate::app::error::{Result, page_limit};
 use crate::app::partial::settle;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
@@ -23,23 +23,25 @@ const MAX_LIMIT: u32 = 1000;
 const PAGE_BYTES: usize = 6 * 1024 * 1024;
 
 /// Reads a page of records (`session.get`). Blocks on the disk.
-pub(crate) fn get(
-    core: &Arc<Core>,
-    params: SessionGetParams,
-) -> Result<SessionGetResult, AppError> {
-    let SessionGetParams { session_id, from, limit, branch } = params;
-    page(core, session_id, from.unwrap_or_default(), limit.unwrap_or(DEFAULT_LIMIT), branch)
+pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
+    let SessionGetParams { session_id: id, from, limit, branch } = params;
+    let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
+    settle(core, id)?;
+    let first = core.sessions.with(id, |live| first_of(live, from.unwrap_or_default()))??;
+    let found = read(core, id, first..u64::MAX, limit, branch)?;
+    let more = found.next < found.len;
+    let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
+    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
 }
 
 /// Announces that a session is resumed, and reads its last page (`session.resume`). Blocks on the disk.
-pub(crate) fn resume(
-    core: &Arc<Core>,
-    params: SessionResumeParams,
-) -> Result<SessionGetResult, AppError> {
-    let limit = params.limit.unwrap_or(DEFAULT_RESUME_LIMIT);
-    let from = -i64::from(limit);
-    let found = page(core, params.session_id, from, limit, BranchFilter::All)?;
-    core.publish(params.session_id, None, EventKind::SessionResumed, Value::Null);
+pub(crate) fn resume(core: &Arc<Core>, params: SessionResumeParams) -> Result<SessionGetResult> {
+    let SessionResumeParams { session_id, limit } = params;
+    let limit = limit.unwrap_or(DEFAULT_RESUME_LIMIT);
+    let (from, branch) = (Some(-i64::from(limit)), BranchFilter::All);
+    let page = SessionGetParams { session_id, from, limit: Some(limit), branch };
+    let found = get(core, page)?;
+    core.publish(session_id, None, EventKind::SessionResumed, Value::Null);
     Ok(found)
 }
 
@@ -49,48 +51,20 @@ pub(super) struct RecordSlice {
     pub(super) system_prompt: Option<String>,
     /// The readable ones, oldest first, with their `active` flag.
     pub(super) records: Vec<Record>,
-    /// The seq after the last record that was looked at.
+    /// The seq after the last record that was examined.
     pub(super) next: u64,
     /// The number of records of the session, damaged ones included.
     pub(super) len: u64,
 }
 
-fn page(
-    core: &Arc<Core>,
-    id: SessionId,
-    from: i64,
-    limit: u32,
-    branch: BranchFilter,
-) -> Result<SessionGetResult, AppError> {
-    if !(1..=MAX_LIMIT).contains(&limit) {
-        return Err(AppError::invalid("limit", format!("must lie between 1 and {MAX_LIMIT}")));
-    }
-    settle(core, id)?;
-    let first = core.sessions.with(id, |live| first_of(live, from))??;
-    let found = read(core, id, first..u64::MAX, limit as usize, branch)?;
-    let more = found.next < found.len;
-    let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
-    Ok(SessionGetResult { session: found.session, records: found.records, next_from })
-}
-
-/// Reads at most `limit` records from `first` to before `end`. Blocks on the disk.
-pub(super) fn slice(
-    core: &Core,
-    id: SessionId,
-    first: u64,
-    end: u64,
-    limit: usize,
-) -> Result<RecordSlice, AppError> {
-    read(core, id, first..end, limit, BranchFilter::All)
-}
-
-fn read(
+/// Reads at most `limit` records of a range. Blocks on the disk.
+pub(super) fn read(
     core: &Core,
     id: SessionId,
     range: Range<u64>,
     limit: usize,
     branch: BranchFilter,
-) -> Result<RecordSlice, AppError> {
+) -> Result<RecordSlice> {
     let now = core.clock.now();
     let (mut slice, reader, wanted) = core.sessions.with(id, |live| {
         let (wanted, next) = select(live, range, limit, branch);
@@ -124,7 +98,7 @@ fn read(
     Ok(slice)
 }
 
-/// Returns the seq that `from` means: a negative one counts from the end.
+/// Returns the seq for `from`; a negative value counts from the end.
 fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
     let len = live.state().entries().len() as u64;
     let (id, distance) = (live.state().id(), from.unsigned_abs());
@@ -139,7 +113,7 @@ fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
 }
 
 /// Returns the first `limit` readable entries of a range with their `active` flag, and the seq after the last one that
-/// was looked at.
+/// was examined.
 fn select(
     live: &OpenSession,
     range: Range<u64>,

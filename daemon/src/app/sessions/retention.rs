@@ -1,5 +1,5 @@
-//! Retention: old sessions beyond the configured limits are archived, or deleted if the user chose that; always with
-//! an event.
+//! Retention: archives old sessions beyond the configured limits, or deletes them if the user chose that, and
+//! publishes an event for each.
 //!
 //! Pinned, archived, imported and active sessions are exempt and do not count.
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::{delete, update};
 use crate::app::core::{Core, blocking};
-use crate::app::error::AppError;
+use crate::app::error::Result;
 use crate::catalog::RetentionRow;
 use crate::config::{OnLimit, SessionsConfig};
 
@@ -31,7 +31,7 @@ impl Retention {
     }
 
     /// Runs when requested; never returns.
-    pub(crate) async fn run(&self, core: Arc<Core>) {
+    pub(crate) async fn run(self: Arc<Self>, core: Arc<Core>) {
         loop {
             self.due.notified().await;
             if let Err(error) = apply(&core).await {
@@ -48,11 +48,11 @@ enum RetentionAction {
     Delete(SessionId),
 }
 
-async fn apply(core: &Arc<Core>) -> Result<(), AppError> {
+async fn apply(core: &Arc<Core>) -> Result<()> {
     let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
     let now = core.clock.now();
     for action in actions(rows, &core.config().sessions, now) {
-        // One session that cannot be archived must not keep the others.
+        // A session that cannot be archived must not prevent the actions on others.
         if let Err(error) = carry_out(core, action).await {
             tracing::warn!(?action, "retention skipped a session: {error}");
         }
@@ -61,13 +61,13 @@ async fn apply(core: &Arc<Core>) -> Result<(), AppError> {
 }
 
 /// Returns whether a session is still unused: the catalog, which chose it, may be behind.
-fn is_unused(core: &Core, id: SessionId) -> Result<bool, AppError> {
+fn is_unused(core: &Core, id: SessionId) -> Result<bool> {
     let session = core.summary(id)?;
     let is_closed = session.status == SessionStatus::Closed;
     Ok(is_closed && !session.pinned && session.imported_from.is_none())
 }
 
-async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<(), AppError> {
+async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<()> {
     match action {
         RetentionAction::Archive(id) => {
             if !blocking(core, move |core| is_unused(core, id)).await? {
@@ -88,7 +88,8 @@ async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<(), AppE
     Ok(())
 }
 
-/// Chooses actions: first for sessions over the limit of their project or too old, then for those over the whole limit.
+/// Chooses actions: first for sessions that are too old or over the limit of their project, then for sessions over the
+/// limit of the home.
 fn actions(
     mut rows: Vec<RetentionRow>,
     config: &SessionsConfig,
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_sessions_over_the_limit_go_except_exempt_ones() {
+    fn oldest_sessions_over_the_limit_are_removed_unless_exempt() {
         let two = settings(|settings| settings.max_sessions = 2);
         let rows = || vec![row(1, 5), row(2, 2), row(3, 9), row(4, 3)];
         check(rows(), &two, &[RetentionAction::Archive(id(1)), RetentionAction::Archive(id(3))]);
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn age_and_project_limits_archive_even_if_the_whole_limit_deletes() {
+    fn age_and_project_limits_archive_even_if_the_limit_of_the_home_deletes() {
         let settings = settings(|settings| {
             settings.max_sessions_per_project = 1;
             settings.on_limit = OnLimit::Delete;

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use ollm_protocol::content::{ExportFormat, ImportLoss, ImportReport, RecordBody};
 use ollm_protocol::methods::session::{
-    SessionExportParams, SessionExportResult, SessionImportParams, SessionImportResult,
+    BranchFilter, SessionExportParams, SessionExportResult, SessionImportParams,
+    SessionImportResult,
 };
 use ollm_protocol::{Seq, SessionId};
 
-use super::read::{RecordSlice, slice};
+use super::read::{RecordSlice, read};
 use crate::app::core::Core;
 use crate::app::drafts::session_counter;
-use crate::app::error::AppError;
+use crate::app::error::{AppError, Result};
 use crate::projects::Projects;
 use crate::session::document::SessionOverview;
 use crate::session::export::Exporter;
@@ -23,10 +24,7 @@ use crate::tokens::Counter;
 const CHUNK_RECORDS: usize = 256;
 
 /// Reads the next chunk of an export (`session.export`). Blocks on the disk.
-pub(crate) fn export(
-    core: &Arc<Core>,
-    params: SessionExportParams,
-) -> Result<SessionExportResult, AppError> {
+pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<SessionExportResult> {
     let id = params.session_id;
     let mut progress = match &params.cursor {
         Some(cursor) => ExportProgress::parse(cursor, params.format)?,
@@ -59,11 +57,7 @@ pub(super) struct ExportedPage {
 
 impl ExportProgress {
     /// Starts an export.
-    pub(super) fn start(
-        core: &Core,
-        id: SessionId,
-        format: ExportFormat,
-    ) -> Result<Self, AppError> {
+    pub(super) fn start(core: &Core, id: SessionId, format: ExportFormat) -> Result<Self> {
         let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
         Ok(Self { end, next: 0, has_begun: false, exporter: Exporter::new(format) })
     }
@@ -74,19 +68,20 @@ impl ExportProgress {
         core: &Core,
         id: SessionId,
         out: &mut String,
-    ) -> Result<ExportedPage, AppError> {
+    ) -> Result<ExportedPage> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
-            slice(core, id, self.next, self.end, CHUNK_RECORDS)?;
-        let facts = SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
+            read(core, id, self.next..self.end, CHUNK_RECORDS, BranchFilter::All)?;
+        let overview =
+            SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
         if !std::mem::replace(&mut self.has_begun, true) {
-            self.exporter.begin(&facts, out);
+            self.exporter.begin(&overview, out);
         }
         for record in records {
             self.exporter.record(record, out);
         }
         let pass_is_over = after >= self.end;
         self.next = if pass_is_over { 0 } else { after };
-        let is_last = pass_is_over && !self.exporter.end_pass(&facts, out);
+        let is_last = pass_is_over && !self.exporter.end_pass(&overview, out);
         Ok(ExportedPage { is_last, done_records: after.min(self.end) })
     }
 
@@ -94,7 +89,7 @@ impl ExportProgress {
         format!("{}:{}:{}", self.end, self.next, self.exporter.to_cursor())
     }
 
-    fn parse(cursor: &str, format: ExportFormat) -> Result<Self, AppError> {
+    fn parse(cursor: &str, format: ExportFormat) -> Result<Self> {
         let parse = || {
             let mut fields = cursor.splitn(3, ':');
             let end = fields.next()?.parse().ok()?;
@@ -107,34 +102,27 @@ impl ExportProgress {
 }
 
 /// Takes a chunk of a file, and imports the session with the last one (`session.import`). Blocks on the disk.
-pub(crate) fn import(
-    core: &Arc<Core>,
-    params: SessionImportParams,
-) -> Result<SessionImportResult, AppError> {
+pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<SessionImportResult> {
     let SessionImportParams { upload_id, data, last, project_path, dry_run } = params;
-    let text = match (upload_id, last) {
-        (None, true) => data,
-        (None, false) => {
-            let id = core.clock.uuid().to_string();
-            core.uploads.begin(id.clone())?;
-            core.uploads.append(&id, &data)?;
-            return Ok(pending(id));
+    let text = if upload_id.is_none() && last {
+        data
+    } else {
+        let id = match upload_id {
+            Some(id) => id,
+            None => core.uploads.begin(core.clock.uuid().to_string())?,
+        };
+        core.uploads.append(&id, &data)?;
+        if !last {
+            return Ok(SessionImportResult { upload_id: Some(id), session: None, report: None });
         }
-        (Some(id), false) => {
-            core.uploads.append(&id, &data)?;
-            return Ok(pending(id));
-        }
-        (Some(id), true) => {
-            core.uploads.append(&id, &data)?;
-            core.uploads.take(&id)?
-        }
+        core.uploads.take(&id)?
     };
     let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
     let hash = blake3::hash(text.as_bytes());
     let digest = hash.to_hex();
     let mut imported = detect_and_parse(&text, &digest, id_from_hash(&hash))?;
     drop(text);
-    // Retention leaves imported sessions alone, whatever the header of the file says.
+    // Retention exempts sessions with this field, which the header of the file may lack.
     imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
     if project_path.is_some() {
         imported.header.project_path = project_path;
@@ -162,7 +150,7 @@ pub(crate) fn import(
 #[derive(Clone, Copy)]
 enum ExistingSession {
     None,
-    /// It has this many of the file's first records, and no others.
+    /// It consists of this many of the file's first records.
     Prefix(usize),
     /// It has all of the file's records.
     Complete,
@@ -173,10 +161,7 @@ enum ExistingSession {
 impl ExistingSession {
     /// Returns how many records of the file need not be written.
     const fn n_known(self) -> usize {
-        match self {
-            Self::Prefix(known) => known,
-            Self::None | Self::Complete | Self::SameConversation => 0,
-        }
+        if let Self::Prefix(known) = self { known } else { 0 }
     }
 
     /// Completes the report of a file with `n_records`.
@@ -199,11 +184,7 @@ impl ExistingSession {
 /// Compares a file's records with the session of its id.
 ///
 /// **Errors**: `Exists` if the session has other content.
-fn existing(
-    core: &Core,
-    id: SessionId,
-    records: &[ImportedRecord],
-) -> Result<ExistingSession, AppError> {
+fn existing(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<ExistingSession> {
     let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
         Ok(len) => len.saturating_sub(1),
         Err(SessionError::NotFound { .. }) => return Ok(ExistingSession::None),
@@ -224,23 +205,15 @@ fn existing(
     Err(SessionError::Exists { id }.into())
 }
 
-/// Returns the id for a file without a usable one; the same file always gets the same id.
+/// Returns the id of a session whose file has no usable one; the same file always gets the same id.
 fn id_from_hash(hash: &blake3::Hash) -> SessionId {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&hash.as_bytes()[..16]);
     SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-fn pending(id: String) -> SessionImportResult {
-    SessionImportResult { upload_id: Some(id), session: None, report: None }
-}
-
 /// Returns whether the first records of a session equal the imported ones.
-fn has_same_records(
-    core: &Core,
-    id: SessionId,
-    records: &[ImportedRecord],
-) -> Result<bool, AppError> {
+fn has_same_records(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<bool> {
     for (chunk, first) in records.chunks(CHUNK_RECORDS).zip((1..).step_by(CHUNK_RECORDS)) {
         let seqs: Vec<Seq> = (first..).take(chunk.len()).map(Seq).collect();
         let stored = core.sessions.records(id, &seqs)?;
@@ -260,7 +233,7 @@ fn has_same_conversation(
     id: SessionId,
     n_stored: usize,
     records: &[ImportedRecord],
-) -> Result<bool, AppError> {
+) -> Result<bool> {
     let is_conversation =
         |body: &RecordBody| matches!(body, RecordBody::Message(_) | RecordBody::ToolCall(_));
     let mut imported =
@@ -279,14 +252,14 @@ fn has_same_conversation(
     Ok(imported.next().is_none())
 }
 
-/// Appends the records after the first `n_known` in chunks, so that later records prove earlier ones durable. An import
-/// that is cut off continues when it is repeated. Blocks on the disk.
+/// Appends the records after the first `n_known` in chunks, so that later records prove earlier ones durable. An
+/// import that is cut off continues when it is repeated. Blocks on the disk.
 fn append_rest(
     core: &Arc<Core>,
     id: SessionId,
     records: Vec<ImportedRecord>,
     n_known: usize,
-) -> Result<(), AppError> {
+) -> Result<()> {
     let mut rest = records.into_iter().skip(n_known).peekable();
     let mut next = n_known as u64 + 1;
     let counter = session_counter(core, id);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{
-    Close, CloseReason, Meta, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
+    Close, CloseReason, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
 };
 use ollm_protocol::methods::session::{
     SessionIdParams, SessionResult, SessionSetModeParams, SessionUpdateParams,
@@ -11,125 +11,66 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
+use super::create::{check_metadata, check_texts};
 use super::documents;
-use crate::app::context::quota::{check_context_size, check_system_prompt};
+use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
-use crate::app::drafts::{MarkedChange, snapshot_mark};
-use crate::app::error::AppError;
+use crate::app::drafts::{MarkedChange, snapshot_mark, uncounted};
+use crate::app::error::{AppError, Result, check_context_size};
 use crate::projects::Projects;
-use crate::session::{NewRecord, OpenSession, SessionError};
+use crate::session::{OpenSession, SessionError};
 
 /// Attempts to change the mode while other records move the leaf, before the call fails as busy.
 const MAX_TRIES: usize = 32;
-/// The longest title and description in bytes; both are in every list.
-const MAX_TITLE_BYTES: usize = 4 * 1024;
-/// The longest system prompt in bytes, more than any window takes.
-const MAX_PROMPT_BYTES: usize = 1024 * 1024;
-/// The most client data in bytes of JSON. It is in every list: a page of one session always fits a frame, one of a
-/// thousand sessions only in the usual case.
-const MAX_METADATA_BYTES: usize = 256 * 1024;
-
-/// Refuses texts that would make a session too large to be listed.
-pub(super) fn check_texts(
-    title: Option<&str>,
-    description: Option<&str>,
-    system_prompt: Option<&str>,
-) -> Result<(), AppError> {
-    let texts = [
-        ("title", title, MAX_TITLE_BYTES),
-        ("description", description, MAX_TITLE_BYTES),
-        ("systemPrompt", system_prompt, MAX_PROMPT_BYTES),
-    ];
-    for (field, text, limit) in texts {
-        let bytes = text.map_or(0, str::len);
-        if bytes > limit {
-            let problem = format!("has {bytes} bytes; the limit is {limit}");
-            return Err(AppError::invalid(field, problem));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses client data that would make a session too large to be listed.
-pub(super) fn check_metadata(metadata: Option<&Meta>) -> Result<(), AppError> {
-    let json = serde_json::to_vec(&metadata).map_or(0, |json| json.len());
-    if json > MAX_METADATA_BYTES {
-        let problem = format!("has {json} bytes in all; the limit is {MAX_METADATA_BYTES}");
-        return Err(AppError::invalid("metadata", problem));
-    }
-    Ok(())
-}
 
 /// Changes fields of a session (`session.update`).
-pub(crate) async fn update(
-    core: Arc<Core>,
-    params: SessionUpdateParams,
-) -> Result<SessionResult, AppError> {
-    let SessionUpdateParams {
-        session_id,
-        title,
-        description,
-        model,
-        provider,
-        system_prompt,
-        context_size,
-        project_path,
-        pinned,
-        metadata,
-    } = params;
-    check_context_size(context_size)?;
-    check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
-    if system_prompt.is_some() || context_size.is_some() || model.is_some() {
-        let changed = (system_prompt.clone(), context_size, model.clone());
-        blocking(&core, move |core| check_changed_prompt(core, session_id, changed)).await?;
-    }
-    if let Some(new) = &metadata {
-        let mut all = summary(&core, session_id).await?.metadata;
-        all.extend(new.clone());
-        check_metadata(Some(&all))?;
-    }
+pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
+    let id = params.session_id;
     let patch = MetaPatch {
-        title,
-        description,
-        model,
-        provider,
-        system_prompt,
-        context_size,
-        project_path: project_path.as_deref().map(Projects::canonical).transpose()?,
-        pinned,
+        title: params.title,
+        description: params.description,
+        model: params.model,
+        provider: params.provider,
+        system_prompt: params.system_prompt,
+        context_size: params.context_size,
+        project_path: params.project_path.as_deref().map(Projects::canonical).transpose()?,
+        pinned: params.pinned,
         archived: None,
-        metadata: metadata.unwrap_or_default(),
+        metadata: params.metadata.unwrap_or_default(),
     };
     if patch == MetaPatch::default() {
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
-    Ok(SessionResult { session: write_patch(&core, session_id, patch).await? })
+    let MetaPatch { title, description, system_prompt, .. } = &patch;
+    check_context_size(patch.context_size)?;
+    check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
+    if system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
+        let patch = patch.clone();
+        blocking(&core, move |core| check_changed_prompt(core, id, patch)).await?;
+    }
+    if !patch.metadata.is_empty() {
+        let mut all = summary(&core, id).await?.metadata;
+        all.extend(patch.metadata.clone());
+        check_metadata(Some(&all))?;
+    }
+    Ok(SessionResult { session: write_patch(&core, id, patch).await? })
 }
 
 /// Refuses a change after which the system prompt would not fit. Blocks on the disk.
-fn check_changed_prompt(
-    core: &Core,
-    id: SessionId,
-    (prompt, size, model): (Option<String>, Option<u32>, Option<String>),
-) -> Result<(), AppError> {
-    let (own_prompt, own_size, own_model) = core.sessions.with(id, |live| {
-        let own = |text: Option<&str>| text.map(str::to_owned);
-        (own(live.state().system_prompt()), live.state().context_size(), own(live.state().model()))
-    })?;
-    let (prompt, model) = (prompt.or(own_prompt), model.or(own_model));
-    check_system_prompt(core, prompt.as_deref(), size.or(own_size), model.as_deref())
+fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<()> {
+    let own = core.settings(id)?;
+    let prompt = patch.system_prompt.or(own.system_prompt);
+    let (size, model) = (patch.context_size.or(own.context_size), patch.model.or(own.model));
+    check_system_prompt(core, prompt.as_deref(), size, model.as_deref())
 }
 
 /// Archives a session (`session.archive`).
-pub(crate) async fn archive(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionResult, AppError> {
-    let session = summary(&core, params.session_id).await?;
-    if session.status == SessionStatus::Archived {
-        return Ok(SessionResult { session });
+pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
+    let mut session = summary(&core, params.session_id).await?;
+    if session.status != SessionStatus::Archived {
+        session = archive_for(&core, params.session_id, "client").await?;
     }
-    Ok(SessionResult { session: archive_for(&core, params.session_id, "client").await? })
+    Ok(SessionResult { session })
 }
 
 /// Archives a session and announces the reason, which is not recorded.
@@ -137,38 +78,27 @@ pub(super) async fn archive_for(
     core: &Arc<Core>,
     id: SessionId,
     reason: &'static str,
-) -> Result<Session, AppError> {
+) -> Result<Session> {
     let session = set_archived(core, id, true).await?;
     core.publish(id, None, EventKind::SessionArchived, json!({ "reason": reason }));
     Ok(session)
 }
 
 /// Unarchives a session (`session.unarchive`).
-pub(crate) async fn unarchive(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionResult, AppError> {
-    let session = summary(&core, params.session_id).await?;
-    if session.status != SessionStatus::Archived {
-        return Ok(SessionResult { session });
+pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
+    let mut session = summary(&core, params.session_id).await?;
+    if session.status == SessionStatus::Archived {
+        session = set_archived(&core, params.session_id, false).await?;
     }
-    Ok(SessionResult { session: set_archived(&core, params.session_id, false).await? })
+    Ok(SessionResult { session })
 }
 
-async fn set_archived(
-    core: &Arc<Core>,
-    id: SessionId,
-    archived: bool,
-) -> Result<Session, AppError> {
+async fn set_archived(core: &Arc<Core>, id: SessionId, archived: bool) -> Result<Session> {
     write_patch(core, id, MetaPatch { archived: Some(archived), ..MetaPatch::default() }).await
 }
 
-async fn write_patch(
-    core: &Arc<Core>,
-    id: SessionId,
-    patch: MetaPatch,
-) -> Result<Session, AppError> {
-    core.append(id, vec![NewRecord::new(RecordBody::Meta(patch), None)], None).await?;
+async fn write_patch(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session> {
+    core.append_one(id, RecordBody::Meta(patch)).await?;
     summary(core, id).await
 }
 
@@ -176,7 +106,7 @@ async fn write_patch(
 pub(crate) async fn set_mode(
     core: Arc<Core>,
     params: SessionSetModeParams,
-) -> Result<SessionResult, AppError> {
+) -> Result<SessionResult> {
     let SessionSetModeParams { session_id, mode, trigger, confidence } = params;
     if mode.is_empty() {
         return Err(AppError::invalid("mode", "must not be empty"));
@@ -186,7 +116,7 @@ pub(crate) async fn set_mode(
     }
     let trigger = trigger.unwrap_or_else(|| "manual".to_owned());
     for _ in 0..MAX_TRIES {
-        // The snapshot marker and the old mode are true only for this leaf.
+        // The snapshot marker and the old mode are valid only for this leaf.
         let (from, leaf) = blocking(&core, move |core| {
             let state = |live: &OpenSession| (live.state().mode(), live.state().leaf());
             Ok(core.sessions.with(session_id, state)?)
@@ -199,7 +129,7 @@ pub(crate) async fn set_mode(
             trigger: trigger.clone(),
             confidence,
         };
-        let change = NewRecord::new(RecordBody::ModeChange(change), None);
+        let change = uncounted(RecordBody::ModeChange(change));
         let drafts = vec![snapshot_mark(&core.clock, leaf, MarkedChange::ModeChange), change];
         if core.append_if_leaf(session_id, leaf, drafts).await?.is_some() {
             return Ok(SessionResult { session: summary(&core, session_id).await? });
@@ -209,17 +139,14 @@ pub(crate) async fn set_mode(
 }
 
 /// Closes a session and writes its document (`session.close`).
-pub(crate) async fn close(
-    core: Arc<Core>,
-    params: SessionIdParams,
-) -> Result<SessionResult, AppError> {
+pub(crate) async fn close(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let id = params.session_id;
     let session = summary(&core, id).await?;
     if session.status == SessionStatus::Closed {
         return Ok(SessionResult { session });
     }
     let body = RecordBody::Close(Close { reason: CloseReason::Client });
-    core.append(id, vec![NewRecord::new(body, None)], None).await?;
+    core.append_one(id, body).await?;
     blocking(&core, move |core| {
         documents::write(core, id)?;
         Ok(SessionResult { session: core.summary(id)? })
@@ -227,6 +154,6 @@ pub(crate) async fn close(
     .await
 }
 
-async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session, AppError> {
+async fn summary(core: &Arc<Core>, id: SessionId) -> Result<Session> {
     blocking(core, move |core| core.summary(id)).await
 }

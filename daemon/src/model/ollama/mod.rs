@@ -16,10 +16,11 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::http::Timeouts;
 use self::http::{Http, HttpCall, MAX_ATTEMPTS};
-pub(crate) use self::stream::AnswerStream;
+use self::stream::OllamaStream;
 use self::wire::ModelsBody;
 pub(crate) use self::wire::{ListedModel, RunningModel};
-use super::chat::ChatRequest;
+use super::backend::{AnswerStream, Backend, BackendFuture};
+use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError};
 use super::host::Host;
 use super::info::{ModelInfo, Version, canonical_name};
@@ -30,9 +31,7 @@ use crate::config::ApiKey;
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
 /// An Ollama server.
-///
-/// **Cancel safety**: every future may be dropped, which closes the connection and makes the server stop.
-pub(crate) struct Ollama {
+pub(super) struct Ollama {
     http: Http,
     /// Cleared when the server cannot be reached, because it may be replaced by another version.
     version: Mutex<Option<Version>>,
@@ -49,15 +48,10 @@ impl Ollama {
         Self { http: Http::new(host, key, timeouts, clock), version: Mutex::new(None) }
     }
 
-    /// Returns the address of the server.
-    pub(crate) fn host(&self) -> String {
-        self.http.host.to_string()
-    }
-
     /// Returns the version of the server, which is cached until the server cannot be reached.
     ///
     /// A status report allows one attempt, so that it does not wait for a server that is not there.
-    pub(super) async fn version(&self, max_attempts: u32) -> Result<Version, ModelError> {
+    async fn version_within(&self, max_attempts: u32) -> Result<Version, ModelError> {
         let cached = self.version.lock().clone();
         if let Some(version) = cached {
             return Ok(version);
@@ -67,74 +61,6 @@ impl Ollama {
         let version = Version::parse(&body.version);
         *self.version.lock() = Some(version.clone());
         Ok(version)
-    }
-
-    /// Lists the models that the server has.
-    pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
-        let limit = self.http.timeouts.response;
-        Ok(self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await?.models)
-    }
-
-    /// Describes a model.
-    pub(super) async fn show(&self, model: &str) -> Result<ModelInfo, ModelError> {
-        let body = self.post_show(model, false).await?;
-        let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
-        let mut info = show.into_info(model);
-        // Only the list contains the digest. Some models, such as remote ones, are not in the list.
-        let name = canonical_name(model);
-        let listed = self.list().await?;
-        let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
-        info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
-        Ok(info)
-    }
-
-    /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON.
-    pub(crate) async fn vocabulary(&self, model: &str) -> Result<Vec<u8>, ModelError> {
-        self.post_show(model, true).await
-    }
-
-    /// Lists the models in the server's memory. May time out while the server loads a model.
-    pub(crate) async fn running(&self) -> Result<Vec<RunningModel>, ModelError> {
-        let limit = self.http.timeouts.probe;
-        Ok(self.get::<ModelsBody<_>>("/api/ps", limit, MAX_ATTEMPTS).await?.models)
-    }
-
-    /// Loads a model, or unloads it if `keep_alive` is zero.
-    pub(super) async fn warm(
-        &self,
-        model: &str,
-        num_ctx: u32,
-        keep_alive: Duration,
-    ) -> Result<(), ModelError> {
-        let line = self.post_chat(model, wire::warm_body(model, num_ctx, keep_alive)).await?;
-        let to = self.target(Some(model));
-        if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
-    }
-
-    /// Starts an answer.
-    pub(crate) async fn stream(&self, request: &ChatRequest) -> Result<AnswerStream, ModelError> {
-        let version = self.version(MAX_ATTEMPTS).await?;
-        let to = self.target(Some(&request.model));
-        let call = post("/api/chat", wire::chat_body(request, false), to)?;
-        let Timeouts { first_token, idle, .. } = self.http.timeouts;
-        let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
-        let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
-        Ok(AnswerStream::new(call.to, version, response, first, idle))
-    }
-
-    /// Renders the prompt of a request without answering it; `None` if the server cannot.
-    pub(crate) async fn render(&self, request: &ChatRequest) -> Result<Option<String>, ModelError> {
-        // An older server would ignore the option and answer the request.
-        if !self.version(MAX_ATTEMPTS).await?.can_render() {
-            return Ok(None);
-        }
-        let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
-        Ok(line.into_rendered())
-    }
-
-    /// Releases memory and connections that have been idle for a while; returns whether there were any.
-    pub(super) fn release_idle(&self) -> bool {
-        self.http.release_idle()
     }
 
     fn target(&self, model: Option<&str>) -> CallTarget {
@@ -190,6 +116,84 @@ impl Ollama {
         let first_token = self.http.timeouts.first_token;
         let body = self.call(&call, CallPhase::FirstToken, first_token).await?;
         stream::parse(&call.to, 1, body.trim_ascii())
+    }
+}
+
+impl Backend for Ollama {
+    fn host(&self) -> String {
+        self.http.host.to_string()
+    }
+
+    fn version(&self) -> BackendFuture<'_, Version> {
+        Box::pin(self.version_within(1))
+    }
+
+    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
+        Box::pin(async {
+            let limit = self.http.timeouts.response;
+            Ok(self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await?.models)
+        })
+    }
+
+    fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+        Box::pin(async move {
+            let body = self.post_show(model, false).await?;
+            let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
+            let mut info = show.into_info(model);
+            // Only the list contains the digest. Some models, such as remote ones, are not in the list.
+            let name = canonical_name(model);
+            let listed = self.list().await?;
+            let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
+            info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
+            Ok(info)
+        })
+    }
+
+    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>> {
+        Box::pin(self.post_show(model, true))
+    }
+
+    fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
+        Box::pin(async {
+            let limit = self.http.timeouts.probe;
+            Ok(self.get::<ModelsBody<_>>("/api/ps", limit, MAX_ATTEMPTS).await?.models)
+        })
+    }
+
+    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
+        Box::pin(async move {
+            let line = self.post_chat(&request.model, wire::warm_body(request)).await?;
+            let to = self.target(Some(&request.model));
+            if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
+        })
+    }
+
+    fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
+        Box::pin(async move {
+            let version = self.version_within(MAX_ATTEMPTS).await?;
+            let to = self.target(Some(&request.model));
+            let call = post("/api/chat", wire::chat_body(request, false), to)?;
+            let Timeouts { first_token, idle, .. } = self.http.timeouts;
+            let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
+            let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
+            let stream = OllamaStream::new(call.to, version, response, first, idle);
+            Ok(Box::new(stream) as Box<dyn AnswerStream>)
+        })
+    }
+
+    fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
+        Box::pin(async move {
+            // An older server would ignore the option and answer the request.
+            if !self.version_within(MAX_ATTEMPTS).await?.can_render() {
+                return Ok(None);
+            }
+            let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
+            Ok(line.into_rendered())
+        })
+    }
+
+    fn release_idle(&self) -> bool {
+        self.http.release_idle()
     }
 }
 

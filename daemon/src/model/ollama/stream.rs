@@ -13,6 +13,7 @@ use reqwest::Response;
 use super::error_response::from_error_line;
 use super::http::{Deadline, next_chunk};
 use super::wire::{ChatLine, ErrorLine};
+use crate::model::backend::{AnswerStream, BackendFuture};
 use crate::model::chat::ChatItem;
 use crate::model::error::{CallPhase, CallTarget, ModelError};
 use crate::model::info::Version;
@@ -28,10 +29,8 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(250);
 /// line could occupy that much memory per call.
 const MAX_LINE_BYTES: usize = 16 << 20;
 
-/// A streamed answer.
-///
-/// **Shape**: deltas, then exactly one end or one error; nothing after that.
-pub(crate) struct AnswerStream {
+/// A streamed answer of Ollama.
+pub(super) struct OllamaStream {
     to: CallTarget,
     version: Version,
     /// `None` after the end of the body or an error.
@@ -45,7 +44,7 @@ pub(crate) struct AnswerStream {
     idle: Duration,
 }
 
-impl AnswerStream {
+impl OllamaStream {
     pub(super) fn new(
         to: CallTarget,
         version: Version,
@@ -65,9 +64,7 @@ impl AnswerStream {
         }
     }
 
-    /// Returns the next item, which may wait until the model is loaded and the prompt is read. Cancel safe: dropping the
-    /// future loses no item.
-    pub(crate) async fn next(&mut self) -> Result<ChatItem, ModelError> {
+    async fn next_item(&mut self) -> Result<ChatItem, ModelError> {
         loop {
             if let Some(item) = self.ready.pop_front() {
                 return Ok(item);
@@ -133,6 +130,12 @@ impl AnswerStream {
 
     fn too_long(&self) -> ModelError {
         ModelError::TooLarge { to: self.to.clone(), what: "a line", limit_bytes: MAX_LINE_BYTES }
+    }
+}
+
+impl AnswerStream for OllamaStream {
+    fn next(&mut self) -> BackendFuture<'_, ChatItem> {
+        Box::pin(self.next_item())
     }
 }
 

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::model::chat::{
-    AnswerCall, ChatDelta, ChatEnd, ChatRequest, DoneReason, PromptCount, ThinkMode,
+    AnswerCall, ChatDelta, ChatEnd, ChatRequest, DoneReason, PromptCount, ThinkMode, WarmRequest,
 };
 use crate::model::error::sanitized;
 use crate::model::info::{KvGeometry, ModelInfo, Version};
@@ -73,19 +73,15 @@ pub(super) fn chat_body(request: &ChatRequest, render_only: bool) -> serde_json:
 }
 
 /// Returns the body of a request that only loads a model: a chat without messages.
-pub(super) fn warm_body(
-    model: &str,
-    num_ctx: u32,
-    keep_loaded: Duration,
-) -> serde_json::Result<Vec<u8>> {
+pub(super) fn warm_body(request: &WarmRequest) -> serde_json::Result<Vec<u8>> {
     serde_json::to_vec(&ChatBody {
-        model,
+        model: &request.model,
         messages: &[],
         tools: &[],
         format: None,
-        options: OptionsBody { num_ctx, num_predict: None, sampling: None },
+        options: OptionsBody { num_ctx: request.num_ctx, num_predict: None, sampling: None },
         think: None,
-        keep_alive: keep_alive(keep_loaded),
+        keep_alive: keep_alive(request.keep_alive),
         stream: false,
         truncate: false,
         render_only: false,

@@ -161,7 +161,8 @@ async fn every_kind_of_request_names_the_window() {
         response(200, "", &if only { rendered } else { done() }.to_string())
     });
     let ollama = connect(&server, PATIENT);
-    ollama.warm("m:7b", 4096, LONG).await.expect("loads");
+    let warm = WarmRequest { model: "m:7b".to_owned(), num_ctx: 4096, keep_alive: LONG };
+    ollama.warm(&warm).await.expect("loads");
     assert_eq!(ollama.render(&request()).await, Ok(Some("<hello>".to_owned())));
     assert!(collect(&ollama).await.1.is_ok());
     let sent = server.requests();

@@ -248,7 +248,7 @@ async fn stream_ends_after_an_error() {
 async fn other_server_is_recognized_by_its_version_response() {
     let check = async |steps: Vec<ScriptStep>, found: &str| {
         let server = ScriptedServer::new("", steps);
-        let error = connect(&server, PATIENT).version(1).await.expect_err("is another server");
+        let error = connect(&server, PATIENT).version().await.expect_err("is another server");
         let ModelError::NotOllama { found: reported, .. } = &error else { panic!("{error}") };
         assert_eq!(reported, found);
     };

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ollm_protocol::content::{ContextMessage, Role};
 
+use super::backend::Backend;
 use super::host::Host;
 use super::ollama::Ollama;
 use super::window::Window;

@@ -1,0 +1,315 @@
+//! Chat turns against a scripted model server.
+
+use std::sync::Arc;
+
+use ollm_protocol::Seq;
+use ollm_protocol::content::{Message, Part, RecordBody, Role};
+use ollm_protocol::methods::chat::{
+    ChatEvent, ChatPhase, ChatSendParams, ChatSubmitToolResultsParams,
+};
+use ollm_protocol::methods::session::SessionIdParams;
+use serde_json::{Value, json};
+
+use super::{StartedTurn, cancel, start, submit_tool_results};
+use crate::app::context::goals;
+use crate::app::error::{AppError, ChatError, Result};
+use crate::app::testing::{AnswerStep, ScriptedBackend, TestSession};
+use crate::model::{CallTarget, DoneReason, ModelError};
+use crate::shutdown::Tasks;
+
+use AnswerStep::{Call, End, Fail, Pause, Text, Thinking};
+
+const STOP: AnswerStep = End(DoneReason::Stop);
+const LENGTH: AnswerStep = End(DoneReason::Length);
+
+/// A session that chats with a scripted model.
+struct ChatFixture {
+    session: TestSession,
+    backend: Arc<ScriptedBackend>,
+}
+
+impl ChatFixture {
+    fn new() -> Self {
+        let (session, backend) = TestSession::with_model(&[]);
+        Self { session, backend }
+    }
+
+    /// Starts a turn with a user's message or, without one, another answer.
+    async fn start(&self, content: Option<&str>, more: Value) -> Result<StartedTurn> {
+        let mut params = more;
+        params["sessionId"] = json!(self.session.id);
+        if let Some(content) = content {
+            params["message"] = json!({ "role": "user", "content": content });
+        }
+        let params: ChatSendParams = serde_json::from_value(params).expect("params");
+        start(&self.session.core, &Tasks::new(), params).await
+    }
+
+    /// Runs a turn and returns its events without the last one, and how it ended.
+    async fn run(&self, content: Option<&str>, more: Value) -> (Vec<ChatEvent>, TurnEnd) {
+        rest(self.start(content, more).await.expect("starts")).await
+    }
+
+    /// Returns the assistant messages in the log, as finish reason and text.
+    fn answers(&self) -> Vec<(String, String)> {
+        let answer = |message: Message| {
+            (message.finish_reason.clone().unwrap_or_default(), message.plain_text())
+        };
+        self.messages(Role::Assistant).into_iter().map(answer).collect()
+    }
+
+    fn messages(&self, role: Role) -> Vec<Message> {
+        let bodies = self.session.bodies().into_iter();
+        bodies
+            .filter_map(|body| match body {
+                RecordBody::Message(message) if message.role == role => Some(message),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Returns the roles and texts of the messages in the last request.
+    fn last_request(&self) -> Vec<(Role, String)> {
+        let request = self.backend.requests().pop().expect("a request");
+        request.messages.into_iter().map(|message| (message.role, message.content)).collect()
+    }
+}
+
+/// The finish reason of a turn and its record, or the error.
+type TurnEnd = Result<(String, Seq), ChatError>;
+
+/// Reads the remaining events of a turn.
+async fn rest(mut turn: StartedTurn) -> (Vec<ChatEvent>, TurnEnd) {
+    let mut events = Vec::new();
+    loop {
+        match turn.events.recv().await.expect("the last event is `Done` or an error") {
+            Ok(ChatEvent::Done { seq, finish_reason, .. }) => {
+                return (events, Ok((finish_reason, seq)));
+            }
+            Ok(event) => events.push(event),
+            Err(AppError::Chat(error)) => return (events, Err(error)),
+            Err(error) => panic!("not an error of a turn: {error}"),
+        }
+    }
+}
+
+/// Reads events up to the first one of a kind, and returns that.
+async fn wait_for(turn: &mut StartedTurn, wanted: &str) -> ChatEvent {
+    loop {
+        let event = turn.events.recv().await.expect("an event").expect("no error");
+        if kind(&event) == wanted {
+            return event;
+        }
+    }
+}
+
+fn kind(event: &ChatEvent) -> &'static str {
+    match event {
+        ChatEvent::Accepted { .. } => "accepted",
+        ChatEvent::Phase { name: ChatPhase::Queued, .. } => "queued",
+        ChatEvent::Phase { name: ChatPhase::Compacting, .. } => "compacting",
+        ChatEvent::Phase { name: ChatPhase::Loading, .. } => "loading",
+        ChatEvent::Phase { name: ChatPhase::Reading, .. } => "reading",
+        ChatEvent::Phase { name: ChatPhase::Answering, .. } => "answering",
+        ChatEvent::Delta { .. } => "delta",
+        ChatEvent::ToolCalls { .. } => "toolCalls",
+        ChatEvent::Usage { .. } => "usage",
+        ChatEvent::Done { .. } => "done",
+        ChatEvent::Error { .. } => "error",
+    }
+}
+
+fn kinds(events: &[ChatEvent]) -> Vec<&'static str> {
+    events.iter().map(kind).collect()
+}
+
+fn of(reason: &str, text: &str) -> (String, String) {
+    (reason.to_owned(), text.to_owned())
+}
+
+#[tokio::test]
+async fn turn_is_recorded_and_reports_its_phases_in_order() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Thinking("hm"), Text("Hel"), Text("lo"), STOP]);
+    let (events, end) = chat.run(Some("hi"), json!({})).await;
+    let expect =
+        ["accepted", "loading", "reading", "answering", "delta", "delta", "delta", "usage"];
+    assert_eq!(kinds(&events), expect);
+    let (reason, seq) = end.expect("is answered");
+    assert_eq!((reason.as_str(), chat.answers()), ("stop", vec![of("stop", "Hello")]));
+    assert_eq!(chat.messages(Role::User).len(), 1);
+    let bodies = chat.session.bodies();
+    let at = usize::try_from(seq.0).expect("a small number");
+    assert!(matches!(&bodies[at], RecordBody::Message(message) if message.role == Role::Assistant));
+    assert!(matches!(&bodies[at + 1], RecordBody::Usage(usage) if usage.answer_tokens == 5));
+    assert_eq!(chat.last_request(), [(Role::User, "hi".to_owned())]);
+}
+
+#[tokio::test]
+async fn tool_call_waits_for_its_result_and_continues_the_turn() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Text("I look."), Call("read"), STOP]);
+    chat.backend.answer_text("It is empty.");
+    let tools = json!({ "tools": [{ "type": "function", "function": { "name": "read" } }] });
+    let mut turn = chat.start(Some("look"), tools).await.expect("starts");
+    let called = wait_for(&mut turn, "toolCalls").await;
+    let ChatEvent::ToolCalls { calls, seq, .. } = called else { unreachable!() };
+    assert_eq!((calls[0].id.as_str(), calls[0].name.as_str(), calls.len()), ("read", "read", 1));
+    assert_eq!(chat.backend.requests().len(), 1, "the model is not called before the result");
+    let results = json!([{ "id": "read", "result": { "llmContent": "nothing" } }]);
+    let params = json!({ "sessionId": chat.session.id, "results": results });
+    let params: ChatSubmitToolResultsParams = serde_json::from_value(params).expect("params");
+    let submitted = submit_tool_results(Arc::clone(&chat.session.core), params.clone()).await;
+    assert_eq!(submitted.expect("is awaited").missing, Vec::<String>::new());
+    let (events, end) = rest(turn).await;
+    assert_eq!(kinds(&events), ["reading", "answering", "delta", "usage"]);
+    assert_eq!(end.expect("is answered").0, "stop");
+    assert_eq!(chat.answers(), [of("stop", "I look."), of("stop", "It is empty.")]);
+    let roles: Vec<_> = chat.last_request().into_iter().map(|(role, _)| role).collect();
+    assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool]);
+    let of_message = |body: &RecordBody| matches!(body, RecordBody::ToolCall(call) if call.message_seq == Some(seq));
+    assert_eq!(chat.session.bodies().iter().filter(|body| of_message(body)).count(), 1);
+    let late = submit_tool_results(Arc::clone(&chat.session.core), params).await;
+    assert!(matches!(late, Err(AppError::Chat(ChatError::NoPendingCalls { .. }))));
+}
+
+#[tokio::test]
+async fn call_of_a_tool_that_was_not_offered_ends_the_turn() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Call("read"), STOP]);
+    let (_, end) = chat.run(Some("look"), json!({})).await;
+    assert!(matches!(end, Err(ChatError::UnexpectedCall { name, .. }) if name == "read"));
+}
+
+#[tokio::test]
+async fn empty_answer_is_retried_once_and_then_fails() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[STOP]);
+    chat.backend.answer_text("now");
+    let (_, end) = chat.run(Some("one"), json!({})).await;
+    assert_eq!(end.expect("the retry is answered").0, "stop");
+    assert_eq!(chat.backend.requests().len(), 2);
+
+    chat.backend.answer(&[STOP]);
+    chat.backend.answer(&[Text(" \n"), STOP]);
+    let (_, end) = chat.run(Some("two"), json!({})).await;
+    assert!(matches!(end, Err(ChatError::EmptyAnswer { .. })), "{end:?}");
+    assert_eq!(chat.backend.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn thinking_up_to_max_tokens_fails_without_a_retry() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Thinking("hm"), LENGTH]);
+    let (_, end) = chat.run(Some("one"), json!({ "maxTokens": 5 })).await;
+    let Err(ChatError::OnlyThinking { spent, partial, .. }) = end else { panic!("{end:?}") };
+    assert_eq!((spent.thinking_tokens, spent.max_tokens), (5, Some(5)));
+    assert!(partial.is_some(), "the thinking is recorded");
+    assert_eq!(chat.backend.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn model_error_keeps_the_partial_answer_and_allows_a_retry() {
+    let chat = ChatFixture::new();
+    let error = ScriptedBackend::broken();
+    chat.backend.answer(&[Text("half"), Fail(error.clone())]);
+    let (_, end) = chat.run(Some("hi"), json!({})).await;
+    let Err(ChatError::Model { source, partial: Some(partial) }) = end else { panic!("{end:?}") };
+    assert_eq!(source, error);
+    assert_eq!(chat.answers(), [of("interrupted", "half")]);
+
+    chat.backend.answer_text("whole");
+    let (_, end) = chat.run(None, json!({})).await;
+    assert!(end.expect("is answered").1 > partial);
+    assert_eq!(chat.last_request(), [(Role::User, "hi".to_owned())]);
+    assert_eq!(chat.answers(), [of("interrupted", "half"), of("stop", "whole")]);
+    let again = chat.start(None, json!({})).await.map(drop);
+    assert!(matches!(again, Err(AppError::Invalid { field: "message", .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn retry_discards_the_goal_that_the_partial_answer_set() {
+    let chat = ChatFixture::new();
+    let text = "[GOAL] Port the parser\nFirst I";
+    chat.backend.answer(&[Text(text), Fail(ScriptedBackend::broken())]);
+    chat.run(Some("hi"), json!({})).await.1.expect_err("the answer broke off");
+    let goals = || {
+        let params = serde_json::from_value(json!({ "sessionId": chat.session.id }));
+        goals::list(&chat.session.core, params.expect("params")).expect("lists").data.len()
+    };
+    assert_eq!(goals(), 1);
+    chat.backend.answer_text("whole");
+    chat.run(None, json!({})).await.1.expect("is answered");
+    assert_eq!(goals(), 0);
+}
+
+#[tokio::test]
+async fn refused_request_records_no_answer() {
+    let chat = ChatFixture::new();
+    chat.backend.refuse(ScriptedBackend::broken());
+    let turn = chat.start(Some("hi"), json!({})).await.expect("starts");
+    let mut events = turn.events;
+    let mut last = None;
+    while let Some(event) = events.recv().await {
+        last = Some(event);
+    }
+    assert!(matches!(last, Some(Err(AppError::Model(ModelError::BrokeOff { .. })))), "{last:?}");
+    assert_eq!((chat.messages(Role::User).len(), chat.answers().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn overflow_that_compaction_cannot_cure_ends_the_turn() {
+    let chat = ChatFixture::new();
+    let to = CallTarget { host: "scripted".to_owned(), model: Some("m".to_owned()) };
+    chat.backend.refuse(ModelError::Overflow { to, needed: None, window: None });
+    let (events, end) = chat.run(Some("hi"), json!({})).await;
+    assert_eq!(kinds(&events), ["accepted", "loading", "reading", "loading", "compacting"]);
+    let Err(ChatError::Model { source: ModelError::Overflow { needed, window, .. }, .. }) = end
+    else {
+        panic!("{end:?}")
+    };
+    assert!(needed.is_some() && window.is_some(), "with the numbers of the daemon");
+}
+
+#[tokio::test]
+async fn canceled_turn_keeps_the_partial_answer() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Text("half"), Pause, STOP]);
+    let mut turn = chat.start(Some("hi"), json!({})).await.expect("starts");
+    wait_for(&mut turn, "delta").await;
+    let (core, session_id) = (&chat.session.core, chat.session.id);
+    let second = chat.start(Some("no"), json!({})).await.map(drop);
+    assert!(matches!(second, Err(AppError::Chat(ChatError::Conflict { .. }))));
+    let params = || SessionIdParams { session_id };
+    assert!(cancel(Arc::clone(core), params()).await.expect("exists").canceled);
+    let (_, end) = rest(turn).await;
+    assert!(matches!(end, Err(ChatError::Canceled { partial: Some(_) })), "{end:?}");
+    assert_eq!(chat.answers(), [of("canceled", "half")]);
+    assert!(!cancel(Arc::clone(core), params()).await.expect("exists").canceled);
+
+    chat.backend.answer_text("ok");
+    let (_, end) = chat.run(Some("more"), json!({})).await;
+    assert_eq!(end.expect("the session is free").0, "stop");
+}
+
+#[tokio::test]
+async fn retried_key_returns_the_recorded_answer_without_a_call() {
+    let chat = ChatFixture::new();
+    chat.backend.answer_text("ok");
+    let (_, first) = chat.run(Some("hi"), json!({ "key": "k" })).await;
+    let (events, again) = chat.run(Some("hi"), json!({ "key": "k" })).await;
+    assert_eq!(first.expect("is answered").1, again.expect("is answered").1);
+    assert!(matches!(events.as_slice(), [ChatEvent::Accepted { duplicate: true, .. }]));
+    assert_eq!((chat.backend.requests().len(), chat.messages(Role::User).len()), (1, 1));
+}
+
+#[tokio::test]
+async fn thinking_is_recorded_before_the_text() {
+    let chat = ChatFixture::new();
+    chat.backend.answer(&[Thinking("h"), Text("a"), Thinking("m"), STOP]);
+    chat.run(Some("hi"), json!({})).await.1.expect("is answered");
+    let answer = chat.messages(Role::Assistant).remove(0);
+    let thinking = Part::Thinking { text: "hm".to_owned() };
+    assert_eq!(answer.parts, [thinking, Part::Text { text: "a".to_owned() }]);
+    assert_eq!(answer.model.as_deref(), Some("m"));
+}

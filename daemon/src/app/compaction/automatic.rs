@@ -1,0 +1,149 @@
+//! Compactions that no client asked for: before a chat turn calls its model, and in the background.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ollm_protocol::SessionId;
+use ollm_protocol::content::MIN_CONTEXT_SIZE;
+use ollm_protocol::methods::context::ContextBuildParams;
+use tokio::task::JoinSet;
+
+use super::events;
+use super::summarizer::QueuePlace;
+use super::survey::{CompactionRequest, survey};
+use super::task::{CompactionOutcome, CompactionTask};
+use crate::app::context::build::params_like_last;
+use crate::app::core::Core;
+use crate::app::error::{AppError, CompactError, Result};
+use crate::app::running::CompactionTrigger;
+use crate::model::{Priority, Ticket, canonical_name};
+use crate::tokens::Counter;
+
+/// The state of a chat turn that is about to call its model.
+pub(in crate::app) struct CompactionInTurn<'a> {
+    /// The context that the turn will build.
+    pub(in crate::app) params: &'a ContextBuildParams,
+    pub(in crate::app) counter: &'a Counter,
+    /// The turn's place at its model, if that model also summarizes.
+    pub(in crate::app) ticket: Option<&'a Ticket>,
+    /// The model refused the context, or had no room to answer.
+    pub(in crate::app) must_shrink: bool,
+}
+
+impl CompactionInTurn<'_> {
+    fn request(&self, core: &Core) -> CompactionRequest {
+        CompactionRequest::configured(core, self.params.clone(), Some(self.counter.clone()))
+    }
+}
+
+/// Returns whether a chat turn has to compact before it calls its model. Cheap as long as the context is far from
+/// full.
+pub(in crate::app) async fn is_due(core: &Arc<Core>, turn: CompactionInTurn<'_>) -> Result<bool> {
+    let compression = core.config().compression.clone();
+    if !compression.enabled {
+        return Ok(false);
+    }
+    let fill = events::report_fill(core, turn.params.session_id);
+    if turn.must_shrink {
+        return Ok(true);
+    }
+    if fill.is_some_and(|fill| !fill.reaches(compression.threshold)) {
+        return Ok(false);
+    }
+    Ok(survey(core, &turn.request(core)).await?.before.is_due)
+}
+
+/// Compacts before a chat turn calls its model; returns whether the context is smaller now.
+pub(in crate::app) async fn compact_in_turn(
+    core: &Arc<Core>,
+    turn: CompactionInTurn<'_>,
+) -> Result<bool> {
+    let (request, must_shrink) = (turn.request(core), turn.must_shrink);
+    let place = turn.ticket.map_or(QueuePlace::Own(Priority::Chat), QueuePlace::Held);
+    let trigger = CompactionTrigger::ChatTurn;
+    match (CompactionTask { core, request, trigger, place, must_shrink }).run().await {
+        Ok(outcome) => Ok(matches!(outcome, CompactionOutcome::Done(_))),
+        // The result of the compaction that is running serves as well.
+        Err(AppError::Compact(CompactError::Conflict { .. })) => {
+            core.compactions.wait_until_free(turn.params.session_id).await;
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns whether the model of a chat also writes its summaries.
+pub(in crate::app) fn summarizes_itself(core: &Core, model: &str) -> bool {
+    let other = core.config().compression.model.clone();
+    other.is_none_or(|other| canonical_name(&other) == canonical_name(model))
+}
+
+/// Publishes the thresholds that a session passed with its newest record, and marks the session if a compaction is
+/// due. Called by the observer; never blocks.
+pub(crate) fn follow(core: &Core, id: SessionId) {
+    let fill = events::report_fill(core, id);
+    let compression = &core.config().compression;
+    let is_full = || match fill {
+        Some(fill) => fill.reaches(compression.threshold),
+        // No context was built since the start: the stored counts show whether one could be too large.
+        None => tokens_recorded(core, id) >= u64::from(MIN_CONTEXT_SIZE) / 2,
+    };
+    if compression.enabled
+        && is_full()
+        && !core.turns.is_running(id)
+        && has_model(core, id)
+        && !core.due_compactions.is_paused(id)
+    {
+        core.due_compactions.mark(id);
+    }
+}
+
+fn tokens_recorded(core: &Core, id: SessionId) -> u64 {
+    core.sessions.peek(id, |live| live.state().usage().token_count).unwrap_or_default()
+}
+
+/// Returns whether a model is known that the session's context could be sent to.
+fn has_model(core: &Core, id: SessionId) -> bool {
+    let config = core.config();
+    let own = core.sessions.peek(id, |live| live.state().model().is_some());
+    config.ollama.model.is_some() || config.compression.model.is_some() || own == Some(true)
+}
+
+/// Compacts sessions when they are due, several at a time and each one once at a time; never returns.
+///
+/// **Cancel safety**: a compaction that is dropped before its record is queued leaves no more than a snapshot marker.
+pub(crate) async fn run(core: Arc<Core>) {
+    let mut busy = HashSet::new();
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            // A session that became due again while it was compacted can start now.
+            Some(ended) = running.join_next() => {
+                if let Ok(id) = ended {
+                    busy.remove(&id);
+                }
+            }
+            id = core.due_compactions.next(|id| busy.contains(&id)) => {
+                busy.insert(id);
+                running.spawn(compact(Arc::clone(&core), id));
+            }
+        }
+    }
+}
+
+/// Compacts a session in the background and returns its id.
+async fn compact(core: Arc<Core>, id: SessionId) -> SessionId {
+    let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
+    let place = QueuePlace::Own(Priority::Background);
+    let trigger = CompactionTrigger::Background;
+    let task = CompactionTask { core: &core, request, trigger, place, must_shrink: false };
+    match task.run().await {
+        Ok(_) | Err(AppError::Compact(CompactError::Conflict { .. })) => {}
+        Err(error) => {
+            core.due_compactions.note_failure(id);
+            tracing::info!(session = %id, "not compacted: {error}");
+        }
+    }
+    id
+}

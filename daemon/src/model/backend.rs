@@ -1,0 +1,59 @@
+//! The interface to a model server, in words of the domain.
+//!
+//! Must not know HTTP or any server's JSON.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use super::chat::{ChatItem, ChatRequest, WarmRequest};
+use super::error::ModelError;
+use super::info::{ModelInfo, Version};
+use super::ollama::{ListedModel, RunningModel};
+
+/// The future of a call to a model server; boxed, so that the traits can be used as trait objects.
+pub(crate) type BackendFuture<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, ModelError>> + Send + 'a>>;
+
+/// A model server.
+///
+/// **Cancel safety**: every future may be dropped, which closes the connection and makes the server stop.
+pub(crate) trait Backend: Send + Sync {
+    /// Returns the address of the server.
+    fn host(&self) -> String;
+
+    /// Returns the version of the server, which is cached until the server cannot be reached. Tries once, because status
+    /// reports must not wait for a server that is not there.
+    fn version(&self) -> BackendFuture<'_, Version>;
+
+    /// Lists the models that the server has.
+    fn list(&self) -> BackendFuture<'_, Vec<ListedModel>>;
+
+    /// Describes a model.
+    fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo>;
+
+    /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON.
+    fn vocabulary<'a>(&'a self, model: &'a str) -> BackendFuture<'a, Vec<u8>>;
+
+    /// Lists the models in the server's memory. May time out while the server loads a model.
+    fn running(&self) -> BackendFuture<'_, Vec<RunningModel>>;
+
+    /// Loads a model, or unloads it if `keep_alive` is zero.
+    fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()>;
+
+    /// Starts an answer. The first item of the stream waits until the model is loaded and the prompt is read.
+    fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>>;
+
+    /// Renders the prompt of a request without answering it; `None` if the server cannot.
+    fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>>;
+
+    /// Releases memory and connections that have been idle for a while; returns whether there were any.
+    fn release_idle(&self) -> bool;
+}
+
+/// A streamed answer.
+///
+/// **Shape**: deltas, then exactly one end or one error; nothing after that.
+pub(crate) trait AnswerStream: Send {
+    /// Returns the next item. Cancel safe: dropping the future loses no item.
+    fn next(&mut self) -> BackendFuture<'_, ChatItem>;
+}

@@ -1,0 +1,170 @@
+//! The table of methods: the function behind each one.
+//!
+//! Most methods are functions of `app`. The handlers of `daemon.*`, `rpc.discover` and `env.*` are below the table,
+//! because they convert types or concern the process. No value of an environment variable enters a log or an error.
+
+use std::sync::Arc;
+
+use ollm_protocol::methods::daemon::{
+    DaemonHelloParams, DaemonHelloResult, DaemonReloadResult, DaemonShutdownResult,
+    DaemonStatusResult, NoParams,
+};
+use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeParams, EnvSanitizeResult};
+use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, method as m};
+use serde_json::Value;
+
+use super::discover::document;
+use super::error::RpcError;
+use super::{Handles, Registry, streams};
+use crate::app::compaction::request as compaction;
+use crate::app::context::{build, entries, goals, inspect, pins};
+use crate::app::sessions::{create, delete, documents, input, list, read, transfer, update};
+use crate::app::{chat, loops, models};
+use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
+
+/// Registers every method.
+pub(super) fn register(registry: &mut Registry) {
+    streams::register(registry);
+    daemon(registry);
+    session(registry);
+    context(registry);
+    goal(registry);
+
+    registry.app::<m::ModelList, _, _>(models::list);
+    registry.app::<m::ModelShow, _, _>(models::show);
+    registry.app::<m::ModelRunning, _, _>(models::running);
+    registry.app::<m::ModelWarm, _, _>(models::warm);
+    registry.app::<m::ModelCountTokens, _, _>(models::count_tokens);
+
+    registry.app::<m::LoopStatus, _, _>(loops::status);
+    registry.app::<m::LoopReset, _, _>(loops::reset);
+
+    registry.app::<m::ChatSubmitToolResults, _, _>(chat::submit_tool_results);
+    registry.app::<m::ChatCancel, _, _>(chat::cancel);
+}
+
+fn daemon(registry: &mut Registry) {
+    registry.handler::<m::DaemonHello, _, _>(hello);
+    registry.handler::<m::DaemonStatus, _, _>(status);
+    registry.handler::<m::DaemonReload, _, _>(reload);
+    registry.handler::<m::DaemonShutdown, _, _>(shutdown);
+    registry.handler::<m::RpcDiscover, _, _>(discover);
+    registry.handler::<m::EnvRules, _, _>(env_rules);
+    registry.handler::<m::EnvSanitize, _, _>(env_sanitize);
+}
+
+fn session(registry: &mut Registry) {
+    registry.app_blocking::<m::SessionCreate>(create::create);
+    registry.app::<m::SessionRecord, _, _>(input::record);
+    registry.app::<m::SessionRecordToolCall, _, _>(input::record_tool_call);
+    registry.app::<m::SessionRecordCustom, _, _>(input::record_custom);
+    registry.app_blocking::<m::SessionGet>(read::get);
+    registry.app_blocking::<m::SessionResume>(read::resume);
+    registry.app_blocking::<m::SessionList>(list::list);
+    registry.app_blocking::<m::SessionSearch>(list::search);
+    registry.app_blocking::<m::SessionCurrent>(list::current);
+    registry.app_blocking::<m::SessionSetCurrent>(list::set_current);
+    registry.app::<m::SessionUpdate, _, _>(update::update);
+    registry.app::<m::SessionSetMode, _, _>(update::set_mode);
+    registry.app::<m::SessionArchive, _, _>(update::archive);
+    registry.app::<m::SessionUnarchive, _, _>(update::unarchive);
+    registry.app::<m::SessionClose, _, _>(update::close);
+    registry.app_blocking::<m::SessionDelete>(delete::delete);
+    registry.app_blocking::<m::SessionClear>(delete::clear);
+    registry.app_blocking::<m::SessionCleanup>(delete::cleanup);
+    registry.app_blocking::<m::SessionExport>(transfer::export);
+    registry.app_blocking::<m::SessionImport>(transfer::import);
+    registry.app_blocking::<m::SessionSave>(documents::save);
+}
+
+fn context(registry: &mut Registry) {
+    registry.app::<m::ContextBuild, _, _>(build::build);
+    registry.app::<m::ContextStatus, _, _>(inspect::status);
+    registry.app_blocking::<m::ContextInspect>(inspect::inspect);
+    registry.app::<m::ContextCompact, _, _>(compaction::compact);
+    registry.app::<m::ContextCheckpoints, _, _>(compaction::checkpoints);
+    registry.app::<m::ContextAddEntry, _, _>(entries::add);
+    registry.app::<m::ContextRemoveEntry, _, _>(entries::remove);
+    registry.app_blocking::<m::ContextListEntries>(entries::list);
+    registry.app::<m::ContextPin, _, _>(pins::pin);
+    registry.app::<m::ContextUnpin, _, _>(pins::unpin);
+}
+
+fn goal(registry: &mut Registry) {
+    registry.app::<m::GoalCreate, _, _>(goals::create);
+    registry.app_blocking::<m::GoalList>(goals::list);
+    registry.app::<m::GoalUpdate, _, _>(goals::update);
+    registry.app::<m::GoalAddCheckpoint, _, _>(goals::add_checkpoint);
+    registry.app::<m::GoalUpdateCheckpoint, _, _>(goals::update_checkpoint);
+    registry.app::<m::GoalAddDecision, _, _>(goals::add_decision);
+    registry.app::<m::GoalLockDecision, _, _>(goals::lock_decision);
+    registry.app::<m::GoalAddArtifact, _, _>(goals::add_artifact);
+    registry.app::<m::GoalSetNextSteps, _, _>(goals::set_next_steps);
+    registry.app::<m::GoalApplyMarkers, _, _>(goals::apply_markers);
+}
+
+async fn hello(
+    handles: Arc<Handles>,
+    params: DaemonHelloParams,
+) -> Result<DaemonHelloResult, RpcError> {
+    tracing::debug!(client = params.client, version = params.version, "hello from a client");
+    if !(params.protocol_min..=params.protocol_max).contains(&PROTOCOL_VERSION) {
+        let DaemonHelloParams { client, version, protocol_min, protocol_max } = params;
+        let message = format!(
+            "{client} {version} speaks protocol {protocol_min} to {protocol_max}, \
+             and this daemon, ollmd {}, speaks {PROTOCOL_VERSION}",
+            env!("CARGO_PKG_VERSION"),
+        );
+        return Err(RpcError::new(ErrorKind::UnsupportedVersion, message)
+            .with_hint("ollmctl daemon restart")
+            .with_field("found", protocol_max)
+            .with_field("supported", PROTOCOL_VERSION));
+    }
+    Ok(DaemonHelloResult {
+        protocol: PROTOCOL_VERSION,
+        schema_revision: SCHEMA_REVISION,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        epoch: handles.core.events.epoch().to_owned(),
+        limits: handles.limits.clone(),
+    })
+}
+
+async fn status(handles: Arc<Handles>, _: NoParams) -> Result<DaemonStatusResult, RpcError> {
+    handles.control.status().await
+}
+
+async fn reload(handles: Arc<Handles>, _: NoParams) -> Result<DaemonReloadResult, RpcError> {
+    handles.control.reload().await
+}
+
+/// Asks the daemon to stop. The reply still reaches the caller: connections send the replies of running calls first.
+async fn shutdown(handles: Arc<Handles>, _: NoParams) -> Result<DaemonShutdownResult, RpcError> {
+    tracing::info!("a client asked the daemon to stop");
+    handles.shutdown.stop();
+    Ok(DaemonShutdownResult { pid: std::process::id() })
+}
+
+async fn discover(_: Arc<Handles>, _: NoParams) -> Result<Value, RpcError> {
+    Ok(document().clone())
+}
+
+async fn env_rules(handles: Arc<Handles>, _: NoParams) -> Result<EnvRulesResult, RpcError> {
+    let rules = EnvironmentRules::new(&handles.core.config().environment);
+    Ok(EnvRulesResult {
+        core: rules.core_patterns(),
+        deny: rules.deny_patterns(),
+        allow: rules.allow_patterns(),
+        deny_values: vec![URL_CREDENTIALS.to_owned()],
+        warnings: rules.warnings().to_vec(),
+    })
+}
+
+async fn env_sanitize(
+    handles: Arc<Handles>,
+    params: EnvSanitizeParams,
+) -> Result<EnvSanitizeResult, RpcError> {
+    let rules = EnvironmentRules::new(&handles.core.config().environment);
+    let SanitizedEnvironment { passed, removed } = rules.sanitize(params.variables);
+    Ok(EnvSanitizeResult { variables: passed, removed, warnings: rules.warnings().to_vec() })
+}

@@ -1,0 +1,170 @@
+//! The methods that stream: `chat.send` and `event.subscribe`, each a subscription of one client.
+
+use std::sync::Arc;
+
+use jsonrpsee::core::SubscriptionError;
+use jsonrpsee::types::{ErrorObjectOwned, Params};
+use jsonrpsee::{Extensions, PendingSubscriptionSink, SubscriptionCloseResponse, SubscriptionSink};
+use ollm_protocol::method::{
+    CHAT_NOTIFICATION, CHAT_UNSUBSCRIBE, ChatSend, EVENT_NOTIFICATION, EVENT_UNSUBSCRIBE,
+    EventSubscribe,
+};
+use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
+use ollm_protocol::methods::event::EventSubscribeParams;
+use ollm_protocol::{ErrorKind, Method};
+use serde::Serialize;
+use serde_json::value::to_raw_value;
+use tracing::Instrument;
+
+use super::decode::decode;
+use super::error::RpcError;
+use super::{Handles, Registry, call_span};
+use crate::app::chat::{self, StartedTurn};
+use crate::events::{EventFilter, EventSubscription};
+
+/// The most thresholds of a subscription.
+const MAX_THRESHOLDS: usize = 16;
+
+pub(super) fn register(registry: &mut Registry) {
+    let unique = "names in the list of methods are unique and registered once";
+    let module = &mut registry.module;
+    let (name, notification) = (ChatSend::NAME, CHAT_NOTIFICATION);
+    module.register_subscription(name, notification, CHAT_UNSUBSCRIBE, send_chat).expect(unique);
+    let (name, notification) = (EventSubscribe::NAME, EVENT_NOTIFICATION);
+    module.register_subscription(name, notification, EVENT_UNSUBSCRIBE, subscribe).expect(unique);
+}
+
+/// Starts a turn, accepts the subscription, and relays the events of the turn.
+async fn send_chat(
+    params: Params<'static>,
+    pending: PendingSubscriptionSink,
+    handles: Arc<Handles>,
+    extensions: Extensions,
+) -> SubscriptionCloseResponse {
+    let span = call_span(ChatSend::NAME, &extensions);
+    match start_turn(&handles, &params).instrument(span.clone()).await {
+        Err(error) => pending.reject(error).await,
+        Ok((turn, detach)) => {
+            let cancel = turn.cancel.clone();
+            if let Ok(sink) = pending.accept().await {
+                relay(turn, sink).instrument(span).await;
+            }
+            // A client that leaves ends the turn unless it is detached.
+            if !detach {
+                cancel.cancel();
+            }
+        }
+    }
+    SubscriptionCloseResponse::None
+}
+
+/// Starts a turn; also returns whether it is detached.
+async fn start_turn(
+    handles: &Handles,
+    params: &Params<'_>,
+) -> Result<(StartedTurn, bool), RpcError> {
+    let params: ChatSendParams = decode(ChatSend::NAME, params)?;
+    let detach = params.detach;
+    Ok((chat::start(&handles.core, &handles.shutdown, params).await?, detach))
+}
+
+/// Relays the events of a turn until it ends or its client leaves.
+async fn relay(mut turn: StartedTurn, sink: SubscriptionSink) {
+    loop {
+        // A client may leave while the model reads the prompt, which is silent for minutes.
+        let event = tokio::select! {
+            biased;
+            () = sink.closed() => return,
+            event = turn.events.recv() => event,
+        };
+        let Some(event) = event else { return };
+        if !send(&sink, &event.unwrap_or_else(|error| error_event(error.into()))).await {
+            return;
+        }
+    }
+}
+
+/// Returns the last event of a failed turn, with the content of an error reply.
+fn error_event(error: RpcError) -> ChatEvent {
+    let error = ErrorObjectOwned::from(error);
+    let data = error.data().and_then(|data| serde_json::from_str(data.get()).ok());
+    ChatEvent::Error {
+        code: error.code(),
+        message: error.message().to_owned(),
+        data: data.unwrap_or_default(),
+    }
+}
+
+/// Subscribes to the event ring, accepts the subscription, and follows the ring.
+async fn subscribe(
+    params: Params<'static>,
+    pending: PendingSubscriptionSink,
+    handles: Arc<Handles>,
+    extensions: Extensions,
+) -> SubscriptionCloseResponse {
+    let span = call_span(EventSubscribe::NAME, &extensions);
+    let decoded = decode(EventSubscribe::NAME, &params).and_then(check_thresholds);
+    let EventSubscribeParams { session_id, kinds, thresholds, since } = match decoded {
+        Ok(params) => params,
+        Err(error) => {
+            pending.reject(error).await;
+            return SubscriptionCloseResponse::None;
+        }
+    };
+    // Subscribed before the reply, so that no event after the reply is missed.
+    let filter = EventFilter { session_id, kinds, thresholds };
+    let events = handles.core.events.subscribe(filter, since.as_ref());
+    match pending.accept().await {
+        Ok(sink) => follow(&handles, events, sink).instrument(span).await,
+        Err(_) => SubscriptionCloseResponse::None,
+    }
+}
+
+fn check_thresholds(params: EventSubscribeParams) -> Result<EventSubscribeParams, RpcError> {
+    let problem = if params.thresholds.len() > MAX_THRESHOLDS {
+        format!("the limit is {MAX_THRESHOLDS} thresholds")
+    } else if params.thresholds.iter().all(|share| (0.0..=1.0).contains(share)) {
+        return Ok(params);
+    } else {
+        "a threshold must lie between 0 and 1".to_owned()
+    };
+    let message = format!("the params of event.subscribe are invalid at `thresholds`: {problem}");
+    Err(RpcError::new(ErrorKind::InvalidParams, message).with_field("field", "thresholds"))
+}
+
+/// Sends events until the client unsubscribes or the daemon shuts down, which the last item reports.
+async fn follow(
+    handles: &Handles,
+    mut events: EventSubscription,
+    sink: SubscriptionSink,
+) -> SubscriptionCloseResponse {
+    loop {
+        tokio::select! {
+            biased;
+            () = sink.closed() => return SubscriptionCloseResponse::None,
+            () = handles.shutdown.stopping() => break,
+            event = events.next() => if !send(&sink, &*event).await {
+                return SubscriptionCloseResponse::None;
+            },
+        }
+    }
+    while let Some(event) = events.take() {
+        if !send(&sink, &*event).await {
+            return SubscriptionCloseResponse::None;
+        }
+    }
+    match to_raw_value(&ErrorObjectOwned::from(RpcError::stopping())) {
+        Ok(error) => SubscriptionCloseResponse::NotifErr(SubscriptionError::from_json(error)),
+        Err(_) => SubscriptionCloseResponse::None,
+    }
+}
+
+/// Sends one item, waiting while the connection is full; returns false if the subscription ended.
+async fn send(sink: &SubscriptionSink, item: &impl Serialize) -> bool {
+    let Ok(item) = to_raw_value(item) else { return false };
+    tokio::select! {
+        biased;
+        () = sink.closed() => false,
+        sent = sink.send(item) => sent.is_ok(),
+    }
+}
