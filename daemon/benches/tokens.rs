@@ -128,8 +128,7 @@ fn load(report: &Report, name: &str, vocabulary: &Vocabulary) -> Result<Option<T
     let loaded_ms = rounded(start.elapsed().as_secs_f64() * 1e3);
     let row = Row::value(&format!("{name}: load the stored vocabulary"), "ms", loaded_ms)
         .with("decodeMs", rounded(decoded.as_secs_f64() * 1e3))
-        .with("storedBytes", bytes.len())
-        .with("heapBytes", tokenizer.heap_bytes());
+        .with("storedBytes", bytes.len());
     report.print(row)?;
     Ok(Some(tokenizer))
 }

@@ -19,7 +19,7 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, OllamaConfig};
 use crate::events::{EventDraft, EventRing};
-use crate::model::{ModelSettings, Models, Secret, Timeouts};
+use crate::model::{ModelSettings, Models, Timeouts};
 use crate::projects::Projects;
 use crate::session::{Appended, IdempotencyKey, NewRecord, SessionError, SessionState, Sessions};
 use crate::shutdown::Tasks;
@@ -200,7 +200,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 fn model_settings(config: &OllamaConfig) -> ModelSettings {
     ModelSettings {
         host: config.host.clone(),
-        key: config.api_key.clone().map(|key| Secret::new(key.0)),
+        key: config.api_key.clone(),
         timeouts: Timeouts::new(
             config.connect_timeout,
             config.first_token_timeout,

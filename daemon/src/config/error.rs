@@ -1,4 +1,4 @@
-//! Errors and warnings about the configuration: what is wrong, where it was set, and what was probably meant.
+//! Errors and warnings about the configuration, with the source of the value and a similar known name.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ impl ValueSource {
         Self::File { path: path.to_owned(), line }
     }
 
-    /// Returns a short form for a comment behind the value, without control characters.
+    /// Returns a short form for a comment after the value, without control characters.
     pub(super) fn short(&self) -> String {
         let text = match self {
             Self::File { .. } => self.to_string(),
@@ -80,9 +80,10 @@ pub(crate) enum ConfigError {
 }
 
 /// A setting that is ignored, probably by mistake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConfigWarning {
     /// The file has a section that this version does not know.
+    #[error("{location}: unknown section {section} is ignored{}", did_you_mean(*hint))]
     UnknownSection {
         location: ValueSource,
         section: String,
@@ -90,6 +91,7 @@ pub(crate) enum ConfigWarning {
         hint: Option<&'static str>,
     },
     /// A variable begins with `OLLM_` and does not name a key.
+    #[error("variable {variable} names no key and is ignored{}", did_you_mean_variable(*hint))]
     UnknownVariable {
         variable: String,
         /// A known section with a similar name.
@@ -97,26 +99,13 @@ pub(crate) enum ConfigWarning {
     },
 }
 
-impl fmt::Display for ConfigWarning {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownSection { location, section, hint } => {
-                let hint = did_you_mean(*hint);
-                write!(out, "{location}: unknown section {section} is ignored{hint}")
-            }
-            Self::UnknownVariable { variable, hint } => {
-                write!(out, "variable {variable} names no key and is ignored")?;
-                match hint {
-                    Some(hint) => write!(out, "; did you mean OLLM_{}__KEY?", hint.to_uppercase()),
-                    None => Ok(()),
-                }
-            }
-        }
-    }
+fn did_you_mean(hint: Option<&str>) -> String {
+    hint.map_or_else(String::new, |hint| format!("; did you mean {hint}?"))
 }
 
-fn did_you_mean(hint: Option<&'static str>) -> String {
-    hint.map_or_else(String::new, |hint| format!("; did you mean {hint}?"))
+/// Suggests a variable of a section.
+fn did_you_mean_variable(section: Option<&str>) -> String {
+    did_you_mean(section.map(|section| format!("OLLM_{}__KEY", section.to_uppercase())).as_deref())
 }
 
 /// Returns the known name that is most similar to `name`; `None` if none is similar.

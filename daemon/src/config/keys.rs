@@ -78,7 +78,7 @@ impl ConfigKey {
 
 /// One day in seconds: the upper limit of most durations, because the daemon never waits longer.
 const DAY: u64 = 86_400;
-/// The upper limit of counts: more than one machine has of anything that is counted.
+/// The upper limit of counts: no machine has more of anything that is counted.
 const MANY: u32 = 1_000_000;
 /// The largest context window that can be configured; model servers reject far smaller ones.
 const MAX_WINDOW: u32 = 16_777_216;

@@ -1,5 +1,6 @@
-//! The lines on which the keys of a YAML file are, for error messages and listings. Merged values no longer have
-//! them. Pure.
+//! The lines of a YAML file on which its keys are, for error messages and listings.
+//!
+//! The merged values no longer have lines, so the file is parsed a second time for them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -98,15 +99,7 @@ impl<'de> Visitor<'de> for YamlMapVisitor {
         Ok(YamlMap::default())
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, input: D) -> Result<YamlMap, D::Error> {
-        input.deserialize_any(self)
-    }
-
     fn visit_unit<E>(self) -> Result<YamlMap, E> {
-        Ok(YamlMap::default())
-    }
-
-    fn visit_none<E>(self) -> Result<YamlMap, E> {
         Ok(YamlMap::default())
     }
 

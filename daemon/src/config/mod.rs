@@ -1,7 +1,7 @@
-//! The configuration: one immutable value, made from defaults, file, environment and flags.
+//! The configuration: one immutable value, merged from defaults, file, environment and flags.
 //!
-//! `keys` is the table of keys, `raw` reads what was set where, `sections` holds the structs. A module receives its
-//! own struct, never [`Config`].
+//! `keys` is the table of keys, `raw` merges the values that were set and checks them, and `sections` holds the structs.
+//! A module receives its own struct, never [`Config`].
 //!
 //! **Invariant**: no other module reads the environment.
 
@@ -11,20 +11,21 @@ mod lines;
 mod raw;
 mod sections;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use self::error::ValueSource;
 pub(crate) use self::error::{ConfigError, ConfigWarning};
 use self::keys::{ConfigKey, KEYS};
 use self::raw::{ConfigFile, Settings};
-use self::sections::ClientVariables;
 pub(crate) use self::sections::{
-    CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE, EnvironmentConfig,
-    FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig, OllamaConfig, OnLimit,
-    SessionsConfig, SnapshotsConfig,
+    ApiKey, CompressionConfig, CompressionStrategy, ContextConfig, DEFAULT_CONTEXT_SIZE,
+    EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
+    OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
 };
 
 /// The name of the default file in the home.
@@ -37,7 +38,8 @@ pub(crate) const FILE_NAME: &str = "config.yaml";
 pub(crate) struct FlagOverrides(pub Vec<(String, String)>);
 
 /// The whole configuration.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Config {
     pub(crate) ollama: OllamaConfig,
     pub(crate) sessions: SessionsConfig,
@@ -50,6 +52,7 @@ pub(crate) struct Config {
     pub(crate) environment: EnvironmentConfig,
     pub(crate) files: FilesConfig,
     pub(crate) log: LogConfig,
+    #[serde(skip)]
     settings: Settings,
 }
 
@@ -87,37 +90,28 @@ impl Config {
             }
             Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
         };
-        let mut variables = ClientVariables::default();
-        let env = env.inspect(|(name, value)| variables.take(name, value));
+        let env: BTreeMap<String, String> = env.collect();
         let mut warnings = Vec::new();
-        let settings = Settings::read(file.as_ref(), env, &flags.0, &mut warnings)?;
-        Ok((Self::from_settings(home, settings, variables), warnings))
+        let settings = Settings::read(file.as_ref(), &env, &flags.0, &mut warnings)?;
+        Ok((Self::from_settings(home, settings, &env), warnings))
     }
 
-    fn from_settings(home: &Path, settings: Settings, variables: ClientVariables) -> Self {
-        Self {
-            ollama: OllamaConfig::new(&settings, variables),
-            sessions: SessionsConfig::new(&settings, home),
-            snapshots: SnapshotsConfig::new(&settings),
-            compression: CompressionConfig::new(&settings),
-            context: ContextConfig::new(&settings),
-            goals: GoalsConfig { markers: settings.get("goals", "markers") },
-            modes: ModesConfig::new(&settings),
-            loop_detection: LoopDetectionConfig::new(&settings),
-            environment: EnvironmentConfig {
-                allow: settings.get("environment", "allow"),
-                deny: settings.get("environment", "deny"),
-            },
-            files: FilesConfig {
-                max_depth: settings.get("files", "maxDepth"),
-                ignore: settings.get("files", "ignore"),
-            },
-            log: LogConfig {
-                level: settings.get("log", "level"),
-                keep_days: settings.get("log", "keepDays"),
-            },
-            settings,
+    fn from_settings(home: &Path, settings: Settings, env: &BTreeMap<String, String>) -> Self {
+        let variable = |name: &str| env.get(name).filter(|value| !value.trim().is_empty());
+        let mut config: Self = serde_json::from_value(settings.values())
+            .unwrap_or_else(|error| unreachable!("a struct and the table of keys differ: {error}"));
+        if config.sessions.data_dir.as_os_str().is_empty() {
+            config.sessions.data_dir = home.join("sessions");
         }
+        if config.ollama.host.is_empty() {
+            config.ollama.host = variable("OLLAMA_HOST").cloned().unwrap_or_default();
+        }
+        let api_key = variable("OLLAMA_API_KEY").map(|key| ApiKey(key.trim().to_owned()));
+        config.ollama.api_key = api_key;
+        let usual_dir = variable("HOME").map(|home| Path::new(home).join(".ollama").join("models"));
+        let models_dirs = variable("OLLAMA_MODELS").map(PathBuf::from).into_iter().chain(usual_dir);
+        config.ollama.models_dirs = models_dirs.filter(|dir| dir.is_absolute()).collect();
+        Self { settings, ..config }
     }
 
     /// Returns what changed since `old`.
@@ -204,7 +198,9 @@ impl Config {
                 let host = (!self.ollama.host.is_empty()).then_some(&self.ollama.host);
                 Some((json!(host), "OLLAMA_HOST, else this machine"))
             }
-            ("sessions", "dataDir") => Some((json!(self.sessions.data_dir), "in the home")),
+            ("sessions", "dataDir") => {
+                Some((json!(self.sessions.data_dir.to_string_lossy()), "in the home"))
+            }
             ("context", "size") => {
                 Some((json!(DEFAULT_CONTEXT_SIZE), "for sessions without a size of their own"))
             }

@@ -1,52 +1,49 @@
 //! The configuration as modules receive it: one struct for each section, checked and with units.
+//!
+//! The structs are read from the checked values of the keys, so a field has the name of its key.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use super::raw::Settings;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
-/// The context window of a session where neither the session nor the configuration has one, in tokens: a common size
+use super::keys::parse_duration;
+
+/// The context window of a session, in tokens, if neither the session nor the configuration sets one: a common size
 /// for local models.
 pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 
 /// The model server.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct OllamaConfig {
     /// The server's address as the user wrote it: the setting, else `OLLAMA_HOST`, else empty for this machine.
+    #[serde(deserialize_with = "default_if_null")]
     pub host: String,
     /// The server's API key, from `OLLAMA_API_KEY`. Never shown.
+    #[serde(skip)]
     pub api_key: Option<ApiKey>,
     /// The model of sessions that name none.
     pub model: Option<String>,
     /// Directories on this machine that may hold the server's models: `OLLAMA_MODELS`, then the usual one.
+    #[serde(skip)]
     pub models_dirs: Vec<PathBuf>,
     /// The time for which the server keeps a model loaded.
+    #[serde(deserialize_with = "duration")]
     pub keep_alive: Duration,
+    #[serde(deserialize_with = "duration")]
     pub connect_timeout: Duration,
     /// The longest wait for the first token; the server sends nothing while it loads a model and reads the prompt.
+    #[serde(deserialize_with = "duration")]
     pub first_token_timeout: Duration,
     /// The longest wait between two tokens.
+    #[serde(deserialize_with = "duration")]
     pub idle_timeout: Duration,
     /// The longest wait for the results of tools that a client runs.
+    #[serde(deserialize_with = "duration")]
     pub tool_timeout: Duration,
-}
-
-impl OllamaConfig {
-    pub(super) fn new(settings: &Settings, variables: ClientVariables) -> Self {
-        let host: Option<String> = settings.get("ollama", "host");
-        Self {
-            models_dirs: variables.models_dirs(),
-            host: host.or(variables.host).unwrap_or_default(),
-            api_key: variables.api_key,
-            model: settings.get("ollama", "model"),
-            keep_alive: settings.duration("ollama", "keepAlive"),
-            connect_timeout: settings.duration("ollama", "connectTimeout"),
-            first_token_timeout: settings.duration("ollama", "firstTokenTimeout"),
-            idle_timeout: settings.duration("ollama", "idleTimeout"),
-            tool_timeout: settings.duration("ollama", "toolTimeout"),
-        }
-    }
 }
 
 /// An API key, which neither `Debug` nor an error shows.
@@ -59,40 +56,24 @@ impl std::fmt::Debug for ApiKey {
     }
 }
 
-/// The environment variables that all clients of the model server use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ClientVariables {
-    host: Option<String>,
-    api_key: Option<ApiKey>,
-    models: Option<PathBuf>,
-    /// The user's home directory, in which models are stored by default.
-    user_home: Option<PathBuf>,
+/// Reads the text of a checked duration.
+fn duration<'de, D: Deserializer<'de>>(input: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(input)?;
+    parse_duration(&text).ok_or_else(|| D::Error::custom("not a duration"))
 }
 
-impl ClientVariables {
-    /// Keeps a variable if it is one of these and not empty.
-    pub(super) fn take(&mut self, name: &str, value: &str) {
-        if value.trim().is_empty() {
-            return;
-        }
-        match name {
-            "OLLAMA_HOST" => self.host = Some(value.to_owned()),
-            "OLLAMA_API_KEY" => self.api_key = Some(ApiKey(value.trim().to_owned())),
-            "OLLAMA_MODELS" => self.models = Some(value.into()),
-            "HOME" => self.user_home = Some(value.into()),
-            _ => {}
-        }
-    }
-
-    /// Returns the directories that may hold models, the most likely first.
-    fn models_dirs(&self) -> Vec<PathBuf> {
-        let usual = self.user_home.as_ref().map(|home| home.join(".ollama").join("models"));
-        self.models.iter().cloned().chain(usual).filter(|dir| dir.is_absolute()).collect()
-    }
+/// Reads a key without a value as the default of its type.
+fn default_if_null<'de, D, T>(input: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(input)?.unwrap_or_default())
 }
 
-/// The treatment of the oldest sessions beyond the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The action on the oldest sessions beyond the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum OnLimit {
     Archive,
     /// Remove the sessions with all their files.
@@ -100,13 +81,15 @@ pub(crate) enum OnLimit {
 }
 
 /// Session storage and retention.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct SessionsConfig {
     /// The directory of the logs.
+    #[serde(deserialize_with = "default_if_null")]
     pub data_dir: PathBuf,
     /// The most closed sessions that are kept; 0 for no limit.
     pub max_sessions: u32,
-    /// The treatment of sessions beyond `max_sessions`.
+    /// The action on sessions beyond `max_sessions`.
     pub on_limit: OnLimit,
     /// The most sessions of a project that are not archived; 0 for no limit.
     pub max_sessions_per_project: u32,
@@ -115,27 +98,13 @@ pub(crate) struct SessionsConfig {
     /// Whether the document of a session is written when the session is idle.
     pub auto_save: bool,
     /// The idle time after which a session's document is written.
+    #[serde(deserialize_with = "duration")]
     pub document_idle: Duration,
 }
 
-impl SessionsConfig {
-    pub(super) fn new(settings: &Settings, home: &Path) -> Self {
-        let data_dir: Option<PathBuf> = settings.get("sessions", "dataDir");
-        let on_limit: String = settings.get("sessions", "onLimit");
-        Self {
-            data_dir: data_dir.unwrap_or_else(|| home.join("sessions")),
-            max_sessions: settings.get("sessions", "maxSessions"),
-            on_limit: if on_limit == "delete" { OnLimit::Delete } else { OnLimit::Archive },
-            max_sessions_per_project: settings.get("sessions", "maxSessionsPerProject"),
-            auto_archive_after_days: settings.get("sessions", "autoArchiveAfterDays"),
-            auto_save: settings.get("sessions", "autoSave"),
-            document_idle: settings.duration("sessions", "documentIdle"),
-        }
-    }
-}
-
 /// Snapshots of context states.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct SnapshotsConfig {
     /// Whether snapshot files are written.
     pub enabled: bool,
@@ -147,19 +116,9 @@ pub(crate) struct SnapshotsConfig {
     pub auto_threshold: f64,
 }
 
-impl SnapshotsConfig {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self {
-            enabled: settings.get("snapshots", "enabled"),
-            max_count: settings.get("snapshots", "maxCount"),
-            auto_create: settings.get("snapshots", "autoCreate"),
-            auto_threshold: settings.get("snapshots", "autoThreshold"),
-        }
-    }
-}
-
 /// The method by which a compaction makes room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum CompressionStrategy {
     /// A model summarizes old messages.
     Summarize,
@@ -170,7 +129,8 @@ pub(crate) enum CompressionStrategy {
 }
 
 /// Compaction.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct CompressionConfig {
     /// Whether sessions are compacted automatically.
     pub enabled: bool,
@@ -178,6 +138,7 @@ pub(crate) struct CompressionConfig {
     /// The share of the available tokens at which a session is compacted.
     pub threshold: f64,
     /// Recent tokens that are kept if the window allows.
+    #[serde(rename = "preserveRecent")]
     pub preserve_recent_tokens: u32,
     /// The longest summary.
     pub summary_max_tokens: u32,
@@ -185,45 +146,20 @@ pub(crate) struct CompressionConfig {
     pub model: Option<String>,
 }
 
-impl CompressionConfig {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let strategy: String = settings.get("compression", "strategy");
-        Self {
-            enabled: settings.get("compression", "enabled"),
-            strategy: match strategy.as_str() {
-                "summarize" => CompressionStrategy::Summarize,
-                "truncate" => CompressionStrategy::Truncate,
-                _ => CompressionStrategy::Hybrid,
-            },
-            threshold: settings.get("compression", "threshold"),
-            preserve_recent_tokens: settings.get("compression", "preserveRecent"),
-            summary_max_tokens: settings.get("compression", "summaryMaxTokens"),
-            model: settings.get("compression", "model"),
-        }
-    }
-}
-
 /// Context windows and their division.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct ContextConfig {
     /// The window of sessions that have none of their own.
     pub size: Option<u32>,
     /// Tokens reserved for the answer; 0 for the default share.
+    #[serde(deserialize_with = "default_if_null")]
     pub answer_reserve: u32,
     /// The largest share of a head's conversation that user messages take.
     pub user_share: f64,
 }
 
 impl ContextConfig {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let answer_reserve: Option<u32> = settings.get("context", "answerReserve");
-        Self {
-            size: settings.get("context", "size"),
-            answer_reserve: answer_reserve.unwrap_or(0),
-            user_share: settings.get("context", "userShare"),
-        }
-    }
-
     /// Returns the window of a session in tokens; `own` is the size that the session names.
     pub(crate) fn size_for(&self, own: Option<u32>) -> u32 {
         own.or(self.size).unwrap_or(DEFAULT_CONTEXT_SIZE)
@@ -231,25 +167,28 @@ impl ContextConfig {
 }
 
 /// Goals.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct GoalsConfig {
     /// Whether models are instructed to use markers.
     pub markers: bool,
 }
 
 /// The texts of modes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "BTreeMap<String, Option<String>>")]
 pub(crate) struct ModesConfig {
     /// The configured texts, by mode.
     pub texts: BTreeMap<String, String>,
 }
 
-impl ModesConfig {
-    pub(super) fn new(settings: &Settings) -> Self {
-        let texts = settings.texts_in("modes");
-        Self { texts: texts.map(|(mode, text)| (mode.to_owned(), text.to_owned())).collect() }
+impl From<BTreeMap<String, Option<String>>> for ModesConfig {
+    fn from(texts: BTreeMap<String, Option<String>>) -> Self {
+        Self { texts: texts.into_iter().filter_map(|(mode, text)| Some((mode, text?))).collect() }
     }
+}
 
+impl ModesConfig {
     /// Returns the text that the system message has in a mode: the configured one, else the built-in one.
     ///
     /// Returns `None` for an unknown mode, and for a mode whose configured text has only spaces.
@@ -262,8 +201,8 @@ impl ModesConfig {
     }
 }
 
-/// Returns the built-in text of a mode. The texts are short, because every prompt contains them, and say how to
-/// answer rather than what.
+/// Returns the built-in text of a mode. The texts are short, because every prompt contains them, and concern the manner
+/// of an answer, not its content.
 fn built_in_text(mode: &str) -> Option<&'static str> {
     Some(match mode {
         "assistant" => {
@@ -292,7 +231,8 @@ fn built_in_text(mode: &str) -> Option<&'static str> {
 }
 
 /// Loop detection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct LoopDetectionConfig {
     pub enabled: bool,
     /// The most model calls since the last user message.
@@ -301,18 +241,9 @@ pub(crate) struct LoopDetectionConfig {
     pub repeat_threshold: u32,
 }
 
-impl LoopDetectionConfig {
-    pub(super) fn new(settings: &Settings) -> Self {
-        Self {
-            enabled: settings.get("loopDetection", "enabled"),
-            max_turns: settings.get("loopDetection", "maxTurns"),
-            repeat_threshold: settings.get("loopDetection", "repeatThreshold"),
-        }
-    }
-}
-
 /// Environment sanitizing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct EnvironmentConfig {
     /// Names whose values are not checked.
     pub allow: Vec<String>,
@@ -321,7 +252,8 @@ pub(crate) struct EnvironmentConfig {
 }
 
 /// File discovery.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct FilesConfig {
     /// The depth of a walk; `None` for no limit.
     pub max_depth: Option<u32>,
@@ -330,9 +262,10 @@ pub(crate) struct FilesConfig {
 }
 
 /// The daemon's own log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct LogConfig {
-    /// The least severe level that is logged, as `tracing` names it.
+    /// The least severe level that is logged, by its name in `tracing`.
     pub level: String,
     /// Number of daily logs that are kept.
     pub keep_days: u32,

@@ -1,5 +1,6 @@
 //! Defaults, precedence of the sources, and the wording of errors and warnings.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
 use super::*;
@@ -44,6 +45,15 @@ fn without_a_file_all_values_are_defaults() {
     assert_eq!([diff.restart_needed, diff.applied].concat(), computed, "set instead of computed");
     assert_eq!(again.sessions, config.sessions);
     assert_eq!(again.context.size, Some(DEFAULT_CONTEXT_SIZE));
+}
+
+#[test]
+fn home_that_is_not_utf8_is_used_and_shown() {
+    let home = Path::new(std::ffi::OsStr::from_bytes(b"/nowhere/\xff"));
+    let (config, _) =
+        Config::load(home, None, std::iter::empty(), &FlagOverrides::default()).expect("loads");
+    assert_eq!(config.sessions.data_dir, home.join("sessions"));
+    assert_eq!(config.to_json()["sessions"]["dataDir"]["value"], "/nowhere/\u{fffd}/sessions");
 }
 
 #[test]
@@ -94,7 +104,7 @@ fn model_server_variables_are_used_and_the_api_key_is_never_shown() {
     assert_eq!(host("", &env), "box:1");
     assert_eq!(host("ollama:\n  host: mine\n", &env), "mine");
     let (config, warnings) = load("", &env, &[("log.level", "warn")]).expect("loads");
-    assert_eq!(config.ollama.api_key, Some(super::sections::ApiKey("hunter2".to_owned())));
+    assert_eq!(config.ollama.api_key, Some(ApiKey("hunter2".to_owned())));
     assert!(warnings.is_empty(), "{warnings:?}");
     assert_eq!(config.to_json()["ollama"]["host"]["value"], "box:1");
     for shown in [format!("{config:?}"), config.to_yaml(), config.to_json().to_string()] {

@@ -4,8 +4,8 @@
 //! variable passes unless its value contains credentials in a URL. The daemon itself runs no tools; clients that do
 //! ask it.
 //!
-//! **Invariants**: pure; a denied name never passes and a core name always does, whatever is configured; no text that
-//! is made here contains a value.
+//! **Invariants**: pure; a denied name never passes and a core name always does, whatever is configured; neither a
+//! warning nor a rule contains a value.
 
 mod pattern;
 
@@ -88,28 +88,22 @@ impl EnvironmentRules {
         let built_in = |patterns: &[&str]| {
             patterns.iter().map(|pattern| NamePattern::built_in(pattern)).collect()
         };
-        let mut rules = Self {
-            core: built_in(CORE),
-            deny: built_in(DENY),
-            allow: Vec::new(),
-            warnings: Vec::new(),
+        let mut warnings = Vec::new();
+        let mut configured = |key: &str, texts: &[String], effect: &str| -> Vec<NamePattern> {
+            let parse = |text: &String| match NamePattern::parse(text) {
+                Ok(pattern) => Some(pattern),
+                Err(error) => {
+                    let problem = format!("the pattern {text:?} {error}; it is ignored{effect}");
+                    warnings.push(format!("environment.{key}: {problem}"));
+                    None
+                }
+            };
+            texts.iter().filter_map(parse).collect()
         };
-        for text in &config.deny {
-            match NamePattern::parse(text) {
-                Ok(pattern) => rules.deny.push(pattern),
-                Err(error) => rules.warnings.push(format!(
-                    "environment.deny: the pattern {text:?} {error}; it is ignored, and the built-in patterns apply"
-                )),
-            }
-        }
-        for text in &config.allow {
-            match NamePattern::parse(text) {
-                Ok(pattern) => rules.allow.push(pattern),
-                Err(error) => rules.warnings.push(format!(
-                    "environment.allow: the pattern {text:?} {error}; it is ignored"
-                )),
-            }
-        }
+        let mut deny: Vec<NamePattern> = built_in(DENY);
+        deny.extend(configured("deny", &config.deny, ", and the built-in patterns apply"));
+        let allow = configured("allow", &config.allow, "");
+        let mut rules = Self { core: built_in(CORE), deny, allow, warnings };
         for allowed in &rules.allow {
             let name = VariableName::new(allowed.as_str());
             if let Some(denied) = rules.deny.iter().find(|denied| denied.matches(&name)) {
@@ -156,7 +150,7 @@ impl EnvironmentRules {
         SanitizedEnvironment { passed: Variables(passed), removed }
     }
 
-    /// Returns the rule that removes a variable; `None` when it passes.
+    /// Returns the rule that removes a variable, or `None` if the variable passes.
     fn denying_rule(&self, name: &str, value: &str) -> Option<&str> {
         let name = VariableName::new(name);
         let is_listed = |patterns: &[NamePattern]| {
@@ -186,7 +180,7 @@ fn has_url_credentials(value: &str) -> bool {
     })
 }
 
-/// Returns the URL scheme at the end of a text in lower case, empty where there is none.
+/// Returns the URL scheme at the end of a text in lower case, or an empty text if there is none.
 fn scheme_before(text: &str) -> String {
     let is_part = |char: &char| char.is_ascii_alphanumeric() || "+-.".contains(*char);
     let mut scheme: Vec<char> = text.chars().rev().take(MAX_SCHEME).take_while(is_part).collect();

@@ -4,11 +4,11 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
 
 use super::chat::{ChatItem, ChatRequest, WarmRequest};
 use super::error::ModelError;
-use super::info::{ListedModel, ModelInfo, RunningModel, Version};
+use super::info::{ModelInfo, Version};
+use super::ollama::{ListedModel, RunningModel};
 
 /// The future of a call to a model server; boxed, so that the traits can be used as trait objects.
 pub(crate) type BackendFuture<'a, T> =
@@ -21,7 +21,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Returns the address of the server.
     fn host(&self) -> String;
 
-    /// Returns the version of the server, which is cached until the server cannot be reached.
+    /// Returns the version of the server, which is cached until the server cannot be reached. Tries once, because status
+    /// reports must not wait for a server that is not there.
     fn version(&self) -> BackendFuture<'_, Version>;
 
     /// Lists the models that the server has.
@@ -55,32 +56,4 @@ pub(crate) trait Backend: Send + Sync {
 pub(crate) trait AnswerStream: Send {
     /// Returns the next item. Cancel safe: dropping the future loses no item.
     fn next(&mut self) -> BackendFuture<'_, ChatItem>;
-}
-
-/// The time limits of the phases of a call. A whole answer has no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timeouts {
-    /// Until the connection is established.
-    pub connect: Duration,
-    /// From the request to the first line of an answer. Loading a model and reading the prompt send nothing.
-    pub first_token: Duration,
-    /// Between two pieces of an answer.
-    pub idle: Duration,
-    /// For a whole response that is not streamed, such as the list of models.
-    pub response: Duration,
-    /// For requests that must not block others: the version, and the running models, which a server reports only
-    /// after it has loaded a model.
-    pub probe: Duration,
-}
-
-impl Timeouts {
-    /// Responses that are not streamed come from the server's memory or from a few files.
-    const RESPONSE: Duration = Duration::from_secs(30);
-    /// A server on this machine responds within a millisecond, one in a slow network within half a second.
-    const PROBE: Duration = Duration::from_secs(2);
-
-    /// Adds the limits that cannot be configured.
-    pub(crate) const fn new(connect: Duration, first_token: Duration, idle: Duration) -> Self {
-        Self { connect, first_token, idle, response: Self::RESPONSE, probe: Self::PROBE }
-    }
 }

@@ -1,8 +1,8 @@
-//! The address of a model server, by the rules of `OLLAMA_HOST`, and the key for it.
+//! The address of a model server, by the rules of `OLLAMA_HOST`.
 //!
 //! Must not know how a server is called.
 //!
-//! **Invariant**: no error repeats the address, which may contain a password, and no `Debug` output contains the key.
+//! **Invariant**: no error repeats the address, which may contain a password.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,27 +21,6 @@ pub(crate) struct Host {
     port: u16,
     /// A path without leading and trailing slashes.
     base_path: String,
-}
-
-/// An API key, whose text is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
-
-impl Secret {
-    pub(crate) const fn new(text: String) -> Self {
-        Self(text)
-    }
-
-    /// Returns the text, for sending it.
-    pub(super) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("(secret)")
-    }
 }
 
 /// The address of the model server is invalid.

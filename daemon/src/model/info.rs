@@ -1,4 +1,4 @@
-//! The reports of a model server: its version, and the models that it has.
+//! The description of a model, and the version of a model server.
 //!
 //! Must not know the server's JSON.
 
@@ -6,30 +6,6 @@ use std::fmt;
 
 /// Bytes of a number in the key-value cache: engines store it in half precision by default.
 const KV_NUMBER_BYTES: u64 = 2;
-
-/// A model in the server's list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ListedModel {
-    /// The name with its tag.
-    pub model: String,
-    /// The hash of the model's contents: models with the same digest have the same template and vocabulary.
-    pub digest: String,
-    /// The size on disk.
-    pub size_bytes: u64,
-    /// The time of the last change, in the server's format.
-    pub modified_at: Option<String>,
-    /// The family of the architecture.
-    pub family: Option<String>,
-    /// The number of parameters, in the server's format.
-    pub parameter_size: Option<String>,
-    pub quantization: Option<String>,
-    /// The longest window that the model was trained for; newer servers only.
-    pub trained_context: Option<u32>,
-    /// Newer servers only.
-    pub capabilities: Vec<String>,
-    /// The machine that runs a remote model.
-    pub remote_host: Option<String>,
-}
 
 /// The description of one model.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -69,23 +45,6 @@ impl ModelInfo {
         (!self.capabilities.is_empty())
             .then(|| self.capabilities.iter().any(|known| known == capability))
     }
-}
-
-/// A model in the server's memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RunningModel {
-    /// The name with its tag.
-    pub model: String,
-    /// The hash of the model's contents.
-    pub digest: String,
-    /// The memory of the model, including its window.
-    pub size_bytes: u64,
-    /// The part of it that is GPU memory.
-    pub size_vram_bytes: u64,
-    /// The window with which the model was loaded; newer servers only.
-    pub effective_context: Option<u32>,
-    /// The time at which the server unloads the model if it stays idle, in the server's format.
-    pub expires_at: Option<String>,
 }
 
 /// The shape of a model's key-value cache.

@@ -2,7 +2,8 @@
 //!
 //! [`Models`] is the handle that the rest of the daemon uses: the server in use, one queue and one window per model,
 //! and cached reports of the server. [`backend::Backend`] is a model server in words of the domain, and `ollama`
-//! implements it over HTTP. Must not know sessions, contexts or prompts.
+//! implements it over HTTP.
+//! Must not know sessions, contexts or prompts.
 //!
 //! **Invariants**: only the server's own end marker is success; nothing is retried after the first byte of an
 //! answer; no error contains a secret or conversation text.
@@ -19,7 +20,7 @@ mod queue;
 mod tests;
 mod window;
 
-pub(crate) use backend::{AnswerStream, Timeouts};
+pub(crate) use backend::AnswerStream;
 #[cfg(test)]
 pub(crate) use backend::{Backend, BackendFuture};
 #[cfg(test)]
@@ -29,10 +30,10 @@ pub(crate) use chat::{
     Sampling, ThinkMode,
 };
 pub(crate) use error::{CallPhase, CallTarget, Capability, ModelError};
-pub(crate) use host::Secret;
 #[cfg(test)]
 pub(crate) use info::Version;
-pub(crate) use info::{KvGeometry, ListedModel, ModelInfo, RunningModel, canonical_name};
+pub(crate) use info::{KvGeometry, ModelInfo, canonical_name};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
+pub(crate) use ollama::{ListedModel, RunningModel, Timeouts};
 pub(crate) use queue::{Priority, Ticket};
 pub(crate) use window::{advise, cap_num_predict, clamp_window};

@@ -12,15 +12,16 @@ use ollm_protocol::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use super::backend::{Backend, Timeouts};
+use super::backend::Backend;
 use super::chat::WarmRequest;
 use super::error::{CallPhase, CallTarget, ModelError};
-use super::host::{Host, InvalidHost, Secret};
-use super::info::{ModelInfo, RunningModel, canonical_name};
-use super::ollama::Ollama;
+use super::host::{Host, InvalidHost};
+use super::info::{ModelInfo, canonical_name};
+use super::ollama::{Ollama, RunningModel, Timeouts};
 use super::queue::{Priority, Queues};
 use super::window::{ModelWindows, Window, advise, clamp_window};
 use crate::clock::Clock;
+use crate::config::ApiKey;
 use crate::shutdown::Tasks;
 
 /// How long a status report is returned without asking the server again.
@@ -37,7 +38,7 @@ const MAX_CACHED_INFOS: usize = 64;
 pub(crate) struct ModelSettings {
     /// The configured address; empty for this machine.
     pub host: String,
-    pub key: Option<Secret>,
+    pub key: Option<ApiKey>,
     pub timeouts: Timeouts,
 }
 

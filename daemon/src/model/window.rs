@@ -11,7 +11,8 @@ use std::num::NonZeroU32;
 
 use parking_lot::Mutex;
 
-use super::info::{KvGeometry, RunningModel, canonical_name};
+use super::info::{KvGeometry, canonical_name};
+use super::ollama::RunningModel;
 
 /// The smallest window that engines accept.
 const MIN_WINDOW: u32 = 4;

@@ -3,7 +3,7 @@
 //! Each call is polled once where it arrives and becomes a task only if it is not done by then. So a short call costs
 //! no task, and a handler that queues its work before its first await keeps the order of arrival.
 //!
-//! The size of a read's response is known only when it is made, and the response takes memory until the client reads
+//! The size of a read's response is known only when the read is done, and the response takes memory until the client reads
 //! it. A connection therefore starts with few concurrent reads, and gets more as their responses prove small. Writes
 //! have short responses and may wait for each other, so they are not limited in this way.
 //!
@@ -88,7 +88,7 @@ pub(super) struct ConnectionContext {
     pub ids: Arc<SubscriptionIds>,
 }
 
-/// Serves one client until the client or the daemon leaves.
+/// Serves one client until it disconnects or the daemon stops.
 ///
 /// **Cancel safety**: dropping the future closes the connection; started writes continue.
 pub(super) async fn serve(stream: UnixStream, number: usize, context: ConnectionContext) {
@@ -116,10 +116,10 @@ pub(super) async fn serve(stream: UnixStream, number: usize, context: Connection
         reads: ReadLimiter::new(in_flight),
         held_bytes: 0,
         max_held_bytes: limits.held_bytes,
-        phase: ConnectionPhase::Open,
+        is_open: true,
         peer_check,
     };
-    if let ConnectionEnd::PeerLeft = connection.run(&tasks).await {
+    if connection.run(&tasks).await.is_err() {
         return;
     }
     // The writer ends when the last sender is dropped; only subscriptions hold one from now on.
@@ -138,23 +138,8 @@ pub(super) async fn serve(stream: UnixStream, number: usize, context: Connection
     }
 }
 
-/// The phase of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ConnectionPhase {
-    /// Frames are read.
-    Open,
-    /// No more frames are read. Running calls get their responses, and subscriptions continue while the client
-    /// listens.
-    Finishing,
-}
-
-/// The reason why a connection ended.
-enum ConnectionEnd {
-    /// All calls got their responses.
-    Finished,
-    /// The peer left, so nobody waits for responses.
-    PeerLeft,
-}
+/// The peer disconnected, so no response is needed.
+struct PeerLeft;
 
 /// A call that ended.
 struct FinishedCall {
@@ -196,37 +181,36 @@ struct Connection {
     /// Request bytes of the running calls.
     held_bytes: usize,
     max_held_bytes: usize,
-    phase: ConnectionPhase,
+    /// Whether more frames are read. Otherwise the running calls still get their responses, and subscriptions continue
+    /// while the client listens.
+    is_open: bool,
     peer_check: Interval,
 }
 
 impl Connection {
-    async fn run(&mut self, tasks: &Tasks) -> ConnectionEnd {
+    /// Serves calls until all have their responses and no more frames are read.
+    async fn run(&mut self, tasks: &Tasks) -> Result<(), PeerLeft> {
         loop {
-            if let Err(end) = self.take_frames().await {
-                return end;
+            self.take_frames().await?;
+            if !self.is_open && self.calls.is_empty() {
+                return Ok(());
             }
-            if self.phase == ConnectionPhase::Finishing && self.calls.is_empty() {
-                return ConnectionEnd::Finished;
-            }
-            let can_read = self.phase == ConnectionPhase::Open && self.has_room();
+            let can_read = self.is_open && self.has_room();
             self.decoder.buffer().reserve(if can_read { READ_BYTES } else { 0 });
             tokio::select! {
                 biased;
-                () = tasks.stopping(), if self.phase == ConnectionPhase::Open => {
-                    self.phase = ConnectionPhase::Finishing;
-                }
-                () = self.responses.closed() => return ConnectionEnd::PeerLeft,
+                () = tasks.stopping(), if self.is_open => self.is_open = false,
+                () = self.responses.closed() => return Err(PeerLeft),
                 Some(finished) = self.calls.join_next() => self.end_call(finished),
                 read = self.reader.read_buf(self.decoder.buffer()), if can_read => match read {
-                    Ok(0) => if let Err(end) = self.end_of_stream().await { return end },
+                    Ok(0) => self.end_of_stream().await?,
                     Ok(_) => {}
-                    Err(_) => return ConnectionEnd::PeerLeft,
+                    Err(_) => return Err(PeerLeft),
                 },
                 () = self.responses.wait_for_room(), if !self.responses.has_room() => {}
                 _ = self.peer_check.tick(), if !can_read => {
                     if has_hung_up(&self.reader) {
-                        return ConnectionEnd::PeerLeft;
+                        return Err(PeerLeft);
                     }
                 }
             }
@@ -240,9 +224,9 @@ impl Connection {
     }
 
     /// Starts the calls of all complete frames, as far as there is room.
-    async fn take_frames(&mut self) -> Result<(), ConnectionEnd> {
+    async fn take_frames(&mut self) -> Result<(), PeerLeft> {
         let mut in_a_row = 0;
-        while self.phase == ConnectionPhase::Open && self.has_room() {
+        while self.is_open && self.has_room() {
             let frame = self.decoder.next_frame();
             if let Some(framing) = self.decoder.framing() {
                 // The framing never changes after the first frame.
@@ -254,7 +238,7 @@ impl Connection {
                 Err(error) => {
                     let error = RpcError::new(ErrorKind::ParseError, error.to_string());
                     self.responses.send(error_response(&Id::Null, error)).await;
-                    self.phase = ConnectionPhase::Finishing;
+                    self.is_open = false;
                     break;
                 }
             }
@@ -267,7 +251,7 @@ impl Connection {
     }
 
     /// Starts the calls of one frame.
-    async fn start(&mut self, frame: Frame) -> Result<(), ConnectionEnd> {
+    async fn start(&mut self, frame: Frame) -> Result<(), PeerLeft> {
         let bytes = match &frame {
             Frame::Message(bytes) => bytes.len(),
             Frame::Oversized { prefix } => prefix.len(),
@@ -282,7 +266,7 @@ impl Connection {
                 while self.reads.running >= self.reads.limit {
                     tokio::select! {
                         Some(finished) = self.calls.join_next() => self.end_call(finished),
-                        () = self.responses.closed() => return Err(ConnectionEnd::PeerLeft),
+                        () = self.responses.closed() => return Err(PeerLeft),
                     }
                 }
                 self.start_call(pending, bytes, true).await;
@@ -290,7 +274,7 @@ impl Connection {
             FrameTask::Subscribe(pending) => {
                 let response = tokio::select! {
                     response = pending => response,
-                    () = self.responses.closed() => return Err(ConnectionEnd::PeerLeft),
+                    () = self.responses.closed() => return Err(PeerLeft),
                 };
                 if let Some(response) = response {
                     self.responses.send(response).await;
@@ -338,8 +322,8 @@ impl Connection {
     }
 
     /// Takes the last frame, which needs no line break, and checks soon whether the peer still listens.
-    async fn end_of_stream(&mut self) -> Result<(), ConnectionEnd> {
-        self.phase = ConnectionPhase::Finishing;
+    async fn end_of_stream(&mut self) -> Result<(), PeerLeft> {
+        self.is_open = false;
         self.peer_check.reset_immediately();
         match self.decoder.finish() {
             Some(frame) => self.start(frame).await,

@@ -1,24 +1,25 @@
-//! The listening socket: created by the daemon in a safe place, or inherited from a service manager.
+//! The listening socket: created by the daemon in a safe directory, or inherited from a service manager.
 //!
-//! **Invariant**: only the holder of the instance lock binds, so a socket file at which nobody answers is a leftover
-//! and is replaced; a socket at which somebody answers is never touched.
+//! **Invariants**: only the holder of the instance lock binds, so a socket file on which no process listens is a leftover
+//! and is replaced, and one on which a process listens is never touched; no other user can create a socket in the
+//! directory, or connect to ours.
 
 use std::fs;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use interprocess::local_socket::{GenericFilePath, ListenerOptions, ToFsName};
 use interprocess::os::unix::local_socket::ListenerOptionsExt;
-use ollm_protocol::address::candidates;
+use ollm_protocol::address::{MAX_SOCKET_PATH_BYTES, candidates};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{UnixListener, UnixStream};
 
-use super::address::{AddressError, prepare_candidate, prepare_chosen};
 use super::lock::InstanceLock;
 use crate::error_chain::with_sources;
-use crate::fsutil;
+use crate::fsutil::{self, FsError};
 
 /// A daemon that has no socket to listen on.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,28 @@ pub(crate) enum ListenError {
         /// The errors of the candidates, in the order in which they were tried.
         tried: Vec<ListenError>,
     },
+}
+
+/// A socket path that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddressError {
+    /// The path exceeds the kernel's limit.
+    #[error(
+        "the socket path {} has {} bytes; the limit is {MAX_SOCKET_PATH_BYTES}",
+        path.display(),
+        path.as_os_str().len()
+    )]
+    TooLong { path: PathBuf },
+    /// The directory is not safe.
+    #[error("the directory {} {reason}", path.display())]
+    Unsafe {
+        path: PathBuf,
+        /// The problem, worded to follow the path in a sentence.
+        reason: &'static str,
+    },
+    /// The directory could not be created or examined.
+    #[error(transparent)]
+    File(#[from] FsError),
 }
 
 fn join_errors(errors: &[ListenError]) -> String {
@@ -99,14 +122,14 @@ impl Listener {
         Err(ListenError::NoAddress { tried })
     }
 
-    /// Binds a path, replacing a socket file at which nobody answers.
+    /// Binds a path, replacing a socket file on which no process listens.
     fn bind(_lock: &InstanceLock, path: &Path) -> Result<Self, ListenError> {
         let fail = |source| ListenError::Bind { path: path.to_owned(), source };
         match fs::symlink_metadata(path) {
             Ok(found) if !found.file_type().is_socket() => {
                 return Err(ListenError::NotASocket { path: path.to_owned() });
             }
-            Ok(_) if is_answered(path).map_err(fail)? => {
+            Ok(_) if has_listener(path).map_err(fail)? => {
                 return Err(ListenError::InUse { path: path.to_owned() });
             }
             Ok(_) => fsutil::remove_file(path).map_err(AddressError::from)?,
@@ -175,6 +198,78 @@ impl Listener {
     }
 }
 
+/// Checks a path that the daemon chose, and creates its directory.
+pub(super) fn prepare_candidate(socket: &Path, euid: u32) -> Result<(), AddressError> {
+    check_length(socket)?;
+    let runtime_root = PathBuf::from(format!("/run/user/{euid}"));
+    if socket.starts_with(&runtime_root) && check_owner(&runtime_root, euid)? & 0o077 != 0 {
+        // The system creates this directory at login, so it is not made private here.
+        let reason = "is open to other users";
+        return Err(AddressError::Unsafe { path: runtime_root, reason });
+    }
+    let directory = socket.parent().unwrap_or(Path::new("/"));
+    match fs::symlink_metadata(directory) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fsutil::create_private_dir(directory)?;
+        }
+        Err(source) => return Err(FsError::new("examine", directory, source).into()),
+    }
+    check_owner(directory, euid)?;
+    // The directory is ours and not a link, so this cannot change that of another user.
+    fsutil::make_private(directory, 0o700)?;
+    Ok(())
+}
+
+/// Checks a path that the user chose. Its directory may be a shared one in which files are safe, like `/tmp`.
+pub(super) fn prepare_chosen(socket: &Path, euid: u32) -> Result<(), AddressError> {
+    check_length(socket)?;
+    let directory = match socket.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let metadata = match fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            fsutil::create_private_dir(directory)?;
+            return Ok(());
+        }
+        metadata => metadata.map_err(|source| FsError::new("examine", directory, source))?,
+    };
+    let unsafe_because = |reason| Err(AddressError::Unsafe { path: directory.to_owned(), reason });
+    let (is_shared, is_sticky) = (metadata.mode() & 0o022 != 0, metadata.mode() & 0o1000 != 0);
+    if !metadata.is_dir() {
+        return unsafe_because("is not a directory");
+    }
+    if metadata.uid() != euid && metadata.uid() != 0 {
+        return unsafe_because("belongs to another user");
+    }
+    if is_shared && !is_sticky {
+        return unsafe_because("is writable by others; make it private with chmod 700");
+    }
+    Ok(())
+}
+
+fn check_length(socket: &Path) -> Result<(), AddressError> {
+    if socket.as_os_str().as_bytes().len() > MAX_SOCKET_PATH_BYTES {
+        return Err(AddressError::TooLong { path: socket.to_owned() });
+    }
+    Ok(())
+}
+
+/// Checks that a path is a directory of this user, and returns its mode.
+fn check_owner(directory: &Path, euid: u32) -> Result<u32, AddressError> {
+    let unsafe_because = |reason| Err(AddressError::Unsafe { path: directory.to_owned(), reason });
+    let metadata = fs::symlink_metadata(directory)
+        .map_err(|source| FsError::new("examine", directory, source))?;
+    if !metadata.is_dir() {
+        return unsafe_because("is a link or not a directory");
+    }
+    if metadata.uid() != euid {
+        return unsafe_because("belongs to another user");
+    }
+    Ok(metadata.mode())
+}
+
 /// Returns whether the file at a path has this device and inode; true for an inherited socket.
 fn is_same_file(path: &Path, created: Option<(u64, u64)>) -> bool {
     created.is_none_or(|created| {
@@ -199,8 +294,8 @@ fn create(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Returns whether somebody listens at a socket file. Never waits.
-fn is_answered(path: &Path) -> io::Result<bool> {
+/// Returns whether a process listens on a socket file. Never waits.
+fn has_listener(path: &Path) -> io::Result<bool> {
     use rustix::io::Errno;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -218,7 +313,7 @@ fn is_answered(path: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -299,5 +394,45 @@ mod tests {
         assert!(fixture.socket().exists());
         let (stream, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         assert!(Listener::adopt(OwnedFd::from(stream)).is_err());
+    }
+    fn euid() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).expect("exists").permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn directory_of_a_candidate_is_made_private() {
+        let scratch = tempfile::tempdir().expect("a temporary directory");
+        let directory = scratch.path().join("run");
+        prepare_candidate(&directory.join("a.sock"), euid()).expect("is created");
+        assert_eq!(mode(&directory), 0o700);
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("opens it");
+        prepare_candidate(&directory.join("a.sock"), euid()).expect("is made private again");
+        assert_eq!(mode(&directory), 0o700);
+    }
+
+    #[test]
+    fn unsafe_paths_are_errors() {
+        let scratch = tempfile::tempdir().expect("a temporary directory");
+        let real = scratch.path().join("real");
+        fsutil::create_private_dir(&real).expect("is created");
+        let link = scratch.path().join("link");
+        symlink(&real, &link).expect("is linked");
+        let check = |result: Result<(), AddressError>, text: &str| {
+            let error = result.expect_err(text).to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        let long = scratch.path().join("x".repeat(MAX_SOCKET_PATH_BYTES));
+        check(prepare_candidate(&long, euid()), "the limit is 103");
+        check(prepare_chosen(&long, euid()), "the limit is 103");
+        check(prepare_candidate(&link.join("a.sock"), euid()), "link");
+        check(prepare_candidate(&real.join("a.sock"), euid() + 1), "another user");
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o777)).expect("opens it");
+        check(prepare_chosen(&real.join("a.sock"), euid()), "chmod 700");
+        fs::set_permissions(&real, fs::Permissions::from_mode(0o1777)).expect("makes it sticky");
+        prepare_chosen(&real.join("a.sock"), euid()).expect("like /tmp");
     }
 }

@@ -1,4 +1,4 @@
-//! The instance lock: one daemon for each directory. The kernel releases it when the process ends in any way.
+//! The instance lock: one daemon for each directory. The kernel releases the lock however the process ends.
 
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ pub(crate) enum LockError {
     #[error("another daemon ({holder}) owns {}", directory.display())]
     Held {
         directory: PathBuf,
-        /// The other daemon's description of itself, for people.
+        /// The other daemon's pid and version, as a text to show.
         holder: String,
     },
     /// The lock file could not be used.
@@ -33,7 +33,7 @@ pub(crate) struct InstanceLock {
 impl InstanceLock {
     /// Locks an existing directory.
     ///
-    /// The lock file is never removed: a lock on a removed file would not exclude anybody.
+    /// The lock file is never removed: a lock on a removed file would not exclude another daemon.
     ///
     /// **Errors**: [`LockError::Held`] immediately, without waiting.
     pub(crate) fn acquire(directory: &Path) -> Result<Self, LockError> {
@@ -43,7 +43,7 @@ impl InstanceLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // The text is only for people, so an unreadable one is no error.
+                // The text is only shown, so it is no error if it cannot be read.
                 if file.read_to_string(&mut holder).is_err() || holder.trim().is_empty() {
                     holder = "of unknown pid".to_owned();
                 }

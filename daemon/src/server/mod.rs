@@ -6,7 +6,6 @@
 //! **Invariants**: nothing listens without the lock; a socket file is removed only if this process created it and it is
 //! still the same file; no connection of another user is served.
 
-mod address;
 mod connection;
 pub(crate) mod listener;
 pub(crate) mod lock;
@@ -35,8 +34,8 @@ pub(crate) use connection::ConnectionLimits;
 use listener::Listener;
 use service::SubscriptionIds;
 
-/// The interval at which the daemon checks that the socket is still its own. A daemon that nobody can reach keeps the
-/// lock and prevents the start of another one for at most this long.
+/// The interval at which the daemon checks that the socket is still its own. A daemon that no client can reach keeps
+/// the lock and prevents the start of another one for at most this long.
 const SOCKET_CHECK: Duration = Duration::from_secs(30);
 
 /// The pause after a failed accept. The usual cause is a lack of file descriptors.
@@ -165,8 +164,8 @@ async fn accept(
     }
 }
 
-/// Returns whether a connection is served. Refuses other users without a word, and connections beyond the limit with
-/// an error response.
+/// Returns whether a connection is served. Closes connections of other users without a response, and connections
+/// beyond the limit with an error response.
 fn admit(stream: &UnixStream, open: usize, limit: usize) -> bool {
     let euid = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {

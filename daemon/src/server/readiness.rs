@@ -56,13 +56,13 @@ impl Readiness {
         Self { pipe }
     }
 
-    /// Reports that the daemon serves.
+    /// Reports that the daemon is ready.
     pub(crate) fn ready(self) {
         notify(NotifyState::Ready);
         self.send(READY_LINE);
     }
 
-    /// Reports that the daemon does not start.
+    /// Reports a failed start.
     pub(crate) fn failed(self, error: &RpcError) {
         let kind = error.kind.as_str();
         let failure = StartFailure { kind, message: &error.message, hint: error.hint.as_deref() };

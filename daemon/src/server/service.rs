@@ -1,12 +1,11 @@
 //! Requests to responses over a set of methods: the envelope of JSON-RPC, batches and notifications.
 //!
-//! The service takes whole frames and returns work that ends in one response or none. It knows no socket, and of the
-//! methods only their names.
+//! The service takes whole frames and returns work that ends in one response or none. It must not know sockets, and of
+//! the methods it knows only the names.
 //!
 //! **Invariants**: a response carries the id of its request if the id can be found; a notification is executed and
 //! never gets a response; the requests of a batch start in their order, and their responses are in that order.
 
-use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,10 +32,10 @@ use crate::rpc::error::RpcError;
 /// The JSON of a response. Notifications have none, nor have subscriptions, whose response goes through their sink.
 pub(super) type RpcResponse = Option<Box<RawValue>>;
 
-/// A response that is being made.
+/// A response that is not ready yet.
 pub(super) type PendingResponse = Pin<Box<dyn Future<Output = RpcResponse> + Send>>;
 
-/// The work that a frame asks for.
+/// The work that a frame requests.
 pub(super) enum FrameTask {
     Done(RpcResponse),
     /// A call that changes something. It runs concurrently with others.
@@ -83,7 +82,7 @@ impl RpcService {
         Self { methods, limits, connection, notifications, subscriptions, ids }
     }
 
-    /// Starts the work that a frame asks for.
+    /// Starts the work that a frame requests.
     pub(super) fn accept(&self, frame: Frame) -> FrameTask {
         let bytes = match frame {
             Frame::Message(bytes) => bytes,
@@ -120,19 +119,17 @@ impl RpcService {
         let response = match self.methods.method(&method) {
             None => {
                 let message = format!("there is no method `{method}`");
-                let error = RpcError::new(ErrorKind::MethodNotFound, message)
-                    .with_hint("ollmctl call rpc.discover");
-                MethodResponse::error(id, ErrorObjectOwned::from(error))
+                let error = RpcError::new(ErrorKind::MethodNotFound, message);
+                error_response(&id, error.with_hint("ollmctl call rpc.discover"))
             }
             Some(MethodCallback::Unsubscription(_)) if params.is_object() => {
                 // The callback would report an unknown subscription instead.
                 let message = format!("{method} takes the id of the subscription in an array");
-                let error = RpcError::new(ErrorKind::InvalidParams, message);
-                MethodResponse::error(id, ErrorObjectOwned::from(error))
+                error_response(&id, RpcError::new(ErrorKind::InvalidParams, message))
             }
-            Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions),
+            Some(MethodCallback::Sync(run)) => run(id, params, max_bytes, extensions).into_json(),
             Some(MethodCallback::Unsubscription(run)) => {
-                run(id, params, self.connection, max_bytes, extensions)
+                run(id, params, self.connection, max_bytes, extensions).into_json()
             }
             Some(MethodCallback::Async(run)) => {
                 let id = id.into_owned();
@@ -145,7 +142,7 @@ impl RpcService {
                 let is_read = METHODS.iter().any(|m| m.name == method && m.class == Class::Read);
                 return if is_read { FrameTask::Read(pending) } else { FrameTask::Write(pending) };
             }
-            // Without a response, nobody could end the subscription.
+            // Without a response, the client would not know the id with which to end the subscription.
             Some(MethodCallback::Subscription(_)) if is_notification => {
                 return FrameTask::Done(None);
             }
@@ -153,7 +150,7 @@ impl RpcService {
                 return self.subscribe(run, id, params, extensions);
             }
         };
-        FrameTask::Done((!is_notification).then(|| response.into_json()))
+        FrameTask::Done((!is_notification).then_some(response))
     }
 
     fn subscribe(
@@ -289,7 +286,7 @@ async fn run_concurrently(calls: Vec<FrameTask>) -> Vec<RpcResponse> {
 struct RpcRequest<'a> {
     /// Absent in a notification.
     id: Option<Id<'a>>,
-    method: Cow<'a, str>,
+    method: String,
     params: Params<'a>,
 }
 
@@ -310,10 +307,6 @@ struct RawRequest<'a> {
 fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>, D::Error> {
     <&RawValue>::deserialize(input).map(Some)
 }
-
-/// A JSON string, borrowed if it has no escapes.
-#[derive(Deserialize)]
-struct JsonString<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Parses a request; returns the error response for an invalid one.
 fn parse_request(text: &str) -> Result<RpcRequest<'_>, Box<RawValue>> {
@@ -337,8 +330,8 @@ fn parse_request(text: &str) -> Result<RpcRequest<'_>, Box<RawValue>> {
         Ok(id) => id,
         Err(_) => return Err(invalid("an `id` is a string, a whole number from 0 on, or null")),
     };
-    let method = raw.method.map(|method| serde_json::from_str::<JsonString<'_>>(method.get()));
-    let Some(Ok(JsonString(method))) = method else {
+    let method = raw.method.map(|method| serde_json::from_str::<String>(method.get()));
+    let Some(Ok(method)) = method else {
         return Err(invalid("a request needs a `method`, which is a string"));
     };
     Ok(RpcRequest { id, method, params: Params::new(raw.params.map(RawValue::get)) })

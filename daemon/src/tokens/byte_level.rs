@@ -53,10 +53,6 @@ impl ByteLevel {
         Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes }
     }
 
-    pub(super) const fn pre(&self) -> PreTokenizer {
-        self.pre
-    }
-
     /// Sends the tokens of a text to `sink`.
     pub(super) fn encode<S: TokenSink>(
         &self,
@@ -66,10 +62,6 @@ impl ByteLevel {
     ) {
         let rule = self.pre.rule;
         rule.split(text, &mut |start, end| buffers.encode(self, text, start, end, sink));
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.pairs.heap_bytes() + self.texts.heap_bytes() + self.index.heap_bytes()
     }
 
     /// Returns the token of a symbol, or `None` for a symbol that occurs only in merges.

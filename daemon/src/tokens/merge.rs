@@ -164,6 +164,9 @@ impl Merger {
 const FIRST_SYMBOLS: u32 = 256;
 
 /// The merges of a vocabulary, by pair of symbols.
+///
+/// **Source**: for random words, which are not in the word cache, counting was measured to be 10 % slower without `first`
+/// and 25 % slower without `filter`.
 #[derive(Debug)]
 pub(super) struct PairTable {
     /// A hash table with open addressing, at most two thirds full. A lookup reads one cache line, where a map of the
@@ -252,12 +255,6 @@ impl PairTable {
     fn bit(&self, left: u32, right: u32) -> (usize, u64) {
         let hash = hash(left, right);
         ((hash >> 6) & (self.filter.len() - 1), 1 << (hash & 63))
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<PairSlot>()
-            + self.filter.capacity() * size_of::<u64>()
-            + self.first.capacity() * size_of::<(u32, u32)>()
     }
 }
 

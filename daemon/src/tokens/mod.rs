@@ -10,13 +10,11 @@
 
 mod byte_level;
 mod calibration;
+mod char_level;
 mod counter;
-mod escaped;
 mod estimate;
 mod exact;
-mod gemma;
 mod merge;
-mod sentence_piece;
 mod special;
 mod split;
 mod template;

@@ -8,12 +8,13 @@
 //! **Source**: `tokenizer_st_partition` and `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`. For a role that
 //! several texts may have, the engine takes the first in the order of a hash table; this code takes the lowest id.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::vocab::{TokenKind, Vocabulary};
+use super::vocab::{TokenKind, TokenRole, Vocabulary};
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,20 +28,20 @@ pub(super) enum Fragment {
 /// The special tokens of a vocabulary, indexed for searching them in texts.
 #[derive(Debug)]
 pub(super) struct SpecialTokens {
-    /// The longest first.
+    /// Sorted by text, then by id.
     all: Vec<SpecialToken>,
-    /// Indexes into `all`, sorted by text.
-    sorted: Vec<u32>,
-    /// For each byte, the range of `sorted` whose texts begin with it.
-    by_first_byte: Vec<Range<u32>>,
     /// The bytes with which some special token begins.
     first_bytes: Vec<u8>,
+    /// Whether some special token begins with a byte.
+    is_first_byte: [bool; 256],
 }
 
 #[derive(Clone, Debug)]
 struct SpecialToken {
     text: Vec<u8>,
     id: u32,
+    /// The index of the last token before this one whose text is a prefix of this text.
+    prefix: Option<usize>,
     /// Whether the token consumes the white space before it.
     strips_left: bool,
     /// Whether the token consumes the white space after it.
@@ -55,19 +56,20 @@ impl SpecialTokens {
         all.retain(|special| {
             !special.text.is_empty() && std::str::from_utf8(&special.text).is_ok()
         });
-        all.sort_by_key(|special| std::cmp::Reverse(special.text.len()));
-        let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let mut sorted: Vec<u32> = (0..all.len()).map(number).collect();
-        sorted.sort_by(|a, b| all[*a as usize].text.cmp(&all[*b as usize].text));
-        let start_of = |byte: u16| {
-            let is_before = |at: &u32| u16::from(all[*at as usize].text[0]) < byte;
-            number(sorted.partition_point(is_before))
-        };
-        let by_first_byte: Vec<Range<u32>> =
-            (0..256_u16).map(|byte| start_of(byte)..start_of(byte + 1)).collect();
-        let first_bytes =
-            (0..=255).filter(|byte| !by_first_byte[usize::from(*byte)].is_empty()).collect();
-        Self { all, sorted, by_first_byte, first_bytes }
+        all.sort_by(|a, b| (&a.text, a.id).cmp(&(&b.text, b.id)));
+        let mut is_first_byte = [false; 256];
+        for at in 0..all.len() {
+            is_first_byte[usize::from(all[at].text[0])] = true;
+            let mut prefix = at.checked_sub(1);
+            while let Some(other) =
+                prefix.filter(|other| !all[at].text.starts_with(&all[*other].text))
+            {
+                prefix = all[other].prefix;
+            }
+            all[at].prefix = prefix;
+        }
+        let first_bytes = (0..=255).filter(|byte| is_first_byte[usize::from(*byte)]).collect();
+        Self { all, first_bytes, is_first_byte }
     }
 
     /// Splits a text at its special tokens.
@@ -91,15 +93,25 @@ impl SpecialTokens {
         fragments
     }
 
-    /// Returns the special tokens that occur in a text, as ascending indexes into `all`.
+    /// Returns the special tokens that occur in a text, as indexes into `all`: the longest first, then by id.
     fn occurring(&self, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
         let mut at = 0;
         while let Some(next) = self.next_first_byte(text, at) {
-            self.add_prefixes(&text[next..], &mut found);
+            let text = &text[next..];
+            // Every token that is a prefix of `text` is a prefix of the greatest token that is not greater than `text`.
+            // They mostly differ in the second byte, so comparing byte by byte is faster than `<=`.
+            let n_until = self.all.partition_point(|special| special.text.iter().le(text));
+            let mut candidate = n_until.checked_sub(1);
+            while let Some(at) = candidate {
+                if text.starts_with(&self.all[at].text) && !found.contains(&at) {
+                    found.push(at);
+                }
+                candidate = self.all[at].prefix;
+            }
             at = next + 1;
         }
-        found.sort_unstable();
+        found.sort_unstable_by_key(|at| (Reverse(self.all[*at].text.len()), self.all[*at].id));
         found
     }
 
@@ -111,30 +123,9 @@ impl SpecialTokens {
             [a] => memchr::memchr(*a, rest),
             [a, b] => memchr::memchr2(*a, *b, rest),
             [a, b, c] => memchr::memchr3(*a, *b, *c, rest),
-            _ => rest.iter().position(|byte| !self.by_first_byte[usize::from(*byte)].is_empty()),
+            _ => rest.iter().position(|byte| self.is_first_byte[usize::from(*byte)]),
         };
         found.map(|found| at + found)
-    }
-
-    /// Adds the special tokens that are prefixes of `text`.
-    fn add_prefixes(&self, text: &[u8], found: &mut Vec<usize>) {
-        let Range { start, end } = self.by_first_byte[usize::from(text[0])].clone();
-        let mut range = &self.sorted[start as usize..end as usize];
-        let text_of = |at: &u32| self.all[*at as usize].text.as_slice();
-        for len in 1.. {
-            while let Some((first, rest)) = range.split_first()
-                && text_of(first).len() == len
-            {
-                if !found.contains(&(*first as usize)) {
-                    found.push(*first as usize);
-                }
-                range = rest;
-            }
-            let Some(&byte) = text.get(len).filter(|_| !range.is_empty()) else { return };
-            let from = range.partition_point(|at| text_of(at)[len] < byte);
-            let to = range.partition_point(|at| text_of(at)[len] <= byte);
-            range = &range[from..to];
-        }
     }
 }
 
@@ -268,23 +259,25 @@ fn special_tokens(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
     for id in ENDS_OF_GENERATION.iter().chain(MESSAGE_DELIMITERS).filter_map(|text| find(text)) {
         is_special[id as usize] = true;
     }
-    let roles = vocabulary.roles;
     let roles_by_text = [
-        (roles.fim_prefix, FIM_PREFIX),
-        (roles.fim_suffix, FIM_SUFFIX),
-        (roles.fim_middle, FIM_MIDDLE),
-        (roles.fim_pad, FIM_PAD),
-        (roles.fim_repo, FIM_REPO),
-        (roles.fim_separator, FIM_SEPARATOR),
+        (TokenRole::FimPrefix, FIM_PREFIX),
+        (TokenRole::FimSuffix, FIM_SUFFIX),
+        (TokenRole::FimMiddle, FIM_MIDDLE),
+        (TokenRole::FimPad, FIM_PAD),
+        (TokenRole::FimRepo, FIM_REPO),
+        (TokenRole::FimSeparator, FIM_SEPARATOR),
     ];
-    for (_, texts) in roles_by_text.into_iter().filter(|(role, _)| role.is_none()) {
-        if let Some(id) = texts.iter().filter_map(|text| find(text)).min() {
+    for (role, texts) in roles_by_text {
+        if vocabulary.role(role).is_none()
+            && let Some(id) = texts.iter().filter_map(|text| find(text)).min()
+        {
             is_special[id as usize] = true;
         }
     }
     // In Gemma 4 and PLaMo `</s>` is an ordinary token.
-    let ends_by_role = [roles.eos, roles.eot].into_iter().flatten();
-    let is_plamo = ends_by_role.into_iter().any(|id| vocabulary.texts.of(id) == b"<|plamo:eos|>");
+    let ends_by_role = [TokenRole::Eos, TokenRole::Eot].map(|role| vocabulary.role(role));
+    let mut ends = ends_by_role.into_iter().flatten();
+    let is_plamo = ends.any(|id| vocabulary.texts.of(id) == b"<|plamo:eos|>");
     if (is_plamo || find("<|tool_response>").is_some())
         && let Some(id) = find("</s>")
     {
@@ -293,6 +286,7 @@ fn special_tokens(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
     let special = |(id, _): (u32, &bool)| SpecialToken {
         text: vocabulary.texts.of(id).to_vec(),
         id,
+        prefix: None,
         strips_left: false,
         strips_right: false,
     };

@@ -86,14 +86,10 @@ impl WordBuffers {
 
     /// Frees the buffers that a large text has grown.
     pub(super) fn shrink(&mut self) {
-        if self.heap_bytes() - self.cache.heap_bytes() > Self::MAX_KEPT_BYTES {
+        let ids = self.ids.capacity() * size_of::<u32>();
+        if self.merger.heap_bytes() + ids + self.text.capacity() > Self::MAX_KEPT_BYTES {
             (self.merger, self.ids, self.text) = Default::default();
         }
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        let ids = self.ids.capacity() * size_of::<u32>();
-        self.cache.heap_bytes() + self.merger.heap_bytes() + ids + self.text.capacity()
     }
 }
 
@@ -214,10 +210,6 @@ impl WordCache {
             entry.ids[..ids.len()].copy_from_slice(ids);
             entry.n_ids = u32::try_from(ids.len()).unwrap_or(0);
         }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<CachedWord>()
     }
 }
 

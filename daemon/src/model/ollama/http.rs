@@ -17,12 +17,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error_response::from_response;
 use crate::clock::Clock;
-use crate::model::backend::Timeouts;
+use crate::config::ApiKey;
 use crate::model::error::{CallPhase, CallTarget, ModelError, sanitized};
-use crate::model::host::{Host, Secret};
+use crate::model::host::Host;
 
-/// Maximum number of attempts to send a request.
-const MAX_ATTEMPTS: u32 = 3;
+/// Maximum number of attempts to send a request, unless the caller allows fewer.
+pub(super) const MAX_ATTEMPTS: u32 = 3;
 /// The pause before the second attempt; each further pause is twice as long. A random time of up to the same length is
 /// added, so that clients that failed together do not retry together.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -35,6 +35,34 @@ const MAX_IDLE_CONNECTIONS: usize = 4;
 /// The interval of TCP keep-alive probes, which detect that the server's machine has failed during an answer.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
+/// The time limits of the phases of a call. A whole answer has no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timeouts {
+    /// Until the connection is established.
+    pub connect: Duration,
+    /// From the request to the first line of an answer. Loading a model and reading the prompt send nothing.
+    pub first_token: Duration,
+    /// Between two pieces of an answer.
+    pub idle: Duration,
+    /// For a whole response that is not streamed, such as the list of models.
+    pub response: Duration,
+    /// For requests that must not block others: the version, and the running models, which a server reports only
+    /// after it has loaded a model.
+    pub probe: Duration,
+}
+
+impl Timeouts {
+    /// Responses that are not streamed come from the server's memory or from a few files.
+    const RESPONSE: Duration = Duration::from_secs(30);
+    /// A server on this machine responds within a millisecond, one in a slow network within half a second.
+    const PROBE: Duration = Duration::from_secs(2);
+
+    /// Adds the limits that cannot be configured.
+    pub(crate) const fn new(connect: Duration, first_token: Duration, idle: Duration) -> Self {
+        Self { connect, first_token, idle, response: Self::RESPONSE, probe: Self::PROBE }
+    }
+}
+
 /// A request that can be sent several times.
 pub(super) struct HttpCall<'a> {
     pub(super) method: Method,
@@ -42,6 +70,7 @@ pub(super) struct HttpCall<'a> {
     pub(super) path: &'a str,
     /// The JSON body.
     pub(super) body: Option<Vec<u8>>,
+    pub(super) max_attempts: u32,
     pub(super) to: CallTarget,
 }
 
@@ -74,9 +103,9 @@ impl Deadline {
 
 /// The HTTP connection to one server.
 pub(super) struct Http {
-    host: Host,
-    key: Option<Secret>,
-    timeouts: Timeouts,
+    pub(super) host: Host,
+    key: Option<ApiKey>,
+    pub(super) timeouts: Timeouts,
     clock: Arc<Clock>,
     client: Mutex<Option<PooledClient>>,
 }
@@ -90,19 +119,11 @@ struct PooledClient {
 impl Http {
     pub(super) fn new(
         host: Host,
-        key: Option<Secret>,
+        key: Option<ApiKey>,
         timeouts: Timeouts,
         clock: Arc<Clock>,
     ) -> Self {
         Self { host, key, timeouts, clock, client: Mutex::new(None) }
-    }
-
-    pub(super) const fn host(&self) -> &Host {
-        &self.host
-    }
-
-    pub(super) const fn timeouts(&self) -> &Timeouts {
-        &self.timeouts
     }
 
     /// Drops the client if it is idle, and returns whether it was. Answers in progress keep their own clone.
@@ -131,7 +152,7 @@ impl Http {
                 Ok(response) => return Ok((response, deadline)),
                 Err(failure) => failure,
             };
-            if !can_retry || attempt == MAX_ATTEMPTS {
+            if !can_retry || attempt >= call.max_attempts {
                 return Err(error);
             }
             let pause = RETRY_PAUSE * (1 << (attempt - 1));
@@ -229,7 +250,7 @@ impl Http {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/x-ndjson, application/json"));
         if let Some(key) = &self.key {
-            let bearer = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
+            let bearer = HeaderValue::from_str(&format!("Bearer {}", key.0));
             let mut bearer = bearer.map_err(|_| "OLLAMA_API_KEY is not a valid key".to_owned())?;
             bearer.set_sensitive(true);
             headers.insert(AUTHORIZATION, bearer);

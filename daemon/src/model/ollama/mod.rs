@@ -14,14 +14,18 @@ use parking_lot::Mutex;
 use reqwest::Method;
 use serde::de::DeserializeOwned;
 
-use self::http::{Http, HttpCall};
+pub(crate) use self::http::Timeouts;
+use self::http::{Http, HttpCall, MAX_ATTEMPTS};
 use self::stream::OllamaStream;
-use super::backend::{AnswerStream, Backend, BackendFuture, Timeouts};
+use self::wire::ModelsBody;
+pub(crate) use self::wire::{ListedModel, RunningModel};
+use super::backend::{AnswerStream, Backend, BackendFuture};
 use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError};
-use super::host::{Host, Secret};
-use super::info::{ListedModel, ModelInfo, RunningModel, Version, canonical_name};
+use super::host::Host;
+use super::info::{ModelInfo, Version, canonical_name};
 use crate::clock::Clock;
+use crate::config::ApiKey;
 
 /// Maximum size of a response that is not streamed. A vocabulary with its scores has about 13 MB.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
@@ -37,15 +41,30 @@ impl Ollama {
     /// Creates the handle; the first request opens a connection.
     pub(super) fn new(
         host: Host,
-        key: Option<Secret>,
+        key: Option<ApiKey>,
         timeouts: Timeouts,
         clock: Arc<Clock>,
     ) -> Self {
         Self { http: Http::new(host, key, timeouts, clock), version: Mutex::new(None) }
     }
 
+    /// Returns the version of the server, which is cached until the server cannot be reached.
+    ///
+    /// A status report allows one attempt, so that it does not wait for a server that is not there.
+    async fn version_within(&self, max_attempts: u32) -> Result<Version, ModelError> {
+        let cached = self.version.lock().clone();
+        if let Some(version) = cached {
+            return Ok(version);
+        }
+        let body: wire::VersionBody =
+            self.get("/api/version", self.http.timeouts.response, max_attempts).await?;
+        let version = Version::parse(&body.version);
+        *self.version.lock() = Some(version.clone());
+        Ok(version)
+    }
+
     fn target(&self, model: Option<&str>) -> CallTarget {
-        CallTarget { host: self.http.host().to_string(), model: model.map(str::to_owned) }
+        CallTarget { host: self.http.host.to_string(), model: model.map(str::to_owned) }
     }
 
     /// Clears the cached version if the server may have been replaced.
@@ -69,8 +88,14 @@ impl Ollama {
         response.await.inspect_err(|error| self.note_failure(error))
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str, after: Duration) -> Result<T, ModelError> {
-        let call = HttpCall { method: Method::GET, path, body: None, to: self.target(None) };
+    async fn get<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        after: Duration,
+        max_attempts: u32,
+    ) -> Result<T, ModelError> {
+        let to = self.target(None);
+        let call = HttpCall { method: Method::GET, path, body: None, max_attempts, to };
         let body = self.call(&call, CallPhase::Response, after).await?;
         decode(&call.to, path, &body)
     }
@@ -78,7 +103,7 @@ impl Ollama {
     async fn post_show(&self, model: &str, verbose: bool) -> Result<Vec<u8>, ModelError> {
         let body = wire::show_body(model, verbose);
         let call = post("/api/show", body, self.target(Some(model)))?;
-        self.call(&call, CallPhase::Response, self.http.timeouts().response).await
+        self.call(&call, CallPhase::Response, self.http.timeouts.response).await
     }
 
     /// Sends a chat request that is not streamed.
@@ -88,7 +113,7 @@ impl Ollama {
         body: serde_json::Result<Vec<u8>>,
     ) -> Result<wire::ChatLine, ModelError> {
         let call = post("/api/chat", body, self.target(Some(model)))?;
-        let first_token = self.http.timeouts().first_token;
+        let first_token = self.http.timeouts.first_token;
         let body = self.call(&call, CallPhase::FirstToken, first_token).await?;
         stream::parse(&call.to, 1, body.trim_ascii())
     }
@@ -96,27 +121,17 @@ impl Ollama {
 
 impl Backend for Ollama {
     fn host(&self) -> String {
-        self.http.host().to_string()
+        self.http.host.to_string()
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
-        Box::pin(async {
-            let cached = self.version.lock().clone();
-            if let Some(version) = cached {
-                return Ok(version);
-            }
-            let limit = self.http.timeouts().response;
-            let body: wire::VersionBody = self.get("/api/version", limit).await?;
-            let version = Version::parse(&body.version);
-            *self.version.lock() = Some(version.clone());
-            Ok(version)
-        })
+        Box::pin(self.version_within(1))
     }
 
     fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async {
-            let limit = self.http.timeouts().response;
-            Ok(self.get::<wire::TagsBody>("/api/tags", limit).await?.into_models())
+            let limit = self.http.timeouts.response;
+            Ok(self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await?.models)
         })
     }
 
@@ -140,8 +155,8 @@ impl Backend for Ollama {
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
         Box::pin(async {
-            let limit = self.http.timeouts().probe;
-            Ok(self.get::<wire::PsBody>("/api/ps", limit).await?.into_models())
+            let limit = self.http.timeouts.probe;
+            Ok(self.get::<ModelsBody<_>>("/api/ps", limit, MAX_ATTEMPTS).await?.models)
         })
     }
 
@@ -155,10 +170,10 @@ impl Backend for Ollama {
 
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
         Box::pin(async move {
-            let version = self.version().await?;
+            let version = self.version_within(MAX_ATTEMPTS).await?;
             let to = self.target(Some(&request.model));
             let call = post("/api/chat", wire::chat_body(request, false), to)?;
-            let Timeouts { first_token, idle, .. } = *self.http.timeouts();
+            let Timeouts { first_token, idle, .. } = self.http.timeouts;
             let sent = self.http.send(&call, CallPhase::FirstToken, first_token).await;
             let (response, first) = sent.inspect_err(|error| self.note_failure(error))?;
             let stream = OllamaStream::new(call.to, version, response, first, idle);
@@ -169,7 +184,7 @@ impl Backend for Ollama {
     fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
         Box::pin(async move {
             // An older server would ignore the option and answer the request.
-            if !self.version().await?.can_render() {
+            if !self.version_within(MAX_ATTEMPTS).await?.can_render() {
                 return Ok(None);
             }
             let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;
@@ -188,7 +203,10 @@ fn post(
     to: CallTarget,
 ) -> Result<HttpCall<'_>, ModelError> {
     match body {
-        Ok(body) => Ok(HttpCall { method: Method::POST, path, body: Some(body), to }),
+        Ok(body) => {
+            let (method, max_attempts) = (Method::POST, MAX_ATTEMPTS);
+            Ok(HttpCall { method, path, body: Some(body), max_attempts, to })
+        }
         Err(error) => Err(ModelError::Client { to, reason: error.to_string() }),
     }
 }

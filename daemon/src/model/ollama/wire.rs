@@ -1,4 +1,4 @@
-//! The server's JSON, and its conversion to and from the types of the domain.
+//! The server's JSON: requests, lists of models, and the conversion of answers and descriptions to types of the domain.
 //!
 //! Every field of a response is optional and unknown fields are ignored, because servers of many versions are in use.
 //! Comments name the first version with a field, unless all versions have it.
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use ollm_protocol::content::ContextMessage;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use crate::model::chat::{
     AnswerCall, ChatDelta, ChatEnd, ChatRequest, DoneReason, PromptCount, ThinkMode, WarmRequest,
 };
 use crate::model::error::sanitized;
-use crate::model::info::{KvGeometry, ListedModel, ModelInfo, RunningModel, Version};
+use crate::model::info::{KvGeometry, ModelInfo, Version};
 
 /// `POST /api/chat`.
 #[derive(Serialize)]
@@ -118,124 +118,112 @@ pub(super) struct VersionBody {
     pub(super) version: String,
 }
 
-/// `GET /api/tags`.
+/// `GET /api/tags` and `GET /api/ps`.
 #[derive(Deserialize)]
-pub(super) struct TagsBody {
-    #[serde(default, deserialize_with = "absent_or_null")]
-    models: Vec<TagsModel>,
+pub(super) struct ModelsBody<T> {
+    #[serde(default = "Vec::new", deserialize_with = "absent_or_null")]
+    #[serde(bound(deserialize = "T: Deserialize<'de>"))]
+    pub(super) models: Vec<T>,
 }
 
-#[derive(Deserialize)]
-struct TagsModel {
+/// A model in the server's list.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ListedModel {
+    /// The name with its tag.
+    #[serde(default, rename = "name")]
+    pub model: String,
+    /// The hash of the model's contents: models with the same digest have the same template and vocabulary.
     #[serde(default)]
-    name: String,
+    pub digest: String,
+    /// The size on disk.
+    #[serde(default, rename = "size")]
+    pub size_bytes: u64,
+    /// The time of the last change, in the server's format.
+    #[serde(default, deserialize_with = "unless_empty")]
+    pub modified_at: Option<String>,
     #[serde(default)]
-    model: String,
-    #[serde(default)]
-    digest: String,
-    #[serde(default)]
-    size: u64,
-    modified_at: Option<String>,
-    #[serde(default)]
-    details: DetailsBody,
+    pub details: ModelVariant,
     // Since 0.9.1.
     #[serde(default, deserialize_with = "absent_or_null")]
-    capabilities: Vec<String>,
-    remote_host: Option<String>,
+    pub capabilities: Vec<String>,
+    /// The machine that runs a remote model.
+    #[serde(default, deserialize_with = "unless_empty")]
+    pub remote_host: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
-struct DetailsBody {
-    family: Option<String>,
-    parameter_size: Option<String>,
-    quantization_level: Option<String>,
-    context_length: Option<u64>,
+/// The variant of a model family.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct ModelVariant {
+    /// The family of the architecture.
+    #[serde(deserialize_with = "unless_empty")]
+    pub family: Option<String>,
+    /// The number of parameters, in the server's format.
+    #[serde(deserialize_with = "unless_empty")]
+    pub parameter_size: Option<String>,
+    #[serde(rename = "quantization_level", deserialize_with = "unless_empty")]
+    pub quantization: Option<String>,
+    /// The longest window that the model was trained for; only in lists of newer servers.
+    #[serde(rename = "context_length", deserialize_with = "positive")]
+    pub trained_context: Option<u32>,
+}
+
+/// A model in the server's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct RunningModel {
+    /// The name with its tag.
+    #[serde(rename = "name")]
+    pub model: String,
+    /// The hash of the model's contents.
+    pub digest: String,
+    /// The memory of the model, including its window.
+    #[serde(rename = "size")]
+    pub size_bytes: u64,
+    /// The part of it that is GPU memory.
+    #[serde(rename = "size_vram")]
+    pub size_vram_bytes: u64,
+    /// The window with which the model was loaded. Since 0.10.0.
+    #[serde(rename = "context_length", deserialize_with = "positive")]
+    pub effective_context: Option<u32>,
+    /// The time at which the server unloads the model if it stays idle, in the server's format.
+    #[serde(deserialize_with = "unless_empty")]
+    pub expires_at: Option<String>,
 }
 
 /// Reads null as the default, because Go writes an empty list as null.
 fn absent_or_null<'de, D, T>(from: D) -> Result<T, D::Error>
 where
-    D: serde::Deserializer<'de>,
+    D: Deserializer<'de>,
     T: Default + Deserialize<'de>,
 {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Removes an empty text, which Go writes for a missing one.
-fn unless_empty(text: Option<String>) -> Option<String> {
-    text.filter(|text| !text.is_empty())
+/// Reads an empty text, which Go writes for a missing one, as `None`.
+fn unless_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
 }
 
-/// Returns a positive number that fits into 32 bits.
-fn positive(number: u64) -> Option<u32> {
+/// Reads a positive number that fits into 32 bits; any other number is `None`.
+fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    Ok(Option::<u64>::deserialize(from)?.and_then(positive_u32))
+}
+
+fn positive_u32(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|number| *number > 0)
-}
-
-impl TagsBody {
-    pub(super) fn into_models(self) -> Vec<ListedModel> {
-        let models = self.models.into_iter().map(|tag| ListedModel {
-            // Servers before 0.1.33 send the name only.
-            model: if tag.model.is_empty() { tag.name } else { tag.model },
-            digest: tag.digest,
-            size_bytes: tag.size,
-            modified_at: unless_empty(tag.modified_at),
-            family: unless_empty(tag.details.family),
-            parameter_size: unless_empty(tag.details.parameter_size),
-            quantization: unless_empty(tag.details.quantization_level),
-            trained_context: tag.details.context_length.and_then(positive),
-            capabilities: tag.capabilities,
-            remote_host: unless_empty(tag.remote_host),
-        });
-        models.collect()
-    }
-}
-
-/// `GET /api/ps`.
-#[derive(Deserialize)]
-pub(super) struct PsBody {
-    #[serde(default, deserialize_with = "absent_or_null")]
-    models: Vec<PsModel>,
-}
-
-#[derive(Deserialize)]
-struct PsModel {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    model: String,
-    #[serde(default)]
-    digest: String,
-    #[serde(default)]
-    size: u64,
-    #[serde(default)]
-    size_vram: u64,
-    // Since 0.10.0.
-    context_length: Option<u64>,
-    expires_at: Option<String>,
-}
-
-impl PsBody {
-    pub(super) fn into_models(self) -> Vec<RunningModel> {
-        let models = self.models.into_iter().map(|running| RunningModel {
-            model: if running.model.is_empty() { running.name } else { running.model },
-            digest: running.digest,
-            size_bytes: running.size,
-            size_vram_bytes: running.size_vram,
-            effective_context: running.context_length.and_then(positive),
-            expires_at: unless_empty(running.expires_at),
-        });
-        models.collect()
-    }
 }
 
 /// `POST /api/show`, not verbose.
 #[derive(Deserialize)]
 pub(super) struct ShowBody {
     modelfile: Option<String>,
+    #[serde(default, deserialize_with = "unless_empty")]
     template: Option<String>,
+    #[serde(default, deserialize_with = "unless_empty")]
     system: Option<String>,
     #[serde(default)]
-    details: DetailsBody,
+    details: ModelVariant,
     #[serde(default, deserialize_with = "absent_or_null")]
     messages: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "absent_or_null")]
@@ -243,6 +231,7 @@ pub(super) struct ShowBody {
     // Since 0.6.4.
     #[serde(default, deserialize_with = "absent_or_null")]
     capabilities: Vec<String>,
+    #[serde(default, deserialize_with = "unless_empty")]
     remote_host: Option<String>,
 }
 
@@ -256,17 +245,17 @@ impl ShowBody {
             digest: None,
             architecture: architecture.map(str::to_owned),
             parameter_count: info.get("general.parameter_count").and_then(Value::as_u64),
-            trained_context: numbers.of("context_length").and_then(positive),
+            trained_context: numbers.of("context_length").and_then(positive_u32),
             geometry: numbers.geometry(),
-            family: unless_empty(self.details.family),
-            parameter_size: unless_empty(self.details.parameter_size),
-            quantization: unless_empty(self.details.quantization_level),
+            family: self.details.family,
+            parameter_size: self.details.parameter_size,
+            quantization: self.details.quantization,
             capabilities: self.capabilities,
-            template: unless_empty(self.template),
-            system: unless_empty(self.system),
+            template: self.template,
+            system: self.system,
             n_hidden_messages: self.messages.len() as u64,
             model_path: self.modelfile.as_deref().and_then(model_path),
-            remote_host: unless_empty(self.remote_host),
+            remote_host: self.remote_host,
         }
     }
 }
@@ -353,6 +342,7 @@ struct LineMessage {
 #[derive(Deserialize)]
 struct LineCall {
     // Since 0.12.10.
+    #[serde(default, deserialize_with = "unless_empty")]
     id: Option<String>,
     function: LineFunction,
 }
@@ -436,7 +426,7 @@ impl LineCall {
             }
             other => other,
         };
-        AnswerCall { id: unless_empty(self.id), name: self.function.name, args }
+        AnswerCall { id: self.id, name: self.function.name, args }
     }
 }
 
@@ -478,10 +468,11 @@ mod tests {
 
     #[test]
     fn null_lists_are_empty() {
-        let tags: TagsBody = serde_json::from_str(r#"{"models":null}"#).expect("a list");
-        assert!(tags.into_models().is_empty());
-        let ps: PsBody = serde_json::from_str("{}").expect("a list");
-        assert!(ps.into_models().is_empty());
+        let tags: ModelsBody<ListedModel> =
+            serde_json::from_str(r#"{"models":null}"#).expect("a list");
+        assert!(tags.models.is_empty());
+        let ps: ModelsBody<RunningModel> = serde_json::from_str("{}").expect("a list");
+        assert!(ps.models.is_empty());
         let body: ShowBody = serde_json::from_str(
             r#"{"capabilities":null,"messages":null,"model_info":null,"system":""}"#,
         )

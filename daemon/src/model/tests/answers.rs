@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::config::ApiKey;
 
 fn text(content: &str) -> Value {
     json!({ "model": "m", "message": { "role": "assistant", "content": content }, "done": false })
@@ -121,7 +122,7 @@ async fn meaning_of_the_prompt_count_depends_on_the_version() {
 async fn request_contains_every_option_and_none_that_reloads_the_model() {
     let server = ScriptedServer::new("0.33.0", streamed(&[done()]));
     let host = Host::parse(&server.host()).expect("an address");
-    let key = Some(Secret::new("hunter2".to_owned()));
+    let key = Some(ApiKey("hunter2".to_owned()));
     let ollama = Ollama::new(host, key, PATIENT, Arc::new(Clock::system()));
     let options = json!({ "temperature": 0.5, "stop": ["x"] });
     let Value::Object(options) = options else { unreachable!() };
@@ -221,7 +222,7 @@ async fn model_info_contains_geometry_and_digest() {
     assert_eq!((info.system.as_deref(), info.n_hidden_messages), (Some("be brief"), 1));
     let listed = ollama.list().await.expect("a list");
     assert_eq!(listed[0].model, "other:latest");
-    assert_eq!((listed[1].size_bytes, listed[1].trained_context), (5, Some(8192)));
+    assert_eq!((listed[1].size_bytes, listed[1].details.trained_context), (5, Some(8192)));
     let verbose = ollama.vocabulary("m:7b").await.expect("all of it");
     let verbose: Map<String, Value> = serde_json::from_slice(&verbose).expect("JSON");
     assert!(verbose.contains_key("model_info"));

@@ -14,6 +14,19 @@ fn models(server: &ScriptedServer) -> Models {
     Models::new(settings(server.host()), Arc::new(Clock::system()), Tasks::new())
 }
 
+/// Returns the first report of the server.
+///
+/// The first call waits only a moment for it; on a busy machine a later call returns it.
+async fn reported_status(models: &Models) -> ServerStatus {
+    loop {
+        let status = models.status().await;
+        if status.reachable.is_some() {
+            return status;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Starts a server with one model, trained for 16,384 tokens, which it loads with a window of `effective` tokens.
 fn with_model(effective: u32) -> ScriptedServer {
     ScriptedServer::scripted("0.33.0", move |request, number| {
@@ -24,7 +37,7 @@ fn with_model(effective: u32) -> ScriptedServer {
                 "llama.attention.head_count": 32, "llama.attention.head_count_kv": 8,
             } }),
             "GET /api/ps" if number > 4 => json!({ "models": [{
-                "model": "m:latest", "size": 6000_u64 << 20, "size_vram": 5488_u64 << 20,
+                "name": "m:latest", "model": "m:latest", "size": 6000_u64 << 20, "size_vram": 5488_u64 << 20,
                 "context_length": effective,
             }] }),
             "POST /api/chat" => json!({ "done": true, "done_reason": "load" }),
@@ -89,18 +102,21 @@ async fn model_info_is_requested_once() {
 #[tokio::test]
 async fn status_is_the_last_report_of_the_server() {
     let server = ScriptedServer::new("0.31.2", vec![ScriptStep::Hang]);
-    let models = models(&server);
-    // The first call waits only a moment; on a busy machine a later call returns the report.
-    let status = loop {
-        let status = models.status().await;
-        if status.reachable.is_some() {
-            break status;
-        }
-        tokio::task::yield_now().await;
-    };
+    let status = reported_status(&models(&server)).await;
     assert_eq!((status.reachable, status.version.as_deref()), (Some(true), Some("0.31.2")));
     assert_eq!(status.host, format!("http://{}", server.host()));
     assert!(status.error.is_none() && status.checked_at.is_some());
+}
+
+#[tokio::test]
+async fn status_request_is_not_retried() {
+    let server = ScriptedServer::new("", response(503, "", "{\"error\":\"server busy\"}"));
+    let status = reported_status(&models(&server)).await;
+    assert_eq!(status.error.map(|error| error.reason()), Some("busy"));
+    assert_eq!(server.n_version_requests(), 1);
+    // A chat is worth the wait.
+    assert!(collect(&connect(&server, PATIENT)).await.1.is_err());
+    assert_eq!(server.n_version_requests(), 4);
 }
 
 #[tokio::test]
@@ -118,13 +134,7 @@ async fn changed_settings_apply_to_the_next_call() {
     models.configure(settings("ftp://nowhere".to_owned()));
     let error = models.info("m").await.expect_err("is no address");
     assert_eq!(error.reason(), "invalidHost");
-    let status = loop {
-        let status = models.status().await;
-        if status.reachable.is_some() {
-            break status;
-        }
-        tokio::task::yield_now().await;
-    };
+    let status = reported_status(&models).await;
     assert_eq!((status.reachable, status.host.as_str()), (Some(false), ""));
     assert!(!models.release_idle());
 }

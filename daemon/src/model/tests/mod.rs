@@ -11,7 +11,6 @@ use std::time::Duration;
 use ollm_protocol::content::{ContextMessage, Role};
 
 use super::backend::Backend;
-use super::chat::WarmRequest;
 use super::host::Host;
 use super::ollama::Ollama;
 use super::window::Window;

@@ -122,6 +122,12 @@ impl ScriptedServer {
         state.requests.iter().filter(counts).cloned().collect()
     }
 
+    /// Returns the number of requests for the version.
+    pub(super) fn n_version_requests(&self) -> usize {
+        let state = self.shared.state.lock();
+        state.requests.iter().filter(|request| request.line == "GET /api/version").count()
+    }
+
     /// Returns the number of flood bytes that clients have received.
     pub(super) fn flooded_bytes(&self) -> usize {
         self.shared.state.lock().flooded_bytes

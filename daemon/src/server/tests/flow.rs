@@ -68,11 +68,11 @@ async fn responses_are_not_made_for_a_client_that_does_not_read() {
     let calls: String =
         (0..30).map(|n| line(&request(n, "test.big", json!({ "bytes": megabyte })))).collect();
     client.send(calls).await;
-    until("some are made", || server.methods.big_calls.load(Ordering::SeqCst) >= 8).await;
+    until("some calls have run", || server.methods.big_calls.load(Ordering::SeqCst) >= 8).await;
     other.check_alive().await;
     for received in 0..30 {
-        let made = server.methods.big_calls.load(Ordering::SeqCst);
-        assert!(made <= received + 12, "{made} made, {received} received");
+        let n_calls = server.methods.big_calls.load(Ordering::SeqCst);
+        assert!(n_calls <= received + 12, "{n_calls} calls ran, {received} responses received");
         client.next().await;
     }
 }

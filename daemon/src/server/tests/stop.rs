@@ -29,7 +29,7 @@ async fn stop_finishes_calls_ends_subscriptions_and_removes_the_socket() {
     let end = client.next().await;
     assert_eq!(end["params"]["subscription"], subscription);
     assert_eq!(end["params"]["error"]["data"]["kind"], "cancelled");
-    until("nobody can connect", || !server.socket().exists()).await;
+    until("no client can connect", || !server.socket().exists()).await;
     client.call(3, "test.echo", json!({})).await;
     server.methods.gate.add_permits(1);
     assert_eq!(client.next().await["id"], 2);

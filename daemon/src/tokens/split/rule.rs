@@ -20,13 +20,9 @@ impl SplitRule {
     /// Calls `emit` with the start and end of each word of a text, in order.
     #[inline]
     pub(in super::super) fn split(self, text: &[u8], emit: &mut impl FnMut(usize, usize)) {
-        let reader = CharReader::new(text);
-        // The common rules have one step; inlining their scanners is worth a branch for each.
         match self.0 {
-            [SplitStep::Gpt2] => split_fully(reader, |at| gpt2_word(reader, at), emit),
-            [SplitStep::Cl100k(rule)] => {
-                split_fully(reader, |at| cl100k_word(reader, at, *rule), emit);
-            }
+            // The common rules have one step, into which `emit` can be inlined.
+            [step] => step.split(text, emit),
             steps => split_by_steps(steps, text, 0, emit),
         }
     }
@@ -129,27 +125,30 @@ fn split_by_steps(
 }
 
 impl SplitStep {
-    fn split(self, piece: &[u8], emit: &mut dyn FnMut(usize, usize)) {
+    #[inline]
+    fn split(self, piece: &[u8], emit: &mut impl FnMut(usize, usize)) {
         let reader = CharReader::new(piece);
-        let mut emit = |start: usize, end: usize| emit(start, end);
         match self {
-            Self::Gpt2 => split_fully(reader, |at| gpt2_word(reader, at), &mut emit),
+            Self::Gpt2 => split_fully(reader, |at| gpt2_word(reader, at), emit),
             Self::Cl100k(rule) => {
-                split_fully(reader, |at| cl100k_word(reader, at, rule), &mut emit);
+                split_fully(reader, |at| cl100k_word(reader, at, rule), emit);
             }
-            Self::Cased(rule) => split_fully(reader, |at| cased_word(reader, at, rule), &mut emit),
+            Self::Cased(rule) => split_fully(reader, |at| cased_word(reader, at, rule), emit),
             Self::DeepSeek3 => {
-                split_by_matches(reader, |at| deepseek3_word(reader, at), &mut emit);
+                split_by_matches(reader, |at| deepseek3_word(reader, at), emit);
             }
             Self::Runs(set, limit) => {
-                split_by_matches(reader, |at| run(reader, at, set, limit), &mut emit);
+                split_by_matches(reader, |at| run(reader, at, set, limit), emit);
             }
             Self::DigitTriples => {
-                let triple = |at| run(reader, at, digits, 3).filter(|end| end - at == 3);
-                split_by_matches(reader, triple, &mut emit);
+                let triple = |at: usize| {
+                    let next = piece.get(at..at + 3)?;
+                    next.iter().all(u8::is_ascii_digit).then_some(at + 3)
+                };
+                split_by_matches(reader, triple, emit);
             }
             Self::RunsWithSpace(set) => {
-                split_by_matches(reader, |at| run_with_space(reader, at, set), &mut emit);
+                split_by_matches(reader, |at| run_with_space(reader, at, set), emit);
             }
             Self::TrailingSpace => {
                 let end = trailing_space(reader);
@@ -389,11 +388,6 @@ pub(super) fn breaks(reader: CharReader<'_>, at: usize) -> usize {
 /// `\n`
 pub(super) fn line_feeds(reader: CharReader<'_>, at: usize) -> usize {
     in_bytes(reader, at, b"\n")
-}
-
-/// `[0-9]`
-pub(super) fn digits(reader: CharReader<'_>, at: usize) -> usize {
-    usize::from(reader.text.get(at).is_some_and(u8::is_ascii_digit))
 }
 
 /// Han and kana, which DeepSeek V3 splits off.

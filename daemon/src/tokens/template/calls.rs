@@ -94,7 +94,7 @@ impl ArgumentForm {
 impl ListForm {
     /// Finds the form of two arguments, the first of them a string, after the first mention of a tool.
     fn find(prompt: &str, tool: &str, arguments: &Value, style: JsonStyle) -> Option<Self> {
-        let (_, mut rest) = prompt.split_once(tool)?;
+        let (_, after) = prompt.split_once(tool)?;
         let [(first, first_value), (second, second_value)] = ordered(arguments, style)?[..] else {
             return None;
         };
@@ -104,13 +104,10 @@ impl ListForm {
             second.to_owned(),
             value_of(second_value, style, false)?,
         ];
-        let mut between = Vec::new();
-        for part in &parts {
-            let (gap, after) = rest.split_once(part)?;
-            between.push(gap);
-            rest = after;
-        }
-        let [opening, behind_name, next, second_behind_name] = between[..] else { return None };
+        let [opening, behind_name, next, second_behind_name, rest] = split_at(after, &parts)?[..]
+        else {
+            return None;
+        };
         // The text before a name is the common end of the texts before both names. It may wrongly include an end of
         // the text after a value, which changes nothing because that also follows the last value.
         let before_name = common_suffix(opening, next);
@@ -157,6 +154,19 @@ fn value_of(value: &Value, style: JsonStyle, is_python: bool) -> Option<String> 
     }
 }
 
+/// Returns the pieces of a text before, between and after some parts, which it must contain in this order.
+pub(super) fn split_at<'t>(text: &'t str, parts: &[impl AsRef<str>]) -> Option<Vec<&'t str>> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    for part in parts {
+        let (piece, after) = rest.split_once(part.as_ref())?;
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces.push(rest);
+    Some(pieces)
+}
+
 fn common_suffix<'t>(text: &'t str, other: &str) -> &'t str {
     let pairs = text.chars().rev().zip(other.chars().rev());
     let n_bytes: usize = pairs.take_while(|(a, b)| a == b).map(|(a, _)| a.len_utf8()).sum();
@@ -201,9 +211,7 @@ fn styles() -> impl Iterator<Item = JsonStyle> {
 impl JsonStyle {
     /// Returns a value as JSON, or `None` if engines write one of its numbers or strings in different ways.
     pub(super) fn write(self, value: &Value) -> Option<String> {
-        let mut out = String::new();
-        self.append(value, self.is_sorted(), &mut out)?;
-        Some(out)
+        self.write_ordered(value, self.is_sorted())
     }
 
     /// Returns a string as JSON without its quotes.
@@ -214,8 +222,12 @@ impl JsonStyle {
 
     /// Returns a value that is nested in another one as JSON.
     fn write_nested(self, value: &Value) -> Option<String> {
+        self.write_ordered(value, self.order != KeyOrder::Given)
+    }
+
+    fn write_ordered(self, value: &Value, is_sorted: bool) -> Option<String> {
         let mut out = String::new();
-        self.append(value, self.order != KeyOrder::Given, &mut out)?;
+        self.append(value, is_sorted, &mut out)?;
         Some(out)
     }
 

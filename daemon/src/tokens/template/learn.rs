@@ -7,7 +7,7 @@
 use ollm_protocol::content::{ContextFunction, ContextMessage, ContextToolCall, Role};
 use serde_json::{Value, json};
 
-use super::calls::{ArgumentForm, CallForm, JsonStyle};
+use super::calls::{ArgumentForm, CallForm, JsonStyle, split_at};
 use super::{Neighbor, RoleTrims, Seam, Template, Trim};
 use crate::tokens::tokenizer::Tokenizer;
 
@@ -234,7 +234,7 @@ impl Learner<'_> {
         }
         let seam = match (before, after) {
             (Neighbor::Start, _) => Seam::start(self.tokenizer, text)?,
-            (_, Neighbor::End) => Seam::end(text),
+            (_, Neighbor::End) => Seam::new(text, "", 0),
             _ => Seam::between(self.tokenizer, text)?,
         };
         seams.push((before, after, seam));
@@ -271,19 +271,6 @@ fn result_forms(template: &Template, style: JsonStyle) -> impl Iterator<Item = T
             Template { results: Some(style), ..template },
         ]
     })
-}
-
-/// Returns the pieces of a text before, between and after some parts, which it must contain in this order.
-fn split_at<'t>(text: &'t str, parts: &[&str]) -> Option<Vec<&'t str>> {
-    let mut pieces = Vec::new();
-    let mut rest = text;
-    for part in parts {
-        let (piece, after) = rest.split_once(part)?;
-        pieces.push(piece);
-        rest = after;
-    }
-    pieces.push(rest);
-    Some(pieces)
 }
 
 /// Returns arguments by whose text every argument form can be recognized.

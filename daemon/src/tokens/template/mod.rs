@@ -242,11 +242,6 @@ impl Seam {
         }
     }
 
-    /// Creates the seam after the last message.
-    fn end(text: &str) -> Self {
-        Self::new(text, "", 0)
-    }
-
     fn new(left: &str, right: &str, extra: i32) -> Self {
         Self { left: left.to_owned(), right: right.to_owned(), extra }
     }

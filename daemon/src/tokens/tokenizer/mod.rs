@@ -8,15 +8,16 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::byte_level::ByteLevel;
-use super::gemma::Gemma;
-use super::sentence_piece::SentencePiece;
+use super::char_level::CharLevel;
 use super::special::{Fragment, SpecialTokens};
 use super::split::PreTokenizer;
-use super::vocab::Vocabulary;
+use super::vocab::{TokenRole, Vocabulary};
 use super::words::{TokenCount, TokenSink, WordBuffers};
 
 /// A part of every identity. It must be raised when the code returns other tokens for the same vocabulary.
@@ -24,7 +25,7 @@ const CODE_VERSION: u32 = 1;
 /// Maximum number of idle buffers; if more threads count at once, the others create their own.
 const MAX_IDLE_BUFFERS: usize = 4;
 
-/// The reason why a vocabulary has no exact tokenizer. Nothing is guessed: the caller falls back to an estimate.
+/// The reason why a vocabulary has no exact tokenizer. The caller falls back to an estimate.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum TokenizerError {
     /// The tokenizer family is unknown.
@@ -48,7 +49,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// The token after a whole prompt.
     eos: Option<u32>,
-    identity: String,
+    identity: Arc<str>,
     /// Buffers that no thread uses; locked only to take or return one.
     idle: Mutex<Vec<WordBuffers>>,
 }
@@ -56,8 +57,16 @@ pub struct Tokenizer {
 #[derive(Debug)]
 enum TokenizerFamily {
     ByteLevel(ByteLevel),
-    Gemma(Gemma),
-    SentencePiece(SentencePiece),
+    CharLevel(CharLevel),
+}
+
+/// The rules of a family for the tokens that the engine adds before and after a prompt.
+struct AddedTokens {
+    adds_bos: bool,
+    /// The id of BOS in vocabularies that name none.
+    default_bos: Option<u32>,
+    /// The id of EOS in vocabularies that name none.
+    default_eos: Option<u32>,
 }
 
 impl Tokenizer {
@@ -65,22 +74,24 @@ impl Tokenizer {
     ///
     /// **Errors**: if the rules of the vocabulary are unknown.
     pub fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
-        let family = TokenizerFamily::new(vocabulary)?;
-        let hash = vocabulary.digest.to_hex();
-        let (bos, eos) = family.bos_and_eos(vocabulary);
+        let (family, added) = TokenizerFamily::new(vocabulary)?;
+        let existing = |id: Option<u32>| id.filter(|id| *id < vocabulary.n_tokens);
+        let bos = vocabulary.role(TokenRole::Bos).or(existing(added.default_bos));
+        let eos = vocabulary.role(TokenRole::Eos).or(existing(added.default_eos));
+        let hash = blake3::Hash::from(vocabulary.digest).to_hex();
         Ok(Self {
             family,
             specials: SpecialTokens::new(vocabulary),
-            bos,
-            eos,
-            identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]),
+            bos: bos.filter(|_| added.adds_bos),
+            eos: eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)),
+            identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]).into(),
             idle: Mutex::default(),
         })
     }
 
     /// Returns the name of the vocabulary and of the code that counts with it, which is stored beside every count.
-    pub fn identity(&self) -> &str {
-        &self.identity
+    pub fn identity(&self) -> Arc<str> {
+        Arc::clone(&self.identity)
     }
 
     /// Counts the tokens of a part of a prompt. Special tokens in the text are recognized.
@@ -121,18 +132,6 @@ impl Tokenizer {
         self.bos.is_some()
     }
 
-    /// Returns the approximate memory usage.
-    ///
-    /// **Units**: bytes.
-    pub fn heap_bytes(&self) -> usize {
-        let family = match &self.family {
-            TokenizerFamily::ByteLevel(family) => family.heap_bytes(),
-            TokenizerFamily::Gemma(family) => family.heap_bytes(),
-            TokenizerFamily::SentencePiece(family) => family.heap_bytes(),
-        };
-        family + self.idle.lock().iter().map(WordBuffers::heap_bytes).sum::<usize>()
-    }
-
     fn encode<S: TokenSink>(&self, text: &str, add_special: bool, sink: &mut S) {
         let mut buffers = self.idle.lock().pop().unwrap_or_default();
         let added = |id: Option<u32>| id.filter(|_| add_special);
@@ -158,49 +157,39 @@ impl Tokenizer {
 }
 
 impl TokenizerFamily {
-    fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
-        let pre = vocabulary.pre.as_str();
-        match vocabulary.model.as_str() {
-            "gemma4" => Ok(Self::Gemma(Gemma::new(vocabulary, true))),
-            "gpt2" if matches!(pre, "gemma4" | "granite-embed-multi-311m") => {
-                Ok(Self::Gemma(Gemma::new(vocabulary, true)))
-            }
-            "gpt2" if pre == "sarvam-moe" => Ok(Self::Gemma(Gemma::new(vocabulary, false))),
-            "gpt2" => match PreTokenizer::by_name(pre) {
-                Some(pre) => Ok(Self::ByteLevel(ByteLevel::new(vocabulary, pre))),
-                None => Err(TokenizerError::UnknownPreTokenizer(pre.to_owned())),
-            },
-            "llama" if vocabulary.architecture == "phi3" && vocabulary.name.is_none() => {
-                Err(TokenizerError::MissingName)
-            }
-            "llama" => Ok(Self::SentencePiece(SentencePiece::new(vocabulary))),
-            model => Err(TokenizerError::UnknownModel(model.to_owned())),
-        }
-    }
-
-    /// Returns the tokens that the engine adds before and after a prompt.
+    /// Builds the tables of a vocabulary.
     ///
     /// **Source**: `llama_vocab::impl::load`: the defaults of each family, overridden by the model, except that
     /// Gemma 4 always adds BOS.
-    fn bos_and_eos(&self, vocabulary: &Vocabulary) -> (Option<u32>, Option<u32>) {
-        let configured = vocabulary.adds_bos;
-        let (adds_bos, default_bos, default_eos) = match self {
-            Self::Gemma(_) if vocabulary.pre == "sarvam-moe" => {
-                (configured.unwrap_or(false), Some(11), Some(11))
-            }
-            Self::Gemma(_) if vocabulary.model == "gpt2" => (true, Some(11), Some(11)),
-            Self::Gemma(_) => (true, None, None),
-            Self::SentencePiece(_) => (configured.unwrap_or(true), Some(1), Some(2)),
-            Self::ByteLevel(family) => {
-                let pre = family.pre();
-                let bos = pre.has_bos.then_some(11);
-                (configured.unwrap_or(pre.adds_bos), bos, Some(11))
-            }
+    fn new(vocabulary: &Vocabulary) -> Result<(Self, AddedTokens), TokenizerError> {
+        let pre = vocabulary.pre.as_str();
+        let gemma = |has_line_feed_tokens| {
+            Self::CharLevel(CharLevel::gemma(vocabulary, has_line_feed_tokens))
         };
-        let existing = |id: Option<u32>| id.filter(|id| *id < vocabulary.n_tokens);
-        let bos = vocabulary.roles.bos.or(existing(default_bos)).filter(|_| adds_bos);
-        let eos = vocabulary.roles.eos.or(existing(default_eos));
-        (bos, eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)))
+        let adds_bos = |default: bool| vocabulary.adds_bos.unwrap_or(default);
+        let (family, adds_bos, default_bos, default_eos) = match vocabulary.model.as_str() {
+            "gemma4" => (gemma(true), true, None, None),
+            "gpt2" => match pre {
+                "gemma4" | "granite-embed-multi-311m" => (gemma(true), true, Some(11), Some(11)),
+                "sarvam-moe" => (gemma(false), adds_bos(false), Some(11), Some(11)),
+                _ => {
+                    let Some(pre) = PreTokenizer::by_name(pre) else {
+                        return Err(TokenizerError::UnknownPreTokenizer(pre.to_owned()));
+                    };
+                    let family = Self::ByteLevel(ByteLevel::new(vocabulary, pre));
+                    (family, adds_bos(pre.adds_bos), pre.has_bos.then_some(11), Some(11))
+                }
+            },
+            "llama" if vocabulary.architecture == "phi3" && vocabulary.name.is_none() => {
+                return Err(TokenizerError::MissingName);
+            }
+            "llama" => {
+                let family = Self::CharLevel(CharLevel::sentence_piece(vocabulary));
+                (family, adds_bos(true), Some(1), Some(2))
+            }
+            model => return Err(TokenizerError::UnknownModel(model.to_owned())),
+        };
+        Ok((family, AddedTokens { adds_bos, default_bos, default_eos }))
     }
 
     #[inline]
@@ -213,8 +202,7 @@ impl TokenizerFamily {
     ) {
         match self {
             Self::ByteLevel(family) => family.encode(text, buffers, sink),
-            Self::Gemma(family) => family.encode(text, buffers, sink),
-            Self::SentencePiece(family) => family.encode(text, is_first, buffers, sink),
+            Self::CharLevel(family) => family.encode(text, is_first, buffers, sink),
         }
     }
 }

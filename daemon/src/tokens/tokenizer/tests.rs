@@ -132,7 +132,6 @@ fn identity_depends_on_the_vocabulary() {
     let b = tokenizer(&byte_level("qwen2", &["a b"], &[]));
     assert_ne!(a.identity(), b.identity());
     assert_eq!(a.identity(), tokenizer(&byte_level("gpt-2", &["a b"], &[])).identity());
-    assert!(a.heap_bytes() > 0);
 }
 
 #[test]

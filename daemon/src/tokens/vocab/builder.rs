@@ -5,7 +5,7 @@
 //! **Source**: the keys in llama.cpp's `llama-arch.cpp`, and their meaning in `llama_vocab::impl::load`.
 
 use super::texts::{TextIndex, Texts};
-use super::vocabulary::{Merge, TokenKind, TokenRoles, Vocabulary, VocabularyError};
+use super::vocabulary::{Merge, TokenKind, TokenRole, Vocabulary, VocabularyError};
 
 /// Maximum number of tokens; the largest known vocabulary has 262,144.
 const MAX_TOKENS: usize = 4 << 20;
@@ -26,8 +26,8 @@ pub(super) enum MetadataKey {
     AddsBos,
     AddsEos,
     AddsSpacePrefix,
-    /// A token id, by its position in [`TokenRoles::all_mut`].
-    Role(usize),
+    /// The id of the token that has a role.
+    Role(TokenRole),
 }
 
 impl MetadataKey {
@@ -46,17 +46,17 @@ impl MetadataKey {
                 "add_bos_token" => Self::AddsBos,
                 "add_eos_token" => Self::AddsEos,
                 "add_space_prefix" => Self::AddsSpacePrefix,
-                "bos_token_id" => Self::Role(0),
-                "eos_token_id" => Self::Role(1),
-                "eot_token_id" => Self::Role(2),
-                "eom_token_id" => Self::Role(3),
-                "unknown_token_id" => Self::Role(4),
-                "fim_pre_token_id" | "prefix_token_id" => Self::Role(5),
-                "fim_suf_token_id" | "suffix_token_id" => Self::Role(6),
-                "fim_mid_token_id" | "middle_token_id" => Self::Role(7),
-                "fim_pad_token_id" => Self::Role(8),
-                "fim_rep_token_id" => Self::Role(9),
-                "fim_sep_token_id" => Self::Role(10),
+                "bos_token_id" => Self::Role(TokenRole::Bos),
+                "eos_token_id" => Self::Role(TokenRole::Eos),
+                "eot_token_id" => Self::Role(TokenRole::Eot),
+                "eom_token_id" => Self::Role(TokenRole::Eom),
+                "unknown_token_id" => Self::Role(TokenRole::Unknown),
+                "fim_pre_token_id" | "prefix_token_id" => Self::Role(TokenRole::FimPrefix),
+                "fim_suf_token_id" | "suffix_token_id" => Self::Role(TokenRole::FimSuffix),
+                "fim_mid_token_id" | "middle_token_id" => Self::Role(TokenRole::FimMiddle),
+                "fim_pad_token_id" => Self::Role(TokenRole::FimPad),
+                "fim_rep_token_id" => Self::Role(TokenRole::FimRepo),
+                "fim_sep_token_id" => Self::Role(TokenRole::FimSeparator),
                 _ => return None,
             },
         };
@@ -73,62 +73,35 @@ pub(super) enum MetadataValue<'v> {
     Flag(bool),
 }
 
-impl MetadataValue<'_> {
-    fn text(self) -> Option<String> {
-        match self {
-            Self::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-            _ => None,
-        }
-    }
-
-    fn flag(self) -> Option<bool> {
-        match self {
-            Self::Flag(flag) => Some(flag),
-            _ => None,
-        }
-    }
-
-    fn id(self) -> Option<u32> {
-        match self {
-            Self::Integer(id) => u32::try_from(id).ok(),
-            _ => None,
-        }
-    }
-}
-
 /// A vocabulary under construction.
 #[derive(Debug, Default)]
 pub(super) struct VocabularyBuilder {
-    name: Option<String>,
-    architecture: String,
-    model: String,
-    pre: String,
-    tokens: Texts,
-    kinds: Vec<TokenKind>,
-    scores: Vec<f32>,
+    /// The values so far; its texts are the tokens.
+    vocabulary: Vocabulary,
+    /// The merges in the form `left right`.
     merges: Texts,
-    adds_bos: Option<bool>,
-    adds_eos: Option<bool>,
-    adds_space_prefix: Option<bool>,
-    roles: TokenRoles,
 }
 
 impl VocabularyBuilder {
-    /// Sets a value that is not an array. A value of an unexpected type counts as missing.
+    /// Sets a value that is not an array. Ignores a value of an unexpected type.
     pub(super) fn set(&mut self, key: MetadataKey, value: MetadataValue<'_>) {
-        match key {
-            MetadataKey::Name => self.name = value.text(),
-            MetadataKey::Architecture => self.architecture = value.text().unwrap_or_default(),
-            MetadataKey::Model => self.model = value.text().unwrap_or_default(),
-            MetadataKey::Pre => self.pre = value.text().unwrap_or_default(),
-            MetadataKey::AddsBos => self.adds_bos = value.flag(),
-            MetadataKey::AddsEos => self.adds_eos = value.flag(),
-            MetadataKey::AddsSpacePrefix => self.adds_space_prefix = value.flag(),
-            MetadataKey::Role(role) => *self.roles.all_mut()[role] = value.id(),
-            MetadataKey::Tokens
-            | MetadataKey::Kinds
-            | MetadataKey::Scores
-            | MetadataKey::Merges => {}
+        let vocabulary = &mut self.vocabulary;
+        match (key, value) {
+            (MetadataKey::Name, MetadataValue::Text(text)) => vocabulary.name = Some(string(text)),
+            (MetadataKey::Architecture, MetadataValue::Text(text)) => {
+                vocabulary.architecture = string(text);
+            }
+            (MetadataKey::Model, MetadataValue::Text(text)) => vocabulary.model = string(text),
+            (MetadataKey::Pre, MetadataValue::Text(text)) => vocabulary.pre = string(text),
+            (MetadataKey::AddsBos, MetadataValue::Flag(flag)) => vocabulary.adds_bos = Some(flag),
+            (MetadataKey::AddsEos, MetadataValue::Flag(flag)) => vocabulary.adds_eos = Some(flag),
+            (MetadataKey::AddsSpacePrefix, MetadataValue::Flag(flag)) => {
+                vocabulary.adds_space_prefix = Some(flag);
+            }
+            (MetadataKey::Role(role), MetadataValue::Integer(id)) => {
+                vocabulary.roles[role as usize] = u32::try_from(id).ok();
+            }
+            _ => {}
         }
     }
 
@@ -142,19 +115,26 @@ impl VocabularyBuilder {
         key: MetadataKey,
         value: MetadataValue<'_>,
     ) -> Result<(), VocabularyError> {
+        let vocabulary = &mut self.vocabulary;
         let has_room = match (key, value) {
             (MetadataKey::Tokens, MetadataValue::Text(text)) => {
-                self.tokens.len() < MAX_TOKENS && self.push_token(text)
+                vocabulary.texts.len() < MAX_TOKENS && push_token(&mut vocabulary.texts, text)
             }
             (MetadataKey::Merges, MetadataValue::Text(text)) => {
                 self.merges.len() < MAX_MERGES && self.merges.push(text)
             }
             (MetadataKey::Kinds, MetadataValue::Integer(kind)) => {
-                self.kinds.push(TokenKind::from_number(kind));
-                self.kinds.len() <= MAX_TOKENS
+                vocabulary.kinds.push(TokenKind::from_number(kind));
+                vocabulary.kinds.len() <= MAX_TOKENS
             }
-            (MetadataKey::Scores, MetadataValue::Integer(score)) => self.push_score(score as f32),
-            (MetadataKey::Scores, MetadataValue::Real(score)) => self.push_score(score as f32),
+            (MetadataKey::Scores, MetadataValue::Integer(_) | MetadataValue::Real(_)) => {
+                vocabulary.scores.push(match value {
+                    MetadataValue::Integer(score) => score as f32,
+                    MetadataValue::Real(score) => score as f32,
+                    _ => 0.0,
+                });
+                vocabulary.scores.len() <= MAX_TOKENS
+            }
             (
                 MetadataKey::Tokens
                 | MetadataKey::Merges
@@ -169,61 +149,44 @@ impl VocabularyBuilder {
         if has_room { Ok(()) } else { Err(VocabularyError::TooLarge("entries")) }
     }
 
-    fn push_score(&mut self, score: f32) -> bool {
-        self.scores.push(score);
-        self.scores.len() <= MAX_TOKENS
-    }
-
-    /// Appends a token; like the engine, it replaces an empty text by a placeholder.
-    fn push_token(&mut self, text: &[u8]) -> bool {
-        if text.is_empty() {
-            let placeholder = format!("[EMPTY_{}]", self.tokens.len());
-            return self.tokens.push(placeholder.as_bytes());
-        }
-        self.tokens.push(text)
-    }
-
     /// Validates the values and resolves the merges.
     ///
     /// **Errors**: `NoTokens`, or `Malformed` if arrays have different lengths.
-    pub(super) fn finish(mut self) -> Result<Vocabulary, VocabularyError> {
-        let n = self.tokens.len();
+    pub(super) fn finish(self) -> Result<Vocabulary, VocabularyError> {
+        let mut vocabulary = self.vocabulary;
+        let n = vocabulary.texts.len();
         if n == 0 {
             return Err(VocabularyError::NoTokens);
         }
         let is_too_short = |len: usize| len != 0 && len < n;
-        if is_too_short(self.scores.len()) || is_too_short(self.kinds.len()) {
+        if is_too_short(vocabulary.scores.len()) || is_too_short(vocabulary.kinds.len()) {
             return Err(VocabularyError::Malformed("fewer scores or types than tokens"));
         }
-        self.scores.truncate(n);
-        self.kinds.truncate(n);
-        if self.model != "llama" {
+        vocabulary.scores.truncate(n);
+        vocabulary.kinds.truncate(n);
+        if vocabulary.model != "llama" {
             // Some files contain scores although only SentencePiece merges by them.
-            self.scores = Vec::new();
+            vocabulary.scores = Vec::new();
         }
         let n_tokens = u32::try_from(n).map_err(|_| VocabularyError::TooLarge("tokens"))?;
-        for role in self.roles.all_mut() {
-            *role = role.filter(|id| *id < n_tokens);
-        }
-        let merges = resolve(&mut self.tokens, &self.merges)?;
-        Ok(Vocabulary {
-            model: self.model,
-            pre: self.pre,
-            name: self.name,
-            architecture: self.architecture,
-            texts: self.tokens,
-            n_tokens,
-            merges,
-            scores: self.scores,
-            kinds: self.kinds,
-            roles: self.roles,
-            adds_bos: self.adds_bos,
-            adds_eos: self.adds_eos,
-            adds_space_prefix: self.adds_space_prefix,
-            digest: blake3::Hash::from_bytes([0; 32]),
-        }
-        .with_digest())
+        vocabulary.n_tokens = n_tokens;
+        vocabulary.roles = vocabulary.roles.map(|role| role.filter(|id| *id < n_tokens));
+        vocabulary.merges = resolve(&mut vocabulary.texts, &self.merges)?;
+        Ok(vocabulary.with_digest())
     }
+}
+
+fn string(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).into_owned()
+}
+
+/// Appends a token; like the engine, it replaces an empty text by a placeholder.
+fn push_token(tokens: &mut Texts, text: &[u8]) -> bool {
+    if text.is_empty() {
+        let placeholder = format!("[EMPTY_{}]", tokens.len());
+        return tokens.push(placeholder.as_bytes());
+    }
+    tokens.push(text)
 }
 
 /// Resolves merges of the form `left right` to the number of the merged text. A text that is not a token is appended

@@ -7,7 +7,7 @@
 //!
 //! **Source**: ggml's `docs/gguf.md`. Versions 2 and 3 differ in byte order only, and big endian is refused.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use super::builder::{MetadataKey, MetadataValue, VocabularyBuilder};
 use super::vocabulary::{Vocabulary, VocabularyError};
@@ -25,7 +25,7 @@ impl Vocabulary {
     ///
     /// **Errors**: `Io` if the reader fails or ends early, `Malformed` if it is not such a file.
     pub fn from_gguf(file: impl Read) -> Result<Self, VocabularyError> {
-        let file = std::io::BufReader::with_capacity(1 << 16, file);
+        let file = io::BufReader::with_capacity(1 << 16, file);
         let mut reader = GgufReader { file, text: Vec::new() };
         if &reader.take::<4>()? != b"GGUF" {
             return Err(VocabularyError::Malformed("the file does not begin with GGUF"));
@@ -54,7 +54,7 @@ impl Vocabulary {
 }
 
 struct GgufReader<R> {
-    file: std::io::BufReader<R>,
+    file: io::BufReader<R>,
     /// The last text read.
     text: Vec<u8>,
 }
@@ -81,10 +81,7 @@ impl<R: Read> GgufReader<R> {
         }
         self.text.clear();
         let read = (&mut self.file).take(len).read_to_end(&mut self.text);
-        match read.map_err(VocabularyError::Io)? as u64 {
-            read if read == len => Ok(()),
-            _ => Err(VocabularyError::Io(std::io::ErrorKind::UnexpectedEof.into())),
-        }
+        check_len(read.map(|n| n as u64), len)
     }
 
     fn value(&mut self, value_type: u32) -> Result<MetadataValue<'_>, VocabularyError> {
@@ -124,40 +121,30 @@ impl<R: Read> GgufReader<R> {
 
     /// Skips a value.
     fn skip(&mut self, value_type: u32) -> Result<(), VocabularyError> {
-        let len = match value_type {
-            TEXT => self.number64()?,
+        match value_type {
+            TEXT => {
+                let len = self.number64()?;
+                let skipped = io::copy(&mut (&mut self.file).take(len), &mut io::sink());
+                check_len(skipped, len)
+            }
             ARRAY => {
                 let element_type = self.number32()?;
-                let n = self.number64()?;
-                match fixed_bytes(element_type) {
-                    Some(each) => n.saturating_mul(each),
-                    None if element_type == TEXT => {
-                        for _ in 0..n {
-                            self.skip(TEXT)?;
-                        }
-                        0
-                    }
-                    None => return Err(VocabularyError::Malformed("an array in an array")),
+                if element_type == ARRAY {
+                    return Err(VocabularyError::Malformed("an array in an array"));
                 }
+                for _ in 0..self.number64()? {
+                    self.skip(element_type)?;
+                }
+                Ok(())
             }
-            value_type => fixed_bytes(value_type)
-                .ok_or(VocabularyError::Malformed("a value has an unknown type"))?,
-        };
-        let skipped = std::io::copy(&mut (&mut self.file).take(len), &mut std::io::sink());
-        match skipped.map_err(VocabularyError::Io)? {
-            skipped if skipped == len => Ok(()),
-            _ => Err(VocabularyError::Io(std::io::ErrorKind::UnexpectedEof.into())),
+            scalar => self.value(scalar).map(drop),
         }
     }
 }
 
-/// Returns the size of the values of a type, or `None` if it varies.
-fn fixed_bytes(value_type: u32) -> Option<u64> {
-    match value_type {
-        0 | 1 | 7 => Some(1),
-        2 | 3 => Some(2),
-        4..=6 => Some(4),
-        10..=12 => Some(8),
-        _ => None,
+fn check_len(read: io::Result<u64>, expected: u64) -> Result<(), VocabularyError> {
+    match read.map_err(VocabularyError::Io)? {
+        len if len == expected => Ok(()),
+        _ => Err(VocabularyError::Io(io::ErrorKind::UnexpectedEof.into())),
     }
 }

@@ -14,5 +14,5 @@ mod texts;
 mod vocabulary;
 
 pub(super) use texts::{TextIndex, Texts};
-pub(super) use vocabulary::TokenKind;
+pub(super) use vocabulary::{TokenKind, TokenRole};
 pub use vocabulary::{Vocabulary, VocabularyError};

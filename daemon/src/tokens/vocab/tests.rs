@@ -38,9 +38,9 @@ fn show(vocabulary: &Vocabulary) -> Value {
             "tokenizer.ggml.add_bos_token": vocabulary.adds_bos,
             "tokenizer.ggml.add_eos_token": vocabulary.adds_eos,
             "tokenizer.ggml.add_space_prefix": vocabulary.adds_space_prefix,
-            "tokenizer.ggml.bos_token_id": vocabulary.roles.bos,
-            "tokenizer.ggml.eos_token_id": vocabulary.roles.eos,
-            "tokenizer.ggml.unknown_token_id": vocabulary.roles.unknown,
+            "tokenizer.ggml.bos_token_id": vocabulary.role(TokenRole::Bos),
+            "tokenizer.ggml.eos_token_id": vocabulary.role(TokenRole::Eos),
+            "tokenizer.ggml.unknown_token_id": vocabulary.role(TokenRole::Unknown),
             "tokenizer.ggml.merges": merges,
             "tokenizer.ggml.model": vocabulary.model,
             "tokenizer.ggml.pre": vocabulary.pre,
@@ -64,7 +64,8 @@ fn all_readers_return_the_same_vocabulary() {
 #[test]
 fn role_id_beyond_the_tokens_is_none() {
     let vocabulary = small().vocabulary();
-    assert_eq!((vocabulary.roles.bos, vocabulary.roles.eos), (Some(256), None));
+    let ids = [TokenRole::Bos, TokenRole::Eos].map(|role| vocabulary.role(role));
+    assert_eq!(ids, [Some(256), None]);
     assert_eq!(vocabulary.n_tokens, 260);
 }
 

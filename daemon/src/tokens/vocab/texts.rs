@@ -45,10 +45,6 @@ impl Texts {
     pub(in super::super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|at| self.at(at))
     }
-
-    pub(in super::super) fn heap_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
-    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -138,10 +134,6 @@ impl TextIndex {
             let free = self.slot(slot.hash, |_| false);
             self.slots[free] = slot;
         }
-    }
-
-    pub(in super::super) fn heap_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<TextSlot>()
     }
 }
 

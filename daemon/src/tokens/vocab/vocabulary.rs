@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::texts::Texts;
 
 /// A model's vocabulary.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Vocabulary {
     /// `tokenizer.ggml.model`: the tokenizer family.
     pub(in super::super) model: String,
@@ -30,12 +30,13 @@ pub struct Vocabulary {
     pub(in super::super) scores: Vec<f32>,
     /// One kind per token, or none.
     pub(in super::super) kinds: Vec<TokenKind>,
-    pub(in super::super) roles: TokenRoles,
+    /// The ids of the tokens that have a role, by [`TokenRole`].
+    pub(in super::super) roles: [Option<u32>; N_ROLES],
     pub(in super::super) adds_bos: Option<bool>,
     pub(in super::super) adds_eos: Option<bool>,
     pub(in super::super) adds_space_prefix: Option<bool>,
     /// The hash of the other fields in their stored form.
-    pub(in super::super) digest: blake3::Hash,
+    pub(in super::super) digest: [u8; 32],
 }
 
 /// A merge of two texts.
@@ -75,40 +76,23 @@ impl TokenKind {
     }
 }
 
-/// The ids of the tokens that have a role.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super) struct TokenRoles {
-    pub(in super::super) bos: Option<u32>,
-    pub(in super::super) eos: Option<u32>,
-    pub(in super::super) eot: Option<u32>,
-    pub(in super::super) eom: Option<u32>,
-    pub(in super::super) unknown: Option<u32>,
-    pub(in super::super) fim_prefix: Option<u32>,
-    pub(in super::super) fim_suffix: Option<u32>,
-    pub(in super::super) fim_middle: Option<u32>,
-    pub(in super::super) fim_pad: Option<u32>,
-    pub(in super::super) fim_repo: Option<u32>,
-    pub(in super::super) fim_separator: Option<u32>,
+/// The role of a token, numbered in the order of the stored form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum TokenRole {
+    Bos = 0,
+    Eos = 1,
+    Eot = 2,
+    Eom = 3,
+    Unknown = 4,
+    FimPrefix = 5,
+    FimSuffix = 6,
+    FimMiddle = 7,
+    FimPad = 8,
+    FimRepo = 9,
+    FimSeparator = 10,
 }
 
-impl TokenRoles {
-    /// Returns all roles, in the order of the stored form.
-    pub(super) fn all_mut(&mut self) -> [&mut Option<u32>; 11] {
-        [
-            &mut self.bos,
-            &mut self.eos,
-            &mut self.eot,
-            &mut self.eom,
-            &mut self.unknown,
-            &mut self.fim_prefix,
-            &mut self.fim_suffix,
-            &mut self.fim_middle,
-            &mut self.fim_pad,
-            &mut self.fim_repo,
-            &mut self.fim_separator,
-        ]
-    }
-}
+const N_ROLES: usize = 11;
 
 /// The reason why bytes could not be read as a vocabulary.
 #[derive(Debug, Error)]
@@ -155,7 +139,7 @@ impl Vocabulary {
         if found != VERSION {
             return Err(VocabularyError::Version { found, supported: VERSION });
         }
-        let digest = blake3::Hash::from_bytes(reader.array()?);
+        let digest = reader.array()?;
         if blake3::hash(reader.0) != digest {
             return Err(VocabularyError::Malformed("the checksum does not match"));
         }
@@ -179,13 +163,18 @@ impl Vocabulary {
         Self { name: Some(name.to_owned()), ..self }.with_digest()
     }
 
+    /// Returns the id of the token that has a role.
+    pub(in super::super) const fn role(&self, role: TokenRole) -> Option<u32> {
+        self.roles[role as usize]
+    }
+
     /// Recomputes the digest.
     pub(super) fn with_digest(self) -> Self {
-        Self { digest: blake3::hash(&self.body()), ..self }
+        Self { digest: blake3::hash(&self.body()).into(), ..self }
     }
 
     fn body(&self) -> Vec<u8> {
-        let mut out = VocabularyWriter(Vec::with_capacity(self.texts.heap_bytes() * 2));
+        let mut out = VocabularyWriter(Vec::new());
         for text in [&self.model, &self.pre, &self.architecture] {
             out.text(text.as_bytes());
         }
@@ -194,8 +183,7 @@ impl Vocabulary {
         for flag in [self.adds_bos, self.adds_eos, self.adds_space_prefix] {
             out.number(flag.map_or(0, |flag| 1 + u64::from(flag)));
         }
-        let mut roles = self.roles;
-        for role in roles.all_mut() {
+        for role in self.roles {
             out.number(role.map_or(0, |id| 1 + u64::from(id)));
         }
         out.number(u64::from(self.n_tokens));
@@ -249,43 +237,35 @@ struct VocabularyReader<'b>(&'b [u8]);
 impl<'b> VocabularyReader<'b> {
     const TOO_SHORT: VocabularyError = VocabularyError::Malformed("the bytes end too early");
 
-    fn body(mut self, digest: blake3::Hash) -> Result<Vocabulary, VocabularyError> {
-        let [model, pre, architecture] = [self.string()?, self.string()?, self.string()?];
+    fn body(mut self, digest: [u8; 32]) -> Result<Vocabulary, VocabularyError> {
+        let mut vocabulary = Vocabulary { digest, ..Vocabulary::default() };
+        vocabulary.model = self.string()?;
+        vocabulary.pre = self.string()?;
+        vocabulary.architecture = self.string()?;
         let has_name = self.number()? != 0;
-        let name = Some(self.string()?).filter(|_| has_name);
-        let [adds_bos, adds_eos, adds_space_prefix] = [self.flag()?, self.flag()?, self.flag()?];
-        let mut roles = TokenRoles::default();
-        for role in roles.all_mut() {
+        vocabulary.name = Some(self.string()?).filter(|_| has_name);
+        vocabulary.adds_bos = self.flag()?;
+        vocabulary.adds_eos = self.flag()?;
+        vocabulary.adds_space_prefix = self.flag()?;
+        for role in &mut vocabulary.roles {
             *role = self.number32()?.checked_sub(1);
         }
         let n_tokens = self.number32()?;
-        let texts = self.texts()?;
-        let has_no_token = |id: &mut Option<u32>| id.is_some_and(|id| id >= n_tokens);
-        if n_tokens as usize > texts.len() || roles.all_mut().into_iter().any(has_no_token) {
+        vocabulary.n_tokens = n_tokens;
+        vocabulary.texts = self.texts()?;
+        let has_no_token = |id: &u32| *id >= n_tokens;
+        if n_tokens as usize > vocabulary.texts.len()
+            || vocabulary.roles.iter().flatten().any(has_no_token)
+        {
             return Err(VocabularyError::Malformed("an id has no token"));
         }
-        let kinds = self.kinds(n_tokens)?;
-        let scores = self.scores(n_tokens)?;
-        let merges = self.merges(&texts)?;
+        vocabulary.kinds = self.kinds(n_tokens)?;
+        vocabulary.scores = self.scores(n_tokens)?;
+        vocabulary.merges = self.merges(&vocabulary.texts)?;
         if !self.0.is_empty() {
             return Err(VocabularyError::Malformed("bytes are left over"));
         }
-        Ok(Vocabulary {
-            model,
-            pre,
-            name,
-            architecture,
-            texts,
-            n_tokens,
-            merges,
-            scores,
-            kinds,
-            roles,
-            adds_bos,
-            adds_eos,
-            adds_space_prefix,
-            digest,
-        })
+        Ok(vocabulary)
     }
 
     fn take(&mut self, len: usize) -> Result<&'b [u8], VocabularyError> {
