@@ -78,12 +78,15 @@ impl Sanitizer {
             return piece.to_owned();
         }
         let mut safe = String::with_capacity(piece.len());
-        for char in piece.chars() {
-            let (position, shown) = self.position.advance(char);
-            self.position = position;
-            safe.extend(shown);
-        }
+        safe.extend(piece.chars().filter_map(|char| self.push_char(char)));
         safe
+    }
+
+    /// Returns the safe form of the next character, or `None` if nothing of it may be shown.
+    pub fn push_char(&mut self, char: char) -> Option<char> {
+        let (position, shown) = self.position.advance(char);
+        self.position = position;
+        shown
     }
 }
 

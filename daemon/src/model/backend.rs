@@ -8,7 +8,7 @@ use std::pin::Pin;
 use super::chat::{ChatItem, ChatRequest, WarmRequest};
 use super::error::ModelError;
 use super::info::{ModelInfo, Version};
-use super::ollama::{ListedModel, RunningModel};
+use super::listed::{ListedModel, RunningModel};
 
 /// The future of a call to a model server; boxed, so that the traits can be used as trait objects.
 pub(crate) type BackendFuture<'a, T> =

@@ -13,6 +13,7 @@ mod chat;
 mod error;
 mod host;
 mod info;
+mod listed;
 mod models;
 mod ollama;
 mod queue;
@@ -33,7 +34,8 @@ pub(crate) use error::{CallPhase, CallTarget, Capability, ModelError};
 #[cfg(test)]
 pub(crate) use info::Version;
 pub(crate) use info::{KvGeometry, ModelInfo, canonical_name};
+pub(crate) use listed::{ListedModel, RunningModel};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
-pub(crate) use ollama::{ListedModel, RunningModel, Timeouts};
+pub(crate) use ollama::Timeouts;
 pub(crate) use queue::{Priority, Ticket};
 pub(crate) use window::{advise, cap_num_predict, clamp_window};

@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 use parking_lot::Mutex;
 
 use super::info::{KvGeometry, canonical_name};
-use super::ollama::RunningModel;
+use super::listed::RunningModel;
 
 /// The smallest window that engines accept.
 const MIN_WINDOW: u32 = 4;

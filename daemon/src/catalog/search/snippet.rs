@@ -3,9 +3,9 @@
 //! Pure. Whatever the text contains, the line has no control characters, no escape sequences and no characters that
 //! change the direction of writing, so it can be printed anywhere.
 
-use std::iter::Peekable;
 use std::ops::Range;
-use std::str::CharIndices;
+
+use ollm_protocol::sanitize::Sanitizer;
 
 use super::terms::{SearchTerm, all_matches};
 
@@ -67,16 +67,16 @@ fn window_around(text: &str, focus: &Range<usize>) -> Range<usize> {
 /// Puts text on one line: folds white space, and removes everything that a terminal interprets.
 fn clean(text: &str, offset: usize) -> Vec<SnippetChar> {
     let mut cleaned: Vec<SnippetChar> = Vec::new();
-    let mut chars = text.char_indices().peekable();
-    while let Some((at, char)) = chars.next() {
-        if char == '\u{1b}' {
-            skip_escape_sequence(&mut chars);
-        } else if char.is_whitespace() {
-            if cleaned.last().is_some_and(|(last, _)| *last != ' ') {
-                cleaned.push((' ', offset + at));
+    let mut sanitizer = Sanitizer::default();
+    for (at, char) in text.char_indices() {
+        match sanitizer.push_char(char) {
+            Some(space) if space.is_whitespace() => {
+                if cleaned.last().is_some_and(|(last, _)| *last != ' ') {
+                    cleaned.push((' ', offset + at));
+                }
             }
-        } else if !char.is_control() && !is_invisible(char) {
-            cleaned.push((char, offset + at));
+            Some(char) if !is_invisible(char) => cleaned.push((char, offset + at)),
+            _ => {}
         }
     }
     if cleaned.last().is_some_and(|(last, _)| *last == ' ') {
@@ -85,25 +85,9 @@ fn clean(text: &str, offset: usize) -> Vec<SnippetChar> {
     cleaned
 }
 
-/// Skips what follows an escape character: `[` up to its final byte, a terminal string up to its end, or one
-/// character.
-fn skip_escape_sequence(chars: &mut Peekable<CharIndices<'_>>) {
-    let Some((_, introducer)) = chars.next_if(|(_, char)| !char.is_control()) else { return };
-    match introducer {
-        '[' => {
-            while chars.next_if(|(_, char)| matches!(char, ' '..='?')).is_some() {}
-            chars.next_if(|(_, char)| matches!(char, '@'..='~'));
-        }
-        ']' | 'P' | 'X' | '^' | '_' => {
-            while chars.next_if(|(_, char)| !char.is_control()).is_some() {}
-        }
-        _ => {}
-    }
-}
-
-/// Returns whether a character changes the direction of writing or has no width.
-fn is_invisible(char: char) -> bool {
-    matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+/// Returns whether a character has no width or only sets the direction of writing; others like it are unsafe.
+const fn is_invisible(char: char) -> bool {
+    matches!(char, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2060}'..='\u{2065}' | '\u{feff}')
 }
 
 /// Returns a beginning near `from` and before `limit` that does not cut a word.
@@ -185,7 +169,7 @@ mod tests {
         };
         check("one\n\ttwo  three", "two", "one two three", &["two"]);
         check("a \u{1b}[31mred\u{1b}[0m fish\u{7}", "fish", "a red fish", &["fish"]);
-        check("x \u{1b}]0;title\u{7}y \u{1b}(Bz\u{1b}", "y", "x y Bz", &["y"]);
+        check("x \u{1b}]0;title\u{7}y \u{1b}(Bz\u{1b}", "y", "x y z", &["y"]);
         check("abc \u{202e}def", "def", "abc def", &["def"]);
         check("fooBar foo_bar", "foo", "fooBar foo_bar", &["foo", "foo"]);
         check("私は日本語を話す", "日本語", "私は日本語を話す", &["日本語"]);

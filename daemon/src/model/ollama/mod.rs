@@ -18,12 +18,12 @@ pub(crate) use self::http::Timeouts;
 use self::http::{Http, HttpCall, MAX_ATTEMPTS};
 use self::stream::OllamaStream;
 use self::wire::ModelsBody;
-pub(crate) use self::wire::{ListedModel, RunningModel};
 use super::backend::{AnswerStream, Backend, BackendFuture};
 use super::chat::{ChatRequest, WarmRequest};
 use super::error::{CallPhase, CallTarget, ModelError};
 use super::host::Host;
 use super::info::{ModelInfo, Version, canonical_name};
+use super::listed::{ListedModel, RunningModel};
 use crate::clock::Clock;
 use crate::config::ApiKey;
 

@@ -1,0 +1,93 @@
+//! The models in the lists of a server: those on its disk and those in its memory. They are read from its JSON as it is.
+//!
+//! Every field is optional, because servers of many versions are in use.
+
+use serde::{Deserialize, Deserializer};
+
+/// A model in the server's list.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ListedModel {
+    /// The name with its tag.
+    #[serde(default, rename = "name")]
+    pub model: String,
+    /// The hash of the model's contents: models with the same digest have the same template and vocabulary.
+    #[serde(default)]
+    pub digest: String,
+    /// The size on disk.
+    #[serde(default, rename = "size")]
+    pub size_bytes: u64,
+    /// The time of the last change, in the server's format.
+    #[serde(default, deserialize_with = "unless_empty")]
+    pub modified_at: Option<String>,
+    #[serde(default)]
+    pub details: ModelVariant,
+    // Since 0.9.1.
+    #[serde(default, deserialize_with = "absent_or_null")]
+    pub capabilities: Vec<String>,
+    /// The machine that runs a remote model.
+    #[serde(default, deserialize_with = "unless_empty")]
+    pub remote_host: Option<String>,
+}
+
+/// The variant of a model family.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct ModelVariant {
+    /// The family of the architecture.
+    #[serde(deserialize_with = "unless_empty")]
+    pub family: Option<String>,
+    /// The number of parameters, in the server's format.
+    #[serde(deserialize_with = "unless_empty")]
+    pub parameter_size: Option<String>,
+    #[serde(rename = "quantization_level", deserialize_with = "unless_empty")]
+    pub quantization: Option<String>,
+    /// The longest window that the model was trained for; only in lists of newer servers.
+    #[serde(rename = "context_length", deserialize_with = "positive")]
+    pub trained_context: Option<u32>,
+}
+
+/// A model in the server's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(crate) struct RunningModel {
+    /// The name with its tag.
+    #[serde(rename = "name")]
+    pub model: String,
+    /// The hash of the model's contents.
+    pub digest: String,
+    /// The memory of the model, including its window.
+    #[serde(rename = "size")]
+    pub size_bytes: u64,
+    /// The part of it that is GPU memory.
+    #[serde(rename = "size_vram")]
+    pub size_vram_bytes: u64,
+    /// The window with which the model was loaded. Since 0.10.0.
+    #[serde(rename = "context_length", deserialize_with = "positive")]
+    pub effective_context: Option<u32>,
+    /// The time at which the server unloads the model if it stays idle, in the server's format.
+    #[serde(deserialize_with = "unless_empty")]
+    pub expires_at: Option<String>,
+}
+
+/// Reads null as the default, because Go writes an empty list as null.
+pub(super) fn absent_or_null<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// Reads an empty text, which Go writes for a missing one, as `None`.
+pub(super) fn unless_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.filter(|text| !text.is_empty()))
+}
+
+/// Reads a positive number that fits into 32 bits; any other number is `None`.
+fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    Ok(Option::<u64>::deserialize(from)?.and_then(positive_u32))
+}
+
+pub(super) fn positive_u32(number: u64) -> Option<u32> {
+    u32::try_from(number).ok().filter(|number| *number > 0)
+}
