@@ -70,10 +70,9 @@ fn clean(text: &str, offset: usize) -> Vec<SnippetChar> {
     let mut sanitizer = Sanitizer::default();
     for (at, char) in text.char_indices() {
         match sanitizer.push_char(char) {
-            Some(space) if space.is_whitespace() => {
-                if cleaned.last().is_some_and(|(last, _)| *last != ' ') {
-                    cleaned.push((' ', offset + at));
-                }
+            Some(char) if char.is_whitespace() => {
+                let is_first = cleaned.last().is_some_and(|(last, _)| *last != ' ');
+                cleaned.extend(is_first.then_some((' ', offset + at)));
             }
             Some(char) if !is_invisible(char) => cleaned.push((char, offset + at)),
             _ => {}
