@@ -40,6 +40,10 @@ pub(crate) struct CachedSession {
     pub(crate) builds: RecentBuilds,
     /// The loop detection, if it has seen every record since it started.
     pub(crate) loop_watch: Option<LoopWatch>,
+    /// A task is recording the loop in force.
+    pub(crate) loop_is_queued: bool,
+    /// The newest recorded loop or reset.
+    pub(crate) last_loop_mark: Option<Seq>,
     /// A goal record was queued that the fold may not contain yet.
     pub(crate) goal_is_queued: bool,
 }
@@ -257,8 +261,6 @@ pub(crate) struct LoopWatch {
     pub(crate) leaf: Option<Seq>,
     /// The loop in force has its record in the log.
     pub(crate) is_recorded: bool,
-    /// A task is writing that record.
-    pub(crate) is_recording: bool,
 }
 
 impl LoopWatch {
@@ -269,7 +271,7 @@ impl LoopWatch {
         seen: Seq,
         leaf: Option<Seq>,
     ) -> Self {
-        Self { detector, config, seen, leaf, is_recorded: false, is_recording: false }
+        Self { detector, config, seen, leaf, is_recorded: false }
     }
 
     /// Folds an observation and looks for a loop.

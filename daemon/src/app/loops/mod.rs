@@ -25,6 +25,9 @@ const MAX_TRIES: usize = 3;
 
 /// Feeds a durable record to the session's watch. Called by the observer in the order of the log; never blocks.
 pub(super) fn follow(core: &Core, id: SessionId, seq: Seq, body: &RecordBody) {
+    if body.kind() == RecordKind::Loop {
+        core.cache.peek(id, |session| session.last_loop_mark = Some(seq));
+    }
     let config = &core.config().loop_detection;
     let is_user = matches!(body, RecordBody::Message(message) if message.role == Role::User);
     let is_watched = || core.cache.peek(id, |session| session.loop_watch.is_some()) == Some(true);
@@ -124,19 +127,19 @@ async fn in_force(
 ) -> Result<Option<LoopPattern>> {
     for _ in 0..MAX_TRIES {
         let found = with_watch(core, id, seq, |watch| {
-            let pattern = watch.in_force()?;
-            let must_record =
-                !watch.is_recorded && !std::mem::replace(&mut watch.is_recording, true);
-            Some((pattern, watch.leaf, must_record))
+            Some((watch.in_force()?, watch.leaf, watch.seen, watch.is_recorded))
         });
-        let Some((pattern, leaf, must_record)) = found.await? else { return Ok(None) };
-        if !must_record {
+        let Some((pattern, leaf, seen, is_recorded)) = found.await? else { return Ok(None) };
+        // A watch that was rebuilt while the loop was recorded may not have seen its record.
+        let may_record = |session: &mut CachedSession| {
+            session.last_loop_mark.is_none_or(|mark| mark <= seen)
+                && !std::mem::replace(&mut session.loop_is_queued, true)
+        };
+        if is_recorded || !core.cache.with(id, may_record) {
             return Ok(Some(pattern));
         }
         let is_recorded = record(core, id, leaf, &pattern).await;
-        core.cache.peek(id, |session| {
-            session.loop_watch.iter_mut().for_each(|watch| watch.is_recording = false);
-        });
+        core.cache.peek(id, |session| session.loop_is_queued = false);
         if is_recorded {
             return Ok(Some(pattern));
         }
@@ -175,12 +178,11 @@ async fn with_watch<T>(
     if let Some(done) = core.cache.peek(id, cached).flatten() {
         return Ok(done);
     }
-    let mut rebuilt = blocking(core, move |core| rebuild(core, id, config)).await?;
+    let rebuilt = blocking(core, move |core| rebuild(core, id, config)).await?;
     Ok(core.cache.with(id, |session| {
-        // Concurrent calls may have rebuilt the watch too: the newest one stays, with the flags of the others.
+        // Concurrent calls may have rebuilt the watch too: the newest one stays.
         let watch = session.loop_watch.get_or_insert_with(|| rebuilt.clone());
         if watch.seen < rebuilt.seen || watch.config != rebuilt.config {
-            rebuilt.is_recording |= watch.is_recording;
             *watch = rebuilt;
         }
         f(watch)
