@@ -154,7 +154,7 @@ pub(crate) struct BuildRecipe {
     pub(crate) digest: blake3::Hash,
 }
 
-/// How full the context is after the records that followed the last build. All in tokens.
+/// The size of the context with the records that followed the last build, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextFill {
     /// The conversation without checkpoints.

@@ -10,20 +10,20 @@ use ollm_protocol::{EventKind, SessionId};
 use serde_json::{Value, json};
 
 use super::core::Core;
-use super::sessions::retention::Retention;
+use super::sessions::retention::RetentionTask;
 use super::{compaction, loops};
 use crate::events::EventDraft;
 use crate::session::{Observer, SessionChange};
 
 /// Receives the changes of all sessions.
 pub(crate) struct SessionObserver {
-    retention: Arc<Retention>,
+    retention: Arc<RetentionTask>,
     /// Set once, before the first session is opened; weak, because the core owns the sessions that report here.
     core: OnceLock<Weak<Core>>,
 }
 
 impl SessionObserver {
-    pub(crate) fn new(retention: Arc<Retention>) -> Self {
+    pub(crate) fn new(retention: Arc<RetentionTask>) -> Self {
         Self { retention, core: OnceLock::new() }
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::core::Core;
 use super::observer::SessionObserver;
-use super::sessions::retention::Retention;
+use super::sessions::retention::RetentionTask;
 use super::sessions::{self, input};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -35,7 +35,7 @@ pub(crate) fn scratch_core(dir: &Path) -> Arc<Core> {
 /// Like [`scratch_core`], with settings such as `("loopDetection.maxTurns", "4")`.
 pub(crate) fn configured_core(dir: &Path, settings: &[(&str, &str)]) -> Arc<Core> {
     let clock = Arc::new(Clock::system());
-    let observer = Arc::new(SessionObserver::new(Arc::new(Retention::default())));
+    let observer = Arc::new(SessionObserver::new(Arc::new(RetentionTask::default())));
     let announced_to = Arc::<SessionObserver>::clone(&observer);
     let sessions = Sessions::new(dir.to_owned(), Arc::clone(&clock), announced_to);
     let source = Arc::new(sessions.clone());

@@ -95,7 +95,7 @@ impl CatalogState {
 /// The queue of work for the writer thread.
 #[derive(Default)]
 pub(super) struct WorkQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<IndexQueueState>,
     /// Wakes the writer when there is work.
     wake: Condvar,
     /// Wakes callers that wait for the writer when a job has ended.
@@ -183,19 +183,19 @@ impl WorkQueue {
 
     /// Waits until nothing of a removed session is in the files; returns false when `deadline` passes first.
     pub(super) fn wait_clean(&self, deadline: Instant) -> bool {
-        self.wait(deadline, QueueState::is_clean)
+        self.wait(deadline, IndexQueueState::is_clean)
     }
 
     /// Waits until all queued work is done, cleanup excepted; returns false when `deadline` passes first.
     pub(super) fn wait_caught_up(&self, deadline: Instant) -> bool {
         self.state.lock().waiters += 1;
         self.wake.notify_one();
-        let is_caught_up = self.wait(deadline, QueueState::is_caught_up);
+        let is_caught_up = self.wait(deadline, IndexQueueState::is_caught_up);
         self.state.lock().waiters -= 1;
         is_caught_up
     }
 
-    fn wait(&self, deadline: Instant, is_over: impl Fn(&QueueState) -> bool) -> bool {
+    fn wait(&self, deadline: Instant, is_over: impl Fn(&IndexQueueState) -> bool) -> bool {
         let mut state = self.state.lock();
         while !is_over(&state) && !state.writer_exited {
             if self.done.wait_until(&mut state, deadline).timed_out() {
@@ -358,7 +358,7 @@ impl WorkQueue {
 }
 
 #[derive(Default)]
-struct QueueState {
+struct IndexQueueState {
     /// The waiting sessions, in the order in which they are indexed.
     needs: LinkedHashMap<SessionId, IndexNeed>,
     /// Sessions of the batch that is not committed yet.
@@ -400,7 +400,7 @@ enum Decision {
     Wait,
 }
 
-impl QueueState {
+impl IndexQueueState {
     fn add(&mut self, id: SessionId, need: IndexNeed) {
         self.n_changes = self.n_changes.saturating_add(1);
         self.released_memory = false;

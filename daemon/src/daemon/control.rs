@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::start::{self, ConfigSource};
 use crate::app::core::Core;
 use crate::app::models;
-use crate::app::sessions::retention::Retention;
+use crate::app::sessions::retention::RetentionTask;
 use crate::config::{Config, ConfigDiff};
 use crate::events::EventDraft;
 use crate::rpc::error::RpcError;
@@ -33,7 +33,7 @@ pub(super) struct Control {
     /// The warnings of the configuration in force, and the errors of later reloads.
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) restart_needed: Mutex<Vec<String>>,
-    pub(super) retention: Arc<Retention>,
+    pub(super) retention: Arc<RetentionTask>,
     /// The configuration at the start of the process.
     pub(super) at_start: Arc<Config>,
 }

@@ -23,7 +23,7 @@ use self::start::{Home, StartError};
 use crate::app::core::Core;
 use crate::app::observer::SessionObserver;
 use crate::app::sessions::documents;
-use crate::app::sessions::retention::Retention;
+use crate::app::sessions::retention::RetentionTask;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -116,7 +116,7 @@ impl Parts {
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
         let events = EventRing::new(Arc::clone(&clock));
-        let retention = Arc::new(Retention::default());
+        let retention = Arc::new(RetentionTask::default());
         let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
         let announced_to = Arc::<SessionObserver>::clone(&observer);

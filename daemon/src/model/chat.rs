@@ -27,7 +27,7 @@ pub(crate) struct ChatRequest {
     pub think: Option<ThinkMode>,
     /// `"json"` or a JSON Schema that the answer must follow.
     pub format: Option<Value>,
-    /// How long the server keeps the model in memory after the answer.
+    /// The time for which the server keeps the model in memory after the answer.
     pub keep_alive: Duration,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct WarmRequest {
     pub model: String,
     /// The window to load the model with.
     pub num_ctx: u32,
-    /// How long the server keeps the model in memory; zero unloads it.
+    /// The time for which the server keeps the model in memory; zero unloads it.
     pub keep_alive: Duration,
 }
 

@@ -25,11 +25,11 @@ use crate::clock::Clock;
 use crate::config::ApiKey;
 use crate::shutdown::Tasks;
 
-/// How long a status report is returned without asking the server again.
+/// The time for which a status report is returned without asking the server again.
 const STATUS_TTL: Duration = Duration::from_secs(5);
-/// How long the first call of `status` waits for a report. A server on this machine needs a millisecond.
+/// The longest wait of the first `status` for a report. A server on this machine needs a millisecond.
 const FIRST_STATUS_WAIT: Duration = Duration::from_millis(100);
-/// How long a model's description is cached. It changes only if the model is replaced by another one of its name.
+/// The time for which a model's description is cached. It changes only if the model is replaced by another one of its name.
 const INFO_TTL: Duration = Duration::from_secs(300);
 /// Maximum number of cached descriptions.
 const MAX_CACHED_INFOS: usize = 64;

@@ -26,10 +26,10 @@ pub(crate) enum Priority {
 
 /// The queues of all models; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queues(Arc<Mutex<QueueState>>);
+pub(crate) struct Queues(Arc<Mutex<ModelQueueState>>);
 
 #[derive(Debug, Default)]
-struct QueueState {
+struct ModelQueueState {
     last_id: u64,
     /// The tickets of each model, of which the first one is admitted. No list is empty.
     waiters: HashMap<String, Vec<Waiter>>,

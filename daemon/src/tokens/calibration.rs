@@ -70,7 +70,7 @@ impl InexactParts {
 
 /// A prompt that was counted here and by the server. Its serialized form is part of `vocab/models.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Observation {
+struct PromptObservation {
     parts: InexactParts,
     /// The count made here, without correction.
     counted: u64,
@@ -82,9 +82,9 @@ struct Observation {
 
 /// The corrections for one model with one set of tools. Its serialized form is part of `vocab/models.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Vec<Observation>", into = "Vec<Observation>")]
+#[serde(from = "Vec<PromptObservation>", into = "Vec<PromptObservation>")]
 pub(crate) struct Calibration {
-    observations: Vec<Observation>,
+    observations: Vec<PromptObservation>,
     fit: LinearFit,
 }
 
@@ -99,15 +99,15 @@ struct LinearFit {
     dependent: Vec<(usize, [f64; N_KINDS])>,
 }
 
-impl From<Vec<Observation>> for Calibration {
-    fn from(mut observations: Vec<Observation>) -> Self {
+impl From<Vec<PromptObservation>> for Calibration {
+    fn from(mut observations: Vec<PromptObservation>) -> Self {
         observations.drain(..observations.len().saturating_sub(MAX_OBSERVATIONS));
         let fit = LinearFit::new(&observations);
         Self { observations, fit }
     }
 }
 
-impl From<Calibration> for Vec<Observation> {
+impl From<Calibration> for Vec<PromptObservation> {
     fn from(calibration: Calibration) -> Self {
         calibration.observations
     }
@@ -120,7 +120,7 @@ impl Calibration {
         let is_covered = self.covers(&parts);
         let missed = if is_covered { self.corrected(&parts, counted).abs_diff(read) } else { 0 };
         let mut observations = self.observations.clone();
-        observations.push(Observation { parts, counted, read, missed });
+        observations.push(PromptObservation { parts, counted, read, missed });
         observations.into()
     }
 
@@ -151,7 +151,7 @@ impl Calibration {
     /// share of the count if there are too few observations.
     pub(crate) fn margin(&self, parts: &InexactParts, tokens: u64) -> u64 {
         let errors = self.observations.iter().map(|observation| {
-            let Observation { parts, counted, read, missed } = observation;
+            let PromptObservation { parts, counted, read, missed } = observation;
             let error = self.corrected(parts, *counted).abs_diff(*read).max(*missed);
             // The error of an estimate grows with the text.
             let is_estimate = parts.0[PartKind::Text as usize] > 0;
@@ -190,7 +190,7 @@ impl LinearFit {
     ///
     /// A column that is a combination of the columns before it gets no weight, so that a difference that few prompts
     /// cannot attribute goes to the kinds whose weights are whole tokens.
-    fn new(observations: &[Observation]) -> Self {
+    fn new(observations: &[PromptObservation]) -> Self {
         let mut matrix = [[0.0_f64; N_KINDS + 1]; N_KINDS];
         for observation in observations {
             let row = observation.parts.row();

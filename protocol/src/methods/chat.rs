@@ -70,7 +70,7 @@ impl ChatSendParams {
 pub enum Think {
     /// Whether the model thinks.
     Flag(bool),
-    /// How much the model thinks.
+    /// The level of thinking.
     Level(ThinkLevel),
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{DEADLINE, until};
 
-/// How frames are delimited.
+/// The framing of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// One frame per line.

@@ -1,8 +1,9 @@
 //! Files and functions: none is forgotten or too long, modules have one style, and each file says what it owns.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{is_test_file, read, report, sources};
+use super::{is_test_file, production_code, read, report, sources};
 
 /// The lines of a file with its unit tests. Most files have 150 to 600.
 const MAX_FILE_LINES: usize = 900;
@@ -104,4 +105,31 @@ fn functions(text: &str) -> Vec<(usize, usize)> {
         }
     }
     functions
+}
+
+#[test]
+fn every_type_name_is_used_once() {
+    let keywords = ["struct ", "enum ", "trait ", "type ", "union "];
+    let mut definitions: BTreeMap<String, PathBuf> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for path in sources().into_iter().filter(|path| !is_test_file(path)) {
+        for line in production_code(&read(&path)).lines() {
+            let item = match line.strip_prefix("pub") {
+                Some(rest) if rest.starts_with('(') => {
+                    rest.split_once(") ").map_or("", |(_, item)| item)
+                }
+                Some(rest) => rest.trim_start(),
+                None => line,
+            };
+            let name = keywords.iter().find_map(|keyword| item.strip_prefix(keyword));
+            let Some(name) = name else { continue };
+            let end = name.find(|char: char| !char.is_alphanumeric()).unwrap_or(name.len());
+            if let Some(other) = definitions.insert(name[..end].to_owned(), path.clone()) {
+                let (name, path) = (&name[..end], path.display());
+                problems.push(format!("`{name}` is defined in {path} and in {}", other.display()));
+            }
+        }
+    }
+    assert!(definitions.len() > 500, "only {} types were found", definitions.len());
+    report(&problems);
 }

@@ -26,7 +26,7 @@ const OFFERED_SESSIONS: u32 = 10;
 /// The model suggested to a user who has none: small enough for any machine.
 const FIRST_MODEL: &str = "qwen3:0.6b";
 
-/// How much a model thinks, and the words for it.
+/// The levels of thinking, with the words for them.
 pub(super) const THINK_LEVELS: [(&str, Think); 6] = [
     ("on", Think::Flag(true)),
     ("off", Think::Flag(false)),
@@ -48,7 +48,7 @@ pub(super) fn think_word(think: Think) -> &'static str {
 
 /// The session of a chat.
 pub(super) struct ChatSession {
-    /// How much the model thinks; `None` leaves it to the model.
+    /// The level of thinking; `None` leaves it to the model.
     pub(super) think: Option<Think>,
     session: Option<Session>,
     /// Whether the session has messages; a session without is a draft.

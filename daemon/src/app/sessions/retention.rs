@@ -20,11 +20,11 @@ const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Runs after sessions are created and after the configuration changes, one run at a time.
 #[derive(Default)]
-pub(crate) struct Retention {
+pub(crate) struct RetentionTask {
     due: Notify,
 }
 
-impl Retention {
+impl RetentionTask {
     /// Requests a run; several requests before it starts are one.
     pub(crate) fn request(&self) {
         self.due.notify_one();

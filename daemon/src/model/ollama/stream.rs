@@ -18,7 +18,7 @@ use crate::model::chat::ChatItem;
 use crate::model::error::{CallPhase, CallTarget, ModelError};
 use crate::model::info::Version;
 
-/// How long to wait for the end of the body after the end marker, so that the connection can be reused. Servers send
+/// The longest wait for the end of the body after the end marker, so that the connection can be reused. Servers send
 /// both at once.
 const DRAIN_LIMIT: Duration = Duration::from_millis(250);
 
