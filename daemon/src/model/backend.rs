@@ -21,8 +21,7 @@ pub(crate) trait Backend: Send + Sync {
     /// Returns the address of the server.
     fn host(&self) -> String;
 
-    /// Returns the version of the server, which is cached until the server cannot be reached. Tries once, because status
-    /// reports must not wait for a server that is not there.
+    /// Asks the server for its version. Tries once, because status reports must not wait for a server that is not there.
     fn version(&self) -> BackendFuture<'_, Version>;
 
     /// Lists the models that the server has.

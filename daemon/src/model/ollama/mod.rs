@@ -49,13 +49,15 @@ impl Ollama {
     }
 
     /// Returns the version of the server, which is cached until the server cannot be reached.
-    ///
-    /// A status report allows one attempt, so that it does not wait for a server that is not there.
-    async fn version_within(&self, max_attempts: u32) -> Result<Version, ModelError> {
+    async fn cached_version(&self) -> Result<Version, ModelError> {
         let cached = self.version.lock().clone();
-        if let Some(version) = cached {
-            return Ok(version);
+        match cached {
+            Some(version) => Ok(version),
+            None => self.fetch_version(MAX_ATTEMPTS).await,
         }
+    }
+
+    async fn fetch_version(&self, max_attempts: u32) -> Result<Version, ModelError> {
         let body: wire::VersionBody =
             self.get("/api/version", self.http.timeouts.response, max_attempts).await?;
         let version = Version::parse(&body.version);
@@ -125,7 +127,7 @@ impl Backend for Ollama {
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
-        Box::pin(self.version_within(1))
+        Box::pin(self.fetch_version(1))
     }
 
     fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
@@ -170,7 +172,7 @@ impl Backend for Ollama {
 
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
         Box::pin(async move {
-            let version = self.version_within(MAX_ATTEMPTS).await?;
+            let version = self.cached_version().await?;
             let to = self.target(Some(&request.model));
             let call = post("/api/chat", wire::chat_body(request, false), to)?;
             let Timeouts { first_token, idle, .. } = self.http.timeouts;
@@ -184,7 +186,7 @@ impl Backend for Ollama {
     fn render<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Option<String>> {
         Box::pin(async move {
             // An older server would ignore the option and answer the request.
-            if !self.version_within(MAX_ATTEMPTS).await?.can_render() {
+            if !self.cached_version().await?.can_render() {
                 return Ok(None);
             }
             let line = self.post_chat(&request.model, wire::chat_body(request, true)).await?;

@@ -120,6 +120,18 @@ async fn status_request_is_not_retried() {
 }
 
 #[tokio::test]
+async fn every_status_report_asks_the_server() {
+    let server = with_model(4096);
+    let backend = connect(&server, PATIENT);
+    for n_requests in 1..=2 {
+        backend.version().await.expect("is there");
+        assert_eq!(server.n_version_requests(), n_requests);
+    }
+    backend.stream(&request()).await.map(drop).expect("is there");
+    assert_eq!(server.n_version_requests(), 2, "a chat uses the version of the last report");
+}
+
+#[tokio::test]
 async fn changed_settings_apply_to_the_next_call() {
     let (first, second) = (with_model(4096), with_model(4096));
     let models = models(&first);
