@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct ListedModel {
     /// The name with its tag.
-    #[serde(default, rename = "name")]
+    #[serde(flatten, deserialize_with = "model_name")]
     pub model: String,
     /// The hash of the model's contents: models with the same digest have the same template and vocabulary.
     #[serde(default)]
@@ -51,7 +51,7 @@ pub(crate) struct ModelVariant {
 #[serde(default)]
 pub(crate) struct RunningModel {
     /// The name with its tag.
-    #[serde(rename = "name")]
+    #[serde(flatten, deserialize_with = "model_name")]
     pub model: String,
     /// The hash of the model's contents.
     pub digest: String,
@@ -67,6 +67,18 @@ pub(crate) struct RunningModel {
     /// The time at which the server unloads the model if it stays idle, in the server's format.
     #[serde(deserialize_with = "unless_empty")]
     pub expires_at: Option<String>,
+}
+
+/// Reads the name of a model, which servers before 0.1.33 send as `name` only.
+fn model_name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct ModelNames {
+        name: String,
+        model: String,
+    }
+    let ModelNames { name, model } = ModelNames::deserialize(from)?;
+    Ok(if model.is_empty() { name } else { model })
 }
 
 /// Reads null as the default, because Go writes an empty list as null.
@@ -90,4 +102,24 @@ fn positive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error>
 
 pub(super) fn positive_u32(number: u64) -> Option<u32> {
     u32::try_from(number).ok().filter(|number| *number > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn name_is_that_of_either_field() {
+        let check = |report: serde_json::Value| {
+            let running: RunningModel = serde_json::from_value(report.clone()).expect("is read");
+            assert_eq!((running.model.as_str(), running.size_bytes), ("m:latest", 5), "{report}");
+            let listed: ListedModel = serde_json::from_value(report.clone()).expect("is read");
+            assert_eq!((listed.model.as_str(), listed.size_bytes), ("m:latest", 5), "{report}");
+        };
+        check(json!({ "name": "m:latest", "size": 5 }));
+        check(json!({ "model": "m:latest", "size": 5 }));
+        check(json!({ "name": "m", "model": "m:latest", "size": 5, "new": {} }));
+    }
 }

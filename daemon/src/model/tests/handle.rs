@@ -37,7 +37,7 @@ fn with_model(effective: u32) -> ScriptedServer {
                 "llama.attention.head_count": 32, "llama.attention.head_count_kv": 8,
             } }),
             "GET /api/ps" if number > 4 => json!({ "models": [{
-                "name": "m:latest", "model": "m:latest", "size": 6000_u64 << 20, "size_vram": 5488_u64 << 20,
+                "model": "m:latest", "size": 6000_u64 << 20, "size_vram": 5488_u64 << 20,
                 "context_length": effective,
             }] }),
             "POST /api/chat" => json!({ "done": true, "done_reason": "load" }),
