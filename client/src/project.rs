@@ -118,7 +118,8 @@ impl RecordTarget {
         };
         let session_id = ctx.call::<SessionCreate>(&params)?.value.session.session_id;
         let recorded = record(session_id, ctx)?;
-        set_current_session(project_path, session_id, ctx)?;
+        let params = SessionSetCurrentParams { project_path, session_id: Some(session_id) };
+        ctx.call::<SessionSetCurrent>(&params)?;
         Ok(recorded)
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Work that is done sooner shows no progress.
-const DELAY: Duration = Duration::from_millis(300);
+const DELAY: Duration = Duration::from_millis(400);
 /// Redraws in a second: enough to show that a spinner moves.
 const HERTZ: u8 = 5;
 
