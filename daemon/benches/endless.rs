@@ -91,7 +91,7 @@ struct Options {
     summarizers: Vec<Summarizer>,
     /// The path of a real session in the format of pi.
     session: Option<String>,
-    /// Whether calls are timed on a session of 100,000 records.
+    /// Times calls on a session of 100,000 records.
     speed: bool,
 }
 

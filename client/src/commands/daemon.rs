@@ -204,7 +204,7 @@ fn connect_if_running(connector: &Connector) -> Result<Option<BlockingClient>, C
 /// The outcome of stopping the daemon.
 #[derive(Serialize)]
 struct StopOutcome {
-    /// Whether the daemon was running.
+    /// The daemon was running.
     stopped: bool,
     /// The process id of the daemon, if it replied.
     pid: Option<u32>,

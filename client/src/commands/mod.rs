@@ -1,6 +1,6 @@
 //! The commands: each parses its arguments, calls the daemon and prints the result.
 //!
-//! One file or folder for each command, with its flags and its output for people. Commands print through
+//! The commands, each in a file or folder of its own with its flags and its output for people. Commands print through
 //! [`CommandContext::terminal`] and call through [`CommandContext::call`]; none opens a socket itself.
 
 pub(crate) mod call;

@@ -30,7 +30,7 @@ pub(crate) struct OpenConnection {
     pub(crate) socket: PathBuf,
     /// The `daemon.json` of the daemon that listens at `socket`, if it wrote one.
     pub(crate) daemon: Option<DaemonFile>,
-    /// Whether connecting started the daemon.
+    /// Connecting started the daemon.
     pub(crate) started: bool,
     /// A remark about how the daemon was started, for a person.
     pub(crate) notice: Option<String>,

@@ -1,4 +1,4 @@
-//! One session of a simulation: a daemon, a scripted model server, and a client that answers tool calls.
+//! A simulated session: a daemon, a scripted model server, and a client that answers tool calls.
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};

@@ -51,7 +51,7 @@ pub(super) struct ChatSession {
     /// The level of thinking; `None` leaves it to the model.
     pub(super) think: Option<Think>,
     session: Option<Session>,
-    /// Whether the session has messages; a session without is a draft.
+    /// Set with the first message; a session without messages is a draft.
     has_messages: bool,
     /// The project whose current session this becomes with the next message.
     project: Option<String>,

@@ -45,7 +45,7 @@ pub(crate) struct CompactArgs {
     /// Only show what would be done.
     #[arg(long)]
     dry_run: bool,
-    /// How to shorten the context [default: as configured].
+    /// The way to shorten the context [default: as configured].
     #[arg(long, value_parser = wire_enum::<CompactStrategy>(&STRATEGY_HELP))]
     strategy: Option<CompactStrategy>,
     /// Instructions for the summary, for example what it must keep.

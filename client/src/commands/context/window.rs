@@ -50,7 +50,7 @@ Examples:
 pub(crate) struct InspectArgs {
     #[command(flatten)]
     session: OptionalSessionArg,
-    /// One of the session's latest builds, by the id that `context build` and chat turns report [default: the context
+    /// A recent build of the session, by the id that `context build` and chat turns report [default: the context
     /// that a model would be sent now].
     #[arg(long, value_name = "BUILD")]
     build: Option<String>,

@@ -32,7 +32,7 @@ pub(super) struct FinishedProcess {
     pub(super) stdout: OutputCapture,
     pub(super) stderr: OutputCapture,
     pub(super) duration: Duration,
-    /// Whether the process was stopped at its time limit.
+    /// The process was stopped at its time limit.
     pub(super) timed_out: bool,
 }
 

@@ -41,7 +41,7 @@ struct TourDaemon(Arc<Mutex<DaemonState>>);
 #[derive(Default)]
 struct DaemonState {
     pid: Option<Pid>,
-    /// Whether every daemon is killed from now on.
+    /// Every daemon is killed from now on.
     is_ended: bool,
 }
 

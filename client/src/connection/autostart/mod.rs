@@ -43,7 +43,7 @@ const EXIT_LOCKED: i32 = 75;
 #[derive(Clone, Debug)]
 pub(super) struct DaemonProgram {
     environment: Environment,
-    /// Whether the daemon serves a temporary home: with default settings, and without a service manager.
+    /// The daemon serves a temporary home, with default settings, and without a service manager.
     is_temporary: bool,
     /// The model server, if it is not the one of the daemon's settings.
     model_server: Option<String>,

@@ -1,4 +1,4 @@
-//! One answer of a model: its stream, as it arrives, and whether it is complete.
+//! The answer of a model: its stream, as it arrives, and whether it is complete.
 
 use std::time::Instant;
 
