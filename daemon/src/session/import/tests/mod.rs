@@ -7,10 +7,13 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{Part, RecordBody, Role};
 
 use super::*;
-use crate::session::testing::{FALLBACK_ID, active_roles, losses, numbered};
+use crate::session::testing::{FALLBACK_ID, WholeImport, active_roles, losses, numbered};
 
-fn parse(text: &str) -> Result<Imported, ImportError> {
-    detect_and_parse(text, "d1ge57", SessionId::from_uuid(FALLBACK_ID))
+fn parse(text: &str) -> Result<WholeImport, ImportError> {
+    let mut source = io::Cursor::new(text.as_bytes());
+    let make_spool = || Ok(Box::new(io::Cursor::new(Vec::new())) as Box<dyn SpoolFile>);
+    let id = SessionId::from_uuid(FALLBACK_ID);
+    read(&mut source, "d1ge57", id, &make_spool).map(WholeImport::of)
 }
 
 #[test]
@@ -29,6 +32,77 @@ fn file_that_cannot_be_imported_is_refused_with_a_reason() {
     check(r#"{"ollmExport":2}"#, "version 2 of the export is newer than 1");
     check(&format!("{{\"messages\":{}", "[".repeat(10_000)), "brackets are nested deeper than 128");
     check("{\n\"sessionId\":\"x\",\n\"messages\":[{]\n}", "line 3 is not valid JSON");
+}
+
+#[test]
+fn common_foreign_formats_are_named_in_the_refusal() {
+    let check = |text: &str, expect: &str| {
+        let error = parse(text).expect_err(text);
+        assert!(matches!(error, ImportError::Foreign { .. }), "{text:?}: {error}");
+        assert!(error.to_string().contains(expect), "{text:?}: {error}");
+    };
+    let claude =
+        r#"{"parentUuid":null,"isSidechain":false,"uuid":"a","sessionId":"b","type":"user"}"#;
+    check(claude, "Claude Code");
+    check(&format!("{{\"type\":\"file-history-snapshot\"}}\n{claude}"), "Claude Code");
+    check(r#"{"type":"summary","summary":"s","leafUuid":"x"}"#, "Claude Code");
+    check(r#"{"timestamp":"t","type":"session_meta","payload":{"id":"x"}}"#, "Codex");
+    check(r#"[{"title":"t","create_time":1.5,"mapping":{"a":{"message":null}}}]"#, "ChatGPT");
+    check("[\n  {\n    \"title\": \"t\", \"create_time\": 1, \"mapping\": {", "ChatGPT");
+    check(r#"[{"id":"i","user_id":"u","title":"t","chat":{"messages":[]}}]"#, "Open WebUI");
+    let studio =
+        r#"{"name":"n","pinned":false,"createdAt":1,"preset":"","tokenCount":2,"messages":[]}"#;
+    check(studio, "LM Studio");
+    check("\n# aider chat started at 2025-01-01 10:00:00\n\n#### hi\n", "aider");
+    check("SQLite format 3\u{0}", "SQLite");
+}
+
+#[test]
+fn refusal_of_an_unknown_format_describes_the_file() {
+    let check = |text: &str, expect: &str| {
+        let error = parse(text).expect_err(text).to_string();
+        assert!(error.contains(expect), "{text:?}: {error}");
+    };
+    check("hello\nworld", r#"the file is text that begins with "hello""#);
+    check(r#"{"a":1,"b":{},"c":2,"d":3,"e":4}"#, "whose first fields are `a`, `b`, `c`, `d`.");
+    check("[1, 2]", "a JSON list, with an element without fields");
+    check("\u{1b}[31mred", r#"begins with "[31mred""#);
+}
+
+#[test]
+fn document_with_fields_in_any_order_gives_the_same_records() {
+    let head =
+        r#""sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00Z""#;
+    let messages = r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",
+        "timestamp":"2026-01-01T00:00:05Z"}]"#;
+    let calls =
+        r#""toolCalls":[{"id":"c","name":"n","result":"r","timestamp":"2026-01-01T00:00:03Z"}]"#;
+    let orders = [[head, messages, calls], [calls, messages, head], [messages, head, calls]];
+    let [first, others @ ..] = orders.map(|fields| {
+        let imported = parse(&format!("{{{}}}", fields.join(","))).expect("a document");
+        (imported.header.start_time, imported.records, imported.report.losses)
+    });
+    assert_eq!(first.1.len(), 3);
+    assert!(others.iter().all(|other| *other == first), "{first:?} and {others:?}");
+}
+
+#[test]
+fn record_larger_than_a_frame_is_a_loss_or_refused_with_the_limit() {
+    let large = "x".repeat(lines::MAX_LINE_BYTES);
+    let pi = format!(
+        "{{\"type\":\"session\",\"id\":\"x\",\"version\":1,\"timestamp\":0}}\n{{\"type\":\"{large}\"}}\n"
+    );
+    let imported = parse(&pi).expect("the header is carried over");
+    assert_eq!(losses(&imported), ["session id", "line"]);
+    let document = |text: &str| {
+        format!(
+            "{{\"other\":\"{text}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+        )
+    };
+    let error = parse(&document(&large)).expect_err("too large").to_string();
+    assert_eq!(error, "message 1 has more than 16777216 bytes");
+    let fitting = parse(&document(&large[..large.len() - 100])).expect("fits");
+    assert_eq!(fitting.records.len(), 1);
 }
 
 #[test]
