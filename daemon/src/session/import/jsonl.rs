@@ -10,8 +10,9 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;
 
+use super::FileFacts;
 use super::imported::{ImportError, Imported, ImportedRecord, Losses, seq_of};
-use super::lines::{FileLine, LineReader, MAX_LINE_BYTES};
+use super::lines::{FileLine, LineReader};
 use super::remap::SeqMap;
 use super::spool::RecordSpool;
 use crate::session::export::JSONL_VERSION;
@@ -21,19 +22,23 @@ use crate::session::export::JSONL_VERSION;
 /// **Errors**: `Newer` and `File` only.
 pub(super) fn parse(
     source: impl BufRead,
-    digest_hex: &str,
-    fallback_id: SessionId,
+    file: &FileFacts<'_>,
     records: RecordSpool,
 ) -> Result<Imported, ImportError> {
-    let mut lines = LineReader::new(source, MAX_LINE_BYTES);
+    let mut lines = LineReader::new(source, file.max_record_bytes);
     let mut reader = JsonlReader::new(records);
     while let Some(line) = lines.next().map_err(ImportError::File)?
         && !reader.records.has_failed()
     {
         reader.losses.line = Some(line.number);
+        if line.is_too_long {
+            reader.n_lines += 1;
+            reader.losses.add_long_line(file.max_record_bytes);
+            continue;
+        }
         reader.line(&line)?;
     }
-    reader.finish(digest_hex, fallback_id)
+    reader.finish(file.digest_hex, file.fallback_id)
 }
 
 struct JsonlReader {
@@ -65,10 +70,6 @@ impl JsonlReader {
             return Ok(());
         }
         self.n_lines += 1;
-        if line.is_too_long {
-            self.losses.add_long_line(MAX_LINE_BYTES);
-            return Ok(());
-        }
         match serde_json::from_slice::<Record>(line.text) {
             Ok(record) => self.record(record),
             Err(cause) if cause.classify() == Category::Data => {

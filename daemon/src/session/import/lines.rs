@@ -4,9 +4,6 @@ use std::io::{self, BufRead};
 
 use memchr::memchr;
 
-/// The longest line that is read. A larger record could not be sent to any client, because a frame has no more room.
-pub(super) const MAX_LINE_BYTES: usize = ollm_protocol::frame::MAX_FRAME_BYTES;
-
 /// A line without the white space around it.
 pub(super) struct FileLine<'a> {
     /// The number of the line, from 1.

@@ -30,6 +30,8 @@ pub(crate) use spool::{RecordSpool, SpoolFile};
 
 /// Maximum depth of nested brackets; the JSON parser stops there to protect the stack.
 const MAX_DEPTH: usize = 128;
+/// The largest record that is imported. A larger one could not be sent to any client, because a frame has no more room.
+const MAX_RECORD_BYTES: usize = ollm_protocol::frame::MAX_FRAME_BYTES;
 /// The buffer for reading a file.
 const READ_BYTES: usize = 64 * 1024;
 /// The mark at the beginning of some UTF-8 files, which is not part of the text.
@@ -52,6 +54,23 @@ pub(crate) fn read(
     fallback_id: SessionId,
     make_spool: &dyn Fn() -> io::Result<Box<dyn SpoolFile>>,
 ) -> Result<Imported, ImportError> {
+    let file = FileFacts { digest_hex, fallback_id, max_record_bytes: MAX_RECORD_BYTES };
+    read_limited(source, &file, make_spool)
+}
+
+/// The properties of a file that a format needs.
+struct FileFacts<'a> {
+    digest_hex: &'a str,
+    fallback_id: SessionId,
+    /// The largest line of a format of lines, and the largest value of a document.
+    max_record_bytes: usize,
+}
+
+fn read_limited(
+    source: &mut dyn ImportSource,
+    file: &FileFacts<'_>,
+    make_spool: &dyn Fn() -> io::Result<Box<dyn SpoolFile>>,
+) -> Result<Imported, ImportError> {
     let spool = || make_spool().map(RecordSpool::new).map_err(ImportError::File);
     let beginning = detect::beginning_of(from_start(source)?)?;
     if let Some(foreign) = detect::detect_foreign(&beginning) {
@@ -61,10 +80,10 @@ pub(crate) fn read(
     let format = detect::detect(from_start(source)?)?.ok_or_else(unrecognized)?;
     let source = from_start(source)?;
     match format {
-        FileFormat::Export => jsonl::parse(source, digest_hex, fallback_id, spool()?),
-        FileFormat::Pi => pi::parse(source, digest_hex, fallback_id, spool()?),
+        FileFormat::Export => jsonl::parse(source, file, spool()?),
+        FileFormat::Pi => pi::parse(source, file, spool()?),
         FileFormat::Document => {
-            let parsed = document::parse(source, digest_hex, fallback_id, spool()?, spool()?)?;
+            let parsed = document::parse(source, file, spool()?, spool()?)?;
             parsed.ok_or_else(unrecognized)
         }
     }

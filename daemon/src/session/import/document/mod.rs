@@ -12,10 +12,11 @@ mod stream;
 use std::collections::BTreeMap;
 use std::io::BufRead;
 
+use ollm_protocol::Timestamp;
 use ollm_protocol::content::{Meta, MetaPatch, RecordBody, SessionHeader};
-use ollm_protocol::{SessionId, Timestamp};
 
 use self::stream::{DocumentContent, ItemNote};
+use super::FileFacts;
 use super::fields::Fields;
 use super::imported::{ImportError, Imported, ImportedRecord, Losses, move_leaf};
 use super::spool::RecordSpool;
@@ -27,12 +28,13 @@ use super::spool::RecordSpool;
 /// **Errors**: `Malformed`, `TooDeep`, `TooLarge`, `File`.
 pub(super) fn parse(
     source: impl BufRead,
-    digest_hex: &str,
-    fallback_id: SessionId,
+    file: &FileFacts<'_>,
     elements: RecordSpool,
     records: RecordSpool,
 ) -> Result<Option<Imported>, ImportError> {
-    let Some(mut content) = stream::read(source, elements)? else { return Ok(None) };
+    let Some(mut content) = stream::read(source, file.max_record_bytes, elements)? else {
+        return Ok(None);
+    };
     let n_items = content.messages.n_read + content.calls.n_read + content.modes.n_read;
     let (mut fields, mut metadata) = (content.fields(), content.metadata());
     let mut losses = std::mem::take(&mut content.messages.losses);
@@ -45,7 +47,7 @@ pub(super) fn parse(
     let start = start.or_else(|| content.messages.notes.first()?.timestamp);
     let start = start.or(last).unwrap_or(Timestamp::from_unix_ms(0));
 
-    let mut header = header(&mut fields, start, digest_hex, fallback_id, &mut losses);
+    let mut header = header(&mut fields, start, file, &mut losses);
     let description = complete(&mut header, &mut metadata, &mut losses);
     header.mode = content.first_mode_change().and_then(|change| change.from);
     fields.report_remaining(&mut losses, "document");
@@ -191,18 +193,17 @@ impl RecordChain {
 fn header(
     fields: &mut Fields,
     start: Timestamp,
-    digest_hex: &str,
-    fallback_id: SessionId,
+    file: &FileFacts<'_>,
     losses: &mut Losses,
 ) -> SessionHeader {
     let id = fields.text("sessionId").and_then(|id| id.parse().ok());
     if id.is_none() {
         losses.add("sessionId", "missing or not a UUID; the session gets another one");
     }
-    let mut header = SessionHeader::new(id.unwrap_or(fallback_id), start);
+    let mut header = SessionHeader::new(id.unwrap_or(file.fallback_id), start);
     header.model = fields.text("model").filter(|name| !name.is_empty());
     header.provider = fields.text("provider").filter(|name| !name.is_empty());
-    header.imported_from = Some(format!("document:{digest_hex}"));
+    header.imported_from = Some(format!("document:{}", file.digest_hex));
     header
 }
 

@@ -14,7 +14,6 @@ use super::items::{DocumentItem, message, mode_change, tool_call};
 use crate::session::import::MAX_DEPTH;
 use crate::session::import::fields::Fields;
 use crate::session::import::imported::{ImportError, ImportedRecord, Losses};
-use crate::session::import::lines::MAX_LINE_BYTES;
 use crate::session::import::spool::RecordSpool;
 
 /// The content of a document.
@@ -120,6 +119,7 @@ impl DocumentContent {
 /// **Errors**: as [`super::parse`].
 pub(super) fn read(
     source: impl BufRead,
+    max_value_bytes: usize,
     elements: RecordSpool,
 ) -> Result<Option<DocumentContent>, ImportError> {
     let mut content = DocumentContent {
@@ -132,10 +132,9 @@ pub(super) fn read(
         has_messages: false,
         is_document: false,
     };
-    let allowance = Rc::new(Allowance::default());
+    let allowance = Rc::new(Allowance::new(max_value_bytes));
     let limited = LimitedReader { source, allowance: Rc::clone(&allowance) };
     let mut input = serde_json::Deserializer::from_reader(limited);
-    allowance.lift();
     let object = ObjectReader { content: &mut content, allowance: &allowance, is_metadata: false };
     let parsed = object.deserialize(&mut input).and_then(|()| {
         allowance.lift();
@@ -147,7 +146,7 @@ pub(super) fn read(
     match parsed {
         Ok(()) => Ok(content.has_messages.then_some(content)),
         Err(_) if allowance.is_used_up() => {
-            Err(ImportError::TooLarge { place: allowance.place(), limit: MAX_LINE_BYTES })
+            Err(ImportError::TooLarge { place: allowance.place(), limit: max_value_bytes })
         }
         Err(cause) if cause.is_io() => Err(ImportError::File(cause.into())),
         // The parser has no other sign of this error than its text.
@@ -357,8 +356,8 @@ impl<'de> Visitor<'de> for FieldReader<'_> {
 }
 
 /// The bytes that the value being read may still take, so that no value takes the memory of a whole file.
-#[derive(Default)]
 struct Allowance {
+    max_bytes: usize,
     left: Cell<usize>,
     /// The kind and the number of the value, for the error.
     value: Cell<(&'static str, u64)>,
@@ -366,9 +365,15 @@ struct Allowance {
 }
 
 impl Allowance {
+    /// Returns an allowance for values of at most `max_bytes`, which begins with no limit.
+    fn new(max_bytes: usize) -> Self {
+        let left = Cell::new(usize::MAX);
+        Self { max_bytes, left, value: Cell::default(), is_used_up: Cell::default() }
+    }
+
     /// Begins a value.
     fn renew(&self, kind: &'static str, number: u64) {
-        self.left.set(MAX_LINE_BYTES);
+        self.left.set(self.max_bytes);
         self.value.set((kind, number));
     }
 

@@ -16,9 +16,10 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 
 use self::reader::{EntrySpan, PiReader};
+use super::FileFacts;
 use super::fields::Fields;
 use super::imported::{ImportError, Imported, move_leaf, seq_of};
-use super::lines::{LineReader, MAX_LINE_BYTES};
+use super::lines::LineReader;
 use super::spool::RecordSpool;
 
 /// The newest version whose entries are known.
@@ -29,11 +30,10 @@ const NEWEST: u64 = 3;
 /// **Errors**: `File` only.
 pub(super) fn parse(
     source: impl BufRead,
-    digest_hex: &str,
-    fallback_id: SessionId,
+    file: &FileFacts<'_>,
     records: RecordSpool,
 ) -> Result<Imported, ImportError> {
-    let mut lines = LineReader::new(source, MAX_LINE_BYTES);
+    let mut lines = LineReader::new(source, file.max_record_bytes);
     let mut reader = PiReader::new(records);
     let mut n_lines = 0;
     while let Some(line) = lines.next().map_err(ImportError::File)?
@@ -42,15 +42,15 @@ pub(super) fn parse(
         n_lines += 1;
         reader.losses.line = Some(line.number);
         if line.is_too_long {
-            reader.losses.add_long_line(MAX_LINE_BYTES);
+            reader.losses.add_long_line(file.max_record_bytes);
             continue;
         }
         match serde_json::from_slice(line.text).ok().and_then(Fields::of) {
-            Some(fields) => reader.line(fields, fallback_id),
+            Some(fields) => reader.line(fields, file.fallback_id),
             None => reader.losses.add_damaged_line(line.is_torn),
         }
     }
-    reader.finish(n_lines, digest_hex, fallback_id)
+    reader.finish(n_lines, file.digest_hex, file.fallback_id)
 }
 
 impl PiReader {

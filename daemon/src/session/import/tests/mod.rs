@@ -10,10 +10,15 @@ use super::*;
 use crate::session::testing::{FALLBACK_ID, WholeImport, active_roles, losses, numbered};
 
 fn parse(text: &str) -> Result<WholeImport, ImportError> {
+    parse_limited(text, MAX_RECORD_BYTES)
+}
+
+fn parse_limited(text: &str, max_record_bytes: usize) -> Result<WholeImport, ImportError> {
     let mut source = io::Cursor::new(text.as_bytes());
     let make_spool = || Ok(Box::new(io::Cursor::new(Vec::new())) as Box<dyn SpoolFile>);
-    let id = SessionId::from_uuid(FALLBACK_ID);
-    read(&mut source, "d1ge57", id, &make_spool).map(WholeImport::of)
+    let fallback_id = SessionId::from_uuid(FALLBACK_ID);
+    let file = FileFacts { digest_hex: "d1ge57", fallback_id, max_record_bytes };
+    read_limited(&mut source, &file, &make_spool).map(WholeImport::of)
 }
 
 #[test]
@@ -87,22 +92,25 @@ fn document_with_fields_in_any_order_gives_the_same_records() {
 }
 
 #[test]
-fn record_larger_than_a_frame_is_a_loss_or_refused_with_the_limit() {
-    let large = "x".repeat(lines::MAX_LINE_BYTES);
+fn record_above_the_limit_is_a_loss_or_refused_with_the_limit() {
+    let large = "x".repeat(1000);
     let pi = format!(
         "{{\"type\":\"session\",\"id\":\"x\",\"version\":1,\"timestamp\":0}}\n{{\"type\":\"{large}\"}}\n"
     );
-    let imported = parse(&pi).expect("the header is carried over");
+    let imported = parse_limited(&pi, 1000).expect("the header is carried over");
     assert_eq!(losses(&imported), ["session id", "line"]);
-    let document = |text: &str| {
+    let export = format!("{{\"ollmExport\":1}}\n{{\"seq\":0,\"{large}\":1}}\n");
+    let imported = parse_limited(&export, 1000).expect("the first line is carried over");
+    assert_eq!(losses(&imported), ["line", "header"]);
+    let document = |bytes: usize| {
+        let content = "x".repeat(bytes);
         format!(
-            "{{\"other\":\"{text}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}"
+            "{{\"other\":\"{large}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}]}}"
         )
     };
-    let error = parse(&document(&large)).expect_err("too large").to_string();
-    assert_eq!(error, "message 1 has more than 16777216 bytes");
-    let fitting = parse(&document(&large[..large.len() - 100])).expect("fits");
-    assert_eq!(fitting.records.len(), 1);
+    let error = parse_limited(&document(1000), 1000).expect_err("too large").to_string();
+    assert_eq!(error, "message 1 has more than 1000 bytes");
+    assert_eq!(parse_limited(&document(900), 1000).expect("fits").records.len(), 1);
 }
 
 #[test]
