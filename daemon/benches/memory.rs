@@ -113,7 +113,8 @@ fn import(daemon: &Daemon) -> Result<Vec<UnixStream>> {
     for n in 1.. {
         let part = json!({ "type": "text", "text": format!("message {n}: {words}") });
         let message = json!({ "role": "user", "parts": [part], "timestamp": at });
-        chunk.push_str(&line(&json!({ "seq": n, "at": at, "type": "message", "message": message })));
+        chunk
+            .push_str(&line(&json!({ "seq": n, "at": at, "type": "message", "message": message })));
         let last = sent + chunk.len() >= IMPORT_BYTES;
         if chunk.len() > 2 << 20 || last {
             sent += chunk.len();
