@@ -26,6 +26,7 @@ mod fixtures;
 mod goal;
 mod harness;
 mod images;
+mod history;
 mod loops;
 mod model;
 mod search;
