@@ -42,7 +42,7 @@ pub(crate) enum CommandError {
     #[error("{} is {format}, which cannot be imported yet", file_name(path))]
     ForeignFile { path: PathBuf, format: &'static str },
     #[error("{} is not UTF-8 at byte {offset}", file_name(path))]
-    NotUtf8 { path: PathBuf, offset: u64, command: &'static str },
+    NotUtf8 { path: PathBuf, offset: u64, command: String },
     #[error("the path {} is not UTF-8, which the protocol requires", path.display())]
     PathNotUtf8 { path: PathBuf },
     /// The requested thing does not exist.
@@ -344,8 +344,15 @@ error: cannot connect to ollmd
 
     #[test]
     fn invalid_utf8_has_its_offset_and_a_conversion() {
-        let error = |path: &str, command| {
-            plain(&CommandError::NotUtf8 { path: path.into(), offset: 7, command }.to_text())
+        let error = |path: &str, command: &str| {
+            plain(
+                &CommandError::NotUtf8 {
+                    path: path.into(),
+                    offset: 7,
+                    command: command.to_owned(),
+                }
+                .to_text(),
+            )
         };
         assert_eq!(
             error("-", "record"),

@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::cache::SessionCache;
 use super::counts::Counts;
 use super::error::{AppError, Result};
+use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments};
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<Clock>,
     pub(crate) models: Models,
     pub(crate) counts: Counts,
+    pub(crate) limits: KnownLimits,
     pub(crate) speeds: MeasuredModels,
     pub(crate) cache: SessionCache,
     pub(crate) turns: Exclusive<RunningTurn>,
@@ -68,6 +70,7 @@ impl Core {
             models: Models::new(models, Arc::clone(&clock), tasks.clone()),
             clock,
             counts: Counts::new(dir.join("vocab")),
+            limits: KnownLimits::new(&dir.join("vocab")),
             speeds: MeasuredModels::default(),
             cache: SessionCache::default(),
             turns: Exclusive::default(),
@@ -90,6 +93,10 @@ impl Core {
     /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
         self.models.configure(model_settings(&config.ollama));
+        if config.ollama.host != self.config().ollama.host {
+            // Another server has other models.
+            self.speeds.clear();
+        }
         std::mem::replace(&mut *self.config.write(), Arc::new(config))
     }
 

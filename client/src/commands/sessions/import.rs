@@ -171,7 +171,7 @@ impl<R: Read> Utf8Chunks<R> {
         let text = String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
             path: path.clone(),
             offset: (self.offset + error.utf8_error().valid_up_to()) as u64,
-            command: "sessions import",
+            command: "sessions import".to_owned(),
         })?;
         self.offset += text.len();
         Ok(Some(text).filter(|text| !text.is_empty()))
