@@ -15,7 +15,7 @@ use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments};
-use super::uploads::Uploads;
+use super::uploads::{RunningImports, Uploads};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, OllamaConfig};
@@ -42,7 +42,8 @@ pub(crate) struct Core {
     pub(crate) due_documents: DueDocuments,
     pub(crate) due_compactions: DueCompactions,
     pub(crate) uploads: Uploads,
-    /// Held while a session is created with a key or imported, so that two concurrent retries create one.
+    pub(crate) imports: RunningImports,
+    /// Held while a session is created with a key, so that two concurrent retries create one.
     pub(crate) creating: Mutex<()>,
     /// Held while sessions are deleted, so that a retry continues the first attempt instead of racing with it.
     pub(crate) deleting: Mutex<()>,
@@ -77,6 +78,7 @@ impl Core {
             due_documents: DueDocuments::default(),
             due_compactions: DueCompactions::default(),
             uploads: Uploads::new(dir.to_owned()),
+            imports: RunningImports::default(),
             creating: Mutex::new(()),
             deleting: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),

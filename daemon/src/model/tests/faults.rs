@@ -82,6 +82,21 @@ async fn endless_line_is_refused_at_the_limit() {
 }
 
 #[tokio::test]
+async fn endless_answer_is_refused_at_the_limit() {
+    let piece = "x".repeat(1 << 20);
+    let line = ScriptStep::line(&json!({ "message": { "role": "assistant", "content": piece } }));
+    let mut steps = vec![ScriptStep::Begin];
+    steps.extend(std::iter::repeat_n(line, 12));
+    steps.push(ScriptStep::Hang);
+    let server = ScriptedServer::new("0.33.0", steps);
+    let (deltas, end) = collect(&connect(&server, PATIENT)).await;
+    let error = end.expect_err("the answer has no end");
+    assert_eq!(error.reason(), "tooLarge", "{error}");
+    assert!(deltas.len() <= 8, "{} MiB were kept", deltas.len());
+    server.wait_for_disconnect().await;
+}
+
+#[tokio::test]
 async fn each_phase_has_its_own_limit() {
     let check =
         async |timeouts: Timeouts, steps: Vec<ScriptStep>, deltas: &[ChatDelta], reason: &str| {
