@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
 use parking_lot::Mutex;
@@ -185,11 +184,11 @@ impl Projects {
     }
 
     /// Removes the temporary files that a crash left in the directory of projects; returns their number.
-    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
+    pub(crate) fn sweep_temporaries(&self) -> Result<usize, FsError> {
         if !self.dir.exists() {
             return Ok(0);
         }
-        fsutil::sweep_temporaries(&self.dir, before)
+        fsutil::sweep_temporaries(&self.dir)
     }
 
     fn store_current(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {

@@ -175,9 +175,13 @@ fn fold<T: Fold>(
     if n_done < seqs.len() {
         let next = Arc::make_mut(&mut folded);
         let records = core.sessions.records(id, &seqs[n_done..])?;
+        let is_whole = records.iter().all(Option::is_some);
         records.into_iter().flatten().for_each(|record| next.apply_record(record));
-        let cached = FoldedTo { newest, fold: Arc::clone(&folded) };
-        core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
+        // A damaged record may be readable later, for example when its blob is put back.
+        if is_whole {
+            let cached = FoldedTo { newest, fold: Arc::clone(&folded) };
+            core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
+        }
     }
     Ok(folded)
 }

@@ -9,3 +9,6 @@ pub(crate) mod read;
 pub(crate) mod retention;
 pub(crate) mod transfer;
 pub(crate) mod update;
+
+#[cfg(test)]
+mod read_faults;

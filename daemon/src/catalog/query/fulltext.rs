@@ -74,6 +74,26 @@ pub(crate) fn set_spill_hours(conn: &Connection, hours: i64) -> rusqlite::Result
         .map(drop)
 }
 
+/// Returns the identity that the last seal gave to the transactions after it.
+pub(crate) fn seal_id(conn: &Connection) -> rusqlite::Result<i64> {
+    let found = conn
+        .prepare_cached("SELECT value FROM facts WHERE name = 'seal'")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Returns a random number.
+pub(crate) fn random_id(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.query_row("SELECT random()", [], |row| row.get(0))
+}
+
+pub(crate) fn set_seal_id(conn: &Connection, id: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT OR REPLACE INTO facts (name, value) VALUES ('seal', ?1)")?
+        .execute([id])
+        .map(drop)
+}
+
 /// The record behind a document.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DocumentOrigin {
