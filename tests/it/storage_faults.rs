@@ -365,7 +365,12 @@ fn read_without_free_descriptors_is_storage_error_and_leaves_no_trace() {
     let none = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
     let old = prlimit(Some(daemon.process()), Resource::Nofile, none).unwrap();
     let all = json!({ "sessionId": session });
-    for method in ["session.get", "session.resume", "session.export", "context.build"] {
+    wire.refused(
+        "session.export",
+        json!({ "sessionId": session, "format": "markdown" }),
+        "storage",
+    );
+    for method in ["session.get", "session.resume", "context.build"] {
         wire.refused(method, all.clone(), "storage");
     }
     wire.record(&session, "user", "later");

@@ -28,7 +28,7 @@ const RETRY_DELAY: Duration =
 const SOURCE_RETRY_DELAY: Duration =
     if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
 /// The longest pause before a log that could not be read is read again.
-const MAX_SOURCE_RETRY_DELAY: Duration = Duration::from_mins(5);
+const MAX_SOURCE_RETRY_DELAY: Duration = Duration::from_secs(300);
 /// The shortest time between two attempts to read texts that could not be read.
 const GAP_RETRY_INTERVAL: Duration =
     if cfg!(test) { Duration::ZERO } else { Duration::from_secs(1) };

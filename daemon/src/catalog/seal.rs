@@ -90,6 +90,10 @@ impl CatalogSeal {
         Ok(seal)
     }
 
+    pub(super) const fn exists(&self) -> bool {
+        self.contents.is_some()
+    }
+
     pub(super) const fn is_checked(&self) -> bool {
         self.is_checked
     }

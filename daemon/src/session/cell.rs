@@ -377,7 +377,9 @@ impl SessionCell {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
-        let (session, end) = OpenSession::open(self.id, &path, blobs, hint, 0)
+        let (session, end) = LogReader::open(&path)
+            .map_err(LogError::File)
+            .and_then(|log| OpenSession::open(self.id, log, blobs, hint, 0))
             .map_err(|error| SessionError::log(self.id, &error))?;
         if end.point.records == 0 {
             self.shared.set_aside_empty_log(self.id);

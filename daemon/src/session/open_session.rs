@@ -1,7 +1,7 @@
 //! An open session for readers: the fold, and a reader for the contents of records.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use ollm_protocol::content::{Record, Session, SessionStatus};
@@ -41,15 +41,14 @@ impl OpenSession {
     ///
     /// A hint that says that the log is damaged is not used: only the log itself can say so.
     ///
-    /// **Errors**: `Io` and `File`, also for a missing log; `UpgradeRequired`.
+    /// **Errors**: `Io`, `File`; `UpgradeRequired`.
     pub(super) fn open(
         id: SessionId,
-        path: &Path,
+        log: LogReader,
         blobs: PathBuf,
         hint: Option<OpenHint>,
         seen_records: u64,
     ) -> Result<(Self, ScanEnd), LogError> {
-        let log = LogReader::open(path)?;
         let len = log.len()?;
         // The records that a catalog has seen were synced, even if its hint cannot be used any more.
         let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);

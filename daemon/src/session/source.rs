@@ -37,15 +37,18 @@ impl IndexSource for Sessions {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(source_error(id, &LogError::File(error))),
         };
-        // Records that a catalog has seen count as synced from then on.
-        log.sync().map_err(|error| source_error(id, &LogError::File(error)))?;
+        // Records that a catalog has seen count as synced from then on. Those of a running write are not read.
+        let acknowledged = self.peek(id, |session| session.state.point().bytes);
+        let synced = log.len().and_then(|len| log.sync().map(|()| len));
+        let synced = synced.map_err(|error| source_error(id, &LogError::File(error)))?;
+        let log = log.limited_to(acknowledged.unwrap_or(u64::MAX).min(synced));
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let hint = match scope {
             UpdateScope::New => self.shared.hint(id),
             UpdateScope::Whole => None,
         };
         let blobs = self.shared.paths.blobs(id);
-        match OpenSession::open(id, &path, blobs, hint, known.point.records) {
+        match OpenSession::open(id, log, blobs, hint, known.point.records) {
             Ok((session, _)) if session.state.point().records > 0 => {
                 let known =
                     if scope == UpdateScope::New { known } else { IndexProgress::default() };

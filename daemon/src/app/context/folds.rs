@@ -34,7 +34,7 @@ impl Folds {
         project_path: Option<&str>,
     ) -> Result<Self> {
         let own = session_entries(core, id, path)?;
-        let mut scopes = shared_entries(core, project_path);
+        let mut scopes = shared_entries(core, project_path)?;
         scopes.push((ContextScope::Session, StoredEntries::clone(&own)));
         Ok(Self {
             goals: goals(core, id, path)?,
@@ -83,12 +83,12 @@ pub(super) fn session_entries(
 pub(super) fn shared_entries(
     core: &Core,
     project_path: Option<&str>,
-) -> Vec<(ContextScope, StoredEntries)> {
-    let mut scopes = vec![(ContextScope::Global, core.projects.entries(Owner::Global))];
+) -> Result<Vec<(ContextScope, StoredEntries)>> {
+    let mut scopes = vec![(ContextScope::Global, core.projects.entries(Owner::Global)?)];
     if let Some(path) = project_path {
-        scopes.push((ContextScope::Project, core.projects.entries(Owner::Project(path))));
+        scopes.push((ContextScope::Project, core.projects.entries(Owner::Project(path))?));
     }
-    scopes
+    Ok(scopes)
 }
 
 /// Merges the entries of several scopes, the narrower ones last, into the order in which they are sent.

@@ -230,7 +230,8 @@ impl CatalogWriter {
         let connections = database::move_aside(&shared.path, !shared.queue.is_forgetting())
             .and_then(|()| database::open(&shared.path))
             .inspect_err(|_| shared.queue.request_recovery())?;
-        self.seal = CatalogSeal::load(&shared.path, connections.is_new)?;
+        self.seal = CatalogSeal::load(&shared.path, connections.is_new)
+            .inspect_err(|_| shared.queue.request_recovery())?;
         *shared.reader.lock() = Some(connections.reader);
         self.conn = Some(connections.writer);
         shared.queue.recovered(connections.cleanup);
@@ -311,7 +312,8 @@ impl CatalogWriter {
     fn release_memory(&mut self) -> Result<(), CatalogError> {
         let shared = Arc::clone(&self.shared);
         let fail = |error| shared.database_error("tidy", error);
-        if database::wal_bytes(&shared.path) > MAX_WAL_BYTES {
+        let wal_bytes = database::wal_bytes(&shared.path);
+        if wal_bytes > MAX_WAL_BYTES || (wal_bytes > 0 && !self.seal.exists()) {
             self.copy_journal()?;
         }
         self.renew_seal()?;

@@ -15,6 +15,8 @@ use crate::fsutil::FsError;
 pub(crate) struct LogReader {
     file: File,
     path: PathBuf,
+    /// The bytes from here on are not read.
+    end: u64,
 }
 
 impl LogReader {
@@ -26,17 +28,22 @@ impl LogReader {
 
     /// Returns a reader of a log that is open already.
     pub(crate) fn new(file: File, path: &Path) -> Self {
-        Self { file, path: path.to_owned() }
+        Self { file, path: path.to_owned(), end: u64::MAX }
+    }
+
+    /// Returns the reader of the first `end` bytes.
+    pub(crate) fn limited_to(self, end: u64) -> Self {
+        Self { end, ..self }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the size of the log in bytes.
+    /// Returns the size of the readable part in bytes.
     pub(crate) fn len(&self) -> Result<u64, FsError> {
         let fail = |source| FsError::new("examine", &self.path, source);
-        self.file.metadata().map(|data| data.len()).map_err(fail)
+        self.file.metadata().map(|data| data.len().min(self.end)).map_err(fail)
     }
 
     /// Makes all bytes that were read durable.
@@ -68,7 +75,9 @@ pub(crate) struct LogStream<'a> {
 impl Read for LogStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         check(&self.log.path)?;
-        let n_read = self.log.file.read_at(buffer, self.offset)?;
+        let left = self.log.end.saturating_sub(self.offset);
+        let len = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let n_read = self.log.file.read_at(&mut buffer[..len], self.offset)?;
         self.offset += n_read as u64;
         Ok(n_read)
     }
