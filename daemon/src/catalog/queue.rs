@@ -33,7 +33,8 @@ const MAX_SOURCE_RETRY_DELAY: Duration = Duration::from_secs(300);
 const GAP_RETRY_INTERVAL: Duration =
     if cfg!(test) { Duration::ZERO } else { Duration::from_secs(1) };
 /// The idle time after which the writer gives memory back, once.
-const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(3);
+const MEMORY_RELEASE_DELAY: Duration =
+    if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(3) };
 /// The time for which a shutdown continues to index queued sessions; the next start finds the others.
 const CLOSE_GRACE: Duration = Duration::from_millis(300);
 

@@ -225,14 +225,31 @@ fn details_crc(id: SessionId, num: i64, known: &IndexProgress, session: &str, ca
     crc32c::crc32c_append(crc32c::crc32c_append(crc, session.as_bytes()), carry)
 }
 
+/// Returns the error of a row that contradicts another one.
+fn wrong_row(table: &'static str) -> rusqlite::Error {
+    let error = format!("rows of {table} contradict others");
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Null, error.into())
+}
+
 /// Returns the error of a row whose content is not what was written.
 fn wrong_checksum(table: &'static str) -> rusqlite::Error {
     let error = format!("a row of {table} has a wrong checksum");
     rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, error.into())
 }
 
-/// Checks the rows of all sessions.
+/// Checks the rows of all sessions, and that no row belongs to a session that does not exist.
 pub(crate) fn check_rows(conn: &Connection) -> rusqlite::Result<()> {
+    let has_orphans = format!(
+        "SELECT EXISTS (SELECT 1 FROM details WHERE num NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM entries WHERE id >> {BLOCK_BITS} NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM keys WHERE id >> {BLOCK_BITS} NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM gaps WHERE num NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM docs WHERE session NOT IN
+                 (SELECT num FROM sessions UNION SELECT num FROM forgotten))"
+    );
+    if conn.query_row(&has_orphans, [], |row| row.get(0))? {
+        return Err(wrong_row("sessions"));
+    }
     for extent in extents(conn)? {
         let Some(row) = read_row(conn, extent.id)? else { return Err(wrong_checksum("sessions")) };
         carry(conn, extent.id, &row)?;

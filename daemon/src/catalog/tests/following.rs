@@ -345,7 +345,7 @@ fn text_that_returns_is_indexed() {
     fixture.logs.change(id(1), |log| log.missing.clear());
     fixture.catalog.retry_gaps();
     fixture.catch_up();
-    assert_eq!(fixture.find("text"), "1:1 1:0");
+    assert_eq!(fixture.find("text"), "1:0 1:1", "among equal times, in the order of indexing");
     fixture.logs.change(id(1), |log| log.missing.push(Seq(2)));
     fixture.record(id(1), Role::User, at(1), "third text");
     fixture.catch_up();

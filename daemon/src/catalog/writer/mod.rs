@@ -276,6 +276,7 @@ impl CatalogWriter {
         let conn = self.conn()?;
         let is_whole = schema::is_complete(conn)
             .and_then(|is_complete| Ok(is_complete && schema::is_consistent(conn)?))
+            .and_then(|is_whole| Ok(is_whole && fulltext::has_all_documents(conn)?))
             .and_then(|is_whole| sessions::check_rows(conn).map(|()| is_whole));
         match is_whole {
             Ok(true) => Ok(()),
