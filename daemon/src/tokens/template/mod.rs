@@ -234,9 +234,9 @@ impl Seam {
         match tokenizer.ids_with("", true).as_slice() {
             [] => Some(Self::new("", text, 0)),
             // The engine adds BOS unless the text begins with it.
-            [bos] if tokenizer.adds_bos() => {
-                let has_bos = tokenizer.ids(text).first() == Some(bos);
-                Some(Self::new("", text, i32::from(!has_bos)))
+            [_] if tokenizer.adds_bos() => {
+                let n_added = tokenizer.n_added(tokenizer.ids(text).first());
+                Some(Self::new("", text, i32::try_from(n_added).ok()?))
             }
             _ => None,
         }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::learn::{learn, probes};
 use super::*;
 use crate::tokens::testing::vocabulary;
-use crate::tokens::{CachedTokenizer, Counter, ExactCounter, Tokenizer};
+use crate::tokens::{CachedTokenizer, Counter, Engine, ExactCounter, Tokenizer};
 
 type Render = fn(&[ContextMessage]) -> Option<String>;
 
@@ -183,13 +183,16 @@ fn covers(template: &Template, messages: &[ContextMessage]) -> bool {
     template.chunks(messages).is_some()
 }
 
-static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2")).unwrap());
+static GPT2: LazyLock<Tokenizer> =
+    LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2"), Engine::LlamaCpp).unwrap());
 static LLAMA: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm")).unwrap());
+    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm"), Engine::LlamaCpp).unwrap());
 
 fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
     let template = Some(Arc::new(learned(tokenizer, render).unwrap()));
-    let tokenizer = Arc::new(CachedTokenizer::new(Tokenizer::new(&vocabulary(name)).unwrap()));
+    let tokenizer = Arc::new(CachedTokenizer::new(
+        Tokenizer::new(&vocabulary(name), Engine::LlamaCpp).unwrap(),
+    ));
     Counter::exact(ExactCounter {
         tokenizer,
         without_tools: template.clone(),
