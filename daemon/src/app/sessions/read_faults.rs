@@ -15,7 +15,7 @@ use ollm_protocol::methods::session::{
 use ollm_protocol::{GoalId, SessionId, Timestamp};
 use serde_json::json;
 
-use super::{documents, list, read, transfer};
+use super::{documents, export, list, read};
 use crate::app::context::build;
 use crate::app::core::Core;
 use crate::app::error::AppError;
@@ -57,7 +57,7 @@ const WAYS: [(&str, ReadWay); 5] = [
     ("export", |core, id| {
         let given = json!({ "sessionId": id, "format": ExportFormat::Markdown });
         let given = serde_json::from_value::<SessionExportParams>(given).expect("params");
-        Ok(transfer::export(core, given)?.data)
+        Ok(export::export(core, given)?.data)
     }),
     ("build", |core, id| {
         let given = json!({ "sessionId": id, "contextSize": 65536, "model": "m" });
