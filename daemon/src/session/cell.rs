@@ -366,7 +366,7 @@ impl SessionCell {
         let after_failure = writer.cut_to.is_some();
         let opened = if is_draft {
             self.create_log(&path, after_failure).and_then(|log| {
-                let reader = File::open(&path);
+                let reader = fsutil::open_regular(&path);
                 writer.reader = Some(reader.map_err(|source| LogError::io("open", &path, source))?);
                 Ok(log)
             })

@@ -14,6 +14,7 @@ use super::log;
 use super::log::recover::{self, ScanEnd};
 use super::state::SessionState;
 use super::write::NewSession;
+use crate::fsutil;
 
 /// An open session.
 pub(crate) struct OpenSession {
@@ -46,7 +47,7 @@ impl OpenSession {
         seen_records: u64,
     ) -> Result<(Self, ScanEnd), LogError> {
         let fail = |source| LogError::io("open", path, source);
-        let file = File::open(path).map_err(fail)?;
+        let file = fsutil::open_regular(path).map_err(fail)?;
         let len = file.metadata().map_err(fail)?.len();
         // The records that a catalog has seen were synced, even if its hint cannot be used any more.
         let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);

@@ -1,6 +1,5 @@
 //! Sessions as the source of a catalog's index: open sessions from memory, closed ones from their logs.
 
-use std::fs::File;
 use std::io;
 
 use ollm_protocol::content::Record;
@@ -10,6 +9,7 @@ use super::error::SessionError;
 use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
+use crate::fsutil;
 
 impl IndexSource for Sessions {
     fn logs(&self) -> io::Result<Vec<(SessionId, u64)>> {
@@ -28,7 +28,7 @@ impl IndexSource for Sessions {
             return Ok(None);
         }
         // Records that a catalog has seen count as synced from then on.
-        File::open(&path)?.sync_data()?;
+        fsutil::open_regular(&path)?.sync_data()?;
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
         match OpenSession::open(id, &path, blobs, hint, known.point.records) {
@@ -60,7 +60,7 @@ impl Sessions {
         if let Some(reader) = self.peek(id, OpenSession::reader) {
             return Ok(Some(reader));
         }
-        match File::open(self.shared.paths.log(id)) {
+        match fsutil::open_regular(&self.shared.paths.log(id)) {
             Ok(file) => Ok(Some(RecordReader::new(file, self.shared.paths.blobs(id)))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

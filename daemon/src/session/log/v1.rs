@@ -398,7 +398,7 @@ fn load_blobs(body: &mut Value, hashes: &[String], dir: &Path) -> Option<()> {
     visit(body, &mut |value| {
         let Some(hash) = listed_reference(value, hashes) else { return Ok(()) };
         // The hash is one of 64 hex digits and covered by the checksum of the line, so it is never a path.
-        let bytes = std::fs::read(dir.join(&hash)).map_err(|_| ())?;
+        let bytes = fsutil::read_regular(&dir.join(&hash)).map_err(|_| ())?;
         if blake3::hash(&bytes).to_hex().as_str() != hash {
             return Err(());
         }
