@@ -3,7 +3,6 @@
 //! **Invariant**: a chunk ends between characters and fits a frame even if JSON escapes all of it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,7 @@ use serde_json::Value;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
 use crate::project;
+use crate::regular_file;
 use crate::render::progress::ProgressMeter;
 use crate::render::session_table::{short_id, title};
 use crate::render::units::{counted, grouped};
@@ -32,6 +32,7 @@ const SHOWN_LINES: usize = 3;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The format is detected: exports of ollmd (json, jsonl), session documents, pi session files.
+A FILE is a regular file or a link to one; pass the output of another program as `-`.
 Importing a file again changes nothing. The command reports what could not be carried over.
 
 Examples:
@@ -103,11 +104,8 @@ fn import_file(
     let (source, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin()), 0)
     } else {
-        let file = File::open(path).map_err(failed)?;
+        let file = regular_file::open_input(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
-        if meta.is_dir() {
-            return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
         (Box::new(file), meta.len())
     };
     let mut progress = ProgressMeter::bytes(&format!("importing {label}"));
@@ -303,7 +301,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("big.jsonl");
         let text = "日".repeat(7 << 18);
-        let mut file = File::create(&path).unwrap();
+        let mut file = std::fs::File::create(&path).unwrap();
         io::Write::write_all(&mut file, text.as_bytes()).unwrap();
         let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, params| {
             if params["last"] == false {
