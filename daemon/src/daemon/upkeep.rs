@@ -6,7 +6,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use notify::{RecursiveMode, Watcher};
 use ollm_protocol::Timestamp;
@@ -62,10 +62,9 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
 
 /// Does the start-up work that reads whole directories and every row of the catalog, after the first calls.
 async fn after_start(control: Arc<Control>) {
-    let started = SystemTime::now();
     tokio::time::sleep(AFTER_START).await;
     let core = Arc::clone(&control.core);
-    drop(tokio::task::spawn_blocking(move || delete::recover(&core, started)).await);
+    drop(tokio::task::spawn_blocking(move || delete::recover(&core)).await);
     control.retention.request();
     let dirs = control.private_dirs.clone();
     // The task fails only when the runtime shuts down.

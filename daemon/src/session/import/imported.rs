@@ -1,9 +1,11 @@
 //! The result of an import: a session, its records, and a report of what could not be carried over.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, SessionHeader};
+use ollm_protocol::limits::{BoundedField, shorten_header};
 use ollm_protocol::{Seq, Timestamp};
 
 use super::spool::RecordSpool;
@@ -86,13 +88,16 @@ impl Imported {
     pub(super) fn new(
         format: String,
         source_records: u64,
-        header: SessionHeader,
+        mut header: SessionHeader,
         mut records: RecordSpool,
-        losses: Losses,
+        mut losses: Losses,
     ) -> Result<Self, ImportError> {
         if let Some(error) = records.error() {
             return Err(ImportError::File(error));
         }
+        let of_header = shorten_header(&mut header).into_iter().map(|field| (field, 1)).collect();
+        losses.add_shortened(of_header);
+        losses.add_shortened(records.take_shortened());
         let report = ImportReport {
             format,
             source_records,
@@ -135,13 +140,27 @@ pub(super) struct Losses {
 impl Losses {
     /// Adds a loss; a loss of a known kind and reason only increases its count.
     pub(super) fn add(&mut self, what: &str, reason: &str) {
+        self.add_times(what, reason, 1);
+    }
+
+    /// Adds fields that were longer than their limit, with the number of their values.
+    pub(super) fn add_shortened(&mut self, fields: BTreeMap<BoundedField, u64>) {
+        self.line = None;
+        for (field, n_values) in fields {
+            let outcome = if field == BoundedField::Key { "dropped" } else { "shortened" };
+            let reason = format!("longer than {} bytes, so it was {outcome}", field.max_bytes());
+            self.add_times(field.name(), &reason, n_values);
+        }
+    }
+
+    fn add_times(&mut self, what: &str, reason: &str, n: u64) {
         let key = (shortened(what), shortened(reason));
         if let Some((_, n_times)) = self.kinds.get_mut(&key) {
-            *n_times += 1;
+            *n_times += n;
         } else if self.kinds.len() == MAX_KINDS {
-            self.further += 1;
+            self.further += n;
         } else {
-            self.kinds.insert(key, (self.line, 1));
+            self.kinds.insert(key, (self.line, n));
         }
     }
 

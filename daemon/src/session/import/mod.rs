@@ -21,6 +21,7 @@ mod spool;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use ollm_protocol::SessionId;
+use ollm_protocol::limits::MAX_RECORD_BYTES;
 
 use self::detect::FileFormat;
 #[cfg(test)]
@@ -30,8 +31,6 @@ pub(crate) use spool::{RecordSpool, SpoolFile};
 
 /// Maximum depth of nested brackets; the JSON parser stops there to protect the stack.
 const MAX_DEPTH: usize = 128;
-/// The largest record that is imported. A larger one could not be sent to any client, because a frame has no more room.
-const MAX_RECORD_BYTES: usize = ollm_protocol::frame::MAX_FRAME_BYTES;
 /// The buffer for reading a file.
 const READ_BYTES: usize = 64 * 1024;
 /// The mark at the beginning of some UTF-8 files, which is not part of the text.

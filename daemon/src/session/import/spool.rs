@@ -4,13 +4,15 @@
 //! turns out to be unreadable. So records wait here. The spool holds a few bytes of memory for each record; it does not
 //! know where its file lies.
 //!
-//! **Invariants**: a record is read back as it was pushed; memory does not depend on the sizes of the records, except
+//! **Invariants**: a record is read back as it was pushed, except for fields above their limit, which are shortened and
+//! counted; memory does not depend on the sizes of the records, except
 //! for the one that is being pushed or read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use ollm_protocol::content::{Record, RecordScope};
+use ollm_protocol::limits::{BoundedField, shorten_record};
 use ollm_protocol::{Seq, Timestamp};
 
 use super::imported::{ImportedRecord, seq_of};
@@ -39,6 +41,8 @@ pub(crate) struct RecordSpool {
     last_on_path: Option<usize>,
     /// The earliest time of a record.
     first_at: Option<Timestamp>,
+    /// The number of values that were shortened, by field.
+    shortened: BTreeMap<BoundedField, u64>,
     error: Option<io::Error>,
 }
 
@@ -51,6 +55,7 @@ impl RecordSpool {
             ends: Vec::new(),
             last_on_path: None,
             first_at: None,
+            shortened: BTreeMap::new(),
             error: None,
         }
     }
@@ -61,7 +66,15 @@ impl RecordSpool {
         if self.error.is_some() {
             return index;
         }
-        let ImportedRecord { parent, at, body, key } = record;
+        let ImportedRecord { parent, at, mut body, key } = record;
+        let mut fields = shorten_record(&mut body);
+        // The beginning of a key would be another key.
+        let is_short = |key: &String| BoundedField::Key.check(key.len()).is_ok();
+        let (n_keys, key) = (usize::from(key.is_some()), key.filter(is_short));
+        fields.extend((n_keys > usize::from(key.is_some())).then_some(BoundedField::Key));
+        for field in fields {
+            *self.shortened.entry(field).or_default() += 1;
+        }
         if body.kind().scope() == RecordScope::Path {
             self.last_on_path = Some(index);
         }
@@ -77,6 +90,11 @@ impl RecordSpool {
             self.write_out();
         }
         index
+    }
+
+    /// Takes the number of values that were shortened, by field.
+    pub(super) fn take_shortened(&mut self) -> BTreeMap<BoundedField, u64> {
+        std::mem::take(&mut self.shortened)
     }
 
     /// Returns the number of records.

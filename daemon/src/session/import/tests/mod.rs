@@ -114,6 +114,43 @@ fn record_above_the_limit_is_a_loss_or_refused_with_the_limit() {
 }
 
 #[test]
+fn fields_above_their_limit_are_shortened_and_reported() {
+    let long = "x".repeat(5000);
+    let document = format!(
+        r#"{{"sessionId":"550e8400-e29b-41d4-a716-446655440000","model":"{long}","provider":"{long}",
+        "startTime":"2026-01-01T00:00:00Z","metadata":{{"title":"{long}","modeHistory":[{{"to":"{long}"}}]}},
+        "messages":[{{"role":"assistant","content":"{long}","model":"{long}","timestamp":1}},
+        {{"role":"assistant","content":"a","finishReason":"{long}","timestamp":2}}]}}"#
+    );
+    let export = format!(
+        "{}\n{}\n{}\n",
+        r#"{"ollmExport":1,"sessionId":"550e8400-e29b-41d4-a716-446655440000"}"#,
+        r#"{"seq":0,"at":"2026-01-01T00:00:00.000Z","type":"session","session":{"sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00.000Z"}}"#,
+        format_args!(
+            r#"{{"seq":1,"at":"2026-01-01T00:00:00.000Z","type":"custom","key":"{long}","custom":{{"name":"{long}"}}}}"#
+        ),
+    );
+    let pi = format!(
+        "{{\"type\":\"session\",\"id\":\"x\",\"version\":3,\"timestamp\":0,\"modelId\":\"{long}\"}}\n\
+         {{\"type\":\"session_info\",\"name\":\"{long}\",\"timestamp\":1,\"parentId\":null}}\n"
+    );
+    let check = |text: &str, expect: &[&str]| {
+        let imported = parse(text).expect("is imported");
+        let shortened = imported.report.losses.iter().filter(|loss| loss.reason.contains("longer"));
+        let what: Vec<_> = shortened.map(|loss| loss.what.as_str()).collect();
+        assert_eq!(what, expect, "{:?}", imported.report.losses);
+        for record in numbered(&imported) {
+            let text_bytes = record.message.as_ref().map_or(0, |m| m.plain_text().len());
+            let json = serde_json::to_string(&record).expect("JSON");
+            assert!(json.len() - text_bytes < 8000, "{} bytes", json.len());
+        }
+    };
+    check(&document, &["mode", "model", "finishReason", "title", "model", "provider"]);
+    check(&export, &["name", "key"]);
+    check(&pi, &["title", "model"]);
+}
+
+#[test]
 fn document_of_ollm_cli_is_read_without_loss() {
     let text = r#"{
       "sessionId": "550e8400-e29b-41d4-a716-446655440000",
