@@ -8,6 +8,7 @@
 //! record. After a failed write or sync, every further write fails until the file is opened again and truncated to the
 //! last acknowledged byte, because the content of the disk is unknown after a failed sync.
 
+mod blobs;
 pub(super) mod recover;
 mod v1;
 

@@ -3,9 +3,7 @@
 //! `{"v":1,"seq":3,"parent":2,"durable":2,"at":"...","type":"message","tokens":12,"tokenizer":"...",
 //! "message":{...},"crc":"0badcafe"}`: the checksum is the last field and covers every byte before its comma, so a
 //! line is verified without being parsed.
-//!
-//! A large text becomes a file `<sessionId>.blobs/<blake3>`, and a reference `{"$blob":"<hash>","bytes":N}` replaces it.
-//! The line lists the hashes in `blobs`; only an object that names a listed hash is a reference.
+//! The large texts of a line are stored elsewhere, see [`super::blobs`].
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -15,9 +13,9 @@ use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::fsutil::{self, FsError};
+use super::blobs;
 use crate::session::error::LogError;
 use crate::session::index::{IndexEntry, KeyEntry, ScannedRecord};
 
@@ -27,9 +25,6 @@ pub(super) const MAX_VERSION: u32 = 1;
 /// The length of `,"crc":"01234567"}` and the line break.
 const TRAILER_BYTES: usize = 19;
 const CRC_FIELD: &[u8] = b",\"crc\":\"";
-
-/// Longer texts become blobs. A larger limit slows scans down; a smaller one makes a conversation many files.
-const BLOB_THRESHOLD_BYTES: usize = 64 * 1024;
 
 /// The content of a line to be written.
 pub(crate) struct LineFields<'a> {
@@ -60,17 +55,17 @@ pub(crate) struct EncodedLine {
 /// **Errors**: `Encode`; `File` if a blob cannot be written.
 pub(crate) fn encode_line(
     fields: &LineFields<'_>,
-    blobs: &Path,
+    blobs_dir: &Path,
     out: &mut Vec<u8>,
 ) -> Result<EncodedLine, LogError> {
     let start = out.len();
-    let fail = |source| LogError::Encode { path: blobs.to_owned(), source };
+    let fail = |source| LogError::Encode { path: blobs_dir.to_owned(), source };
     serde_json::to_writer(&mut *out, &LineJson { fields, blobs: &[], body: fields.body })
         .map_err(fail)?;
     let mut has_blobs = false;
-    if out.len() - start > BLOB_THRESHOLD_BYTES {
+    if out.len() - start > blobs::THRESHOLD_BYTES {
         let mut body = serde_json::to_value(fields.body).map_err(fail)?;
-        let stored = store_blobs(&mut body, blobs)?;
+        let stored = blobs::store(&mut body, blobs_dir)?;
         if !stored.is_empty() {
             has_blobs = true;
             out.truncate(start);
@@ -357,76 +352,17 @@ impl CommonLine {
 const LOG_ONLY: [&str; 6] = ["v", "durable", "tokenizer", "keyDigest", "blobs", "crc"];
 
 /// Reads the JSON of any line as a record by way of a map of its fields.
-fn decode_any(json: &[u8], blobs: &Path) -> Option<Record> {
+fn decode_any(json: &[u8], blobs_dir: &Path) -> Option<Record> {
     let mut line: serde_json::Map<String, Value> = serde_json::from_slice(json).ok()?;
     if let Some(hashes) = line.get("blobs") {
         let hashes: Vec<String> = serde_json::from_value(hashes.clone()).ok()?;
         let kind = line.get("type")?.as_str()?.to_owned();
-        load_blobs(line.get_mut(&kind)?, &hashes, blobs)?;
+        blobs::load(line.get_mut(&kind)?, &hashes, blobs_dir)?;
     }
     for name in LOG_ONLY {
         line.remove(name);
     }
     serde_json::from_value(Value::Object(line)).ok()
-}
-
-/// Writes every large text of a body to a blob, replaces it by a reference, and returns the hashes.
-fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
-    let mut hashes = Vec::new();
-    visit(body, &mut |value| {
-        let Value::String(text) = value else { return Ok(()) };
-        if text.len() <= BLOB_THRESHOLD_BYTES {
-            return Ok(());
-        }
-        let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
-        let path = dir.join(&hash);
-        fsutil::create_private_dir(dir)?;
-        fsutil::sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
-        // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
-        fsutil::replace_atomically(&path, text.as_bytes())?;
-        *value = json!({ "$blob": hash, "bytes": text.len() });
-        if !hashes.contains(&hash) {
-            hashes.push(hash);
-        }
-        Ok(())
-    })?;
-    Ok(hashes)
-}
-
-/// Replaces every reference by its text; returns `None` if a blob is missing or damaged.
-fn load_blobs(body: &mut Value, hashes: &[String], dir: &Path) -> Option<()> {
-    visit(body, &mut |value| {
-        let Some(hash) = listed_reference(value, hashes) else { return Ok(()) };
-        // The hash is one of 64 hex digits and covered by the checksum of the line, so it is never a path.
-        let bytes = std::fs::read(dir.join(&hash)).map_err(|_| ())?;
-        if blake3::hash(&bytes).to_hex().as_str() != hash {
-            return Err(());
-        }
-        *value = Value::String(String::from_utf8(bytes).map_err(|_| ())?);
-        Ok(())
-    })
-    .ok()
-}
-
-/// Returns the hash of a value that is a reference to one of the listed blobs.
-fn listed_reference(value: &Value, hashes: &[String]) -> Option<String> {
-    let object = value.as_object().filter(|object| object.len() == 2)?;
-    let hash = object.get("$blob")?.as_str()?;
-    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_hash && hashes.iter().any(|listed| listed == hash)).then(|| hash.to_owned())
-}
-
-/// Calls `change` on every value, parents first.
-fn visit<E>(
-    value: &mut Value,
-    change: &mut dyn FnMut(&mut Value) -> Result<(), E>,
-) -> Result<(), E> {
-    change(value)?;
-    match value {
-        Value::Array(items) => items.iter_mut().try_for_each(|item| visit(item, change)),
-        Value::Object(fields) => fields.values_mut().try_for_each(|field| visit(field, change)),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -497,19 +433,6 @@ mod tests {
             let common: CommonLine = serde_json::from_slice(json).expect("is a common line");
             assert_eq!(common.into_record(), decode_any(json, dir.path()));
         }
-    }
-
-    #[test]
-    fn large_text_is_stored_in_a_blob_and_read_back() {
-        let dir = tempfile::tempdir().expect("a scratch directory");
-        let blobs_dir = dir.path().join("x.blobs");
-        let body = user(&"0123456789".repeat(20_000));
-        let line = line_of(&body, &blobs_dir);
-        assert!(line.len() < 1000, "the text is in a blob");
-        let read = || decode_line(&line, &blobs_dir).and_then(Record::into_body);
-        assert_eq!(read(), Some(body));
-        std::fs::remove_dir_all(&blobs_dir).expect("removes");
-        assert_eq!(read(), None, "a missing blob is damage, not an empty text");
     }
 
     #[test]
