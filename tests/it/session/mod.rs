@@ -3,6 +3,7 @@
 mod delete;
 mod import_export;
 mod list;
+mod nesting;
 mod record;
 
 use serde_json::{Value, json};

@@ -6,6 +6,8 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{Seq, Timestamp};
 
+use crate::nesting::{self, MAX_LEVELS};
+
 /// A file could not be imported at all.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImportError {
@@ -27,9 +29,9 @@ pub(crate) enum ImportError {
         #[source]
         cause: serde_json::Error,
     },
-    /// The brackets of a document are nested too deeply.
-    #[error("brackets are nested deeper than {limit}")]
-    TooDeep { limit: usize },
+    /// A value of a document is nested too deeply, so that the document cannot be parsed.
+    #[error("a value is nested deeper than {MAX_LEVELS} levels")]
+    TooDeep,
     /// An own export has a newer version.
     #[error("version {found} of the export is newer than {supported}")]
     Newer { found: u64, supported: u64 },
@@ -62,10 +64,15 @@ impl Imported {
     pub(super) fn new(
         format: String,
         source_records: u64,
-        header: SessionHeader,
+        mut header: SessionHeader,
         records: Vec<ImportedRecord>,
-        losses: Losses,
+        mut losses: Losses,
     ) -> Self {
+        if nesting::check(&header).is_err() {
+            header.metadata.clear();
+            losses.line = None;
+            losses.add_too_deep("metadata of the session");
+        }
         let report = ImportReport {
             format,
             source_records,
@@ -127,6 +134,11 @@ impl Losses {
             ("damaged line", "it is not valid JSON")
         };
         self.add(what, reason);
+    }
+
+    /// Adds a value, or a record with a value, that is nested deeper than a session may store.
+    pub(super) fn add_too_deep(&mut self, what: &str) {
+        self.add(what, &format!("nested deeper than {MAX_LEVELS} levels"));
     }
 
     pub(super) fn finish(self) -> Vec<ImportLoss> {

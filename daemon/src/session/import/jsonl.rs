@@ -2,7 +2,7 @@
 //!
 //! A damaged line loses one record; references to it are moved or dropped, see [`super::remap`].
 
-use ollm_protocol::content::{Record, RecordBody, SessionHeader};
+use ollm_protocol::content::{Record, RecordBody, RecordKind, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;
@@ -10,6 +10,7 @@ use serde_json::error::Category;
 use super::fields::lines;
 use super::imported::{ImportError, Imported, ImportedRecord, Losses, seq_of};
 use super::remap::SeqMap;
+use crate::nesting;
 use crate::session::export::JSONL_VERSION;
 
 /// Reads an own export as JSON lines.
@@ -47,7 +48,14 @@ impl JsonlReader {
         }
         self.n_lines += 1;
         match serde_json::from_str::<Record>(line) {
+            // A header without its metadata is still a header.
+            Ok(record)
+                if record.kind != RecordKind::Session && nesting::check(&record).is_err() =>
+            {
+                self.losses.add_too_deep("record");
+            }
             Ok(record) => self.record(record),
+            Err(_) if nesting::is_unparsable(line.as_bytes()) => self.losses.add_too_deep("record"),
             Err(cause) if cause.classify() == Category::Data => {
                 self.losses.add("record", "not a record of this version");
             }

@@ -18,10 +18,10 @@ use serde_json::Value;
 pub(super) use imported::seq_of;
 pub(crate) use imported::{ImportError, Imported, ImportedRecord};
 
+use crate::nesting;
+
 /// Number of non-blank lines that detection reads; more than one, because the first line may be damaged.
 const DETECT_LINES: usize = 5;
-/// Maximum depth of nested brackets; the JSON parser stops there to protect the stack.
-const MAX_DEPTH: usize = 128;
 
 /// Reads a file after detecting its format.
 ///
@@ -48,10 +48,7 @@ pub(crate) fn detect_and_parse(
             Ok(document::parse(Value::Object(map), digest_hex, fallback_id))
         }
         Ok(_) => Err(ImportError::Unrecognized),
-        // The parser has no other sign of this error than its text.
-        Err(cause) if cause.to_string().starts_with("recursion limit") => {
-            Err(ImportError::TooDeep { limit: MAX_DEPTH })
-        }
+        Err(_) if nesting::is_unparsable(text.as_bytes()) => Err(ImportError::TooDeep),
         Err(cause) if text.contains("\"messages\"") && text.contains("\"sessionId\"") => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 use super::blobs;
+use crate::nesting;
 use crate::session::error::LogError;
 use crate::session::index::{IndexEntry, KeyEntry, ScannedRecord};
 
@@ -25,6 +26,10 @@ pub(super) const MAX_VERSION: u32 = 1;
 /// The length of `,"crc":"01234567"}` and the line break.
 const TRAILER_BYTES: usize = 19;
 const CRC_FIELD: &[u8] = b",\"crc\":\"";
+
+/// Maximum number of nested lists and objects of a line that is written. A value may have 96 levels, and the fields
+/// around it in a line add less than this; a reply and an event add 4 more, and readers take 127.
+const MAX_LINE_LEVELS: usize = 112;
 
 /// The content of a line to be written.
 pub(crate) struct LineFields<'a> {
@@ -52,7 +57,7 @@ pub(crate) struct EncodedLine {
 
 /// Appends the line of a record to `out`, with its checksum and its line break. Blobs are synced when this returns.
 ///
-/// **Errors**: `Encode`; `File` if a blob cannot be written.
+/// **Errors**: `Encode`; `TooDeep`; `File` if a blob cannot be written. With an error, `out` may have an incomplete line.
 pub(crate) fn encode_line(
     fields: &LineFields<'_>,
     blobs_dir: &Path,
@@ -77,6 +82,10 @@ pub(crate) fn encode_line(
     let crc = crc32c::crc32c(&out[start..]);
     out.extend_from_slice(CRC_FIELD);
     out.extend_from_slice(format!("{crc:08x}\"}}\n").as_bytes());
+    if nesting::is_deeper_than(MAX_LINE_LEVELS, &out[start..]) {
+        out.truncate(start);
+        return Err(LogError::TooDeep { path: blobs_dir.to_owned() });
+    }
     // A frame has at most 16 MiB, so a line is far below 4 GiB.
     let len = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
     Ok(EncodedLine { len, crc, has_blobs })

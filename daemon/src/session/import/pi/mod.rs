@@ -16,6 +16,7 @@ use serde_json::Value;
 use self::reader::{EntrySpan, PiReader};
 use super::fields::{Fields, lines};
 use super::imported::{Imported, move_leaf, seq_of};
+use crate::nesting;
 
 /// The newest version whose entries are known.
 const NEWEST: u64 = 3;
@@ -29,6 +30,7 @@ pub(super) fn parse(text: &str, digest_hex: &str, fallback_id: SessionId) -> Imp
         reader.losses.line = Some(number);
         match serde_json::from_str(line).ok().and_then(Fields::of) {
             Some(fields) => reader.line(fields, fallback_id),
+            None if nesting::is_unparsable(line.as_bytes()) => reader.losses.add_too_deep("entry"),
             None => reader.losses.add_damaged_line(torn),
         }
     }
