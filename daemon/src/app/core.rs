@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::content::{RecordBody, Session};
-use ollm_protocol::{EventKind, Seq, SessionId};
+use ollm_protocol::{EventKind, Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
@@ -78,6 +78,13 @@ impl Core {
             deleting: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
         }
+    }
+
+    /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
+    pub(crate) fn rest_sessions(&self, before: Timestamp) {
+        // A mark between the records of an import would change the numbers that later ones refer to.
+        let Some(_no_import) = self.creating.try_lock() else { return };
+        self.sessions.rest_unused(before);
     }
 
     /// Returns the configuration in force.

@@ -14,9 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use ollm_protocol::content::Session;
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::content::{RecordBody, Session, SnapshotMark};
+use ollm_protocol::{Seq, SessionId, SnapshotId};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
 use super::index::{ScanPoint, ScannedRecord};
@@ -25,7 +26,8 @@ use super::log::recover::ScanEnd;
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
-use super::write::{NewSession, SessionChange};
+use super::store::PendingAppend;
+use super::write::{NewRecord, NewSession, SessionChange};
 use crate::error_chain::with_sources;
 use crate::fsutil;
 
@@ -323,6 +325,23 @@ impl SessionCell {
         writer.log = None;
         *open = None;
         true
+    }
+
+    /// Queues a mark that the records before it are synced, unless this writer wrote nothing after the last mark. Waits
+    /// for a running write. FORMAT.md, "Rest marks".
+    pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
+        // A session that was only read is not written because of that.
+        let is_written = self.writer.lock().log.is_some();
+        let is_due = is_written && self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
+        is_due.then(|| {
+            let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
+            let leaf = self.peek(|session| session.state.leaf()).flatten();
+            let mark = SnapshotMark { snapshot_id, leaf, reason: SnapshotMark::REST.to_owned() };
+            let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
+            let (reply, result) = oneshot::channel();
+            self.submit(WriteRequest { records, key: None, expected_leaf: None, reply });
+            PendingAppend(result)
+        })
     }
 
     /// Opens the fold if it is closed. The caller holds the writer's lock, so that no other thread opens it too.

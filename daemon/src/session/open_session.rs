@@ -76,6 +76,12 @@ impl OpenSession {
         Session { draft: self.draft.is_some(), ..self.state.summary(now) }
     }
 
+    /// Returns whether the log does not end with the mark of a resting session.
+    pub(super) fn needs_rest_mark(&self) -> bool {
+        let last = self.state.entries().last();
+        self.draft.is_none() && last.is_some_and(|last| !last.has(IndexEntry::REST_MARK))
+    }
+
     /// Returns a reader that works without the lock of the fold.
     pub(crate) fn reader(&self) -> RecordReader {
         RecordReader { log: self.log.clone(), blobs: self.blobs.clone() }

@@ -38,7 +38,7 @@ const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
 /// A queued write: a future of its result, which is known when the records are synced.
 ///
 /// Dropping it does not cancel the write.
-pub(crate) struct PendingAppend(oneshot::Receiver<Result<Appended, SessionError>>);
+pub(crate) struct PendingAppend(pub(super) oneshot::Receiver<Result<Appended, SessionError>>);
 
 impl PendingAppend {
     /// Waits for the result. Blocks the thread.
@@ -281,6 +281,22 @@ impl Sessions {
         count - cells.len()
     }
 
+    /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
+    ///
+    /// Only sessions that were written since they were opened get a mark, and only one after their last record.
+    pub(crate) fn rest_unused(&self, before: Timestamp) {
+        let is_unused = |cell: &&Arc<SessionCell>| cell.used_ms() < before.unix_ms();
+        let cells: Vec<_> = self.cells().values().filter(is_unused).cloned().collect();
+        let marks: Vec<_> = cells.iter().filter_map(SessionCell::rest).collect();
+        marks.into_iter().for_each(wait_for_mark);
+    }
+
+    /// Marks a session as resting, see [`Sessions::rest_unused`]. Blocks on the disk.
+    pub(crate) fn rest(&self, id: SessionId) {
+        let cell = self.cells().get(&id).cloned();
+        cell.and_then(|cell| cell.rest()).into_iter().for_each(wait_for_mark);
+    }
+
     /// Returns the state of the store. Counts the sessions on disk by reading their directory.
     pub(crate) fn status(&self) -> StoreStatus {
         let open = self.cells().values().filter(|cell| cell.peek(|_| ()).is_some()).count();
@@ -316,6 +332,11 @@ impl Sessions {
         }
         Ok(names)
     }
+}
+
+/// Waits for a mark. Without it nothing is lost, and the disk's error is in the log of the daemon.
+fn wait_for_mark(mark: PendingAppend) {
+    drop(mark.wait());
 }
 
 /// Returns whether only the map holds a cell. The caller holds the lock of the map, so no clone is made concurrently.

@@ -17,6 +17,7 @@ use crate::projects::Projects;
 use crate::session::document::SessionOverview;
 use crate::session::export::Exporter;
 use crate::session::import::{ImportedRecord, detect_and_parse};
+use crate::session::index::IndexEntry;
 use crate::session::{IdempotencyKey, NewRecord, NewSession, Parent, SessionError};
 use crate::tokens::Counter;
 
@@ -127,10 +128,14 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     if project_path.is_some() {
         imported.header.project_path = project_path;
     }
-    let mut report = imported.report;
     let _one_at_a_time = core.creating.lock();
     let id = imported.header.session_id;
-    let existing = existing(core, id, &imported.records)?;
+    let stored = StoredSeqs::of(core, id)?;
+    if let Some(stored) = &stored {
+        imported.renumber(|index| stored.seq(index));
+    }
+    let mut report = imported.report;
+    let existing = existing(core, id, stored.as_ref(), &imported.records)?;
     existing.complete_report(imported.records.len(), &mut report);
     if dry_run {
         let session = core.sessions.summary(id).ok();
@@ -140,7 +145,10 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
         core.sessions.create(NewSession { header: imported.header, key: None })?;
     }
     if let ExistingSession::None | ExistingSession::Prefix(_) = existing {
-        append_rest(core, id, imported.records, existing.n_known())?;
+        let stored = stored.unwrap_or_default();
+        append_rest(core, id, imported.records, (existing.n_known(), &stored))?;
+        // Later records confirm earlier ones, and no record may follow for a long time.
+        core.sessions.rest(id);
     }
     let session = Some(core.sessions.summary(id)?);
     Ok(SessionImportResult { upload_id: None, session, report: Some(report) })
@@ -181,25 +189,60 @@ impl ExistingSession {
     }
 }
 
+/// The numbers of the records of a session that a file may have too. Marks of a resting session are not among them.
+#[derive(Default)]
+struct StoredSeqs {
+    /// The numbers after that of the header.
+    seqs: Vec<Seq>,
+    /// The number of the next record.
+    next: u64,
+}
+
+impl StoredSeqs {
+    /// Returns the numbers of a session, or `None` if there is no session with this id.
+    fn of(core: &Core, id: SessionId) -> Result<Option<Self>> {
+        let found = core.sessions.with(id, |live| {
+            let entries = live.state().entries();
+            let shown = (0..).map(Seq).zip(entries).skip(1);
+            let shown = shown.filter(|(_, entry)| !entry.has(IndexEntry::REST_MARK));
+            Self { seqs: shown.map(|(seq, _)| seq).collect(), next: entries.len() as u64 }
+        });
+        match found {
+            Ok(found) => Ok(Some(found)),
+            Err(SessionError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the number that a record of the file has, or gets if it is written.
+    fn seq(&self, index: usize) -> Seq {
+        let next = self.next.max(1);
+        let new = || Seq(next + (index - self.seqs.len()) as u64);
+        self.seqs.get(index).copied().unwrap_or_else(new)
+    }
+}
+
 /// Compares a file's records with the session of its id.
 ///
 /// **Errors**: `Exists` if the session has other content.
-fn existing(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<ExistingSession> {
-    let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
-        Ok(len) => len.saturating_sub(1),
-        Err(SessionError::NotFound { .. }) => return Ok(ExistingSession::None),
-        Err(error) => return Err(error.into()),
-    };
-    let same = stored.min(records.len());
-    if has_same_records(core, id, &records[..same])? {
-        let is_complete = stored > 0 && stored >= records.len();
+fn existing(
+    core: &Core,
+    id: SessionId,
+    stored: Option<&StoredSeqs>,
+    records: &[ImportedRecord],
+) -> Result<ExistingSession> {
+    let Some(stored) = stored else { return Ok(ExistingSession::None) };
+    let n_stored = stored.seqs.len();
+    let same = n_stored.min(records.len());
+    if has_same_records(core, id, &stored.seqs[..same], records)? {
+        let is_complete = n_stored > 0 && n_stored >= records.len();
         return Ok(match is_complete {
             true => ExistingSession::Complete,
             false => ExistingSession::Prefix(same),
         });
     }
     // A document has fewer kinds of records than a log: it is recognized by its messages and tool calls.
-    if has_same_conversation(core, id, stored, records)? {
+    if has_same_conversation(core, id, &stored.seqs, records)? {
         return Ok(ExistingSession::SameConversation);
     }
     Err(SessionError::Exists { id }.into())
@@ -212,11 +255,15 @@ fn id_from_hash(hash: &blake3::Hash) -> SessionId {
     SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// Returns whether the first records of a session equal the imported ones.
-fn has_same_records(core: &Core, id: SessionId, records: &[ImportedRecord]) -> Result<bool> {
-    for (chunk, first) in records.chunks(CHUNK_RECORDS).zip((1..).step_by(CHUNK_RECORDS)) {
-        let seqs: Vec<Seq> = (first..).take(chunk.len()).map(Seq).collect();
-        let stored = core.sessions.records(id, &seqs)?;
+/// Returns whether records of a session equal the first imported ones.
+fn has_same_records(
+    core: &Core,
+    id: SessionId,
+    seqs: &[Seq],
+    records: &[ImportedRecord],
+) -> Result<bool> {
+    for (seqs, chunk) in seqs.chunks(CHUNK_RECORDS).zip(records.chunks(CHUNK_RECORDS)) {
+        let stored = core.sessions.records(id, seqs)?;
         let are_equal = chunk.iter().zip(stored).all(|(new, old)| {
             old.is_some_and(|old| old.at == new.at && old.into_body().as_ref() == Some(&new.body))
         });
@@ -231,16 +278,15 @@ fn has_same_records(core: &Core, id: SessionId, records: &[ImportedRecord]) -> R
 fn has_same_conversation(
     core: &Core,
     id: SessionId,
-    n_stored: usize,
+    seqs: &[Seq],
     records: &[ImportedRecord],
 ) -> Result<bool> {
     let is_conversation =
         |body: &RecordBody| matches!(body, RecordBody::Message(_) | RecordBody::ToolCall(_));
     let mut imported =
         records.iter().map(|record| &record.body).filter(|body| is_conversation(body));
-    for first in (1..=n_stored as u64).step_by(CHUNK_RECORDS) {
-        let seqs: Vec<Seq> = (first..=n_stored as u64).take(CHUNK_RECORDS).map(Seq).collect();
-        for stored in core.sessions.bodies(id, &seqs)?.into_iter().flatten().filter(is_conversation)
+    for seqs in seqs.chunks(CHUNK_RECORDS) {
+        for stored in core.sessions.bodies(id, seqs)?.into_iter().flatten().filter(is_conversation)
         {
             match imported.next() {
                 None => return Ok(true),
@@ -258,14 +304,14 @@ fn append_rest(
     core: &Arc<Core>,
     id: SessionId,
     records: Vec<ImportedRecord>,
-    n_known: usize,
+    (n_known, stored): (usize, &StoredSeqs),
 ) -> Result<()> {
     let mut rest = records.into_iter().skip(n_known).peekable();
-    let mut next = n_known as u64 + 1;
+    let mut next = stored.seq(n_known).0;
     let counter = session_counter(core, id);
     while rest.peek().is_some() {
         let drafts: Vec<NewRecord> =
-            rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(&counter, new)).collect();
+            rest.by_ref().take(CHUNK_RECORDS).map(|new| draft(&counter, stored, new)).collect();
         let count = drafts.len() as u64;
         let appended = core.sessions.append(id, drafts, None)?.wait()?;
         if appended.seq != Seq(next) {
@@ -277,14 +323,14 @@ fn append_rest(
     Ok(())
 }
 
-/// Returns a record of a file as a draft; the file's first record is the session's second.
-fn draft(counter: &Counter, record: ImportedRecord) -> NewRecord {
+/// Returns a record of a file as a draft.
+fn draft(counter: &Counter, stored: &StoredSeqs, record: ImportedRecord) -> NewRecord {
     let ImportedRecord { parent, at, body, key } = record;
     let tokens = counter.count_record(&body);
     NewRecord {
         tokens: Some((tokens, counter.identity())),
         at: Some(at),
-        parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
+        parent: parent.map_or(Parent::Root, |at| Parent::Record(stored.seq(at))),
         key: key.map(|key| IdempotencyKey::new("session.import", key, &[])),
         body,
     }

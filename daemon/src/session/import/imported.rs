@@ -6,6 +6,7 @@ use ollm_protocol::content::{
 };
 use ollm_protocol::{Seq, Timestamp};
 
+use super::remap::SeqMap;
 use crate::nesting::{self, MAX_LEVELS};
 
 /// A file could not be imported at all.
@@ -81,6 +82,21 @@ impl Imported {
             losses: losses.finish(),
         };
         Self { header, records, report }
+    }
+
+    /// Converts the references between records to other numbers than those of [`seq_of`], which a session has if its
+    /// first records were imported earlier and marks of its rest follow them.
+    pub(crate) fn renumber(&mut self, seq: impl Fn(usize) -> Seq) {
+        if (0..self.records.len()).all(|index| seq(index) == seq_of(index)) {
+            return;
+        }
+        let mut map = SeqMap::default();
+        map.insert(Seq(0), Seq(0));
+        (0..self.records.len()).for_each(|index| map.insert(seq_of(index), seq(index)));
+        for record in &mut self.records {
+            // Every record of the file is in the map, so no target is lost.
+            drop(map.apply(&mut record.body));
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! last acknowledged byte, because the content of the disk is unknown after a failed sync.
 
 mod blobs;
+mod flipped_bit;
 pub(super) mod recover;
 mod v1;
 

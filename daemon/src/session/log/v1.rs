@@ -8,7 +8,9 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use ollm_protocol::content::{Custom, Message, Record, RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{
+    Custom, Message, Record, RecordBody, RecordKind, Role, SnapshotMark, ToolCall,
+};
 use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
@@ -23,8 +25,11 @@ use crate::session::index::{IndexEntry, KeyEntry, ScannedRecord};
 /// The newest version that can be read, and the only one that is written.
 pub(super) const MAX_VERSION: u32 = 1;
 
+/// The first version; no line was ever written with a lower one.
+const MIN_VERSION: u32 = 1;
+
 /// The length of `,"crc":"01234567"}` and the line break.
-const TRAILER_BYTES: usize = 19;
+pub(super) const TRAILER_BYTES: usize = 19;
 const CRC_FIELD: &[u8] = b",\"crc\":\"";
 
 /// Maximum number of nested lists and objects of a line that is written. A value may have 96 levels, and the fields
@@ -80,8 +85,7 @@ pub(crate) fn encode_line(
     }
     out.pop();
     let crc = crc32c::crc32c(&out[start..]);
-    out.extend_from_slice(CRC_FIELD);
-    out.extend_from_slice(format!("{crc:08x}\"}}\n").as_bytes());
+    out.extend_from_slice(trailer(crc).as_bytes());
     if nesting::is_deeper_than(MAX_LINE_LEVELS, &out[start..]) {
         out.truncate(start);
         return Err(LogError::TooDeep { path: blobs_dir.to_owned() });
@@ -135,8 +139,10 @@ pub(super) fn scan(
             _ => return ScannedLine::Damaged,
         },
     };
-    if line.v > MAX_VERSION {
-        return ScannedLine::Newer(line.v);
+    match line.v {
+        MIN_VERSION..=MAX_VERSION => {}
+        0 => return ScannedLine::Damaged,
+        newer => return ScannedLine::Newer(newer),
     }
     let role = line.message.as_ref().map(|message| message.role);
     let body = if wants_body(line.kind, role) {
@@ -162,10 +168,30 @@ pub(super) fn scan(
 fn checked(line: &[u8]) -> Option<(&[u8], u32)> {
     let json = line.strip_suffix(b"\n")?;
     let body_len = line.len().checked_sub(TRAILER_BYTES)?;
-    let trailer = &json[body_len..];
-    let digits = trailer.strip_prefix(CRC_FIELD)?.strip_suffix(b"\"}")?;
-    let stated = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    let stated = stated_crc(&line[body_len..])?;
     (crc32c::crc32c(&json[..body_len]) == stated).then_some((json, stated))
+}
+
+/// Returns the end of a line with this checksum.
+pub(super) fn trailer(crc: u32) -> String {
+    format!(",\"crc\":\"{crc:08x}\"}}\n")
+}
+
+/// Returns the checksum that the end of a line states.
+pub(super) fn stated_crc(trailer: &[u8]) -> Option<u32> {
+    let digits = trailer.strip_prefix(CRC_FIELD)?.strip_suffix(b"\"}\n")?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Returns whether bytes begin as the end of a line does.
+pub(super) fn is_trailer_start(bytes: &[u8]) -> bool {
+    bytes.starts_with(CRC_FIELD)
+}
+
+/// Returns the number of the record in an intact line.
+pub(super) fn line_seq(line: &[u8]) -> Option<u64> {
+    let line: LineEnvelope<'_> = serde_json::from_slice(checked(line)?.0).ok()?;
+    (line.v == MAX_VERSION).then_some(line.seq)
 }
 
 /// Returns the version of a line that does not end as version 1 does, if it is newer.
@@ -248,6 +274,8 @@ struct LineEnvelope<'a> {
     message: Option<MessageEnvelope<'a>>,
     custom: Option<CustomEnvelope>,
     compaction: Option<CompactionEnvelope>,
+    #[serde(borrow)]
+    snapshot: Option<SnapshotEnvelope<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -267,6 +295,12 @@ struct PartEnvelope<'a> {
 #[serde(rename_all = "camelCase")]
 struct CustomEnvelope {
     context_text: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct SnapshotEnvelope<'a> {
+    #[serde(borrow)]
+    reason: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -291,6 +325,9 @@ impl LineEnvelope<'_> {
         }
         if self.custom.as_ref().is_some_and(|custom| custom.context_text.is_some()) {
             flags |= IndexEntry::IN_CONTEXT;
+        }
+        if self.snapshot.as_ref().is_some_and(|mark| mark.reason == SnapshotMark::REST) {
+            flags |= IndexEntry::REST_MARK;
         }
         let compaction_opens = self.compaction.as_ref().is_some_and(|body| body.epoch.is_some());
         if compaction_opens || self.kind == RecordKind::Epoch {
@@ -465,6 +502,23 @@ mod tests {
             assert_eq!(scanned.entry.role(), Some(Role::Assistant));
             assert!(scanned.entry.has(IndexEntry::CALLS_TOOLS | IndexEntry::HAS_THINKING));
             assert_eq!(scanned.body.is_some(), wanted);
+        }
+    }
+
+    #[test]
+    fn line_of_version_0_is_damaged() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let line = String::from_utf8(line_of(&user("x"), dir.path())).expect("is UTF-8");
+        let of_version = |version: &str| {
+            let content = line.replace("\"v\":1", version);
+            let content = content.rsplit_once(",\"crc\"").expect("has a checksum").0;
+            format!("{content}{}", trailer(crc32c::crc32c(content.as_bytes())))
+        };
+        for (version, is_read) in [("\"v\":1", true), ("\"v\":0", false), ("\"v\":-1", false)] {
+            let line = of_version(version);
+            let found = scan(line.as_bytes(), (0, 9), dir.path(), &|_, _| false);
+            assert_eq!(matches!(found, ScannedLine::Record { .. }), is_read, "{line}");
+            assert_eq!(matches!(found, ScannedLine::Damaged), !is_read, "{line}");
         }
     }
 

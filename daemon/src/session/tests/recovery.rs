@@ -1,7 +1,7 @@
 //! Truncated and damaged logs: acknowledged records stay, and damage is distinguished from a torn tail.
 #![expect(clippy::disallowed_methods, reason = "these tests damage files")]
 
-use ollm_protocol::content::SessionStatus;
+use ollm_protocol::content::{Close, CloseReason, SessionStatus};
 use proptest::prelude::*;
 
 use super::*;
@@ -12,10 +12,14 @@ fn log_of(count: usize) -> (Fixture, Vec<usize>) {
     for at in 0..count {
         fixture.append(message(&format!("message {at}")));
     }
-    let bytes = std::fs::read(fixture.log()).expect("reads");
-    let breaks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-    let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect();
+    let starts = starts_of(&std::fs::read(fixture.log()).expect("reads"));
     (fixture, starts)
+}
+
+/// Returns the offsets of the lines of a log and of its end.
+fn starts_of(bytes: &[u8]) -> Vec<usize> {
+    let breaks = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    std::iter::once(0).chain(breaks.map(|(at, _)| at + 1)).collect()
 }
 
 proptest! {
@@ -50,9 +54,7 @@ proptest! {
         let (fixture, starts) = log_of(6);
         let id = fixture.id;
         let mut bytes = std::fs::read(fixture.log()).expect("reads");
-        // The last line and the line break before it are excluded: no later line states that they were synced, so
-        // damage there counts as the torn tail.
-        let at = ((starts[6] - 1) as f64 * at) as usize;
+        let at = ((bytes.len() - 1) as f64 * at) as usize;
         let before = bytes.clone();
         bytes[at] ^= 1 << bit;
         prop_assume!(!bytes.eq_ignore_ascii_case(&before));
@@ -63,10 +65,8 @@ proptest! {
         prop_assert_eq!(session.status, SessionStatus::Corrupted);
         prop_assert!(session.damaged_records >= 1);
         let left = texts(&sessions, id);
-        // A flipped line break joins two lines, and both are lost.
-        let joined = before[at] == b'\n';
         for message in 0..6 {
-            let hit = message + 1 == line || (joined && message == line);
+            let hit = message + 1 == line;
             let found = left.contains(&format!("message {message}"));
             prop_assert_eq!(found, !hit, "message {} of line {}", message, line);
         }
@@ -76,6 +76,112 @@ proptest! {
         let again = texts(&fixture.reopened(), id);
         prop_assert_eq!(again.last().map(String::as_str), Some("after"));
     }
+}
+
+/// Returns a session with `count` messages that were written as one batch, and the offsets of its lines and of its end.
+fn batch_of(count: usize) -> (Fixture, Vec<usize>) {
+    let fixture = Fixture::new();
+    let records = (0..count).map(|at| message(&format!("message {at}"))).collect();
+    fixture.sessions.append(fixture.id, records, None).expect("queues").wait().expect("records");
+    let starts = starts_of(&std::fs::read(fixture.log()).expect("reads"));
+    (fixture, starts)
+}
+
+/// Opens a changed log without a catalog, and checks that exactly the messages in `lost` are missing and that every
+/// other one is on the path. Returns the summary.
+fn check_lost(fixture: &Fixture, count: usize, lost: &[usize]) -> ollm_protocol::content::Session {
+    let sessions = fixture.reopened();
+    let left = texts(&sessions, fixture.id);
+    let expected: Vec<_> =
+        (0..count).filter(|at| !lost.contains(at)).map(|at| format!("message {at}")).collect();
+    assert_eq!(left, expected);
+    let path = sessions.with(fixture.id, |session| session.state().path()).expect("opens");
+    assert_eq!(path.len(), left.len(), "readable records stay on the path");
+    let summary = sessions.summary(fixture.id).expect("opens");
+    append(&sessions, fixture.id, message("after"), None).expect("records");
+    assert_eq!(texts(&fixture.reopened(), fixture.id).len(), left.len() + 1);
+    summary
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn flipped_bit_in_the_last_batch_costs_one_record(
+        at in 0.0..1.0f64, bit in 0..8u8, rests in any::<bool>(),
+    ) {
+        let (fixture, starts) = batch_of(20);
+        if rests {
+            fixture.sessions.rest(fixture.id);
+        }
+        let mut bytes = std::fs::read(fixture.log()).expect("reads");
+        let at = starts[1] + ((bytes.len() - 1 - starts[1]) as f64 * at) as usize;
+        let before = bytes.clone();
+        bytes[at] ^= 1 << bit;
+        prop_assume!(!bytes.eq_ignore_ascii_case(&before));
+        std::fs::write(fixture.log(), &bytes).expect("damages");
+        let line = starts.iter().rposition(|start| *start <= at).expect("some line");
+        let lost: Vec<_> = (line <= 20).then(|| line - 1).into_iter().collect();
+        let session = check_lost(&fixture, 20, &lost);
+        prop_assert_eq!(session.status, SessionStatus::Corrupted);
+        prop_assert_eq!(session.damaged_records, 1);
+    }
+
+    #[test]
+    fn overwritten_bytes_of_a_resting_session_cost_their_records(
+        first in 1usize..20, n in 1usize..5, fill in any::<u8>(),
+    ) {
+        let (fixture, starts) = batch_of(20);
+        fixture.sessions.rest(fixture.id);
+        let mut bytes = std::fs::read(fixture.log()).expect("reads");
+        let last = (first + n).min(20);
+        bytes[starts[first] + 2..starts[last + 1] - 2].fill(fill);
+        std::fs::write(fixture.log(), &bytes).expect("damages");
+        let lost: Vec<_> = (first..=last).map(|line| line - 1).collect();
+        let session = check_lost(&fixture, 20, &lost);
+        prop_assert_eq!(session.status, SessionStatus::Corrupted);
+        prop_assert_eq!(session.damaged_records, lost.len() as u64);
+    }
+}
+
+#[test]
+fn overwritten_bytes_of_an_unconfirmed_batch_are_the_torn_tail() {
+    let (fixture, starts) = batch_of(20);
+    let mut bytes = std::fs::read(fixture.log()).expect("reads");
+    bytes[starts[5]..starts[6]].fill(0);
+    std::fs::write(fixture.log(), &bytes).expect("damages");
+    let lost: Vec<_> = (4..20).collect();
+    assert_ne!(check_lost(&fixture, 20, &lost).status, SessionStatus::Corrupted);
+}
+
+#[test]
+fn resting_session_gets_one_mark_that_changes_nothing_else() {
+    let fixture = Fixture::new();
+    let (sessions, id) = (&fixture.sessions, fixture.id);
+    sessions.rest(id);
+    assert_eq!(fixture.files().len(), 0, "a draft gets no mark");
+    append(sessions, id, message("one"), None).expect("records");
+    let close = RecordBody::Close(Close { reason: CloseReason::Client });
+    append(sessions, id, NewRecord::new(close, None), None).expect("records");
+    let summary = || sessions.summary(id).expect("opens");
+    let before = summary();
+    assert_eq!(before.status, SessionStatus::Closed);
+    sessions.rest(id);
+    let bytes = std::fs::read(fixture.log()).expect("reads");
+    assert!(bytes.ends_with(b"\n") && starts_of(&bytes).len() == 5, "one more line");
+    for _ in 0..3 {
+        sessions.rest(id);
+        sessions.rest_unused(Timestamp::from_unix_ms(i64::MAX));
+    }
+    assert_eq!(std::fs::read(fixture.log()).expect("reads"), bytes, "one mark is enough");
+    assert_eq!(summary(), before);
+    let reopened = fixture.reopened();
+    assert_eq!(reopened.summary(id).expect("opens"), before);
+    reopened.rest_unused(Timestamp::from_unix_ms(i64::MAX));
+    assert_eq!(std::fs::read(fixture.log()).expect("reads"), bytes, "reading is no activity");
+    assert_eq!(append(&reopened, id, message("two"), None).expect("records").seq, Seq(4));
+    reopened.rest_unused(Timestamp::from_unix_ms(0));
+    assert_eq!(starts_of(&std::fs::read(fixture.log()).expect("reads")).len(), 6, "it is in use");
 }
 
 #[test]
