@@ -25,6 +25,7 @@ mod fake_ollama;
 mod fixtures;
 mod goal;
 mod harness;
+mod history;
 mod loops;
 mod model;
 mod search;

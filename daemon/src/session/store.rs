@@ -251,15 +251,25 @@ impl Sessions {
         Ok(records.into_iter().map(|record| record.and_then(Record::into_body)).collect())
     }
 
-    /// Returns the open sessions that have a log, as lists show them.
+    /// Returns the open sessions that have a log and are not being deleted, as lists show them.
     pub(crate) fn open_summaries(&self) -> Vec<Session> {
         let cells: Vec<_> = self.cells().values().cloned().collect();
         let now = self.shared.clock.now();
         cells
             .iter()
+            .filter(|cell| !cell.is_deleting())
             .filter_map(|cell| cell.peek(|session| session.summary(now)))
             .filter(|session| !session.draft)
             .collect()
+    }
+
+    /// Returns the sessions whose deletion has begun, which no list may show.
+    ///
+    /// A caller that also needs the open sessions asks for those first: a session whose deletion begins between the
+    /// two calls is then in one of the two results.
+    pub(crate) fn deleting(&self) -> Vec<SessionId> {
+        let cells = self.cells();
+        cells.iter().filter(|(_, cell)| cell.is_deleting()).map(|(id, _)| *id).collect()
     }
 
     /// Returns the path of the session document.

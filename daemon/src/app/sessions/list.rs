@@ -34,7 +34,9 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let wanted =
         ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
     let open = core.sessions.open_summaries();
-    let known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
+    let mut known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
+    // The catalog keeps the row of a session until its files are removed.
+    known.extend(core.sessions.deleting());
     let mut data: Vec<Session> =
         open.into_iter().filter(|session| wanted.admits(session)).collect();
     let query = ListQuery {
