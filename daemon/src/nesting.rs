@@ -383,6 +383,6 @@ mod tests {
             assert_eq!(is_unparsable(text.as_bytes()), parsed.is_err(), "{levels} levels");
         }
         let wide = format!("[{}1]", "[{}],".repeat(1000));
-        assert!(!is_deeper_than(2, wide.as_bytes()) && is_deeper_than(1, wide.as_bytes()));
+        assert!(!is_deeper_than(3, wide.as_bytes()) && is_deeper_than(2, wide.as_bytes()));
     }
 }

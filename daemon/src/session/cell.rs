@@ -350,7 +350,7 @@ impl SessionCell {
             return Ok(());
         }
         let path = self.shared.paths.log(self.id);
-        if !path.exists() {
+        if !self.shared.paths.has_log(self.id) {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
@@ -360,7 +360,8 @@ impl SessionCell {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let ScanEnd { torn_bytes, damaged_places: damaged, .. } = end;
+        let ScanEnd { torn_bytes, damaged_places, missing_records, .. } = end;
+        let damaged = damaged_places + missing_records;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };

@@ -51,13 +51,19 @@ impl OpenSession {
         // The records that a catalog has seen were synced, even if its hint cannot be used any more.
         let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);
         let durable = hinted_records.max(seen_records).checked_sub(1);
+        let shrunk = hint.as_ref().filter(|hint| len < hint.point.bytes);
+        let known = shrunk.map(|hint| hint.entries.clone()).unwrap_or_default();
         let hinted = hint
             .and_then(|hint| SessionState::from_hint(id, hint))
             .filter(|state| describes(state, &file, len));
         let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
-        let end = recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
+        let mut end = recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
         state.set_point(end.point);
         state.note_damage(end.damaged_places);
+        if end.torn_bytes == 0 {
+            end.missing_records = n_missing(&state, &known);
+            state.note_missing(end.missing_records);
+        }
         Ok((Self { state, log: Some(Arc::new(file)), blobs, draft: None }, end))
     }
 
@@ -103,6 +109,18 @@ fn describes(state: &SessionState, file: &File, len: u64) -> bool {
         && end <= len
         && file.read_exact_at(&mut line, last.offset).is_ok()
         && log::line_crc(&line) == Some(point.last_crc)
+}
+
+/// Returns the number of known records after the end of a log that lost its end between two records.
+///
+/// A log that differs from what is known in its last record is another file, which lost nothing.
+fn n_missing(state: &SessionState, known: &[IndexEntry]) -> u64 {
+    let n_left = state.entries().len();
+    let line = |entry: &IndexEntry| (entry.offset, entry.len, entry.kind(), entry.parent());
+    let is_prefix = n_left
+        .checked_sub(1)
+        .is_some_and(|last| known.get(last).map(line) == state.entries().last().map(line));
+    if is_prefix { known.len().saturating_sub(n_left) as u64 } else { 0 }
 }
 
 /// Maximum number of adjacent lines that are read at once. Few lines have more than 64 KiB, so this is about 1 MiB.

@@ -2,14 +2,19 @@
 
 use std::fs::File;
 use std::io;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use super::error::SessionError;
-use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
+use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate, OpenHint};
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
+use super::write::SessionChange;
+
+/// The longest wait for the source of hints, which the composition root sets at once.
+const HINT_WAIT: Duration = Duration::from_secs(1);
 
 impl IndexSource for Sessions {
     fn logs(&self) -> io::Result<Vec<(SessionId, u64)>> {
@@ -24,15 +29,24 @@ impl IndexSource for Sessions {
         }
         // A closed session is opened for this call only, because a catalog reads all logs one after the other.
         let path = self.shared.paths.log(id);
-        if !path.exists() {
+        if !self.shared.paths.has_log(id) {
             return Ok(None);
         }
         // Records that a catalog has seen count as synced from then on.
-        File::open(&path)?.sync_data()?;
+        let file = File::open(&path)?;
+        file.sync_data()?;
         // The hint is missing during the start; the catalog itself then says what it has seen.
-        let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
+        let is_shorter = file.metadata()?.len() < known.point.bytes;
+        let (blobs, hint) = (self.shared.paths.blobs(id), self.hint_for(id, is_shorter));
         match OpenSession::open(id, &path, blobs, hint, known.point.records) {
-            Ok((session, _)) if session.state.point().records > 0 => Ok(update(&session)),
+            Ok((session, end)) if end.point.records > 0 => {
+                if end.missing_records > 0 {
+                    let damaged = end.missing_records;
+                    let change = SessionChange::Recovered { torn_bytes: end.torn_bytes, damaged };
+                    self.shared.observer.changed(id, &change);
+                }
+                Ok(update(&session))
+            }
             Ok(_) => {
                 self.shared.set_aside_empty_log(id);
                 Ok(None)
@@ -53,12 +67,25 @@ impl IndexSource for Sessions {
 }
 
 impl Sessions {
+    /// Returns the stored hint of a session. If its log is shorter than the hint says, the hint is the last witness of
+    /// the missing records, so the call waits for the source of hints, which the start sets after the catalog is open.
+    fn hint_for(&self, id: SessionId, is_shorter: bool) -> Option<OpenHint> {
+        let deadline = Instant::now() + HINT_WAIT;
+        while is_shorter && self.shared.hints.get().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.shared.hint(id)
+    }
+
     /// Returns a reader for entries that the caller has, or `None` if there is no log.
     ///
     /// A closed session is not opened, because a search reads a few records of many sessions.
     fn reader(&self, id: SessionId) -> io::Result<Option<RecordReader>> {
         if let Some(reader) = self.peek(id, OpenSession::reader) {
             return Ok(Some(reader));
+        }
+        if !self.shared.paths.has_log(id) {
+            return Ok(None);
         }
         match File::open(self.shared.paths.log(id)) {
             Ok(file) => Ok(Some(RecordReader::new(file, self.shared.paths.blobs(id)))),

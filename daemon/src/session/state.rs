@@ -62,6 +62,8 @@ struct Carry {
     token_count: u64,
     compaction_records: u64,
     damaged: u64,
+    /// Records that were known and are missing at the end of the log, until the next record takes their place.
+    missing: u64,
     /// Records that a read found damaged. Not stored, because the marks of their entries are not stored either.
     #[serde(skip)]
     unreadable: u64,
@@ -118,6 +120,9 @@ impl SessionState {
         let carry = &mut self.carry;
         carry.first_at.get_or_insert(at);
         carry.last_at = carry.last_at.max(Some(at));
+        if !entry.has(IndexEntry::REST_MARK) {
+            carry.missing = 0;
+        }
         // Building a context is no activity, and neither is the snapshot mark before it.
         if !matches!(kind, RecordKind::Epoch | RecordKind::Snapshot) {
             carry.last_activity = carry.last_activity.max(Some(at));
@@ -210,6 +215,11 @@ impl SessionState {
     /// lost leaves no hole.
     pub(super) fn note_damage(&mut self, places: u64) {
         self.carry.damaged = self.carry.damaged.max(places);
+    }
+
+    /// Sets the number of records that are missing at the end of the log, if there are any.
+    pub(super) fn note_missing(&mut self, records: u64) {
+        self.carry.missing = self.carry.missing.max(records);
     }
 
     /// Marks a record as unreadable; returns false if it was known to be damaged.
@@ -408,7 +418,7 @@ impl SessionState {
             compression_count: self.compression_count(),
             forked_from: header.and_then(|header| header.forked_from),
             imported_from: of_header(|header| header.imported_from.clone()),
-            damaged_records: self.carry.damaged + self.carry.unreadable,
+            damaged_records: self.carry.damaged + self.carry.missing + self.carry.unreadable,
             draft: false,
             metadata: self.metadata(),
         }
@@ -430,7 +440,7 @@ impl SessionState {
     fn status(&self, now: Timestamp) -> SessionStatus {
         let carry = &self.carry;
         let idle_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
-        if carry.damaged + carry.unreadable > 0 {
+        if carry.damaged + carry.missing + carry.unreadable > 0 {
             SessionStatus::Corrupted
         } else if carry.patch.archived.unwrap_or_default() {
             SessionStatus::Archived

@@ -26,7 +26,7 @@ use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared};
 use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
-use crate::fsutil::{self, FsError};
+use crate::fsutil::FsError;
 
 /// Maximum number of open sessions; each has one or two open files and takes 24 bytes for each record.
 const MAX_OPEN: usize = 256;
@@ -89,6 +89,7 @@ impl Sessions {
             n_syncs: AtomicU64::new(0),
             failed_write: Mutex::default(),
             hints: OnceLock::new(),
+            foreign_names: Mutex::default(),
         };
         Self { shared: Arc::new(shared), cells: Arc::default() }
     }
@@ -115,7 +116,7 @@ impl Sessions {
         if self.shared.paths.deleting(id).exists() {
             return Err(SessionError::Busy { id, waiting: 1 });
         }
-        if cells.contains_key(&id) || self.shared.paths.log(id).exists() {
+        if cells.contains_key(&id) || self.shared.paths.log(id).symlink_metadata().is_ok() {
             return Err(SessionError::Exists { id });
         }
         let cell = SessionCell::new(Arc::clone(&self.shared), id, Some(session));
@@ -140,7 +141,7 @@ impl Sessions {
         if let Some(cell) = cells.to_back(&id) {
             return Ok(Arc::clone(cell));
         }
-        if !self.shared.paths.log(id).exists() {
+        if !self.shared.paths.has_log(id) {
             return Err(SessionError::NotFound { id });
         }
         close_least_used(&mut cells);
@@ -326,8 +327,12 @@ impl Sessions {
         let names = self.file_names()?;
         let logs = names.iter().filter_map(|name| {
             let id = name.strip_suffix(".jsonl")?.parse().ok()?;
-            let size = fsutil::file_len(&self.shared.paths.log(id)).filter(|size| *size > 0)?;
-            Some((id, size))
+            let file = self.shared.paths.log(id).symlink_metadata().ok()?;
+            if !file.is_file() {
+                self.shared.report_foreign_name(id);
+                return None;
+            }
+            Some((id, file.len())).filter(|(_, size)| *size > 0)
         });
         Ok(logs.collect())
     }

@@ -5,6 +5,7 @@ mod import_export;
 mod list;
 mod nesting;
 mod record;
+mod rest;
 
 use serde_json::{Value, json};
 

@@ -37,6 +37,9 @@ pub(crate) struct ScanEnd {
     pub torn_bytes: u64,
     /// The number of damaged places, including those in which no number was lost.
     pub damaged_places: u64,
+    /// The number of records at the end that were known and are missing without a trace. The opener of a session sets
+    /// it, because a scan does not know of them.
+    pub missing_records: u64,
 }
 
 /// The receiver of a scan.
@@ -212,6 +215,7 @@ impl LogScan<'_> {
             self.damaged_places += 1;
         }
         let torn_bytes = self.offset - self.point.bytes;
-        ScanEnd { point: self.point, torn_bytes, damaged_places: self.damaged_places }
+        let (point, damaged_places) = (self.point, self.damaged_places);
+        ScanEnd { point, torn_bytes, damaged_places, missing_records: 0 }
     }
 }

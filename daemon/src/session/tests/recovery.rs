@@ -5,6 +5,7 @@ use ollm_protocol::content::{Close, CloseReason, SessionStatus};
 use proptest::prelude::*;
 
 use super::*;
+use crate::session::index::{IndexProgress, IndexSource, IndexUpdate, OpenHint};
 
 /// Returns a session with `count` messages, each synced alone, and the offsets of its lines and of its end.
 fn log_of(count: usize) -> (Fixture, Vec<usize>) {
@@ -236,4 +237,71 @@ fn log_of_a_newer_version_is_refused_and_not_changed() {
         "{refused:?}"
     );
     assert_eq!(std::fs::read(fixture.log()).expect("reads"), bytes);
+}
+
+#[test]
+fn log_that_lost_its_last_records_is_reported_until_the_next_record() {
+    let (fixture, starts) = log_of(6);
+    let id = fixture.id;
+    let known = IndexProgress::default();
+    let update = fixture.sessions.update(id, known).expect("reads").expect("has a log");
+    let IndexUpdate { point, entries, keys, carry, .. } = update;
+    let hint = OpenHint { point, entries, keys, carry };
+    let bytes = std::fs::read(fixture.log()).expect("reads");
+    std::fs::write(fixture.log(), &bytes[..starts[4]]).expect("cuts");
+    let (sessions, changes) = open_with(fixture.dir.path(), Box::new(open_real));
+    sessions.set_hints(Arc::new(StoredHint(hint.clone())));
+    let progress = IndexProgress { point, keys: 0 };
+    let indexed = sessions.update(id, progress).expect("reads").expect("has a log");
+    assert!(indexed.restart, "the catalog learns the shorter log");
+    assert_eq!(indexed.session.damaged_records, 3);
+    assert_eq!(changes.lines(), ["torn 0 3"]);
+    let session = sessions.summary(id).expect("opens");
+    assert_eq!((session.damaged_records, session.status), (3, SessionStatus::Corrupted));
+    assert_eq!(texts(&sessions, id), ["message 0", "message 1", "message 2"]);
+
+    // The catalog that learned it keeps the report, and the log alone is intact.
+    let IndexUpdate { point, entries, keys, carry, .. } = indexed;
+    let again = fixture.reopened();
+    again.set_hints(Arc::new(StoredHint(OpenHint { point, entries, keys, carry })));
+    assert_eq!(again.summary(id).expect("opens").damaged_records, 3);
+    assert_eq!(fixture.reopened().summary(id).expect("opens").damaged_records, 0);
+    append(&again, id, message("after"), None).expect("records");
+    let session = again.summary(id).expect("opens");
+    assert_eq!((session.damaged_records, session.status), (0, SessionStatus::Active));
+
+    // Another log by the same name lost nothing.
+    let other = Fixture::new();
+    append(&other.sessions, other.id, message("a longer message than before"), None)
+        .expect("records");
+    std::fs::copy(other.log(), fixture.log()).expect("replaces");
+    let replaced = fixture.reopened();
+    replaced.set_hints(Arc::new(StoredHint(hint)));
+    assert_eq!(replaced.summary(id).expect("opens").damaged_records, 0);
+}
+
+#[test]
+fn only_regular_files_are_logs() {
+    let (fixture, _) = log_of(1);
+    let dir = fixture.dir.path();
+    let name = || dir.join(format!("{}.jsonl", new_session().header.session_id));
+    std::fs::create_dir(name()).expect("makes a directory");
+    std::os::unix::fs::symlink(fixture.log(), name()).expect("links");
+    let made = std::process::Command::new("mkfifo").arg(name()).status();
+    assert!(made.expect("makes a pipe").success());
+    let sessions = fixture.reopened();
+    for _ in 0..2 {
+        let logs: Vec<_> =
+            sessions.log_ids().expect("lists").into_iter().map(|log| log.0).collect();
+        assert_eq!(logs, [fixture.id]);
+    }
+    let names = sessions.file_names().expect("lists");
+    let ids = names.iter().filter_map(|name| name.strip_suffix(".jsonl")?.parse().ok());
+    for id in ids.filter(|id| *id != fixture.id) {
+        let missing = sessions.summary(id);
+        assert!(matches!(missing, Err(SessionError::NotFound { .. })), "{missing:?}");
+        assert!(sessions.update(id, IndexProgress::default()).expect("answers").is_none());
+        let record = append(&sessions, id, message("x"), None);
+        assert!(matches!(record, Err(SessionError::NotFound { .. })), "{record:?}");
+    }
 }
