@@ -29,6 +29,16 @@ impl MeasuredModels {
         self.0.lock().get(model).copied().unwrap_or_default()
     }
 
+    /// Forgets all observations.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    /// Notes the window that the server gave a model, if it is smaller than requested.
+    pub(crate) fn note_effective(&self, model: &str, effective: Option<u32>) {
+        self.0.lock().entry(model.to_owned()).or_default().effective = effective;
+    }
+
     /// Adds the observations of one answer.
     pub(crate) fn note(&self, model: &str, end: &ChatEnd, effective: Option<u32>) {
         let mut models = self.0.lock();

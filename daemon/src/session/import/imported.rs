@@ -1,12 +1,12 @@
 //! The result of an import: a session, its records, and a report of what could not be carried over.
 
+use std::io;
+
 use hashlink::LinkedHashMap;
-use ollm_protocol::content::{
-    ImportLoss, ImportReport, LeafMove, RecordBody, RecordScope, SessionHeader,
-};
+use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, SessionHeader};
 use ollm_protocol::{Seq, Timestamp};
 
-use super::remap::SeqMap;
+use super::spool::RecordSpool;
 use crate::nesting::{self, MAX_LEVELS};
 
 /// A file could not be imported at all.
@@ -17,11 +17,22 @@ pub(crate) enum ImportError {
     Empty,
     /// The file has none of the known formats.
     #[error(
-        "the format is not known: looked for an own export (first line with `ollmExport`), a session document \
-         (an object with `messages`), and a pi session (first line with `type` \"session\" and an `id`); exports \
-         as Markdown and HTML are for reading, and sessions of other programs cannot be imported yet"
+        "the format is not known; the file is {seen}. Known are an own export (first line with `ollmExport`), a \
+         session document (an object with `messages`), and a pi session (first line with `type` \"session\" and an \
+         `id`); exports as Markdown and HTML are for reading"
     )]
-    Unrecognized,
+    Unrecognized {
+        /// A description of the beginning of the file.
+        seen: String,
+    },
+    /// The file belongs to another program, whose sessions cannot be imported.
+    #[error("this looks like {name} ({shape}), which cannot be imported yet")]
+    Foreign {
+        /// The format with its article.
+        name: &'static str,
+        /// The sign by which it was recognized.
+        shape: &'static str,
+    },
     /// A session document is not valid JSON.
     #[error("line {line} is not valid JSON")]
     Malformed {
@@ -33,18 +44,27 @@ pub(crate) enum ImportError {
     /// A value of a document is nested too deeply, so that the document cannot be parsed.
     #[error("a value is nested deeper than {MAX_LEVELS} levels")]
     TooDeep,
+    /// A value of a document has more bytes than any client could receive.
+    #[error("{place} has more than {limit} bytes")]
+    TooLarge {
+        /// The place of the value in the document.
+        place: String,
+        limit: usize,
+    },
     /// An own export has a newer version.
     #[error("version {found} of the export is newer than {supported}")]
     Newer { found: u64, supported: u64 },
+    /// The file, or a temporary file of the import, could not be read or written.
+    #[error("cannot use a temporary file of the import")]
+    File(#[source] io::Error),
 }
 
 /// A file as a session: its header, and its records in the order of the file.
-#[derive(Debug)]
 pub(crate) struct Imported {
     /// The header, which becomes record 0.
     pub header: SessionHeader,
     /// The records 1, 2, ...; a parent always precedes its children.
-    pub records: Vec<ImportedRecord>,
+    pub records: RecordSpool,
     /// The report; the caller sets `already_imported`.
     pub report: ImportReport,
 }
@@ -62,17 +82,22 @@ pub(crate) struct ImportedRecord {
 
 impl Imported {
     /// Returns the result of reading `source_records` records of a file in `format`.
+    ///
+    /// **Errors**: `File` if the records could not be written to their temporary file.
     pub(super) fn new(
         format: String,
         source_records: u64,
         mut header: SessionHeader,
-        records: Vec<ImportedRecord>,
+        mut records: RecordSpool,
         mut losses: Losses,
-    ) -> Self {
+    ) -> Result<Self, ImportError> {
         if nesting::check(&header).is_err() {
             header.metadata.clear();
             losses.line = None;
             losses.add_too_deep("metadata of the session");
+        }
+        if let Some(error) = records.error() {
+            return Err(ImportError::File(error));
         }
         let report = ImportReport {
             format,
@@ -81,22 +106,7 @@ impl Imported {
             already_imported: false,
             losses: losses.finish(),
         };
-        Self { header, records, report }
-    }
-
-    /// Converts the references between records to other numbers than those of [`seq_of`], which a session has if its
-    /// first records were imported earlier and marks of its rest follow them.
-    pub(crate) fn renumber(&mut self, seq: impl Fn(usize) -> Seq) {
-        if (0..self.records.len()).all(|index| seq(index) == seq_of(index)) {
-            return;
-        }
-        let mut map = SeqMap::default();
-        map.insert(Seq(0), Seq(0));
-        (0..self.records.len()).for_each(|index| map.insert(seq_of(index), seq(index)));
-        for record in &mut self.records {
-            // Every record of the file is in the map, so no target is lost.
-            drop(map.apply(&mut record.body));
-        }
+        Ok(Self { header, records, report })
     }
 }
 
@@ -106,9 +116,8 @@ pub(in crate::session) const fn seq_of(index: usize) -> Seq {
 }
 
 /// Appends a record that moves the active leaf to `leaf`, unless the last record on a path is `leaf`.
-pub(super) fn move_leaf(records: &mut Vec<ImportedRecord>, leaf: Option<usize>, at: Timestamp) {
-    let last = records.iter().rposition(|record| record.body.kind().scope() == RecordScope::Path);
-    if last != leaf {
+pub(super) fn move_leaf(records: &mut RecordSpool, leaf: Option<usize>, at: Timestamp) {
+    if records.last_on_path() != leaf {
         let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
         records.push(ImportedRecord { parent: leaf, at, body, key: None });
     }
@@ -140,6 +149,25 @@ impl Losses {
         } else {
             self.kinds.insert(key, (self.line, 1));
         }
+    }
+
+    /// Adds the losses of another part of the file behind these.
+    pub(super) fn append(&mut self, other: Self) {
+        for ((what, reason), (line, n_times)) in other.kinds {
+            if let Some((_, n_known)) = self.kinds.get_mut(&(what.clone(), reason.clone())) {
+                *n_known += n_times;
+            } else if self.kinds.len() == MAX_KINDS {
+                self.further += n_times;
+            } else {
+                self.kinds.insert((what, reason), (line, n_times));
+            }
+        }
+        self.further += other.further;
+    }
+
+    /// Adds the line as one that is longer than `limit` bytes.
+    pub(super) fn add_long_line(&mut self, limit: usize) {
+        self.add("line", &format!("it has more than {limit} bytes"));
     }
 
     /// Adds the line as one that cannot be parsed; `torn` says that the file ends within it.
@@ -176,7 +204,7 @@ impl Losses {
 }
 
 /// Returns a text of a file for a report: no control characters, at most `MAX_CHARS` characters.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     let mut kept: String = text.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect();
     if kept.len() < text.len() && text.chars().nth(MAX_CHARS).is_some() {
         kept.push('…');
