@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jsonrpsee::Methods;
 use ollm_protocol::address::DaemonFile;
-use ollm_protocol::{PROTOCOL_VERSION, SessionId};
+use ollm_protocol::{PROTOCOL_VERSION, SessionId, Timestamp};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
@@ -192,6 +192,7 @@ impl Parts {
         }
         let core = Arc::clone(&control.core);
         let finished = tokio::task::spawn_blocking(move || {
+            core.rest_sessions(Timestamp::from_unix_ms(i64::MAX));
             documents::write_small(&core);
             core.catalog.shutdown();
         });

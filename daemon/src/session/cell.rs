@@ -13,9 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use ollm_protocol::content::Session;
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::content::{RecordBody, Session, SnapshotMark};
+use ollm_protocol::{Seq, SessionId, SnapshotId};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
 use super::index::{ScanPoint, ScannedRecord};
@@ -24,7 +25,8 @@ use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
-use super::write::{NewSession, SessionChange};
+use super::store::PendingAppend;
+use super::write::{NewRecord, NewSession, SessionChange};
 use crate::error_chain::with_sources;
 use crate::fsutil;
 
@@ -367,13 +369,30 @@ impl SessionCell {
         true
     }
 
+    /// Queues a mark that the records before it are synced, unless this writer wrote nothing after the last mark. Waits
+    /// for a running write. FORMAT.md, "Rest marks".
+    pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
+        // A session that was only read is not written because of that.
+        let is_written = self.writer.lock().log.is_some();
+        let is_due = is_written && self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
+        is_due.then(|| {
+            let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
+            let leaf = self.peek(|session| session.state.leaf()).flatten();
+            let mark = SnapshotMark { snapshot_id, leaf, reason: SnapshotMark::REST.to_owned() };
+            let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
+            let (reply, result) = oneshot::channel();
+            self.submit(WriteRequest { records, key: None, expected_leaf: None, reply });
+            PendingAppend(result)
+        })
+    }
+
     /// Opens the fold if it is closed. The caller holds the writer's lock, so that no other thread opens it too.
     fn ensure_open(&self) -> Result<(), SessionError> {
         if self.open.read().is_some() {
             return Ok(());
         }
         let path = self.shared.paths.log(self.id);
-        if !path.exists() {
+        if !self.shared.paths.has_log(self.id) {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
@@ -385,8 +404,8 @@ impl SessionCell {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let ScanEnd { torn_bytes, damaged_places, .. } = end;
-        let damaged = damaged_places + session.unreadable().len() as u64;
+        let ScanEnd { torn_bytes, damaged_places, missing_records, .. } = end;
+        let damaged = damaged_places + missing_records + session.unreadable().len() as u64;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };
