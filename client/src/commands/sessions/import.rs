@@ -316,7 +316,7 @@ mod tests {
     fn refusal_names_the_file() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("talk.jsonl");
-        std::fs::write(&path, "hello").unwrap();
+        io::Write::write_all(&mut File::create(&path).unwrap(), b"hello").unwrap();
         let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, _| None);
         let message = run.error.expect("a refusal").message();
         assert!(message.contains("talk.jsonl: "), "{message}");
