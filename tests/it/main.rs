@@ -26,6 +26,7 @@ mod fixtures;
 mod goal;
 mod harness;
 mod history;
+mod home;
 mod images;
 mod loops;
 mod model;

@@ -144,7 +144,7 @@ fn warming_says_that_another_window_is_used_than_asked_for() {
     let warning = warm["warnings"][0].as_str().unwrap();
     assert_eq!(
         warning,
-        "8192 tokens are used instead of 100000: the model was trained for no more"
+        "the window has 8192 tokens instead of 100000: the model was trained for no more"
     );
     let text = session.sandbox.ctl(["models", "warm", "tiny", "--size", "4096"]).ok();
     assert!(text.contains("8,192 tokens"), "{text}");
@@ -154,6 +154,6 @@ fn warming_says_that_another_window_is_used_than_asked_for() {
     let warning = array(&kept["warnings"])[0].as_str().unwrap();
     assert_eq!(
         warning,
-        "8192 tokens are used instead of 4096: a larger window is in force for the model"
+        "the window has 8192 tokens instead of 4096: a larger window is in force for the model"
     );
 }

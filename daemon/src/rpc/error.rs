@@ -143,7 +143,9 @@ impl From<CatalogError> for RpcError {
             CatalogError::Closed | CatalogError::JournalInUse { .. } => {
                 reply(ErrorKind::Busy).with_hint("ollmctl daemon status")
             }
-            CatalogError::Database { path, .. } | CatalogError::Unusable { path } => {
+            CatalogError::Database { path, .. }
+            | CatalogError::Damaged { path }
+            | CatalogError::Unusable { path } => {
                 reply(ErrorKind::Storage).with_field("path", path.to_string_lossy())
             }
             CatalogError::File(error) => error.into(),

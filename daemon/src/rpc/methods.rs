@@ -126,6 +126,7 @@ async fn hello(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         epoch: handles.core.events.epoch().to_owned(),
+        home_id: Some(handles.home_id.clone()),
         limits: handles.limits.clone(),
     })
 }

@@ -67,7 +67,14 @@ fn fold(records: &[Record]) -> SessionState {
         let tokens = record.tokens.unwrap_or_default();
         let entry = IndexEntry::new((0, 1), record.parent, record.kind, role, tokens, 0);
         let body = record.clone().into_body();
-        let scanned = ScannedRecord { seq: record.seq, at: record.at, entry, key: None, body };
+        let scanned = ScannedRecord {
+            seq: record.seq,
+            at: record.at,
+            entry,
+            key: None,
+            body,
+            lacks_body: false,
+        };
         state.apply(&scanned);
     }
     state

@@ -180,21 +180,16 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
 
 /// Returns why a window has its size, if it is smaller than somebody wanted or not verified.
 fn window_note(size: u32, limits: &WindowLimits) -> Option<String> {
-    let tokens = |tokens: u32| format!("{} tokens", grouped(u64::from(tokens)));
-    let size_text = tokens(size);
-    match (limits.wanted, limits.trained) {
-        (Some(wanted), Some(trained)) if trained == size => Some(format!(
-            "{size_text} instead of {}: the model was trained for no more",
-            tokens(wanted)
-        )),
-        (Some(wanted), _) => {
-            Some(format!("{size_text} instead of {}: the server gives no more", tokens(wanted)))
-        }
-        (None, _) if !limits.verified => {
-            Some(format!("{size_text}, not verified: the model may have a smaller window"))
-        }
-        (None, _) => None,
-    }
+    let tokens = format!("{} tokens", grouped(u64::from(size)));
+    let Some(wanted) = limits.wanted else {
+        let note = || format!("{tokens}, not verified: the model may have a smaller window");
+        return (!limits.verified).then(note);
+    };
+    let reason = match limits.trained {
+        Some(trained) if trained == size => "the model was trained for no more",
+        _ => "the server gives no more",
+    };
+    Some(format!("{tokens} instead of {}: {reason}", grouped(u64::from(wanted))))
 }
 
 /// Returns everything in a context and everything left out, one line each.
@@ -517,7 +512,7 @@ mod tests {
             "originalMessageCount": 120, "includedMessageCount": 34, "summarizedMessageCount": 0,
             "omitted": [{"seq": 3, "throughSeq": 40, "tokens": 12000, "reason": "budget"}],
             "countKind": "estimated", "prefixTokens": 900, "transient": true,
-            "numCtx": 4096, "numPredict": 614, "buildId": "b1"
+            "numCtx": 4096, "window": {"verified": true}, "numPredict": 614, "buildId": "b1"
         }))
         .unwrap()
     }

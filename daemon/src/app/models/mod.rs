@@ -188,7 +188,7 @@ fn window_warning(window: &ContextWindow, requested: u32) -> Option<String> {
         (_, true) if window.supported > wanted => "the model needs no less",
         (_, true) => "a larger window is in force for the model",
     };
-    Some(format!("{requested} tokens are used instead of {wanted}: {reason}"))
+    Some(format!("the window has {requested} tokens instead of {wanted}: {reason}"))
 }
 
 /// Chooses the window that all requests to a model name, of at least `size` tokens, by default those of a session that

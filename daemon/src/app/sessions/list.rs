@@ -127,6 +127,7 @@ fn parse_cursor(cursor: &str) -> Result<(i64, SessionId)> {
 pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
     let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_SEARCH)?;
     let project_hash = lenient_hash(params.project_path.as_deref());
+    core.catalog.retry_gaps();
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     }

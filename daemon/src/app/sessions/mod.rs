@@ -11,3 +11,6 @@ pub(crate) mod read;
 pub(crate) mod retention;
 
 pub(crate) mod update;
+
+#[cfg(test)]
+mod read_faults;

@@ -186,6 +186,7 @@ impl Backend for Ollama {
             let listed = self.list().await?;
             let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
             info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
+            info.server_version = self.cached_version().await.ok();
             Ok(info)
         })
     }

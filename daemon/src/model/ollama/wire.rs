@@ -143,6 +143,8 @@ pub(super) struct ShowBody {
     messages: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "absent_or_null")]
     model_info: BTreeMap<String, Value>,
+    #[serde(default, deserialize_with = "absent_or_null")]
+    projector_info: BTreeMap<String, IgnoredAny>,
     // Since 0.6.4.
     #[serde(default, deserialize_with = "absent_or_null")]
     capabilities: Vec<String>,
@@ -172,6 +174,8 @@ impl ShowBody {
             n_hidden_messages: self.messages.len() as u64,
             model_path: self.modelfile.as_deref().and_then(model_path),
             remote_host: self.remote_host,
+            has_projector: !self.projector_info.is_empty(),
+            server_version: None,
         }
     }
 }
