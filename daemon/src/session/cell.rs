@@ -8,6 +8,7 @@
 //! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ use crate::fsutil;
 const MAX_WAITING: usize = 4096;
 /// Maximum number of requests in a batch, so that the first one does not wait for megabytes of others.
 const MAX_BATCH: usize = 256;
+/// Bytes of a torn tail that are copied at once. A tail can have any size if another program appended to the log.
+const COPY_BYTES: usize = 256 * 1024;
 
 /// A session with a log, open or closed, or a draft.
 pub(super) struct SessionCell {
@@ -490,12 +493,27 @@ impl SessionCell {
         path: &Path,
         tail: Range<u64>,
     ) -> Result<(), LogError> {
-        let mut bytes = vec![0; usize::try_from(tail.end - tail.start).unwrap_or_default()];
-        log.read_at(&mut bytes, tail.start)
-            .map_err(|source| LogError::io("read the torn tail of", path, source))?;
         let aside = self.shared.paths.torn(self.id, self.shared.clock.now());
-        fsutil::replace_atomically(&aside, &bytes)?;
-        tracing::warn!(session = %self.id, bytes = bytes.len(), "cut a torn tail");
+        let mut unreadable = None;
+        let copied = fsutil::replace_with(&aside, |out| {
+            let mut buffer = vec![0; COPY_BYTES];
+            for start in tail.clone().step_by(COPY_BYTES) {
+                let len = usize::try_from(tail.end - start).unwrap_or(usize::MAX).min(COPY_BYTES);
+                let chunk = &mut buffer[..len];
+                log.read_at(chunk, start).map_err(|source| {
+                    let kind = source.kind();
+                    unreadable = Some(source);
+                    io::Error::from(kind)
+                })?;
+                out.write_all(chunk)?;
+            }
+            Ok(())
+        });
+        if let Some(source) = unreadable {
+            return Err(LogError::io("read the torn tail of", path, source));
+        }
+        copied?;
+        tracing::warn!(session = %self.id, bytes = tail.end - tail.start, "cut a torn tail");
         Ok(())
     }
 }

@@ -148,7 +148,7 @@ fn fields_above_their_limit_are_shortened_and_reported() {
             assert!(json.len() - text_bytes < 8000, "{} bytes", json.len());
         }
     };
-    check(&document, &["mode", "model", "finishReason", "title", "model", "provider"]);
+    check(&document, &["model (2 times)", "mode", "finishReason", "title", "provider"]);
     check(&export, &["name", "key"]);
     check(&pi, &["title", "model"]);
 }
