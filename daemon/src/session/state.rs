@@ -10,7 +10,7 @@ use ollm_protocol::content::{
     Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, Session, SessionHeader,
     SessionStatus, SessionUsage,
 };
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::{Seq, SessionId, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
 use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint, ScannedRecord};
@@ -382,7 +382,7 @@ impl SessionState {
         let title = patch.title.clone().or_else(|| of_header(|header| header.title.clone()));
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let start = header.map(|header| header.start_time).or(self.carry.first_at).unwrap_or(now);
-        Session {
+        let mut session = Session {
             session_id: self.id,
             title: given(title).or_else(|| self.carry.auto_title.clone()).unwrap_or_default(),
             description: given(patch.description.clone())
@@ -411,7 +411,10 @@ impl SessionState {
             damaged_records: self.carry.damaged + self.carry.unreadable,
             draft: false,
             metadata: self.metadata(),
-        }
+            shortened: Vec::new(),
+        };
+        limits::shorten_session(&mut session);
+        session
     }
 
     fn metadata(&self) -> Meta {
