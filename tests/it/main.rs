@@ -26,6 +26,7 @@ mod fixtures;
 mod goal;
 mod harness;
 mod history;
+mod limits;
 mod loops;
 mod model;
 mod search;

@@ -11,6 +11,7 @@ mod autostart;
 mod blocking;
 mod connector;
 mod probe;
+mod record_parts;
 
 pub use async_client::{AsyncClient, EventStream};
 pub(crate) use blocking::decode;

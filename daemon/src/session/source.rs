@@ -6,7 +6,7 @@ use std::io;
 use ollm_protocol::content::Record;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
-use super::error::SessionError;
+use super::error::{LogError, SessionError};
 use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
@@ -28,10 +28,16 @@ impl IndexSource for Sessions {
             return Ok(None);
         }
         // Records that a catalog has seen count as synced from then on.
-        File::open(&path)?.sync_data()?;
+        let sync = || {
+            let synced = File::open(&path).and_then(|file| file.sync_data());
+            synced.map_err(|source| LogError::io("sync", &path, source))
+        };
+        self.shared.with_descriptors(sync).map_err(io::Error::other)?;
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
-        match OpenSession::open(id, &path, blobs, hint, known.point.records) {
+        let open =
+            || OpenSession::open(id, &path, blobs.clone(), hint.clone(), known.point.records);
+        match self.shared.with_descriptors(open) {
             Ok((session, _)) if session.state.point().records > 0 => Ok(update(&session)),
             Ok(_) => {
                 self.shared.set_aside_empty_log(id);

@@ -307,7 +307,8 @@ mod tests {
     #[test]
     fn database_is_refused_by_its_format() {
         let error = chunks(b"SQLite format 3\0\x10\0\x01\x01").unwrap_err();
-        let text = "f.jsonl is a SQLite database, such as the logs of llm, which cannot be imported yet";
+        let text =
+            "f.jsonl is a SQLite database, such as the logs of llm, which cannot be imported yet";
         assert_eq!(error.message(), text);
     }
 

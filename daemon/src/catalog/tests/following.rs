@@ -22,6 +22,7 @@ fn all(exclude: &HashSet<SessionId>) -> ListQuery<'_> {
         statuses: LISTED,
         id_prefix: None,
         limit: 100,
+        max_bytes: usize::MAX,
         after: None,
         exclude,
     }
