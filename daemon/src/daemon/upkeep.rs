@@ -33,6 +33,9 @@ const IDLE_CHECK: Duration = Duration::from_secs(60);
 const AFTER_START: Duration = Duration::from_millis(250);
 /// Editors write a file in several steps; it is read after this long without a change.
 const CONFIG_QUIET: Duration = Duration::from_millis(200);
+/// The longest time from the request to stop until the process ends, whatever still runs. The steps of a stop take less,
+/// but the runtime that measures them may be busy. Service managers kill a process after ten seconds.
+const STOP_LIMIT: Duration = Duration::from_secs(9);
 /// The signal for a file that would exceed a size limit; without a handler it kills the process.
 const SIGXFSZ: i32 = 25;
 
@@ -103,35 +106,26 @@ async fn release_idle(core: Arc<Core>) {
     }
 }
 
-/// Starts the thread that waits for TERM and INT: the first one asks the daemon to stop, a second one ends the process.
+/// Starts the thread that ends the process: it asks the daemon to stop at the first TERM or INT, and exits at a second one
+/// or after [`STOP_LIMIT`].
 ///
-/// The thread has a runtime of its own, because clients can keep the daemon's runtime busy. Ending at once is safe:
+/// The thread has a runtime of its own, because clients can keep the daemon's runtime busy. Exiting at once is safe:
 /// acknowledged records are synced, and the next start replaces the socket file and `daemon.json`.
 ///
 /// **Errors**: the system refuses a handler or the thread.
 pub(super) fn watch_termination(tasks: &Tasks) -> io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let entered = runtime.enter();
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     drop(entered);
     let tasks = tasks.clone();
-    let wait = async move {
-        loop {
-            termination(&mut term, &mut int).await;
-            if tasks.is_stopping() {
-                return;
-            }
-            tracing::info!("a signal asked the daemon to stop");
-            tasks.stop();
-        }
-    };
     let thread = std::thread::Builder::new().name("ollmd-signals".to_owned());
     let spawned = thread.spawn(move || {
-        runtime.block_on(wait);
+        runtime.block_on(wait_for_exit(&tasks, &mut term, &mut int));
         #[expect(
             clippy::disallowed_methods,
-            reason = "the user asked twice, so nothing is awaited"
+            reason = "the user asked twice or the time is over, so nothing is awaited"
         )]
         std::process::exit(0)
     });
@@ -149,6 +143,21 @@ async fn reload_on_signal(control: Arc<Control>) {
     };
     while hup.recv().await.is_some() {
         reload(&control).await;
+    }
+}
+
+/// Asks the daemon to stop at the first signal. Returns at a second one, or when the daemon was asked to stop and still runs
+/// after [`STOP_LIMIT`].
+async fn wait_for_exit(tasks: &Tasks, term: &mut Signal, int: &mut Signal) {
+    tokio::select! {
+        () = tasks.stopping() => {}
+        () = termination(term, int) => {
+            tracing::info!("a signal asked the daemon to stop");
+            tasks.stop();
+        }
+    }
+    if tokio::time::timeout(STOP_LIMIT, termination(term, int)).await.is_err() {
+        tracing::warn!("the daemon did not stop in time, so it exits with unfinished work");
     }
 }
 
@@ -198,5 +207,27 @@ async fn reload(control: &Arc<Control>) {
     if let Err(error) = control.reload().await {
         tracing::error!("the configuration was not reloaded: {error}");
         control.warn(error.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn stop_that_takes_too_long_ends_without_a_second_signal() {
+        // A signal that nobody sends.
+        let never = || signal(SignalKind::user_defined2()).expect("a handler");
+        let tasks = Tasks::new();
+        let mut unstopped = (never(), never());
+        let waiting = wait_for_exit(&tasks, &mut unstopped.0, &mut unstopped.1);
+        let waited = tokio::time::timeout(STOP_LIMIT * 2, waiting).await;
+        assert!(waited.is_err(), "a daemon that was not asked to stop runs on");
+        tasks.stop();
+        let since = Instant::now();
+        wait_for_exit(&tasks, &mut never(), &mut never()).await;
+        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
     }
 }

@@ -22,6 +22,8 @@ use jsonrpsee::types::ErrorObjectOwned;
 use jsonrpsee::{Extensions, Methods, RpcModule};
 use ollm_protocol::Method;
 use ollm_protocol::methods::daemon::{DaemonReloadResult, DaemonStatusResult, Limits};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 use tracing::{Instrument, field};
 
 use self::error::RpcError;
@@ -92,9 +94,17 @@ impl Registry {
     }
 
     /// Registers a function of `app` that blocks on the disk.
+    ///
+    /// Its result becomes JSON on the blocking thread too. Making a page of megabytes takes long, and the few threads
+    /// that serve all calls would see no timer and no other client meanwhile.
     fn app_blocking<M: Method>(&mut self, function: BlockingFunction<M>) {
-        self.handler::<M, _, _>(move |handles, params| async move {
-            Ok(blocking(&handles.core, move |core| function(core, params)).await?)
+        self.register::<M, _, _, _>(move |handles, params| async move {
+            let work = move |core: &Arc<Core>| Ok(to_raw_value(&function(core, params)?));
+            let json: Result<Box<RawValue>, _> = blocking(&handles.core, work).await?;
+            json.map_err(|error| {
+                tracing::error!(%error, "a result cannot become JSON");
+                RpcError::internal()
+            })
         });
     }
 
@@ -104,6 +114,17 @@ impl Registry {
         M: Method,
         H: Fn(Arc<Handles>, M::Params) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<M::Result, RpcError>> + Send + 'static,
+    {
+        self.register::<M, _, _, _>(handler);
+    }
+
+    /// Registers a handler whose reply becomes the JSON of the method's result.
+    fn register<M, H, F, T>(&mut self, handler: H)
+    where
+        M: Method,
+        H: Fn(Arc<Handles>, M::Params) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<T, RpcError>> + Send + 'static,
+        T: Serialize + Clone + Send + 'static,
     {
         let callback = move |params: jsonrpsee::types::Params<'static>,
                              handles: Arc<Handles>,

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use ollm_protocol::content::{CatalogStatus, ModelServerStatus, StoreStatus};
-use ollm_protocol::{METHODS, Timestamp};
+use ollm_protocol::methods::daemon::NoParams;
+use ollm_protocol::{Class, METHODS, Timestamp};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serializer};
 use serde_json::{Value, json};
 
 use super::*;
@@ -116,4 +119,33 @@ async fn shutdown_stops_the_tasks() {
     let answer = call(&methods, "daemon.shutdown", json!({})).await;
     assert_eq!(answer["result"]["pid"], std::process::id());
     assert!(handles.shutdown.is_stopping());
+}
+
+/// A result whose JSON is the name of the thread that makes it.
+#[derive(Clone, Deserialize, JsonSchema)]
+struct ThreadResult {}
+
+impl Serialize for ThreadResult {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(&format_args!("{:?}", std::thread::current().id()))
+    }
+}
+
+struct ThreadMethod;
+
+impl Method for ThreadMethod {
+    const NAME: &'static str = "test.thread";
+    const CLASS: Class = Class::Read;
+    type Params = NoParams;
+    type Result = ThreadResult;
+}
+
+#[tokio::test]
+async fn result_of_a_blocking_function_becomes_json_outside_of_the_runtime() {
+    let mut registry = Registry { module: RpcModule::from_arc(idle_handles()) };
+    registry.app_blocking::<ThreadMethod>(|_, _| Ok(ThreadResult {}));
+    let answer = call(&registry.module.into(), "test.thread", json!({})).await;
+    let runtime = format!("{:?}", std::thread::current().id());
+    assert!(answer["result"].is_string(), "{answer}");
+    assert_ne!(answer["result"], runtime, "other calls and timers would wait meanwhile");
 }

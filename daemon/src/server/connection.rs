@@ -218,7 +218,7 @@ impl Connection {
     /// Serves calls until all have their responses and no more frames are read.
     async fn run(&mut self, tasks: &Tasks) -> Result<(), PeerLeft> {
         loop {
-            self.take_frames().await?;
+            self.take_frames(tasks).await?;
             if !self.is_open && self.calls.is_empty() {
                 return Ok(());
             }
@@ -267,10 +267,14 @@ impl Connection {
             && self.responses.has_room()
     }
 
-    /// Starts the calls of all complete frames, as far as there is room.
-    async fn take_frames(&mut self) -> Result<(), PeerLeft> {
+    /// Starts the calls of all complete frames, as far as there is room and the daemon does not stop.
+    async fn take_frames(&mut self, tasks: &Tasks) -> Result<(), PeerLeft> {
         let mut in_a_row = 0;
         while self.is_open && self.has_room() {
+            if tasks.is_stopping() {
+                self.is_open = false;
+                break;
+            }
             let frame = self.decoder.next_frame();
             if let Some(framing) = self.decoder.framing() {
                 // The framing never changes after the first frame.
