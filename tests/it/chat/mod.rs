@@ -115,9 +115,8 @@ fn every_request_has_the_same_window_and_forbids_truncation() {
 #[test]
 fn answer_ends_at_the_limit_that_usage_names() {
     let fake = FakeOllama::new();
-    let mut chat =
-        ModelSession::with_config(&(fake.config("tiny") + "context:\n  answerLimit: 5\n"));
-    let mut check = |more: Value, limit: u64, cut_by: Option<&str>| {
+    let mut chat = ModelSession::new(&fake);
+    let check = |chat: &mut ModelSession, more: Value, limit: u64, cut_by: Option<&str>| {
         fake.script(Answer::text("a banana for the king and a banana for the queen"));
         let mut params = chat.message("what is it?");
         more.as_object().unwrap().iter().for_each(|(name, value)| params[name] = value.clone());
@@ -129,13 +128,14 @@ fn answer_ends_at_the_limit_that_usage_names() {
         let sent = fake.requests("/api/chat").pop().unwrap().body;
         assert_eq!(sent["options"]["num_predict"], limit);
     };
-    check(json!({}), 5, Some("answerLimit"));
-    check(json!({ "maxTokens": 7 }), 7, Some("maxTokens"));
-    check(json!({ "maxTokens": 900 }), 900, None);
+    check(&mut chat, json!({ "maxTokens": 7 }), 7, Some("maxTokens"));
+    check(&mut chat, json!({ "maxTokens": 900 }), 900, None);
     let text = chat.sandbox.ctl(["chat", "-m", "tiny", "--max-tokens", "900", "hi"]).ok();
     assert_eq!(text, "ok\n");
     let sent = fake.requests("/api/chat").pop().unwrap().body;
     assert_eq!(sent["options"]["num_predict"], 900);
+    chat.reconfigure(&(fake.config("tiny") + "context:\n  answerLimit: 5\n"));
+    check(&mut chat, json!({}), 5, Some("answerLimit"));
 }
 
 #[test]

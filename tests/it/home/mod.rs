@@ -131,9 +131,11 @@ fn lock_without_a_known_process_names_none() {
     command.args(["daemon", "status"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut status = command.spawn().unwrap();
     // A daemon that starts holds its lock before it listens, so the command waits for it.
-    assert!(status.wait_timeout(Duration::from_millis(300)).is_none(), "it waits for the holder");
+    let early = status.wait_timeout(Duration::from_millis(300));
     drop(lock);
     let output = status.wait_with_output().unwrap();
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("process"), "{output:?}");
+    assert_eq!(early, None, "it waits for the holder: {output:?}");
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "ollmd is not running\n");
     assert_eq!(output.status.code(), Some(6));
 }
@@ -222,6 +224,17 @@ fn open_rights_of_existing_files_are_removed() {
     };
     until("all files are private", || open_files().is_empty());
     assert!(is_open(&outside), "the target of a link is not changed");
+}
+
+#[test]
+fn signal_as_soon_as_the_daemon_is_ready_stops_it_in_order() {
+    let sandbox = Sandbox::new();
+    for _ in 0..4 {
+        let daemon = sandbox.daemon();
+        let socket = daemon.socket().to_owned();
+        assert!(daemon.terminate().success());
+        assert!(!socket.exists());
+    }
 }
 
 #[test]

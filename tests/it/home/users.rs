@@ -66,8 +66,7 @@ fn home_of_root_is_refused_with_the_command_that_gives_it_back() {
     if !can_be_other_user(&sandbox) {
         return;
     }
-    let daemon = sandbox.daemon();
-    assert!(daemon.terminate().success());
+    sandbox.daemon().kill();
     let home = sandbox.home();
     let command = format!("sudo chown -R {OTHER} {}", home.display());
     let error = run(ctl_as_other(&sandbox, &["daemon", "start"]), "").fails(6);

@@ -96,6 +96,22 @@ fn stopped_daemon_leaves_a_mark_that_no_client_sees() {
 }
 
 #[test]
+fn damage_to_the_last_record_of_a_stopped_daemon_is_reported() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    for text in ["one", "two", "three"] {
+        wire.record(&session, "user", text);
+    }
+    assert!(daemon.terminate().success());
+    sandbox.remove_catalog();
+    damage(&sandbox, &session, "three", |line| line.fill(b'x'));
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(texts(&mut wire, &session), ["one", "two"]);
+    let found = wire.session(&session);
+    assert_eq!(found["damagedRecords"], 1, "an acknowledged record is no torn tail: {found}");
+}
+
+#[test]
 fn import_continues_after_a_mark_between_its_records() {
     let text = export_of(12);
     let first: String = text.split_inclusive('\n').take(7).collect();
