@@ -9,7 +9,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
-use crate::tokens::{CachedTokenizer, Calibration, Engine, Template, Tokenizer, Vocabulary};
+use crate::tokens::{
+    CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary,
+};
 
 /// The version of `models.json`; files of other versions are ignored.
 const VERSION: u32 = 4;
@@ -41,11 +43,18 @@ pub(super) struct KnownModel {
     pub(super) engine: Engine,
     /// The thinking mode of the last call.
     pub(super) think: String,
-    /// By variant; `None` for a template whose counts were found wrong.
-    pub(super) templates: BTreeMap<String, Option<Arc<Template>>>,
+    /// By variant.
+    pub(super) templates: BTreeMap<String, Arc<Template>>,
+    /// The shapes of messages whose counts were found wrong.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub(super) doubts: Arc<Doubts>,
     /// By variant: corrections of prompts that no template covers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) calibrations: BTreeMap<String, Arc<Calibration>>,
+}
+
+fn is_empty(doubts: &Arc<Doubts>) -> bool {
+    doubts.is_empty()
 }
 
 impl KnownModel {

@@ -14,12 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde::Serialize;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
-    CachedTokenizer, Counter, Engine, ExactCounter, Template, Tokenizer, Vocabulary, is_plausible,
+    CachedTokenizer, Counter, Engine, ExactCounter, Fault, MessageShape, Template, Tokenizer,
+    Vocabulary, is_plausible,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -68,6 +70,28 @@ pub(crate) struct LearnedVocabulary {
     pub(crate) vocabulary: Vocabulary,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) engine: Engine,
+}
+
+/// A difference between an exact count and the server's. Its serialized form is part of the event `count-mismatch`.
+#[derive(Debug, Serialize)]
+pub(crate) struct CountMismatch {
+    #[serde(rename = "countedTokens")]
+    pub(crate) counted: u64,
+    pub(crate) cause: MismatchCause,
+    /// The shapes of messages whose counts are in doubt from now on.
+    pub(crate) shapes: Vec<MessageShape>,
+}
+
+/// The reason for which an exact count was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum MismatchCause {
+    /// The server tokenizes with another engine than its version and the model suggest.
+    Engine,
+    /// The server renders messages differently.
+    Template,
+    /// The server finds other tokens in the same prompt.
+    Tokens,
 }
 
 /// Names a template of a model: its thinking mode and its tools.
@@ -218,12 +242,12 @@ impl Counts {
         let (tokenizer, last_used) =
             tokenizers.get_mut(&key).ok_or(MissingCounter::Tokenizer(key))?;
         *last_used = Instant::now();
-        let template =
-            |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned().flatten();
+        let template = |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned();
         Ok(Counter::exact(ExactCounter {
             tokenizer: Arc::clone(tokenizer),
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
+            doubts: Arc::clone(&known.doubts),
         })
         .calibrated(calibration))
     }
@@ -286,7 +310,7 @@ impl Counts {
                 // Sets of tools change; a template that is used again is learned again.
                 known.templates.retain(|key, _| key.ends_with('/'));
             }
-            known.templates.insert(key.to_owned(), Some(Arc::new(template)));
+            known.templates.insert(key.to_owned(), Arc::new(template));
             // The calibration corrected counts without this template.
             known.calibrations.remove(key);
         });
@@ -301,23 +325,80 @@ impl Counts {
         }
     }
 
-    /// Stops using a template whose count differs from the server's. Blocks.
-    pub(crate) fn distrust(&self, model: &str, think: Option<ThinkMode>, tools: &[Value]) {
-        let variant = TemplateVariant::new(think, tools);
-        tracing::warn!(model, variant = variant.key(), "counts differ from those of the server");
+    /// Learns from a prompt that was counted exactly, and that the server read as another number of tokens. Blocks.
+    ///
+    /// `prompt`: the prompt as the server renders it, if it does. Returns `None` if the server has read fewer tokens than
+    /// any engine finds in the prompt, so that it has truncated it.
+    pub(crate) fn contradict(
+        &self,
+        request: &ChatRequest,
+        read: u64,
+        prompt: Option<&str>,
+    ) -> Option<CountMismatch> {
+        let ChatRequest { model, messages, tools, think, .. } = request;
+        let counter = self.load(Some(model), Some(*think), tools);
+        let counted = counter.count_prompt(messages, tools);
+        let tokens = prompt.and_then(|prompt| Some(self.tokenizer(model)?.count_prompt(prompt)));
+        let agrees = tokens.is_some_and(|tokens| u64::from(tokens) == read);
+        if !agrees
+            && let Some(engine) = prompt.and_then(|prompt| self.engine_of(model, prompt, read))
+        {
+            self.change(model, |known| {
+                known.engine = engine;
+                // Their seams are divided where the other engine counts both sides separately.
+                known.templates.clear();
+                known.calibrations.clear();
+            });
+            return Some(CountMismatch {
+                counted,
+                cause: MismatchCause::Engine,
+                shapes: Vec::new(),
+            });
+        }
+        if !agrees && read < counted {
+            return None;
+        }
+        let fault = counter.fault(messages, prompt);
+        let key = TemplateVariant::new(*think, tools).key();
         self.change(model, |known| {
-            known.templates.insert(variant.key(), None);
-            known.calibrations.remove(&variant.key());
+            // A template that writes plain messages differently has changed, and is learned again.
+            if matches!(&fault, Fault::Rendered(shapes) if shapes.iter().any(MessageShape::is_plain)) {
+                known.templates.remove(&key);
+            }
+            known.doubts = Arc::new(known.doubts.with(fault.shapes(), counted.abs_diff(read)));
         });
+        let cause = match &fault {
+            Fault::Rendered(_) => MismatchCause::Template,
+            Fault::Tokenized(_) => MismatchCause::Tokens,
+        };
+        Some(CountMismatch { counted, cause, shapes: fault.shapes().to_vec() })
     }
 
-    /// Calibrates the counts of a model by the tokens that the server read of a request. Blocks.
+    /// Returns another engine that finds `read` tokens in a prompt with the vocabulary of a model.
+    fn engine_of(&self, model: &str, prompt: &str, read: u64) -> Option<Engine> {
+        let (digest, current) = self.state.lock().known(model)?.tokenizer_key();
+        let others = Engine::ALL.into_iter().filter(|engine| *engine != current);
+        let mut others = others.filter(|engine| {
+            let tokenizer = self.read_tokenizer((digest.clone(), *engine));
+            tokenizer.is_some_and(|tokenizer| u64::from(tokenizer.count_prompt(prompt)) == read)
+        });
+        others.next()
+    }
+
+    /// Learns from the tokens that the server read of a request that was not counted exactly. Blocks.
     pub(crate) fn calibrate(&self, request: &ChatRequest, read: u64) {
         let ChatRequest { model, messages, tools, think, num_ctx, .. } = request;
         let counter = self.load(Some(model), Some(*think), tools).calibrated(None);
         let parts = counter.inexact_parts(messages, tools);
         let counted = counter.count_prompt(messages, tools);
-        if parts.is_empty() || !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
+        if !is_plausible(counted, read, *num_ctx, counter.has_vocabulary()) {
+            return;
+        }
+        if parts.is_empty() {
+            let shapes = counter.shapes(messages);
+            self.change(model, |known| {
+                known.doubts = Arc::new(known.doubts.observed(&shapes, counted.abs_diff(read)));
+            });
             return;
         }
         let key = TemplateVariant::new(*think, tools).key();

@@ -207,6 +207,7 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
         tokenizer,
         without_tools: template.clone(),
         with_tools: template,
+        doubts: Arc::default(),
     })
 }
 

@@ -144,6 +144,11 @@ impl Tokenizer {
         ids
     }
 
+    /// Returns whether a text contains a special token.
+    pub(super) fn has_special_token(&self, text: &str) -> bool {
+        self.specials.occur_in(text.as_bytes())
+    }
+
     /// Returns whether the engine adds a BOS token to a prompt.
     pub fn adds_bos(&self) -> bool {
         self.bos.is_some()
