@@ -4,15 +4,21 @@
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::LazyLock;
 
 use tempfile::NamedTempFile;
 
 /// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
+/// The prefix of the temporary files of this process: its id, and a random number, because ids are used again.
+static OWN_TEMPORARY: LazyLock<String> = LazyLock::new(|| {
+    let random = RandomState::new().build_hasher().finish();
+    format!("{TEMPORARY}{}-{random:016x}-", std::process::id())
+});
 
 /// A failed file operation.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +109,7 @@ fn write_temporary(
 ) -> Result<NamedTempFile, FsError> {
     let fail = |source| FsError::new("write", path, source);
     // tempfile creates the file with mode 0600 and removes it when anything below fails.
-    let builder = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(parent_of(path));
+    let builder = tempfile::Builder::new().prefix(&*OWN_TEMPORARY).tempfile_in(parent_of(path));
     let temporary = builder.map_err(fail)?;
     let mut out = io::BufWriter::with_capacity(64 * 1024, temporary.as_file());
     write(&mut out).and_then(|()| out.flush()).map_err(fail)?;
@@ -111,18 +117,18 @@ fn write_temporary(
     Ok(temporary)
 }
 
-/// Removes the temporary files in a directory that were modified before `before`; returns their number.
+/// Removes the temporary files in a directory that another process created; returns their number.
 ///
-/// Such files remain when a process is killed while it replaces a file.
-pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize, FsError> {
+/// Such files remain when a process is killed while it replaces a file. The caller holds the lock of the directory, so no
+/// other process uses them. Their times say nothing, because a clock may have been wrong.
+pub(crate) fn sweep_temporaries(dir: &Path) -> Result<usize, FsError> {
     let fail = |source| FsError::new("list", dir, source);
     let mut swept = 0;
     for file in fs::read_dir(dir).map_err(fail)? {
         let file = file.map_err(fail)?;
-        let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
-        let is_old =
-            || file.metadata().and_then(|data| data.modified()).is_ok_and(|at| at < before);
-        if is_temporary && is_old() {
+        let name = file.file_name();
+        let has_prefix = |prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+        if has_prefix(TEMPORARY) && !has_prefix(&OWN_TEMPORARY) {
             remove_file(&file.path())?;
             swept += 1;
         }
@@ -200,15 +206,16 @@ mod tests {
     }
 
     #[test]
-    fn sweep_removes_old_temporary_files_only() {
+    fn sweep_removes_temporary_files_of_other_processes_only() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let file = dir.path().join("x.json");
         replace_atomically(&file, b"one").expect("writes");
-        drop(open_private(&dir.path().join(".tmp-killed")).expect("creates"));
-        let count = |before| sweep_temporaries(dir.path(), before).expect("sweeps");
-        assert_eq!(count(SystemTime::UNIX_EPOCH), 0, "a younger file may be in use");
-        let later = SystemTime::now() + std::time::Duration::from_secs(60);
-        assert_eq!((count(later), count(later)), (1, 0));
-        assert!(file.exists());
+        let killed = open_private(&dir.path().join(".tmp-killed")).expect("creates");
+        let future = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
+        killed.set_modified(future).expect("sets the time");
+        let in_use = write_temporary(&file, |_| Ok(())).expect("writes");
+        let count = || sweep_temporaries(dir.path()).expect("sweeps");
+        assert_eq!((count(), count()), (1, 0));
+        assert!(file.exists() && in_use.path().exists());
     }
 }

@@ -269,6 +269,10 @@ fn render_status(status: &DaemonStatusResult, options: &RenderOptions) -> String
         0 => String::new(),
         behind => format!(", {} not indexed yet", counted(behind, "session")),
     };
+    let unusable = match catalog.unusable {
+        0 => String::new(),
+        unusable => format!(", {} with an unusable log", counted(unusable, "session")),
+    };
     let (sessions, open) = (grouped(store.sessions), grouped(store.open_sessions));
     let (records, syncs) = (grouped(store.records_written), counted(store.syncs, "sync"));
     let connections = counted(status.connections, "connection");
@@ -282,7 +286,7 @@ fn render_status(status: &DaemonStatusResult, options: &RenderOptions) -> String
         ("socket", sanitize::one_line(&status.socket.to_string_lossy())),
         ("sessions", format!("{sessions} on disk, {open} in memory")),
         ("records", format!("{records} written in {syncs} since the start")),
-        ("catalog", format!("{state}, {}{behind}", bytes(catalog.size_bytes))),
+        ("catalog", format!("{state}, {}{behind}{unusable}", bytes(catalog.size_bytes))),
         ("models", models::server_state(&status.model_server)),
         ("clients", format!("{connections}, {subscriptions}")),
     ];

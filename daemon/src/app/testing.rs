@@ -131,6 +131,8 @@ impl TestSession {
 pub(crate) struct ScriptedBackend {
     script: Mutex<VecDeque<ScriptedAnswer>>,
     requests: Mutex<Vec<ChatRequest>>,
+    /// Whether the model was loaded for an answer.
+    is_loaded: Mutex<bool>,
     /// Notified by an answer that reached [`AnswerStep::Pause`].
     paused: Arc<Notify>,
     /// Notified by the test to continue that answer.
@@ -178,6 +180,11 @@ impl ScriptedBackend {
         self.paused.notified().await;
     }
 
+    /// Removes the model from memory, as another client can do.
+    pub(crate) fn unload(&self) {
+        *self.is_loaded.lock() = false;
+    }
+
     /// Lets a paused answer continue.
     pub(crate) fn resume(&self) {
         self.resumed.notify_one();
@@ -203,6 +210,10 @@ impl Backend for ScriptedBackend {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+        self.show(model)
+    }
+
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
         let model = model.to_owned();
         Box::pin(async { Ok(ModelInfo { model, ..ModelInfo::default() }) })
@@ -214,7 +225,9 @@ impl Backend for ScriptedBackend {
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
-        Box::pin(async { Ok(Vec::new()) })
+        let model = RunningModel { model: "m:latest".to_owned(), ..RunningModel::default() };
+        let is_loaded = *self.is_loaded.lock();
+        Box::pin(async move { Ok(is_loaded.then_some(model).into_iter().collect()) })
     }
 
     fn warm<'a>(&'a self, _: &'a WarmRequest) -> BackendFuture<'a, ()> {
@@ -225,6 +238,7 @@ impl Backend for ScriptedBackend {
         self.requests.lock().push(request.clone());
         let answer = self.script.lock().pop_front().expect("the script has an answer");
         let (paused, resumed) = (Arc::clone(&self.paused), Arc::clone(&self.resumed));
+        *self.is_loaded.lock() |= answer.is_ok();
         Box::pin(async move {
             let steps = answer?.into();
             Ok(Box::new(ScriptedStream { steps, paused, resumed }) as Box<dyn AnswerStream>)

@@ -202,9 +202,10 @@ impl Config {
                 Some((json!(self.sessions.data_dir.to_string_lossy()), "in the home"))
             }
             ("context", "size") => {
-                Some((json!(DEFAULT_CONTEXT_SIZE), "for sessions without a size of their own"))
+                Some((json!(DEFAULT_CONTEXT_SIZE), "unless the session or the Modelfile sets one"))
             }
             ("context", "answerReserve") => Some((Value::Null, "15 % of each window")),
+            ("context", "answerLimit") => Some((Value::Null, "the rest of the window")),
             _ => None,
         }
     }

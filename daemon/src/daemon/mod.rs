@@ -3,6 +3,7 @@
 //! Must not know methods or records.
 
 mod control;
+mod heap;
 mod start;
 mod upkeep;
 

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use notify::{RecursiveMode, Watcher};
 use ollm_protocol::Timestamp;
@@ -13,6 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::control::Control;
+use super::heap::HeapTrimmer;
 use crate::app::compaction;
 use crate::app::core::Core;
 use crate::app::sessions::{delete, documents};
@@ -59,14 +60,14 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
 
 /// Does the start-up work that reads whole directories and every row of the catalog, after the first calls.
 async fn after_start(control: Arc<Control>) {
-    let started = SystemTime::now();
     tokio::time::sleep(AFTER_START).await;
     let core = Arc::clone(&control.core);
-    drop(tokio::task::spawn_blocking(move || delete::recover(&core, started)).await);
+    drop(tokio::task::spawn_blocking(move || delete::recover(&core)).await);
     control.retention.request();
 }
 
 async fn release_idle(core: Arc<Core>) {
+    let mut heap = HeapTrimmer::default();
     loop {
         tokio::time::sleep(IDLE_CHECK).await;
         let before = core.clock.now().unix_ms() - IDLE_MS;
@@ -76,6 +77,13 @@ async fn release_idle(core: Arc<Core>) {
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");
         }
+        let trimmed = tokio::task::spawn_blocking(move || {
+            heap.trim_if_grown();
+            heap
+        });
+        // The task fails only when the runtime shuts down.
+        let Ok(next) = trimmed.await else { return };
+        heap = next;
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct ModelInfo {
     pub quantization: Option<String>,
     /// The longest window that the model was trained for.
     pub trained_context: Option<u32>,
+    /// The window that the Modelfile sets.
+    pub modelfile_context: Option<u32>,
     /// Empty if the server does not report capabilities.
     pub capabilities: Vec<String>,
     /// The chat template.

@@ -25,6 +25,8 @@ use crate::render::{RenderOptions, table};
 /// Bytes of a file in one chunk. As a JSON string a byte takes up to six, and a frame has 16 MiB for the chunk and a few
 /// other fields.
 const CHUNK_BYTES: usize = 2 << 20;
+/// The beginning of a SQLite database, which is not text.
+const SQLITE_START: &[u8] = b"SQLite format 3\0";
 /// Line numbers that are shown for losses of one kind.
 const SHOWN_LINES: usize = 3;
 
@@ -76,7 +78,7 @@ pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
                 }
                 failures.push(error);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.of_file(path)),
         }
     }
     if ctx.json() {
@@ -162,10 +164,14 @@ impl<R: Read> Utf8Chunks<R> {
         {
             self.cut = bytes.split_off(error.valid_up_to());
         }
+        if self.offset == 0 && bytes.starts_with(SQLITE_START) {
+            let format = "a SQLite database, such as the logs of llm";
+            return Err(CommandError::ForeignFile { path: path.clone(), format });
+        }
         let text = String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
             path: path.clone(),
             offset: (self.offset + error.utf8_error().valid_up_to()) as u64,
-            command: "sessions import",
+            command: "sessions import".to_owned(),
         })?;
         self.offset += text.len();
         Ok(Some(text).filter(|text| !text.is_empty()))
@@ -296,6 +302,24 @@ mod tests {
         let mut late = vec![b'x'; CHUNK_BYTES + 10];
         late.push(0xfe);
         check(&late, CHUNK_BYTES as u64 + 10);
+    }
+
+    #[test]
+    fn database_is_refused_by_its_format() {
+        let error = chunks(b"SQLite format 3\0\x10\0\x01\x01").unwrap_err();
+        let text =
+            "f.jsonl is a SQLite database, such as the logs of llm, which cannot be imported yet";
+        assert_eq!(error.message(), text);
+    }
+
+    #[test]
+    fn refusal_names_the_file() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("talk.jsonl");
+        std::fs::write(&path, "hello").unwrap();
+        let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, _| None);
+        let message = run.error.expect("a refusal").message();
+        assert!(message.contains("talk.jsonl: "), "{message}");
     }
 
     #[test]
