@@ -171,8 +171,8 @@ impl ExactCounter {
         let template = self.template()?;
         let (last, earlier) = messages.split_last()?;
         let start = if has_system { Neighbor::System } else { Neighbor::Start };
-        let before = earlier.last().map_or(start, Neighbor::of);
-        let after = next.map_or(Neighbor::End, Neighbor::of);
+        let before = earlier.last().map_or(start, |message| template.kind(message));
+        let after = next.map_or(Neighbor::End, |message| template.kind(message));
         let chunk = self.count_chunk(&template.chunk(last, before, after)?);
         let head = if earlier.is_empty() { self.first_excess(template, start) } else { 0 };
         Some(chunk.saturating_sub(head))
