@@ -232,6 +232,11 @@ impl Counter {
         self.exact.as_ref().map(|exact| exact.shapes(messages)).unwrap_or_default()
     }
 
+    /// Returns the prompt as the template writes it, if it covers the conversation.
+    pub(crate) fn prompt(&self, messages: &[ContextMessage]) -> Option<String> {
+        self.exact.as_ref()?.prompt(messages)
+    }
+
     /// Finds the reason for which the count of a prompt, which the server renders as `prompt`, is wrong.
     pub(crate) fn fault(&self, messages: &[ContextMessage], prompt: Option<&str>) -> Fault {
         let fault = self.exact.as_ref().map(|exact| exact.fault(messages, prompt));

@@ -101,6 +101,14 @@ struct Doubt {
 pub(crate) struct Doubts(Vec<Doubt>);
 
 impl Doubts {
+    /// Returns doubts about every message, each of which may be wrong by `error` tokens.
+    pub(crate) fn of_all(error: u64) -> Self {
+        use Neighbor::{Assistant, Calls, System, Tool, User};
+        let all = [System, User, Assistant, Calls, Tool];
+        let shape = |message| MessageShape { message, traits: Vec::new() };
+        Self(all.map(|kind| Doubt { shape: shape(kind), error, confirmed: 0 }).into())
+    }
+
     /// Returns whether there are none.
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()

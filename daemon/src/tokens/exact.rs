@@ -103,6 +103,12 @@ impl ExactCounter {
         self.with_tools.as_ref().is_some_and(|template| template.chunks(messages).is_some())
     }
 
+    /// Returns the prompt as the template writes it, if it covers the conversation.
+    pub(super) fn prompt(&self, messages: &[ContextMessage]) -> Option<String> {
+        let chunks = self.with_tools.as_ref()?.chunks(messages)?;
+        Some(chunks.into_iter().map(|chunk| chunk.text).collect())
+    }
+
     /// Returns the shapes of messages.
     pub(super) fn shapes(&self, messages: &[ContextMessage]) -> Vec<MessageShape> {
         let tokenizer = &self.tokenizer.tokenizer;

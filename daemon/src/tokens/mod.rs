@@ -22,7 +22,7 @@ mod special;
 mod split;
 mod template;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tokenizer;
 mod vocab;
 mod words;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
 use crate::tokens::{
-    CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary,
+    CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary, VocabularyError,
 };
 
 /// The version of `models.json`; files of other versions are ignored.
@@ -41,6 +41,9 @@ pub(super) struct KnownModel {
     pub(super) vocabulary: String,
     /// The engine that counts with the vocabulary.
     pub(super) engine: Engine,
+    /// Whether the model's name, which decides how the vocabulary is used, was guessed and not yet confirmed.
+    #[serde(default)]
+    pub(super) is_name_guessed: bool,
     /// The thinking mode of the last call.
     pub(super) think: String,
     /// By variant.
@@ -90,16 +93,21 @@ impl VocabularyFiles {
         }
     }
 
-    /// Reads a vocabulary for an engine; returns `None` if it cannot be used.
-    pub(super) fn tokenizer(&self, digest: &str, engine: Engine) -> Option<Arc<CachedTokenizer>> {
+    /// Reads a vocabulary; returns `None` if it cannot be used.
+    pub(super) fn vocabulary(&self, digest: &str) -> Option<Vocabulary> {
         // `models.json` names the file: an edited one must not lead to files elsewhere.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         let vocabulary = Vocabulary::from_bytes(&self.read(digest)?);
-        let vocabulary = vocabulary
-            .inspect_err(|error| tracing::warn!(digest, "a vocabulary is unusable: {error}"))
-            .ok()?;
+        let unusable =
+            |error: &VocabularyError| tracing::warn!(digest, "a vocabulary is unusable: {error}");
+        vocabulary.inspect_err(unusable).ok()
+    }
+
+    /// Creates the tokenizer that an engine has for a vocabulary; returns `None` if it cannot be used.
+    pub(super) fn tokenizer(&self, digest: &str, engine: Engine) -> Option<Arc<CachedTokenizer>> {
+        let vocabulary = self.vocabulary(digest)?;
         let tokenizer = Tokenizer::new(&vocabulary, engine);
         let tokenizer = tokenizer.inspect_err(|error| tracing::warn!(digest, "{error}")).ok()?;
         Some(Arc::new(CachedTokenizer::new(tokenizer)))

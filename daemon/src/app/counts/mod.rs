@@ -7,6 +7,8 @@
 //! templates outlive the model server and the daemon; a count that is not exact is labeled as an estimate.
 
 mod files;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -20,8 +22,8 @@ use serde_json::Value;
 use self::files::{KnownModel, VocabularyFiles};
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
-    CachedTokenizer, Counter, Engine, ExactCounter, Fault, MessageShape, Template, Tokenizer,
-    Vocabulary, is_plausible,
+    CachedTokenizer, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape, Template,
+    Tokenizer, Vocabulary, is_plausible,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -70,7 +72,13 @@ pub(crate) struct LearnedVocabulary {
     pub(crate) vocabulary: Vocabulary,
     pub(crate) tokenizer: Tokenizer,
     pub(crate) engine: Engine,
+    /// Whether the model's name, which decides how the vocabulary is used, was guessed.
+    pub(crate) is_name_guessed: bool,
 }
+
+/// The tokens by which a wrong name usually changes the count of a message: a line feed and a space prefix behind each of
+/// three special tokens. A margin is twice as large.
+const GUESSED_NAME_TOKENS: u64 = 6;
 
 /// A difference between an exact count and the server's. Its serialized form is part of the event `count-mismatch`.
 #[derive(Debug, Serialize)]
@@ -247,7 +255,11 @@ impl Counts {
             tokenizer: Arc::clone(tokenizer),
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
-            doubts: Arc::clone(&known.doubts),
+            doubts: if known.is_name_guessed {
+                Arc::new(Doubts::of_all(GUESSED_NAME_TOKENS))
+            } else {
+                Arc::clone(&known.doubts)
+            },
         })
         .calibrated(calibration))
     }
@@ -288,19 +300,35 @@ impl Counts {
         model: &str,
         learned: LearnedVocabulary,
     ) {
-        let LearnedVocabulary { vocabulary, tokenizer, engine } = learned;
-        let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
-        self.files.store_vocabulary(&name, &vocabulary);
-        let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
-        let mut state = self.state.lock();
-        state.failures.remove(&name);
-        state.tokenizers.insert((name.clone(), engine), (tokenizer, Instant::now()));
-        drop(state);
+        let LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed } = learned;
+        let vocabulary = self.add_tokenizer(&vocabulary, tokenizer, engine);
         let (digest, server) = (info.digest.clone(), server_of(info));
         self.change(model, |known| {
-            *known =
-                KnownModel { digest, server, vocabulary: name, engine, ..KnownModel::default() };
+            *known = KnownModel {
+                digest,
+                server,
+                vocabulary,
+                engine,
+                is_name_guessed,
+                ..KnownModel::default()
+            };
         });
+    }
+
+    /// Stores a vocabulary with its tokenizer, and returns its digest. Blocks.
+    fn add_tokenizer(
+        &self,
+        vocabulary: &Vocabulary,
+        tokenizer: Tokenizer,
+        engine: Engine,
+    ) -> String {
+        let digest = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
+        self.files.store_vocabulary(&digest, vocabulary);
+        let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
+        let mut state = self.state.lock();
+        state.failures.remove(&digest);
+        state.tokenizers.insert((digest.clone(), engine), (tokenizer, Instant::now()));
+        digest
     }
 
     /// Stores a learned template. Blocks.
@@ -340,20 +368,9 @@ impl Counts {
         let counted = counter.count_prompt(messages, tools);
         let tokens = prompt.and_then(|prompt| Some(self.tokenizer(model)?.count_prompt(prompt)));
         let agrees = tokens.is_some_and(|tokens| u64::from(tokens) == read);
-        if !agrees
-            && let Some(engine) = prompt.and_then(|prompt| self.engine_of(model, prompt, read))
-        {
-            self.change(model, |known| {
-                known.engine = engine;
-                // Their seams are divided where the other engine counts both sides separately.
-                known.templates.clear();
-                known.calibrations.clear();
-            });
-            return Some(CountMismatch {
-                counted,
-                cause: MismatchCause::Engine,
-                shapes: Vec::new(),
-            });
+        if !agrees && prompt.is_some_and(|prompt| self.corrects_tokenizer(model, prompt, read)) {
+            let cause = MismatchCause::Engine;
+            return Some(CountMismatch { counted, cause, shapes: Vec::new() });
         }
         if !agrees && read < counted {
             return None;
@@ -374,15 +391,39 @@ impl Counts {
         Some(CountMismatch { counted, cause, shapes: fault.shapes().to_vec() })
     }
 
-    /// Returns another engine that finds `read` tokens in a prompt with the vocabulary of a model.
-    fn engine_of(&self, model: &str, prompt: &str, read: u64) -> Option<Engine> {
-        let (digest, current) = self.state.lock().known(model)?.tokenizer_key();
-        let others = Engine::ALL.into_iter().filter(|engine| *engine != current);
-        let mut others = others.filter(|engine| {
-            let tokenizer = self.read_tokenizer((digest.clone(), *engine));
+    /// Changes the tokenizer of a model to one that finds `read` tokens in a prompt: that of another engine, or of
+    /// another name of the model if the name is a guess. Returns whether there is one.
+    fn corrects_tokenizer(&self, model: &str, prompt: &str, read: u64) -> bool {
+        let current = {
+            let state = self.state.lock();
+            state.known(model).map(|known| (known.tokenizer_key(), known.is_name_guessed))
+        };
+        let Some(((digest, engine), is_name_guessed)) = current else { return false };
+        let renamed = is_name_guessed.then(|| self.with_other_name(&digest, engine)).flatten();
+        let engines = Engine::ALL.into_iter().filter(|other| *other != engine);
+        let others = engines.map(|engine| (digest.clone(), engine));
+        let agrees = |key: &TokenizerKey| {
+            let tokenizer = self.read_tokenizer(key.clone());
             tokenizer.is_some_and(|tokenizer| u64::from(tokenizer.count_prompt(prompt)) == read)
+        };
+        let Some((vocabulary, engine)) = renamed.into_iter().chain(others).find(agrees) else {
+            return false;
+        };
+        self.change(model, |known| {
+            (known.vocabulary, known.engine) = (vocabulary, engine);
+            known.is_name_guessed = false;
+            // Their seams are divided where the other tokenizer counts both sides separately.
+            known.templates.clear();
+            known.calibrations.clear();
         });
-        others.next()
+        true
+    }
+
+    /// Stores a vocabulary with another name of the model.
+    fn with_other_name(&self, digest: &str, engine: Engine) -> Option<TokenizerKey> {
+        let renamed = self.files.vocabulary(digest)?.with_other_name();
+        let tokenizer = Tokenizer::new(&renamed, engine).ok()?;
+        Some((self.add_tokenizer(&renamed, tokenizer, engine), engine))
     }
 
     /// Learns from the tokens that the server read of a request that was not counted exactly. Blocks.
@@ -395,10 +436,7 @@ impl Counts {
             return;
         }
         if parts.is_empty() {
-            let shapes = counter.shapes(messages);
-            self.change(model, |known| {
-                known.doubts = Arc::new(known.doubts.observed(&shapes, counted.abs_diff(read)));
-            });
+            self.observe(request, &counter, counted, read);
             return;
         }
         let key = TemplateVariant::new(*think, tools).key();
@@ -412,6 +450,20 @@ impl Counts {
             }
             let before = known.calibrations.remove(&key).unwrap_or_default();
             known.calibrations.insert(key, Arc::new(before.with(parts, counted, read)));
+        });
+    }
+
+    /// Learns from a prompt whose count was in doubt. Blocks.
+    fn observe(&self, request: &ChatRequest, counter: &Counter, counted: u64, read: u64) {
+        let ChatRequest { model, messages, .. } = request;
+        let prompt = counter.prompt(messages).filter(|_| counted != read);
+        if prompt.is_some_and(|prompt| self.corrects_tokenizer(model, &prompt, read)) {
+            return;
+        }
+        let shapes = counter.shapes(messages);
+        self.change(model, |known| {
+            known.is_name_guessed &= counted != read;
+            known.doubts = Arc::new(known.doubts.observed(&shapes, counted.abs_diff(read)));
         });
     }
 

@@ -163,9 +163,12 @@ async fn vocabulary_of_server(
     let parsed = blocking(core, move |_| {
         let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
         Ok(vocabulary.and_then(|vocabulary| {
+            let is_name_guessed = vocabulary.needs_name();
+            let vocabulary =
+                if is_name_guessed { vocabulary.with_other_name() } else { vocabulary };
             let tokenizer = Tokenizer::new(&vocabulary, engine);
             let tokenizer = tokenizer.map_err(|error| error.to_string())?;
-            Ok(LearnedVocabulary { vocabulary, tokenizer, engine })
+            Ok(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed })
         }))
     });
     parsed.await.unwrap_or_else(|error| Err(error.to_string()))
@@ -263,7 +266,7 @@ fn read_gguf(path: &Path, engine: Engine) -> Option<LearnedVocabulary> {
     let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
     let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
     let tokenizer = Tokenizer::new(&vocabulary, engine).inspect_err(|error| log(error)).ok()?;
-    Some(LearnedVocabulary { vocabulary, tokenizer, engine })
+    Some(LearnedVocabulary { vocabulary, tokenizer, engine, is_name_guessed: false })
 }
 
 #[cfg(test)]
