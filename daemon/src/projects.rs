@@ -228,7 +228,7 @@ impl Projects {
         files
             .filter_map(|file| {
                 let file: ProjectFile =
-                    serde_json::from_slice(&fs::read(file.ok()?.path()).ok()?).ok()?;
+                    serde_json::from_slice(&fsutil::read_regular(&file.ok()?.path()).ok()?).ok()?;
                 (file.current_session == Some(id)).then_some(file.path)
             })
             .collect()
@@ -243,7 +243,7 @@ impl Projects {
 ///
 /// **Errors**: of kind `InvalidData` for a file that cannot be parsed.
 fn read_or_default<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsError> {
-    match fs::read(file) {
+    match fsutil::read_regular(file) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             FsError::new("read", file, io::Error::new(io::ErrorKind::InvalidData, error))
         }),

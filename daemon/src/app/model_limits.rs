@@ -141,7 +141,8 @@ mod tests {
     fn damaged_file_is_replaced() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         for content in ["{", "{\"version\":9,\"models\":{}}", ""] {
-            std::fs::write(dir.path().join("limits.json"), content).expect("writes");
+            let path = dir.path().join("limits.json");
+            replace_atomically(&path, content.as_bytes()).expect("writes");
             let limits = KnownLimits::new(dir.path());
             assert_eq!(limits.get("h", "m"), None, "{content}");
             limits.note("h", &described("m", 8192));

@@ -5,7 +5,9 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use ollm_protocol::content::{GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody};
+use ollm_protocol::content::{
+    GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody, SnapshotMark,
+};
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::{Value, json};
 
@@ -55,7 +57,15 @@ impl Observer for SessionObserver {
                     data: json!({ "title": session.title }),
                 });
             }
+            // A mark of a resting session changes nothing that clients see.
+            SessionChange::Recorded { seq, body, .. } if is_rest_mark(body) => {
+                loops::follow(&core, id, *seq, body);
+            }
             SessionChange::Recorded { seq, at, body, tokens } => {
+                // A closed session counts for the limits. Other changes make it active, which exempts it.
+                if matches!(body, RecordBody::Close(_)) {
+                    self.retention.request();
+                }
                 if let Some((kind, data)) = event_of(body, *tokens) {
                     let (session_id, seq) = (Some(id), Some(*seq));
                     core.events.publish(EventDraft { session_id, seq, kind, at: *at, data });
@@ -74,6 +84,10 @@ impl Observer for SessionObserver {
             }
         }
     }
+}
+
+fn is_rest_mark(body: &RecordBody) -> bool {
+    matches!(body, RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST)
 }
 
 /// Returns the event of a record, or `None` for kinds that subscribers do not need.

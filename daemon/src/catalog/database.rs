@@ -154,7 +154,10 @@ pub(super) fn wal_bytes(path: &Path) -> u64 {
 fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     // The last connection that closes removes the journal, so one that exists was left by a crash.
     let is_journal_stale = wal_bytes(path) > 0;
-    // SQLite would create the file with the rights that the umask leaves.
+    // SQLite would follow a link, and would create the file with the rights that the umask leaves.
+    for suffix in ["-wal", "-shm"] {
+        fsutil::check_regular(&with_suffix(path, suffix))?;
+    }
     drop(fsutil::open_private(path)?);
     let fail = |source| CatalogError::Database { attempt: "open", path: path.to_owned(), source };
     let writer = connect(path).map_err(fail)?;

@@ -76,7 +76,8 @@ impl SealContents {
 impl CatalogSeal {
     /// Reads the seal of a catalog; that of an earlier file is removed if the catalog is new.
     pub(super) fn load(path: &Path, is_new: bool) -> Result<Self, CatalogError> {
-        let file = File::open(path).map_err(|source| FsError::new("open", path, source))?;
+        let file =
+            fsutil::open_regular(path).map_err(|source| FsError::new("open", path, source))?;
         let path_buf = path.to_owned();
         let mut seal =
             Self { path: path_buf, file, contents: None, is_checked: is_new, has_identity: false };

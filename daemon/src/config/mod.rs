@@ -27,6 +27,7 @@ pub(crate) use self::sections::{
     EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
     OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
 };
+use crate::fsutil;
 
 /// The name of the default file in the home.
 pub(crate) const FILE_NAME: &str = "config.yaml";
@@ -81,7 +82,7 @@ impl Config {
     ) -> Result<(Self, Vec<ConfigWarning>), ConfigError> {
         let default = home.join(FILE_NAME);
         let path = explicit_file.unwrap_or(&default);
-        let file = match std::fs::read_to_string(path) {
+        let file = match fsutil::read_linked_text(path) {
             Ok(text) => Some(ConfigFile { path, text }),
             Err(error)
                 if explicit_file.is_none() && error.kind() == std::io::ErrorKind::NotFound =>

@@ -29,6 +29,8 @@ pub(super) struct Control {
     pub(super) core: Arc<Core>,
     pub(super) source: ConfigSource,
     pub(super) home: PathBuf,
+    /// The directories whose content only this user may read.
+    pub(super) private_dirs: Vec<PathBuf>,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
     /// The warnings of the configuration in force, and the errors of later reloads.

@@ -4,6 +4,8 @@
 
 mod control;
 mod heap;
+mod home;
+mod rights;
 mod start;
 mod upkeep;
 
@@ -13,13 +15,14 @@ use std::time::Duration;
 
 use jsonrpsee::Methods;
 use ollm_protocol::address::DaemonFile;
-use ollm_protocol::{PROTOCOL_VERSION, SessionId};
+use ollm_protocol::{PROTOCOL_VERSION, SessionId, Timestamp};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
 
 use self::control::Control;
-use self::start::{Home, StartError};
+use self::home::{Home, HomeError};
+use self::start::StartError;
 
 use crate::app::core::Core;
 use crate::app::observer::SessionObserver;
@@ -79,6 +82,7 @@ pub fn run(flags: &Flags) -> ExitCode {
 
 /// Prepares everything that the daemon needs before it serves.
 fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
+    start::require_threads(WORKERS).map_err(StartError::Threads)?;
     let home = Home::prepare(flags)?;
     let (config, warnings) = start::load_config(flags, &home.dir)?;
     let logging = start::start_logging(&home.dir, &config, flags.detach)?;
@@ -87,10 +91,11 @@ fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
         .thread_name("ollmd")
         .enable_all()
         .build()
-        .map_err(StartError::Runtime)?;
+        .map_err(StartError::Threads)?;
     let entered = runtime.enter();
     let parts = Parts::build(flags, home, config, warnings)?;
     drop(entered);
+    upkeep::watch_termination(&parts.tasks).map_err(StartError::Threads)?;
     Ok((parts, runtime, logging))
 }
 
@@ -119,7 +124,11 @@ impl Parts {
         let events = EventRing::new(Arc::clone(&clock));
         let retention = Arc::new(RetentionTask::default());
         let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
-        let Home { dir, sessions_dir, locks } = home;
+        let Home { dir, id: home_id, sessions_dir, locks } = home;
+        let is_elsewhere = !sessions_dir.starts_with(&dir);
+        let private_dirs =
+            [Some(&dir), is_elsewhere.then_some(&sessions_dir)].into_iter().flatten().cloned();
+        let private_dirs = private_dirs.collect();
         let announced_to = Arc::<SessionObserver>::clone(&observer);
         let sessions = Sessions::new(sessions_dir, Arc::clone(&clock), announced_to);
         // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
@@ -130,10 +139,11 @@ impl Parts {
         let core = Core::new(&dir, sessions, catalog, events, config, clock, &tasks);
         let core = Arc::new(core);
         observer.report_to(&core);
-        let lock = locks.first().ok_or(StartError::NoHome)?;
+        let lock = locks.first().ok_or(HomeError::Unknown)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
             socket: listener.path().to_owned(),
+            home_id: Some(home_id.clone()),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL_VERSION,
@@ -151,6 +161,7 @@ impl Parts {
             core: Arc::clone(&core),
             source: start::ConfigSource::new(flags, &dir),
             home: dir,
+            private_dirs,
             daemon_file: file,
             connections: OpenConnections::default(),
             warnings: Mutex::new(warnings),
@@ -161,6 +172,7 @@ impl Parts {
             shutdown: tasks.clone(),
             core,
             control: Arc::new(Arc::clone(&control)),
+            home_id,
             limits: limits.connection.calls.clone(),
         }));
         Ok(Self { control, methods, listener, announcement, tasks, limits, _locks: locks })
@@ -172,7 +184,9 @@ impl Parts {
         tracing::info!(socket = %listener.path().display(), "ready");
         readiness.ready();
         let connections = control.connections.clone();
-        crate::server::run(listener, methods, tasks.clone(), limits, connections).await;
+        let sessions = control.core.sessions.clone();
+        let relief = Arc::new(move || sessions.close_half());
+        crate::server::run(listener, methods, tasks.clone(), limits, connections, relief).await;
         readiness::stopping();
         let left = tasks.drain(DRAIN).await;
         if left > 0 {
@@ -180,11 +194,11 @@ impl Parts {
         }
         let core = Arc::clone(&control.core);
         let finished = tokio::task::spawn_blocking(move || {
+            core.rest_sessions(Timestamp::from_unix_ms(i64::MAX));
             documents::write_small(&core);
             core.catalog.shutdown();
         });
-        // A dead disk or a second signal ends the wait: acknowledged records are synced, and the catalog catches up
-        // at the next start.
+        // A dead disk ends the wait: acknowledged records are synced, and the catalog catches up at the next start.
         tokio::select! {
             _ = finished => {}
             () = tasks.forced() => {}

@@ -16,6 +16,7 @@ use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, is_full};
 use crate::goal::{GoalError, MAX_ITEMS};
 use crate::model::{CallPhase, ModelError};
+use crate::nesting::MAX_LEVELS;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -117,8 +118,13 @@ impl From<SessionError> for RpcError {
             SessionError::Exists { id } => reply(ErrorKind::Conflict)
                 .with_hint(format!("ollmctl sessions view {id}"))
                 .with_field("holder", id.to_string()),
+            SessionError::TooDeep { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("limit", MAX_LEVELS)
+            }
             SessionError::Damaged { .. } => reply(ErrorKind::Corrupted),
-            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => reply(ErrorKind::Busy),
+            SessionError::Busy { .. }
+            | SessionError::TooManyDrafts { .. }
+            | SessionError::LeafMoved { .. } => reply(ErrorKind::Busy),
             SessionError::Storage { path, full, .. } => {
                 reply(ErrorKind::Storage).with_file(&path, full)
             }
@@ -163,7 +169,7 @@ impl From<ContextError> for RpcError {
                 .with_field("needed", needed)
                 .with_field("available", available),
             ContextError::UnknownStrategy { .. } => reply(ErrorKind::InvalidParams),
-            ContextError::Contents(_) => reply(ErrorKind::Storage),
+            ContextError::Contents(error) => error.0.into(),
         }
     }
 }
@@ -185,6 +191,7 @@ impl From<ImportError> for RpcError {
         let message = with_sources(&error);
         let reply = |kind| Self::new(kind, message);
         match error {
+            ImportError::TooDeep => reply(ErrorKind::InvalidParams).with_field("limit", MAX_LEVELS),
             ImportError::Newer { found, supported } => reply(ErrorKind::UnsupportedVersion)
                 .with_field("found", found)
                 .with_field("supported", supported),
@@ -229,6 +236,7 @@ impl From<ModelError> for RpcError {
             | ModelError::Incomplete { .. }
             | ModelError::Disconnected { .. }
             | ModelError::Garbage { .. }
+            | ModelError::TooDeep { .. }
             | ModelError::TooLarge { .. } => {
                 (ErrorKind::ModelFailed, Some("ollmctl models running"))
             }
@@ -382,6 +390,12 @@ impl From<AppError> for RpcError {
             AppError::Compact(error) => error.into(),
             AppError::Storage(error) => error.into(),
             AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),
+            AppError::TooLarge(over) => reply(ErrorKind::TooLarge)
+                .with_field("field", over.field.name())
+                .with_field("limit", over.field.max_bytes()),
+            AppError::EntriesTooLarge { limit, .. } => {
+                reply(ErrorKind::TooLarge).with_field("limit", limit)
+            }
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),

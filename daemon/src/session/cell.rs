@@ -8,14 +8,16 @@
 //! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use ollm_protocol::content::Session;
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::content::{RecordBody, Session, SnapshotMark};
+use ollm_protocol::{Seq, SessionId, SnapshotId};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
 use super::index::{ScanPoint, ScannedRecord};
@@ -24,7 +26,8 @@ use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
-use super::write::{NewSession, SessionChange};
+use super::store::PendingAppend;
+use super::write::{NewRecord, NewSession, SessionChange};
 use crate::error_chain::with_sources;
 use crate::fsutil;
 
@@ -32,6 +35,8 @@ use crate::fsutil;
 const MAX_WAITING: usize = 4096;
 /// Maximum number of requests in a batch, so that the first one does not wait for megabytes of others.
 const MAX_BATCH: usize = 256;
+/// Bytes of a torn tail that are copied at once. A tail can have any size if another program appended to the log.
+const COPY_BYTES: usize = 256 * 1024;
 
 /// A session with a log, open or closed, or a draft.
 pub(super) struct SessionCell {
@@ -41,6 +46,10 @@ pub(super) struct SessionCell {
     writer: Mutex<LogWriter>,
     /// The fold, `None` while the session is closed.
     open: RwLock<Option<OpenSession>>,
+    /// Whether the session has no log yet; read without waiting for the lock of the fold.
+    draft: AtomicBool,
+    /// The size of the header of a draft in bytes of JSON, which is in memory only.
+    header_bytes: usize,
     used_ms: AtomicI64,
 }
 
@@ -63,14 +72,16 @@ struct LogWriter {
 }
 
 impl SessionCell {
-    /// Returns the cell of a session that has a log, or of a new one that has none yet.
+    /// Returns the cell of a session that has a log, or of a draft, with the size of its header in bytes.
     pub(super) fn new(
         shared: Arc<StoreShared>,
         id: SessionId,
-        draft: Option<NewSession>,
+        draft: Option<(NewSession, usize)>,
     ) -> Arc<Self> {
         let blobs = shared.paths.blobs(id);
-        let open = draft.map(|draft| OpenSession::draft(draft, blobs));
+        let header_bytes = draft.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let open = draft.map(|(draft, _)| OpenSession::draft(draft, blobs));
+        let draft = AtomicBool::new(open.is_some());
         let used_ms = AtomicI64::new(shared.clock.now().unix_ms());
         Arc::new(Self {
             id,
@@ -78,6 +89,8 @@ impl SessionCell {
             queue: Mutex::default(),
             writer: Mutex::default(),
             open: RwLock::new(open),
+            draft,
+            header_bytes,
             used_ms,
         })
     }
@@ -181,7 +194,8 @@ impl SessionCell {
         log.sync().map_err(|source| LogError::io("sync", &path, source))?;
         self.shared.n_syncs.fetch_add(1, Ordering::Relaxed);
         if plan.is_birth {
-            fsutil::sync_dir(&self.shared.paths.dir)?;
+            let dir = &self.shared.paths.dir;
+            self.shared.with_descriptors(|| Ok(fsutil::sync_dir(dir)?))?;
         }
         Ok(())
     }
@@ -195,6 +209,7 @@ impl SessionCell {
         let Some(session) = open.as_mut() else { return };
         if let Some(reader) = reader.filter(|_| is_birth) {
             session.set_log(reader);
+            self.draft.store(false, Ordering::Relaxed);
         }
         for write in writes {
             for record in write.records {
@@ -241,6 +256,10 @@ impl SessionCell {
             return Ok(read(session));
         }
         let guard = self.writer.lock();
+        // A deletion that began in the meantime must not open the session again.
+        if self.is_deleting() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
         self.ensure_open()?;
         drop(guard);
         let open = self.open.read();
@@ -334,9 +353,14 @@ impl SessionCell {
         self.queue.lock().deleting
     }
 
-    /// Returns whether the session has no log yet.
+    /// Returns whether the session has no log yet. Never waits, so the lock of the map may be held.
     pub(super) fn is_draft(&self) -> bool {
-        self.peek(|session| session.draft.is_some()).unwrap_or_default()
+        self.draft.load(Ordering::Relaxed)
+    }
+
+    /// Returns the size of a draft's header in bytes of JSON.
+    pub(super) const fn header_bytes(&self) -> usize {
+        self.header_bytes
     }
 
     /// Returns the time of the last use in milliseconds since 1970.
@@ -367,26 +391,47 @@ impl SessionCell {
         true
     }
 
+    /// Queues a mark that the records before it are synced, unless this writer wrote nothing after the last mark. Waits
+    /// for a running write. FORMAT.md, "Rest marks".
+    pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
+        // A session that was only read is not written because of that.
+        let is_written = self.writer.lock().log.is_some();
+        let is_due = is_written && self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
+        is_due.then(|| {
+            let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
+            let leaf = self.peek(|session| session.state.leaf()).flatten();
+            let mark = SnapshotMark { snapshot_id, leaf, reason: SnapshotMark::REST.to_owned() };
+            let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
+            let (reply, result) = oneshot::channel();
+            self.submit(WriteRequest { records, key: None, expected_leaf: None, reply });
+            PendingAppend(result)
+        })
+    }
+
     /// Opens the fold if it is closed. The caller holds the writer's lock, so that no other thread opens it too.
     fn ensure_open(&self) -> Result<(), SessionError> {
         if self.open.read().is_some() {
             return Ok(());
         }
         let path = self.shared.paths.log(self.id);
-        if !path.exists() {
+        if !self.shared.paths.has_log(self.id) {
             return Err(SessionError::NotFound { id: self.id });
         }
-        let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
-        let (session, end) = LogReader::open(&path)
-            .map_err(LogError::File)
-            .and_then(|log| OpenSession::open(self.id, log, blobs, hint, 0))
+        let blobs = self.shared.paths.blobs(self.id);
+        let open = || {
+            let log = LogReader::open(&path)?;
+            OpenSession::open(self.id, log, blobs.clone(), self.shared.hint(self.id), 0)
+        };
+        let (session, end) = self
+            .shared
+            .with_descriptors(open)
             .map_err(|error| SessionError::log(self.id, &error))?;
         if end.point.records == 0 {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let ScanEnd { torn_bytes, damaged_places, .. } = end;
-        let damaged = damaged_places + session.unreadable().len() as u64;
+        let ScanEnd { torn_bytes, damaged_places, missing_records, .. } = end;
+        let damaged = damaged_places + missing_records + session.unreadable().len() as u64;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };
@@ -409,14 +454,21 @@ impl SessionCell {
         };
         let path = self.shared.paths.log(self.id);
         let after_failure = writer.cut_to.is_some();
-        let opened = if is_draft {
-            self.create_log(&path, after_failure).and_then(|log| {
-                writer.reader = Some(LogReader::open(&path)?);
-                Ok(log)
-            })
-        } else {
-            self.reopen_log(&path, point, after_failure)
-        };
+        // After a failed attempt an empty log may exist.
+        let mut after_failure = after_failure;
+        let opened = self.shared.with_descriptors(|| {
+            if !is_draft {
+                return self.reopen_log(&path, point, after_failure);
+            }
+            let log = self.create_log(&path, after_failure)?;
+            after_failure = true;
+            writer.reader = Some(LogReader::open(&path)?);
+            Ok(log)
+        });
+        if opened.is_err() && after_failure {
+            // The next attempt must not create the log again.
+            writer.cut_to.get_or_insert(point.bytes);
+        }
         writer.log = Some(opened.map_err(|error| SessionError::log(self.id, &error))?);
         writer.cut_to = None;
         Ok(())
@@ -471,12 +523,27 @@ impl SessionCell {
         path: &Path,
         tail: Range<u64>,
     ) -> Result<(), LogError> {
-        let mut bytes = vec![0; usize::try_from(tail.end - tail.start).unwrap_or_default()];
-        log.read_at(&mut bytes, tail.start)
-            .map_err(|source| LogError::io("read the torn tail of", path, source))?;
         let aside = self.shared.paths.torn(self.id, self.shared.clock.now());
-        fsutil::replace_atomically(&aside, &bytes)?;
-        tracing::warn!(session = %self.id, bytes = bytes.len(), "cut a torn tail");
+        let mut unreadable = None;
+        let copied = fsutil::replace_with(&aside, |out| {
+            let mut buffer = vec![0; COPY_BYTES];
+            for start in tail.clone().step_by(COPY_BYTES) {
+                let len = usize::try_from(tail.end - start).unwrap_or(usize::MAX).min(COPY_BYTES);
+                let chunk = &mut buffer[..len];
+                log.read_at(chunk, start).map_err(|source| {
+                    let kind = source.kind();
+                    unreadable = Some(source);
+                    io::Error::from(kind)
+                })?;
+                out.write_all(chunk)?;
+            }
+            Ok(())
+        });
+        if let Some(source) = unreadable {
+            return Err(LogError::io("read the torn tail of", path, source));
+        }
+        copied?;
+        tracing::warn!(session = %self.id, bytes = tail.end - tail.start, "cut a torn tail");
         Ok(())
     }
 }

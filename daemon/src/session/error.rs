@@ -9,6 +9,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
+use crate::nesting::MAX_LEVELS;
 
 /// A log could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -32,12 +33,24 @@ pub(crate) enum LogError {
         #[source]
         source: serde_json::Error,
     },
+    /// A record is nested deeper than its readers allow.
+    #[error("a record of session log {} is nested too deeply", path.display())]
+    TooDeep { path: PathBuf },
     /// A blob or a directory could not be written.
     #[error(transparent)]
     File(#[from] FsError),
 }
 
 impl LogError {
+    /// Returns whether the process had no free file descriptor.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => fsutil::is_out_of_descriptors(source),
+            Self::File(error) => fsutil::is_out_of_descriptors(&error.source),
+            Self::UpgradeRequired { .. } | Self::Encode { .. } | Self::TooDeep { .. } => false,
+        }
+    }
+
     pub(crate) fn io(attempt: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::Io { attempt, path: path.to_owned(), source }
     }
@@ -62,6 +75,9 @@ pub(crate) enum SessionError {
     /// The queue of writes is full.
     #[error("session {id} has {waiting} writes waiting")]
     Busy { id: SessionId, waiting: usize },
+    /// Too many sessions were created and not used yet.
+    #[error("{drafts} sessions without records, with {bytes} bytes, wait for their first record")]
+    TooManyDrafts { drafts: usize, bytes: usize },
     /// The disk refused an operation; nothing that was acknowledged is lost.
     #[error("session {id}: {message}")]
     Storage {
@@ -78,6 +94,9 @@ pub(crate) enum SessionError {
     /// The record exists and cannot be read.
     #[error("record {seq} of session {id} is damaged")]
     Damaged { id: SessionId, seq: Seq },
+    /// A record is nested deeper than its readers allow.
+    #[error("a record of session {id} is nested deeper than {MAX_LEVELS} levels")]
+    TooDeep { id: SessionId },
     /// The active leaf is not the one that the write expected.
     #[error("session {id} changed concurrently")]
     LeafMoved { id: SessionId },
@@ -104,6 +123,7 @@ impl SessionError {
                 let message = with_sources(error);
                 Self::Storage { id, path: path.clone(), message, full: false }
             }
+            LogError::TooDeep { .. } => Self::TooDeep { id },
             LogError::File(error) => Self::fs(id, error),
         }
     }

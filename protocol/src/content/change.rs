@@ -97,8 +97,13 @@ pub struct SnapshotMark {
     pub snapshot_id: SnapshotId,
     /// The active leaf at that time; null before the first record.
     pub leaf: Option<Seq>,
-    /// The change that follows: `compaction`, `epoch` or `modeChange`.
+    /// The change that follows: `compaction`, `epoch` or `modeChange`; or [`SnapshotMark::REST`].
     pub reason: String,
+}
+
+impl SnapshotMark {
+    /// The reason of the mark that a log gets when its session rests. Clients do not receive such records.
+    pub const REST: &str = "rest";
 }
 
 /// A detected loop, or a reset of the loop detection.
@@ -237,6 +242,9 @@ pub struct ContextEntry {
     pub source: String,
     /// The sessions that it applies to.
     pub scope: ContextScope,
+    /// Whether the texts are shortened here, because the list does not fit into a frame. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shortened: bool,
 }
 
 impl ContextEntry {

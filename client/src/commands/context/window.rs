@@ -512,7 +512,7 @@ mod tests {
             "originalMessageCount": 120, "includedMessageCount": 34, "summarizedMessageCount": 0,
             "omitted": [{"seq": 3, "throughSeq": 40, "tokens": 12000, "reason": "budget"}],
             "countKind": "estimated", "prefixTokens": 900, "transient": true,
-            "numCtx": 4096, "numPredict": 614, "buildId": "b1"
+            "numCtx": 4096, "window": {"verified": true}, "numPredict": 614, "buildId": "b1"
         }))
         .unwrap()
     }

@@ -3,7 +3,6 @@
 //! **Invariant**: a chunk ends between characters and fits a frame even if JSON escapes all of it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,7 @@ use serde_json::Value;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
 use crate::project;
+use crate::regular_file;
 use crate::render::progress::ProgressMeter;
 use crate::render::session_table::{short_id, title};
 use crate::render::units::{counted, grouped};
@@ -34,6 +34,7 @@ const SHOWN_LINES: usize = 3;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The format is detected: exports of ollmd (json, jsonl), session documents, pi session files.
+A FILE is a regular file or a link to one; pass the output of another program as `-`.
 Importing a file again changes nothing. The command reports what could not be carried over.
 
 Examples:
@@ -105,11 +106,8 @@ fn import_file(
     let (source, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin()), 0)
     } else {
-        let file = File::open(path).map_err(failed)?;
+        let file = regular_file::open_input(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
-        if meta.is_dir() {
-            return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
         (Box::new(file), meta.len())
     };
     let mut progress = ProgressMeter::bytes(&format!("importing {label}"));
@@ -253,6 +251,8 @@ fn render_losses(losses: &[ImportLoss]) -> String {
 mod tests {
     use serde_json::json;
 
+    use std::io::Write as _;
+
     use super::*;
     use crate::testing::{render_options, run_against, session_json, session_named};
 
@@ -316,7 +316,7 @@ mod tests {
     fn refusal_names_the_file() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("talk.jsonl");
-        std::fs::write(&path, "hello").unwrap();
+        std::fs::File::create(&path).unwrap().write_all(b"hello").unwrap();
         let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, _| None);
         let message = run.error.expect("a refusal").message();
         assert!(message.contains("talk.jsonl: "), "{message}");
@@ -327,7 +327,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("big.jsonl");
         let text = "日".repeat(7 << 18);
-        let mut file = File::create(&path).unwrap();
+        let mut file = std::fs::File::create(&path).unwrap();
         io::Write::write_all(&mut file, text.as_bytes()).unwrap();
         let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, params| {
             if params["last"] == false {

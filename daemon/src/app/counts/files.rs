@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
+use crate::fsutil::{FsError, create_private_dir, file_len, read_regular, replace_atomically};
 use crate::tokens::{
     CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary, VocabularyError,
 };
@@ -121,7 +121,7 @@ impl VocabularyFiles {
     fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.dir.join(name);
         file_len(&path).filter(|len| *len <= MAX_BYTES)?;
-        std::fs::read(&path)
+        read_regular(&path)
             .inspect_err(|error| tracing::warn!("cannot read {}: {error}", path.display()))
             .ok()
     }

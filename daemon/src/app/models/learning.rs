@@ -3,7 +3,6 @@
 //!
 //! A failure here is not an error of the caller: the counts of a model that cannot be learned are estimates.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use serde_json::Value;
 use crate::app::core::{Core, blocking};
 use crate::app::counts::{CountMismatch, LearnedVocabulary, TemplateVariant};
 use crate::app::error::Result;
+use crate::fsutil;
 use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode, Version};
 use crate::tokens::{Counter, Engine, Tokenizer, Vocabulary, learn, probes};
 
@@ -255,14 +255,13 @@ fn is_blob_name(name: &str) -> bool {
 }
 
 fn read_gguf(path: &Path, engine: Engine) -> Option<LearnedVocabulary> {
-    // Opening a pipe would wait for its writer.
-    if !path.is_absolute() || !std::fs::symlink_metadata(path).ok()?.is_file() {
+    if !path.is_absolute() {
         return None;
     }
     let log = |error: &dyn std::fmt::Display| {
         tracing::debug!("no vocabulary from {}: {error}", path.display());
     };
-    let file = File::open(path).inspect_err(|error| log(error)).ok()?;
+    let file = fsutil::open_regular(path).inspect_err(|error| log(error)).ok()?;
     let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
     let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
     let tokenizer = Tokenizer::new(&vocabulary, engine).inspect_err(|error| log(error)).ok()?;

@@ -8,15 +8,18 @@
 //! record. After a failed write or sync, every further write fails until the file is opened again and truncated to the
 //! last acknowledged byte, because the content of the disk is unknown after a failed sync.
 
+mod blobs;
+mod flipped_bit;
 mod reading;
 pub(super) mod recover;
 mod v1;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::fsutil;
 pub(super) use reading::LogReader;
 #[cfg(test)]
 pub(crate) use reading::ReadFaults;
@@ -41,8 +44,8 @@ pub(crate) type OpenLogFile = dyn Fn(&Path, bool) -> io::Result<Box<dyn LogFile>
 
 /// Opens a log on disk; with `create` it must not exist yet.
 pub(crate) fn open_real(path: &Path, create: bool) -> io::Result<Box<dyn LogFile>> {
-    let file =
-        OpenOptions::new().read(true).append(true).create_new(create).mode(0o600).open(path)?;
+    let mut options = OpenOptions::new();
+    let file = fsutil::open_file(options.read(true).append(true).create_new(create), path)?;
     Ok(Box::new(RealLogFile { file, failed: false }))
 }
 

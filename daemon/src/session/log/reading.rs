@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::fsutil::FsError;
+use crate::fsutil::{self, FsError};
 
 /// A log that is open for reading.
 #[derive(Debug)]
@@ -23,7 +23,10 @@ impl LogReader {
     /// Opens a log.
     pub(crate) fn open(path: &Path) -> Result<Self, FsError> {
         let fail = |source| FsError::new("open", path, source);
-        check(path).and_then(|()| File::open(path)).map(|file| Self::new(file, path)).map_err(fail)
+        check(path)
+            .and_then(|()| fsutil::open_regular(path))
+            .map(|file| Self::new(file, path))
+            .map_err(fail)
     }
 
     /// Returns a reader of a log that is open already.
@@ -85,10 +88,15 @@ impl Read for LogStream<'_> {
 
 /// Reads a blob; returns `None` if there is no such file.
 pub(crate) fn read_blob(path: &Path) -> Result<Option<Vec<u8>>, FsError> {
-    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
-    match check(path).and_then(|()| std::fs::read(path)) {
+    // A link or a pipe in place of a blob is no blob.
+    use io::ErrorKind::{InvalidInput, IsADirectory, NotADirectory, NotFound};
+    match check(path).and_then(|()| fsutil::read_regular(path)) {
         Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if matches!(error.kind(), NotFound | NotADirectory | IsADirectory) => Ok(None),
+        Err(error)
+            if matches!(error.kind(), InvalidInput | NotFound | NotADirectory | IsADirectory) =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(FsError::new("read", path, error)),
     }
 }
