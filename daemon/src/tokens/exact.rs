@@ -117,8 +117,8 @@ impl ExactCounter {
 
     /// Returns whether the count of a message is in doubt.
     pub(super) fn doubts(&self, messages: &[ContextMessage]) -> bool {
-        let is_doubted = |shape| self.doubts.concern(&shape);
-        !self.doubts.is_empty() && self.shapes(messages).into_iter().any(|shape| is_doubted(shape))
+        let is_doubted = |shape: &MessageShape| self.doubts.concern(shape);
+        !self.doubts.is_empty() && self.shapes(messages).iter().any(is_doubted)
     }
 
     /// Returns the maximum error of the counts that are in doubt.
