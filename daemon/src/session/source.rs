@@ -10,6 +10,7 @@ use super::error::SessionError;
 use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
+use crate::fsutil;
 
 impl IndexSource for Sessions {
     fn logs(&self) -> io::Result<Vec<(SessionId, u64)>> {
@@ -28,7 +29,7 @@ impl IndexSource for Sessions {
             return Ok(None);
         }
         // Records that a catalog has seen count as synced from then on.
-        File::open(&path)?.sync_data()?;
+        fsutil::sync_file(&path)?;
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
         match OpenSession::open(id, &path, blobs, hint, known.point.records) {

@@ -11,12 +11,12 @@
 pub(super) mod recover;
 mod v1;
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io;
 use std::path::Path;
 
 pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};
+
+use crate::fsutil::DiskFile;
 
 /// The operations that a writer needs.
 pub(crate) trait LogFile: Send {
@@ -37,20 +37,19 @@ pub(crate) type OpenLogFile = dyn Fn(&Path, bool) -> io::Result<Box<dyn LogFile>
 
 /// Opens a log on disk; with `create` it must not exist yet.
 pub(crate) fn open_real(path: &Path, create: bool) -> io::Result<Box<dyn LogFile>> {
-    let file =
-        OpenOptions::new().read(true).append(true).create_new(create).mode(0o600).open(path)?;
+    let file = if create { DiskFile::create(path) } else { DiskFile::open(path) }?;
     Ok(Box::new(RealLogFile { file, failed: false }))
 }
 
 /// A log on disk.
 struct RealLogFile {
-    file: File,
+    file: DiskFile,
     failed: bool,
 }
 
 impl RealLogFile {
     /// Runs an operation unless an earlier one failed.
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut DiskFile) -> io::Result<T>) -> io::Result<T> {
         if self.failed {
             return Err(io::Error::other("an earlier write failed and the log was not reopened"));
         }
@@ -62,7 +61,7 @@ impl RealLogFile {
 
 impl LogFile for RealLogFile {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.guarded(|file| file.write_all(bytes))
+        self.guarded(|file| file.append(bytes))
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -70,7 +69,7 @@ impl LogFile for RealLogFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.file.metadata().map(|metadata| metadata.len())
+        self.file.len()
     }
 
     fn truncate(&mut self, len: u64) -> io::Result<()> {

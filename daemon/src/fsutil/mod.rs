@@ -1,15 +1,17 @@
-//! Operations on files: create, replace, rename, remove.
+//! Operations on files: create, replace, rename, remove. [`disk`] has the system calls.
 //!
 //! Directories are created with mode 0700 and files with 0600. A crash leaves the old content of a replaced file or
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
 
+mod disk;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use tempfile::NamedTempFile;
+pub(crate) use disk::{DiskFile, sync_file};
 
 /// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
@@ -40,11 +42,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// Creates a directory and its missing parents with mode 0700, or makes an existing directory private.
 pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|source| FsError::new("create the directory", path, source))?;
+    disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))?;
     make_private(path, 0o700)
 }
 
@@ -54,8 +52,7 @@ pub(crate) fn make_private(path: &Path, mode: u32) -> Result<(), FsError> {
     if metadata.permissions().mode() & 0o077 == 0 {
         return Ok(());
     }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(|source| FsError::new("make private", path, source))
+    disk::set_mode(path, mode).map_err(|source| FsError::new("make private", path, source))
 }
 
 /// Opens a file for reading and writing; creates a missing one with mode 0600.
@@ -78,12 +75,12 @@ pub(crate) fn replace_atomically(path: &Path, content: &[u8]) -> Result<(), FsEr
 /// Replaces the content of a file like [`replace_atomically`] with what `write` writes.
 pub(crate) fn replace_with(
     path: &Path,
-    write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
+    write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
 ) -> Result<(), FsError> {
     let fail = |source| FsError::new("write", path, source);
-    let temporary = write_temporary(path, write)?;
-    temporary.as_file().sync_all().map_err(fail)?;
-    temporary.persist(path).map_err(|failed| fail(failed.error))?;
+    let temporary = TemporaryFile::write(path, write).map_err(fail)?;
+    temporary.file.sync_all().map_err(fail)?;
+    temporary.rename(path).map_err(fail)?;
     sync_dir(parent_of(path))
 }
 
@@ -91,24 +88,52 @@ pub(crate) fn replace_with(
 ///
 /// For files that are valid only while this process runs.
 pub(crate) fn replace_unsynced(path: &Path, content: &[u8]) -> Result<(), FsError> {
-    let temporary = write_temporary(path, |out| out.write_all(content))?;
-    temporary.persist(path).map_err(|failed| FsError::new("write", path, failed.error))?;
-    Ok(())
+    TemporaryFile::write(path, |out| out.write_all(content))
+        .and_then(|temporary| temporary.rename(path))
+        .map_err(|source| FsError::new("write", path, source))
 }
 
-/// Writes a temporary file in the directory of `path`.
-fn write_temporary(
-    path: &Path,
-    write: impl FnOnce(&mut io::BufWriter<&File>) -> io::Result<()>,
-) -> Result<NamedTempFile, FsError> {
-    let fail = |source| FsError::new("write", path, source);
-    // tempfile creates the file with mode 0600 and removes it when anything below fails.
-    let builder = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(parent_of(path));
-    let temporary = builder.map_err(fail)?;
-    let mut out = io::BufWriter::with_capacity(64 * 1024, temporary.as_file());
-    write(&mut out).and_then(|()| out.flush()).map_err(fail)?;
-    drop(out);
-    Ok(temporary)
+/// A file with the content that another one will have. It is removed unless it is renamed.
+struct TemporaryFile {
+    file: DiskFile,
+    is_renamed: bool,
+}
+
+impl TemporaryFile {
+    /// Writes a temporary file in the directory of `path`.
+    fn write(
+        path: &Path,
+        write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let named = tempfile::Builder::new()
+            .prefix(TEMPORARY)
+            .make_in(parent_of(path), DiskFile::create)?;
+        let (file, name) = named.into_parts();
+        name.keep().map_err(|failed| failed.error)?;
+        let mut out = io::BufWriter::with_capacity(64 * 1024, file);
+        let written = write(&mut out).and_then(|()| out.flush());
+        let (file, _unwritten) = out.into_parts();
+        // Removed here if it could not be written.
+        let temporary = Self { file, is_renamed: false };
+        written.map(|()| temporary)
+    }
+
+    fn rename(mut self, to: &Path) -> io::Result<()> {
+        disk::rename(self.file.path(), to)?;
+        self.is_renamed = true;
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        // The next start removes a file that is left.
+        if !self.is_renamed
+            && let Err(error) = disk::remove_file(self.file.path())
+        {
+            tracing::warn!(path = %self.file.path().display(), "cannot remove a file: {error}");
+        }
+    }
 }
 
 /// Removes the temporary files in a directory that were modified before `before`; returns their number.
@@ -132,16 +157,12 @@ pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize,
 
 /// Makes creations, renames and removals in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
-    File::open(path)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|source| FsError::new("sync the directory", path, source))
+    disk::sync_dir(path).map_err(|source| FsError::new("sync the directory", path, source))
 }
 
 /// Renames a file within its directory and makes the rename durable.
 pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
-    #[expect(clippy::disallowed_methods, reason = "the directory is synced right after")]
-    let renamed = fs::rename(from, to);
-    renamed.map_err(|source| FsError::new("rename", from, source))?;
+    disk::rename(from, to).map_err(|source| FsError::new("rename", from, source))?;
     sync_dir(parent_of(to))
 }
 
@@ -152,18 +173,22 @@ pub(crate) fn file_len(path: &Path) -> Option<u64> {
 
 /// Removes a file if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), FsError> {
-    unless_missing(fs::remove_file(path)).map_err(|source| FsError::new("remove", path, source))
+    unless_missing(disk::remove_file(path)).map_err(|source| FsError::new("remove", path, source))
 }
 
 /// Removes a directory and all its content if it exists.
 pub(crate) fn remove_dir_all(path: &Path) -> Result<(), FsError> {
-    unless_missing(fs::remove_dir_all(path)).map_err(|source| FsError::new("remove", path, source))
+    unless_missing(disk::remove_dir_all(path))
+        .map_err(|source| FsError::new("remove", path, source))
 }
 
 /// Truncates a file to zero bytes, durably, if it exists.
 pub(crate) fn empty_file(path: &Path) -> Result<(), FsError> {
-    let emptied = OpenOptions::new().write(true).truncate(true).open(path);
-    unless_missing(emptied.and_then(|file| file.sync_all()))
+    let empty = |file: DiskFile| {
+        file.set_len(0)?;
+        file.sync_all()
+    };
+    unless_missing(DiskFile::open(path).and_then(empty))
         .map_err(|source| FsError::new("empty", path, source))
 }
 
