@@ -7,12 +7,12 @@ mod start;
 mod upkeep;
 
 use std::process::ExitCode;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jsonrpsee::Methods;
+use ollm_protocol::PROTOCOL_VERSION;
 use ollm_protocol::address::DaemonFile;
-use ollm_protocol::{PROTOCOL_VERSION, SessionId};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
@@ -20,22 +20,17 @@ use tracing_appender::non_blocking::WorkerGuard;
 use self::control::Control;
 use self::start::{Home, StartError};
 
-use crate::app::core::Core;
-use crate::app::observer::SessionObserver;
+use crate::app::open::open_core;
 use crate::app::sessions::documents;
 use crate::app::sessions::retention::RetentionTask;
-use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::events::EventRing;
 use crate::flags::Flags;
 use crate::rpc::Handles;
 use crate::server::listener::Listener;
 use crate::server::lock::InstanceLock;
 use crate::server::readiness::{self, Announcement, Readiness};
 use crate::server::{OpenConnections, ServerLimits};
-use crate::session::Sessions;
-use crate::session::index::{HintSource, OpenHint};
 use crate::shutdown::Tasks;
 
 /// The time for tasks to finish after the last connection is closed. Together with the drain of the server it stays
@@ -115,20 +110,11 @@ impl Parts {
         start::log_warnings(&warnings);
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
-        let events = EventRing::new(Arc::clone(&clock));
         let retention = Arc::new(RetentionTask::default());
-        let observer = Arc::new(SessionObserver::new(Arc::clone(&retention)));
         let Home { dir, sessions_dir, locks } = home;
-        let announced_to = Arc::<SessionObserver>::clone(&observer);
-        let sessions = Sessions::new(sessions_dir, Arc::clone(&clock), announced_to);
-        // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
-        let source = Arc::new(sessions.clone());
-        let catalog = Arc::new(Catalog::open(dir.join("catalog.sqlite3"), source)?);
-        sessions.set_hints(Arc::new(CatalogHints(Arc::downgrade(&catalog))));
         let tasks = Tasks::new();
-        let core = Core::new(&dir, sessions, catalog, events, config, clock, &tasks);
-        let core = Arc::new(core);
-        observer.report_to(&core);
+        // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
+        let core = open_core(&dir, sessions_dir, config, clock, Arc::clone(&retention), &tasks)?;
         let lock = locks.first().ok_or(StartError::NoHome)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
@@ -193,14 +179,5 @@ impl Parts {
             tracing::warn!("{error}");
         }
         tracing::info!("stopped");
-    }
-}
-
-/// Opens cold sessions by the entries in the catalog. Weak, because the catalog reads the sessions.
-struct CatalogHints(Weak<Catalog>);
-
-impl HintSource for CatalogHints {
-    fn hint(&self, id: SessionId) -> Option<OpenHint> {
-        self.0.upgrade()?.hint(id)
     }
 }
