@@ -41,9 +41,20 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Creates a directory and its missing parents with mode 0700, or makes an existing directory private.
+///
+/// Its name is durable afterwards, also that of an existing directory: a crash may have interrupted its creation.
 pub(crate) fn create_private_dir(path: &Path) -> Result<(), FsError> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
     disk::create_dirs(path).map_err(|source| FsError::new("create the directory", path, source))?;
-    make_private(path, 0o700)
+    make_private(path, 0o700)?;
+    if missing.is_empty() {
+        return match sync_dir(parent_of(path)) {
+            // A parent that this user cannot read is not ours, and the directory was there before.
+            Err(error) if error.source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            result => result,
+        };
+    }
+    missing.into_iter().try_for_each(|dir| sync_dir(parent_of(dir)))
 }
 
 /// Sets the mode of a file or directory if group or others have any right on it.
@@ -201,7 +212,7 @@ fn unless_missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 fn parent_of(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("."))
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]

@@ -381,7 +381,6 @@ fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
         let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
         let path = dir.join(&hash);
         fsutil::create_private_dir(dir)?;
-        fsutil::sync_dir(dir.parent().unwrap_or(Path::new(".")))?;
         // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
         fsutil::replace_atomically(&path, text.as_bytes())?;
         *value = json!({ "$blob": hash, "bytes": text.len() });
