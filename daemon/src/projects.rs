@@ -167,9 +167,7 @@ impl Projects {
             Owner::Global => {
                 let mut file = read_or_default::<GlobalFile>(&self.global)?;
                 let is_changed = put(&mut file.entries, key, entry);
-                if is_changed {
-                    replace(&self.global, &file)?;
-                }
+                store(&self.global, &file, is_changed)?;
                 Ok(is_changed)
             }
             Owner::Project(path) => {
@@ -211,8 +209,8 @@ impl Projects {
         let is_changed = change(&mut file);
         if is_changed {
             fsutil::create_private_dir(&self.dir)?;
-            replace(&self.file(path), &file)?;
         }
+        store(&self.file(path), &file, is_changed)?;
         Ok(is_changed)
     }
 
@@ -248,7 +246,13 @@ fn read_or_default<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsEr
     }
 }
 
-fn replace(file: &Path, value: &impl Serialize) -> Result<(), FsError> {
+/// Makes a value durable that is in a file already or, if it `is_changed`, not yet.
+///
+/// The file may have been replaced by a call that failed at its last sync, or by a process that was killed before it.
+fn store(file: &Path, value: &impl Serialize, is_changed: bool) -> Result<(), FsError> {
+    if !is_changed {
+        return if file.exists() { fsutil::sync_parent(file) } else { Ok(()) };
+    }
     let json = serde_json::to_vec_pretty(value)
         .map_err(|source| FsError::new("encode", file, source.into()))?;
     fsutil::replace_atomically(file, &json)

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A change of a file or directory, or the opening of a file for changes.
+/// A change of a file or directory, or the opening of a file.
 #[derive(Clone, Copy, Debug)]
 #[expect(dead_code, reason = "nothing observes changes yet")]
 pub(super) enum Change<'a> {
@@ -125,6 +125,11 @@ pub(super) fn remove_file(path: &Path) -> io::Result<()> {
 
 pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
     carry_out(Change::RemoveTree(path), || fs::remove_dir_all(path))
+}
+
+/// Opens a file for reading.
+pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
+    carry_out(Change::Open(path), || File::open(path))
 }
 
 /// Makes the content of a file durable, which any process may have written.

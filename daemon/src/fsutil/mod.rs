@@ -11,7 +11,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-pub(crate) use disk::{DiskFile, sync_file};
+pub(crate) use disk::{DiskFile, open_to_read, sync_file};
 
 /// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
@@ -169,6 +169,11 @@ pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize,
 /// Makes creations, renames and removals in a directory durable.
 pub(crate) fn sync_dir(path: &Path) -> Result<(), FsError> {
     disk::sync_dir(path).map_err(|source| FsError::new("sync the directory", path, source))
+}
+
+/// Makes the name of a file durable.
+pub(crate) fn sync_parent(path: &Path) -> Result<(), FsError> {
+    sync_dir(parent_of(path))
 }
 
 /// Renames a file within its directory and makes the rename durable.

@@ -366,7 +366,9 @@ impl SessionCell {
         let after_failure = writer.cut_to.is_some();
         let opened = if is_draft {
             self.create_log(&path, after_failure).and_then(|log| {
-                let reader = File::open(&path);
+                // If it cannot be opened now, the next write uses this file, as it cannot create another one.
+                writer.cut_to = Some(0);
+                let reader = fsutil::open_to_read(&path);
                 writer.reader = Some(reader.map_err(|source| LogError::io("open", &path, source))?);
                 Ok(log)
             })

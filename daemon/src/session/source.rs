@@ -20,16 +20,19 @@ impl IndexSource for Sessions {
     fn update(&self, id: SessionId, known: IndexProgress) -> io::Result<Option<IndexUpdate>> {
         let now = self.shared.clock.now();
         let update = |session: &OpenSession| update_of(session, known, now);
+        let path = self.shared.paths.log(id);
+        if path.exists() {
+            // Records that a catalog has seen count as synced from then on. Those of an open session may be in the
+            // system's cache only, too: a process that was killed may have left them there.
+            fsutil::sync_file(&path)?;
+        }
         if let Some(update) = self.peek(id, update) {
             return Ok(update);
         }
         // A closed session is opened for this call only, because a catalog reads all logs one after the other.
-        let path = self.shared.paths.log(id);
         if !path.exists() {
             return Ok(None);
         }
-        // Records that a catalog has seen count as synced from then on.
-        fsutil::sync_file(&path)?;
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
         match OpenSession::open(id, &path, blobs, hint, known.point.records) {
