@@ -3,7 +3,7 @@
 //! Must not know methods or records.
 
 mod control;
-mod start;
+pub(crate) mod start;
 mod upkeep;
 
 use std::process::ExitCode;

@@ -32,7 +32,7 @@ const EXIT_CONFIG: u8 = 78;
 
 /// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StartError {
+pub(crate) enum StartError {
     /// Neither a flag nor the environment names the home.
     #[error("no home: give --home DIR or set HOME")]
     NoHome,
@@ -96,18 +96,18 @@ pub(super) fn print_error(error: &StartError) {
 }
 
 /// The directories of this daemon, locked.
-pub(super) struct Home {
+pub(crate) struct Home {
     /// The canonical path of the home.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The directory of session logs, which may be outside of the home.
-    pub(super) sessions_dir: PathBuf,
+    pub(crate) sessions_dir: PathBuf,
     /// Held until the process ends; the first one is that of the home.
     pub(super) locks: Vec<InstanceLock>,
 }
 
 impl Home {
     /// Creates the home if it is missing, and locks it before anything in it is read.
-    pub(super) fn prepare(flags: &Flags) -> Result<Self, StartError> {
+    pub(crate) fn prepare(flags: &Flags) -> Result<Self, StartError> {
         let dir = home_dir(flags)?;
         fsutil::create_private_dir(&dir)?;
         let dir = dir.canonicalize().map_err(|source| FsError::new("find", &dir, source))?;

@@ -1,6 +1,8 @@
 //! The system calls that change files.
 //!
-//! Every change of a file goes through [`carry_out`]. Exceptions are SQLite, the daemon's own log, the lock and unnamed temporary files, of which no
+//! Every change of a file goes through [`carry_out`], which makes it and nothing else. Tests replace this function by
+//! one that also records the change, or lets it fail (`trace`), so that a simulated crash or a full disk can be tried
+//! at each of them. Exceptions are SQLite, the daemon's own log, the lock and unnamed temporary files, of which no
 //! acknowledged record depends on any.
 
 use std::fs::{self, File, OpenOptions};
@@ -8,9 +10,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+#[cfg(test)]
+use super::trace::carry_out;
+
 /// A change of a file or directory, or the opening of a file.
 #[derive(Clone, Copy, Debug)]
-#[expect(dead_code, reason = "nothing observes changes yet")]
+#[cfg_attr(not(test), expect(dead_code, reason = "only tests read the fields"))]
 pub(super) enum Change<'a> {
     /// A directory and its missing parents.
     CreateDirs(&'a Path),
@@ -28,6 +33,7 @@ pub(super) enum Change<'a> {
 }
 
 /// Makes a change.
+#[cfg(not(test))]
 fn carry_out<T>(_: Change<'_>, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     make()
 }

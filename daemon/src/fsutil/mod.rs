@@ -4,6 +4,8 @@
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
 
 mod disk;
+#[cfg(test)]
+pub(crate) mod trace;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

@@ -48,7 +48,8 @@ enum RetentionAction {
     Delete(SessionId),
 }
 
-async fn apply(core: &Arc<Core>) -> Result<()> {
+/// Archives or deletes the sessions beyond the limits.
+pub(crate) async fn apply(core: &Arc<Core>) -> Result<()> {
     let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
     let now = core.clock.now();
     for action in actions(rows, &core.config().sessions, now) {
