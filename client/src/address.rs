@@ -4,14 +4,17 @@
 //! `daemon.json` and the daemon's lock. It connects to nothing. No other file of this crate reads the environment.
 
 use std::ffi::OsString;
-use std::fs::{File, TryLockError};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ollm_protocol::address::{DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
+use ollm_protocol::address::{self, DaemonFile, MAX_SOCKET_PATH_BYTES, candidates};
+use rustix::process::{Flock, FlockType, fcntl_getlk};
 
 use crate::error::ClientError;
+use crate::regular_file;
 
 /// The pause between two checks of the daemon's lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
@@ -80,21 +83,16 @@ pub(crate) fn is_program(path: &Path) -> bool {
 #[derive(Clone, Debug)]
 pub struct Address {
     home: PathBuf,
+    /// The home was given, and is not the default.
+    is_home_given: bool,
     socket: Option<PathBuf>,
-}
-
-/// The sockets to try, and the running daemon's description of itself.
-#[derive(Debug)]
-pub(crate) struct SocketCandidates {
-    /// The sockets, in the order of the attempts.
-    pub(crate) paths: Vec<PathBuf>,
-    /// The content of `daemon.json`, if it can be read.
-    pub(crate) daemon: Option<DaemonFile>,
 }
 
 impl Address {
     /// Returns the address of a home: the argument, else `OLLM_HOME`, else `~/.ollm`. The socket is the argument, else
     /// `OLLM_SOCKET`, else found from the home.
+    ///
+    /// Only a daemon of this home is used, except if a socket is given and no home: then the socket decides.
     ///
     /// **Errors**: [`ClientError::NoHome`] if no home is known, [`ClientError::SocketPathTooLong`].
     pub fn new(
@@ -102,8 +100,9 @@ impl Address {
         socket: Option<PathBuf>,
         environment: &Environment,
     ) -> Result<Self, ClientError> {
-        let home = home
-            .or_else(|| environment.home.clone())
+        let given = home.or_else(|| environment.home.clone());
+        let is_home_given = given.is_some();
+        let home = given
             .or_else(|| environment.user_home.as_ref().map(|user| user.join(".ollm")))
             .ok_or(ClientError::NoHome)?;
         let socket = socket.or_else(|| environment.socket.clone()).map(absolute);
@@ -114,7 +113,7 @@ impl Address {
         }
         // The daemon hashes the canonical path. A home that does not exist has no canonical path and no daemon.
         let home = std::fs::canonicalize(&home).unwrap_or_else(|_| absolute(home));
-        Ok(Self { home, socket })
+        Ok(Self { home, is_home_given, socket })
     }
 
     /// Returns the daemon's home directory.
@@ -132,35 +131,97 @@ impl Address {
     /// Resolves the home again, after it was created: its path may contain links.
     pub(crate) fn canonical(&self) -> Self {
         let home = std::fs::canonicalize(&self.home).unwrap_or_else(|_| self.home.clone());
-        Self { home, socket: self.socket.clone() }
+        Self { home, ..self.clone() }
     }
 
-    /// Returns the sockets at which the daemon may listen now.
-    pub(crate) fn sockets(&self) -> SocketCandidates {
-        if let Some(socket) = &self.socket {
-            return SocketCandidates { paths: vec![socket.clone()], daemon: None };
+    /// Returns whether only a daemon of this home may be used.
+    pub(crate) fn requires_home(&self) -> bool {
+        self.is_home_given || self.socket.is_none()
+    }
+
+    /// Refuses the home of another user before anything is created in it, because files of another user would lock its
+    /// owner out; and a home with such files.
+    pub(crate) fn check_owner(&self) -> Result<(), ClientError> {
+        let home = &self.home;
+        let user = rustix::process::geteuid();
+        if user.is_root() {
+            return match home.parent() {
+                // With the variables of another user, for example under `sudo`, root would create that user's home.
+                Some(parent) if !self.is_home_given && !home.exists() => self.require_own(parent),
+                _ => self.require_own(home),
+            };
         }
-        let daemon = self.daemon_file();
-        let mut paths: Vec<PathBuf> = daemon.iter().map(|file| file.socket.clone()).collect();
+        self.require_own(home)?;
+        ["ollmd.lock", "start.lock", "logs"]
+            .iter()
+            .try_for_each(|name| self.require_own(&home.join(name)))
+    }
+
+    /// Refuses an existing path that belongs to another user.
+    fn require_own(&self, path: &Path) -> Result<(), ClientError> {
+        let user = rustix::process::geteuid().as_raw();
+        match path.metadata().map(|found| found.uid()) {
+            Ok(owner) if owner != user => {
+                let (path, home) = (path.to_owned(), self.home.clone());
+                Err(ClientError::ForeignHome { path, home, owner, user })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the sockets at which the daemon may listen now, in the order of the attempts.
+    pub(crate) fn sockets(&self) -> Vec<PathBuf> {
+        if let Some(socket) = &self.socket {
+            return vec![socket.clone()];
+        }
+        let mut paths: Vec<PathBuf> =
+            self.daemon_file().map(|file| file.socket).into_iter().collect();
         for path in candidates(&self.home, rustix::process::geteuid().as_raw()) {
             if !paths.contains(&path) {
                 paths.push(path);
             }
         }
-        SocketCandidates { paths, daemon }
+        paths
     }
 
-    /// Reads `daemon.json`; `None` if that fails, because the sockets can be tried without it.
+    /// Reads `daemon.json` if it describes a running daemon of this home: the home is locked, and the file is not a
+    /// copy of another home's. `None` if it cannot be read, because the sockets can be tried without it.
     pub(crate) fn daemon_file(&self) -> Option<DaemonFile> {
-        let bytes = std::fs::read(self.home.join("daemon.json")).ok()?;
-        serde_json::from_slice(&bytes).ok()
+        let bytes = regular_file::read(&self.home.join("daemon.json")).ok()?;
+        let file: DaemonFile = serde_json::from_slice(&bytes).ok()?;
+        let is_own = file.home_id.is_none() || file.home_id == home_id(&self.home);
+        (is_own && is_home_locked(&self.home)).then_some(file)
     }
+}
+
+/// Returns the id of a home; `None` if it does not exist.
+pub(crate) fn home_id(home: &Path) -> Option<String> {
+    let found = home.metadata().ok()?;
+    Some(address::home_id(found.dev(), found.ino()))
+}
+
+fn open_lock(home: &Path) -> io::Result<File> {
+    regular_file::open(OpenOptions::new().read(true), &home.join("ollmd.lock"))
 }
 
 /// Returns whether a daemon holds the lock of a home, by trying to take a shared lock for an instant.
 pub(crate) fn is_home_locked(home: &Path) -> bool {
-    let Ok(file) = File::open(home.join("ollmd.lock")) else { return false };
+    let Ok(file) = open_lock(home) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+/// Returns the process that holds the lock of a home, if the system reports it.
+///
+/// Texts in files may name a process that ended long ago, and whose number another process has now. The kernel names
+/// the owner of a record lock, which a daemon holds besides its lock of the whole file.
+pub(crate) fn lock_holder(home: &Path) -> Option<u32> {
+    // Other systems report the two locks as one, without a process.
+    if !cfg!(target_os = "linux") {
+        return None;
+    }
+    let file = open_lock(home).ok()?;
+    let lock = fcntl_getlk(&file, &Flock::from(FlockType::ReadLock)).ok()??;
+    u32::try_from(lock.pid?.as_raw_nonzero().get()).ok()
 }
 
 /// Waits until no daemon holds the lock of a home; returns false at the limit.
@@ -195,6 +256,12 @@ mod tests {
             Address::new(argument.map(PathBuf::from), None, variables).unwrap().home
         };
         assert_eq!(home(None, &variables), Path::new("/nowhere/ada/.ollm"));
+        let requires_home = |home: Option<&str>, socket: Option<&str>| {
+            let (home, socket) = (home.map(PathBuf::from), socket.map(PathBuf::from));
+            Address::new(home, socket, &variables).unwrap().requires_home()
+        };
+        assert!(requires_home(None, None) && requires_home(Some("/nowhere"), Some("/s.sock")));
+        assert!(!requires_home(None, Some("/s.sock")), "the socket decides");
         variables.home = Some("/nowhere/other".into());
         assert_eq!(home(None, &variables), Path::new("/nowhere/other"));
         assert_eq!(home(Some("/nowhere/third"), &variables), Path::new("/nowhere/third"));
@@ -208,13 +275,34 @@ mod tests {
         let address =
             Address::new(Some(scratch.path().into()), None, &Environment::default()).unwrap();
         let without_file = address.sockets();
-        assert!(without_file.daemon.is_none());
-        let socket = without_file.paths.last().unwrap().clone();
+        let socket = without_file.last().unwrap().clone();
         write_daemon_file(address.home(), &socket, 1, 1);
+        assert_eq!(address.sockets(), without_file, "no daemon holds the lock");
+        let lock = File::create(address.home().join("ollmd.lock")).unwrap();
+        lock.lock().unwrap();
         let found = address.sockets();
-        assert_eq!(found.daemon.unwrap().socket, socket);
-        assert_eq!(found.paths.first(), Some(&socket));
-        assert_eq!(found.paths.len(), without_file.paths.len());
+        assert_eq!(found.first(), Some(&socket));
+        assert_eq!(found.len(), without_file.len());
+    }
+
+    #[test]
+    fn copied_daemon_file_is_ignored() {
+        let scratch = tempfile::tempdir().unwrap();
+        let address =
+            Address::new(Some(scratch.path().into()), None, &Environment::default()).unwrap();
+        let lock = File::create(address.home().join("ollmd.lock")).unwrap();
+        lock.lock().unwrap();
+        let write = |home_id: Option<String>| {
+            let file = serde_json::json!({
+                "socket": "/s.sock", "homeId": home_id, "pid": 1, "version": "1", "protocol": 1,
+                "startedAt": "2026-01-27T10:00:00Z"
+            });
+            let path = address.home().join("daemon.json");
+            serde_json::to_writer(File::create(path).unwrap(), &file).unwrap();
+            address.daemon_file().is_some()
+        };
+        assert!(write(home_id(address.home())) && write(None));
+        assert!(!write(Some("1:2".to_owned())));
     }
 
     #[test]
@@ -235,7 +323,7 @@ mod tests {
     fn given_socket_is_the_only_candidate_and_must_be_short() {
         let variables = environment(Path::new("/nowhere"));
         let address = Address::new(None, Some("/nowhere/s.sock".into()), &variables).unwrap();
-        assert_eq!(address.sockets().paths, [PathBuf::from("/nowhere/s.sock")]);
+        assert_eq!(address.sockets(), [PathBuf::from("/nowhere/s.sock")]);
         let long = PathBuf::from(format!("/{}", "s".repeat(MAX_SOCKET_PATH_BYTES)));
         assert!(matches!(
             Address::new(None, Some(long), &variables),

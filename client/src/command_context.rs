@@ -20,6 +20,7 @@ use crate::args::session::resolve;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector, decode};
 use crate::error::ClientError;
+use crate::render::progress::Spinner;
 use crate::render::terminal::{OutputError, Terminal};
 use crate::render::{RenderOptions, Style, escaped_json, units};
 
@@ -60,7 +61,10 @@ impl<'a> CommandContext<'a> {
         terminal: &'a mut Terminal,
     ) -> CommandResult<Self> {
         let address = Address::new(global.home, global.socket, environment)?;
-        let mut connector = Connector::new(address, environment);
+        let mut connector = Connector::new(address, environment).with_show_waiting(|message| {
+            let mut spinner = Spinner::new(message.to_owned());
+            Box::new(move || spinner.tick())
+        });
         if global.no_spawn {
             connector = connector.without_spawn();
         }

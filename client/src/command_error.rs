@@ -35,8 +35,14 @@ pub(crate) enum CommandError {
     AmbiguousId { text: String, candidates: Vec<Session> },
     #[error("cannot {action} {}", file_name(path))]
     File { action: &'static str, path: PathBuf, source: io::Error },
+    /// The daemon refused a file.
+    #[error("{}", file_name(path))]
+    RefusedFile { path: PathBuf, source: ClientError },
+    /// The file is of a format that is not text and cannot be imported.
+    #[error("{} is {format}, which cannot be imported yet", file_name(path))]
+    ForeignFile { path: PathBuf, format: &'static str },
     #[error("{} is not UTF-8 at byte {offset}", file_name(path))]
-    NotUtf8 { path: PathBuf, offset: u64, command: &'static str },
+    NotUtf8 { path: PathBuf, offset: u64, command: String },
     #[error("the path {} is not UTF-8, which the protocol requires", path.display())]
     PathNotUtf8 { path: PathBuf },
     /// The requested thing does not exist.
@@ -99,8 +105,19 @@ impl CommandError {
     /// Returns the error reply of the daemon, if the error is one.
     pub(crate) fn rpc_failure(&self) -> Option<&RpcFailure> {
         match self {
-            Self::Client(ClientError::Rpc(failure)) => Some(failure),
+            Self::Client(ClientError::Rpc(failure))
+            | Self::RefusedFile { source: ClientError::Rpc(failure), .. } => Some(failure),
             _ => None,
+        }
+    }
+
+    /// Adds the name of the file that the daemon refused.
+    pub(crate) fn of_file(self, path: &Path) -> Self {
+        match self {
+            Self::Client(source @ ClientError::Rpc(_)) => {
+                Self::RefusedFile { path: path.to_owned(), source }
+            }
+            other => other,
         }
     }
 
@@ -133,7 +150,10 @@ impl CommandError {
 
     fn kind_and_exit(&self) -> (&str, Exit) {
         match self {
-            Self::Client(error) => (error.kind(), error.exit()),
+            Self::Client(error) | Self::RefusedFile { source: error, .. } => {
+                (error.kind(), error.exit())
+            }
+            Self::ForeignFile { .. } => ("invalidParams", Exit::Usage),
             Self::Usage { .. } => ("usage", Exit::Usage),
             Self::InvalidId { .. } => ("invalidId", Exit::Usage),
             Self::AmbiguousId { .. } => ("ambiguousId", Exit::Usage),
@@ -163,7 +183,7 @@ impl CommandError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Client(error) => error.hint(),
+            Self::Client(error) | Self::RefusedFile { source: error, .. } => error.hint(),
             Self::InvalidId { .. } | Self::AmbiguousId { .. } => Some(LIST_HINT.to_owned()),
             Self::Usage { hint, .. } | Self::NotFound { hint, .. } | Self::Canceled { hint } => {
                 hint.clone()
@@ -247,7 +267,8 @@ impl CommandError {
                 let candidate = |session: &Session| json!({ "sessionId": session.session_id, "title": session.title });
                 error["candidates"] = candidates.iter().map(candidate).collect();
             }
-            Self::Client(ClientError::Rpc(failure)) => {
+            Self::Client(ClientError::Rpc(failure))
+            | Self::RefusedFile { source: ClientError::Rpc(failure), .. } => {
                 error["code"] = failure.code.into();
                 for (name, value) in &failure.fields {
                     error[name] = value.clone();
@@ -323,8 +344,15 @@ error: cannot connect to ollmd
 
     #[test]
     fn invalid_utf8_has_its_offset_and_a_conversion() {
-        let error = |path: &str, command| {
-            plain(&CommandError::NotUtf8 { path: path.into(), offset: 7, command }.to_text())
+        let error = |path: &str, command: &str| {
+            plain(
+                &CommandError::NotUtf8 {
+                    path: path.into(),
+                    offset: 7,
+                    command: command.to_owned(),
+                }
+                .to_text(),
+            )
         };
         assert_eq!(
             error("-", "record"),

@@ -51,8 +51,20 @@ pub enum ClientError {
     Held {
         /// The home.
         home: PathBuf,
-        /// The daemon's process id, if its `daemon.json` can be read.
+        /// The process id of the holder of the lock, if the system reports it.
         pid: Option<u32>,
+    },
+    /// The home, or a file in it, belongs to another user.
+    #[error("{} belongs to user {owner}, and this process runs as user {user}", path.display())]
+    ForeignHome {
+        /// The home, the file in it, or the directory in which the home would be created.
+        path: PathBuf,
+        /// The home.
+        home: PathBuf,
+        /// The id of the user that owns it.
+        owner: u32,
+        /// The id of the user of this process.
+        user: u32,
     },
     /// The daemon speaks another protocol.
     #[error(
@@ -203,6 +215,20 @@ pub enum AttemptCause {
     /// The listening process belongs to another user.
     #[error("it belongs to user {0}, not to you")]
     Foreign(u32),
+    /// The daemon accepted the connection and did not reply in time.
+    #[error("no reply within {} s", .0.as_secs_f64())]
+    Silent(Duration),
+    /// The daemon closed the connection without a reply.
+    #[error("closed without a reply (the daemon is ending)")]
+    Closed,
+    /// The daemon serves another home than the requested one.
+    #[error("its daemon serves {}, not {}", served.display(), wanted.display())]
+    OtherHome {
+        /// The home of the daemon.
+        served: PathBuf,
+        /// The requested home.
+        wanted: PathBuf,
+    },
     /// The owner of the listening process is unknown.
     #[error("its owner is unknown")]
     UnknownOwner,
@@ -256,7 +282,8 @@ impl From<Exit> for ExitCode {
 impl Attempt {
     /// Returns whether the cause shows that no daemon runs, so that starting one can help.
     pub(crate) fn means_not_running(&self) -> bool {
-        matches!(self.cause, AttemptCause::Missing | AttemptCause::Refused)
+        use AttemptCause::{Closed, Missing, Refused};
+        matches!(self.cause, Missing | Refused | Closed)
     }
 }
 
@@ -312,9 +339,10 @@ impl ClientError {
             | Self::DaemonNotFound
             | Self::Start { .. }
             | Self::StartTimeout { .. } => ("startFailed", Exit::Unreachable),
-            Self::Unreachable { .. } | Self::ListensElsewhere { .. } | Self::Held { .. } => {
-                ("unreachable", Exit::Unreachable)
-            }
+            Self::Unreachable { .. }
+            | Self::ListensElsewhere { .. }
+            | Self::Held { .. }
+            | Self::ForeignHome { .. } => ("unreachable", Exit::Unreachable),
             Self::ProtocolMismatch { .. } => ("protocolMismatch", Exit::Unreachable),
             Self::Closed { .. } | Self::Broken { .. } | Self::Transport { .. } => {
                 ("disconnected", Exit::Unreachable)
@@ -340,7 +368,14 @@ impl ClientError {
             Self::NoHome => "export OLLM_HOME=DIRECTORY".to_owned(),
             Self::SocketPathTooLong { .. } => "ollmctl --socket /tmp/ollm.sock ...".to_owned(),
             Self::Unreachable { attempts } => unreachable_hint(attempts),
-            Self::Held { pid, .. } => format!("kill {}", (*pid)?),
+            Self::Held { pid: Some(pid), .. } => format!("kill {pid}"),
+            Self::Held { home, pid: None } => format!("lsof {}", home.join("ollmd.lock").display()),
+            Self::ForeignHome { owner, user: 0, .. } => {
+                format!("sudo -u '#{owner}' ollmctl daemon start  # or give --home")
+            }
+            Self::ForeignHome { home, user, .. } => {
+                format!("sudo chown -R {user} {}", home.display())
+            }
             Self::ListensElsewhere { socket, .. } => {
                 format!("ollmctl --socket {} ...", socket.display())
             }
@@ -374,6 +409,12 @@ fn unreachable_hint(attempts: &[Attempt]) -> String {
     match attempts.iter().find(|attempt| !attempt.means_not_running()) {
         None => "ollmctl daemon start".to_owned(),
         Some(Attempt { cause: AttemptCause::Slow(_), .. }) => "ollmctl daemon restart".to_owned(),
+        Some(Attempt { cause: AttemptCause::Silent(_), .. }) => {
+            "ollmctl --timeout 120 ...".to_owned()
+        }
+        Some(Attempt { cause: AttemptCause::OtherHome { served, .. }, .. }) => {
+            format!("ollmctl --home {} ...", served.display())
+        }
         Some(Attempt { path, .. }) => format!("ls -l {}", path.display()),
     }
 }

@@ -38,6 +38,7 @@ mod completion;
 mod connection;
 mod error;
 mod project;
+mod regular_file;
 mod render;
 #[cfg(test)]
 mod testing;

@@ -72,8 +72,11 @@ impl TestHome {
     }
 
     pub(crate) fn connector_with(&self, environment: &Environment) -> Connector {
-        let home = Some(self.path().join("home"));
-        Connector::new(Address::new(home, Some(self.socket()), environment).unwrap(), environment)
+        // The home is not given, so the socket decides and the small server is not asked for its home.
+        let variables =
+            Environment { user_home: Some(self.path().join("home")), ..environment.clone() };
+        let address = Address::new(None, Some(self.socket()), &variables).unwrap();
+        Connector::new(address, environment)
     }
 
     /// Serves one connection: passes each request to `answer`, which writes to the stream.
@@ -154,7 +157,8 @@ pub(crate) fn run_at(
     line: &[&str],
     environment: &Environment,
 ) -> (String, Option<CommandError>) {
-    let start = ["ollmctl", "--home", "/nowhere", "--socket", socket.to_str().unwrap()];
+    let start = ["ollmctl", "--socket", socket.to_str().unwrap()];
+    let environment = &Environment { user_home: Some("/nowhere".into()), ..environment.clone() };
     let (mut terminal, output) = Terminal::captured(false);
     let result = run_command(&[&start, line].concat(), environment, &mut terminal);
     (output.text(), result.err())

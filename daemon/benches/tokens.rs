@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow};
-use ollm_daemon::bench_api::{Tokenizer, TokenizerError, Vocabulary};
+use ollm_daemon::bench_api::{Engine, Tokenizer, TokenizerError, Vocabulary};
 use serde_json::json;
 
 use harness::generate::TextGenerator;
@@ -115,7 +115,7 @@ fn load(report: &Report, name: &str, vocabulary: &Vocabulary) -> Result<Option<T
     let start = Instant::now();
     let stored = Vocabulary::from_bytes(&bytes)?;
     let decoded = start.elapsed();
-    let tokenizer = match Tokenizer::new(&stored) {
+    let tokenizer = match Tokenizer::new(&stored, Engine::LlamaCpp) {
         Ok(tokenizer) => tokenizer,
         Err(
             TokenizerError::UnknownModel(_)

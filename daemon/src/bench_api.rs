@@ -11,7 +11,7 @@ use ollm_protocol::content::{Message, RecordBody, Role, SessionHeader};
 use crate::clock::Clock;
 use crate::session::{NewRecord, NewSession, Sessions};
 use crate::tokens::Counter;
-pub use crate::tokens::{Tokenizer, TokenizerError, Vocabulary, VocabularyError};
+pub use crate::tokens::{Engine, Tokenizer, TokenizerError, Vocabulary, VocabularyError};
 
 /// The sessions of a directory, as the daemon holds them, without observers.
 #[derive(Clone)]

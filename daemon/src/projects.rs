@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use ollm_protocol::SessionId;
 use parking_lot::Mutex;
@@ -141,18 +140,23 @@ impl Projects {
         self.store_current(path, id)
     }
 
-    /// Returns the context entries of a scope; logs a file that cannot be read and returns no entries.
-    pub(crate) fn entries(&self, owner: Owner<'_>) -> StoredEntries {
+    /// Returns the context entries of a scope; logs a file that cannot be parsed and returns no entries.
+    ///
+    /// **Errors**: `Storage` if the system cannot read the file; a context without its entries would be recorded.
+    pub(crate) fn entries(&self, owner: Owner<'_>) -> Result<StoredEntries, ProjectError> {
         let read = match owner {
             Owner::Global => read_or_default::<GlobalFile>(&self.global).map(|file| file.entries),
             Owner::Project(path) => {
                 read_or_default::<ProjectFile>(&self.file(path)).map(|file| file.entries)
             }
         };
-        read.unwrap_or_else(|error| {
-            tracing::warn!("context entries are left out: {}", with_sources(&error));
-            StoredEntries::new()
-        })
+        match read {
+            Err(error) if error.source.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!("context entries are left out: {}", with_sources(&error));
+                Ok(StoredEntries::new())
+            }
+            read => Ok(read?),
+        }
     }
 
     /// Sets or removes a context entry; returns false if that changes nothing.
@@ -183,11 +187,11 @@ impl Projects {
     }
 
     /// Removes the temporary files that a crash left in the directory of projects; returns their number.
-    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
+    pub(crate) fn sweep_temporaries(&self) -> Result<usize, FsError> {
         if !self.dir.exists() {
             return Ok(0);
         }
-        fsutil::sweep_temporaries(&self.dir, before)
+        fsutil::sweep_temporaries(&self.dir)
     }
 
     fn store_current(&self, path: &str, id: Option<SessionId>) -> Result<(), ProjectError> {
@@ -222,7 +226,7 @@ impl Projects {
         files
             .filter_map(|file| {
                 let file: ProjectFile =
-                    serde_json::from_slice(&fs::read(file.ok()?.path()).ok()?).ok()?;
+                    serde_json::from_slice(&fsutil::read_regular(&file.ok()?.path()).ok()?).ok()?;
                 (file.current_session == Some(id)).then_some(file.path)
             })
             .collect()
@@ -237,7 +241,7 @@ impl Projects {
 ///
 /// **Errors**: of kind `InvalidData` for a file that cannot be parsed.
 fn read_or_default<T: Default + DeserializeOwned>(file: &Path) -> Result<T, FsError> {
-    match fs::read(file) {
+    match fsutil::read_regular(file) {
         Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
             FsError::new("read", file, io::Error::new(io::ErrorKind::InvalidData, error))
         }),
@@ -306,15 +310,15 @@ mod tests {
             assert!(set("style", Some(entry("tabs"))));
             assert!(!set("style", Some(entry("tabs"))), "the entry is stored already");
             assert!(set("more", Some(entry("x"))) && set("more", None) && !set("more", None));
-            let kept = projects.entries(owner);
+            let kept = projects.entries(owner).expect("reads");
             assert_eq!(kept.into_iter().collect::<Vec<_>>(), [("style".into(), entry("tabs"))]);
         }
         projects.set_current("/a", Some(id)).expect("writes");
-        assert_eq!(projects.entries(Owner::Project("/a")).len(), 1);
-        assert!(projects.entries(Owner::Project("/b")).is_empty());
+        assert_eq!(projects.entries(Owner::Project("/a")).expect("reads").len(), 1);
+        assert!(projects.entries(Owner::Project("/b")).expect("reads").is_empty());
         let file = home.path().join("global.json");
         fsutil::replace_atomically(&file, b"{ \"entries\": ").expect("writes");
-        assert!(projects.entries(Owner::Global).is_empty());
+        assert!(projects.entries(Owner::Global).expect("reads").is_empty());
         let refused = projects.set_entry(Owner::Global, "style", Some(entry("spaces")));
         assert!(matches!(refused, Err(ProjectError::Storage(_))));
         assert_eq!(fs::read(file).expect("reads"), b"{ \"entries\": ");

@@ -3,8 +3,7 @@
 //! *Stopping* asks every task to finish; *forced* ends those that have not finished in time. Both are states and
 //! not messages, so that a task that looks late still sees them.
 //!
-//! **Invariant**: this is the only caller of `tokio::spawn`. Shutdown waits for every task spawned here, except the
-//! one that waits for a second signal.
+//! **Invariant**: this is the only caller of `tokio::spawn`. Shutdown waits for every task spawned here.
 
 use std::future::Future;
 use std::time::Duration;
@@ -36,14 +35,6 @@ impl Tasks {
         F::Output: Send + 'static,
     {
         tokio::spawn(self.tracker.track_future(task))
-    }
-
-    /// Spawns a task that shutdown does not wait for; it ends with the runtime.
-    ///
-    /// For a task that watches the shutdown itself.
-    #[expect(clippy::disallowed_methods, reason = "this is where tasks are spawned")]
-    pub(crate) fn spawn_watch(&self, task: impl Future<Output = ()> + Send + 'static) {
-        drop(tokio::spawn(task));
     }
 
     /// Asks every task to finish. Idempotent.

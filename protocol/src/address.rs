@@ -20,6 +20,10 @@ pub const MAX_SOCKET_PATH_BYTES: usize = 103;
 pub struct DaemonFile {
     /// The path of the socket.
     pub socket: PathBuf,
+    /// The id of the home ([`home_id`]); early daemons did not write it. A copy of the file does not describe the copy
+    /// of the home.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home_id: Option<String>,
     /// The process id, for display only.
     pub pid: u32,
     /// The version of the daemon.
@@ -28,6 +32,14 @@ pub struct DaemonFile {
     pub protocol: u32,
     /// The time at which the daemon started.
     pub started_at: Timestamp,
+}
+
+/// Returns the id of a home from the device and the inode of its directory: `<device>:<inode>`, both decimal.
+///
+/// It stays the same for every path of the home, and a copy of the home has another one.
+#[must_use]
+pub fn home_id(device: u64, inode: u64) -> String {
+    format!("{device}:{inode}")
 }
 
 /// Returns the socket paths that a daemon of this home may listen on, in the order in which they are tried.

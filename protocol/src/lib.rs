@@ -4,6 +4,7 @@
 //! - [`content`]: the types that both the wire and the stored files use, and those that several results share.
 //! - [`event`]: the kinds of events. [`error`]: the kinds of errors.
 //! - [`frame`]: bytes to frames and back, in both framings. [`address`]: the paths of the socket.
+//! - [`limits`]: the limits of the fields that clients and files set.
 //! - [`sanitize`]: text from models, tools and files made safe to show.
 //! - [`ids`] and [`time`]: newtypes for ids, record numbers and instants.
 //!
@@ -15,6 +16,7 @@ pub mod error;
 pub mod event;
 pub mod frame;
 pub mod ids;
+pub mod limits;
 pub mod method;
 pub mod methods;
 pub mod sanitize;

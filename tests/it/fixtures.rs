@@ -18,6 +18,7 @@ const VARYING_FIELDS: &[&str] = &[
     "sizeBytes",
     "version",
     "epoch",
+    "homeId",
     "buildId",
     "syncs",
     "recordsWritten",

@@ -15,7 +15,8 @@ fn list_and_show_return_what_the_server_reports() {
     let list = wire.ok("model.list", json!({}));
     assert_eq!(list["host"], fake.url());
     let names: Vec<_> = array(&list["data"]).iter().map(|m| &m["model"]).collect();
-    assert_eq!(names, [&json!("tiny:latest"), &json!("thinker:latest"), &json!("plain:latest")]);
+    let expect = ["tiny:latest", "thinker:latest", "seer:latest", "plain:latest"];
+    assert_eq!(names, expect.map(|name| json!(name)).iter().collect::<Vec<_>>());
     assert_eq!(list["data"][0]["trainedContext"], 8192);
     assert_eq!(list["data"][0]["capabilities"], json!(["completion", "tools"]));
     let shown = wire.ok("model.show", json!({}))["model"].clone();
@@ -225,6 +226,57 @@ fn other_http_server_is_not_taken_for_a_model_server() {
     fake.inject("/api/tags", &[Fault::Page]);
     let error = wire.refused("model.list", json!({}), "modelUnavailable");
     assert_eq!(error["data"]["reason"], "notOllama", "{error}");
+}
+
+#[test]
+fn list_of_an_older_server_is_completed_by_descriptions() {
+    let fake = FakeOllama::with_version("0.24.0");
+    let (sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
+    let list = wire.ok("model.list", json!({}));
+    let seer = array(&list["data"]).iter().find(|model| model["model"] == "seer:latest").unwrap();
+    let fields = json!({ "trainedContext": 8192, "capabilities": ["completion", "vision"] });
+    assert_fields(seer, fields);
+    let n_described = fake.requests("/api/show").len();
+    assert_eq!(n_described, array(&list["data"]).len());
+    let table = sandbox.ctl(["models"]).ok();
+    assert!(table.contains("8,192  completion, vision"), "{table}");
+    assert_eq!(fake.requests("/api/show").len(), n_described, "each digest is described once");
+}
+
+#[test]
+fn hanging_description_does_not_delay_the_list_for_long() {
+    let fake = FakeOllama::with_version("0.24.0");
+    let (_sandbox, _daemon, mut wire) = start_with_config(&fake.config("tiny"));
+    fake.inject("/api/show", &[Fault::Hang]);
+    let list = wire.ok("model.list", json!({}));
+    let is_described = |model: &&Value| model["trainedContext"] == 8192;
+    let all = array(&list["data"]);
+    assert_eq!(all.iter().filter(is_described).count(), all.len() - 1, "one is missing: {list}");
+}
+
+#[test]
+fn other_server_is_named_and_not_asked_for_a_missing_model() {
+    let llama = FakeOllama::other(&[("/props", json!({ "default_generation_settings": {} }))]);
+    let (sandbox, _daemon, mut wire) = start_with_config(&llama.config("tiny"));
+    for (method, params) in [
+        ("model.list", json!({})),
+        ("model.show", json!({})),
+        ("model.warm", json!({})),
+        ("model.running", json!({})),
+    ] {
+        let error = wire.refused(method, params, "modelUnavailable");
+        assert_eq!(error["data"]["reason"], "notOllama", "{method}: {error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(
+            message.contains("is not an Ollama server: llama-server answers there"),
+            "{message}"
+        );
+    }
+    let error = sandbox.ctl(["chat", "-m", "tiny", "hi"]).fails(4);
+    assert!(error.contains("llama-server answers there"), "{error}");
+    assert!(!error.contains("ollama pull"), "{error}");
+    let status = wire.model_server();
+    assert!(status["error"].as_str().unwrap().contains("llama-server"), "{status}");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{array, assert_fields, error_kind, files_under, start, text_message, until};
+use crate::harness::{
+    Wire, array, assert_fields, error_kind, files_under, start, text_message, until,
+};
 
 /// Returns the texts of the messages among some records.
 fn texts(records: &[Value]) -> Vec<&str> {
@@ -270,4 +272,155 @@ fn missing_blob_damages_one_record() {
     }
     daemon.assert_serves();
     wire.record(&session, "user", "later");
+}
+
+/// A session with a record whose text is in a blob, between two small ones.
+fn record_with_blob(wire: &mut Wire) -> String {
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "small");
+    wire.record(&session, "user", &format!("wombat {}", "large ".repeat(40_000)));
+    wire.record(&session, "user", "after");
+    session
+}
+
+/// Checks that every record is served and found, and that nothing of an earlier failure is left.
+fn assert_whole(wire: &mut Wire, session: &str, records: usize) {
+    assert_eq!(texts(&wire.records(session)).len(), records);
+    let found = wire.session(session);
+    assert_eq!(found["status"], "active", "{found}");
+    assert_eq!(found.get("damagedRecords"), None, "{found}");
+    let list = wire.ok("session.list", json!({}));
+    assert_eq!(list["data"][0]["status"], "active", "{list}");
+    until("the text of the blob is found", || {
+        let found = wire.ok("session.search", json!({ "query": "wombat" }));
+        array(&found["data"]).len() == 1
+    });
+    let context = wire.ok("context.build", json!({ "sessionId": session, "contextSize": 262144 }));
+    assert!(context["messages"].to_string().contains("wombat"), "the record is in the context");
+    let document = wire.ok("session.save", json!({ "sessionId": session }));
+    let path = document["path"].as_str().unwrap().to_owned();
+    assert!(std::fs::read_to_string(path).unwrap().contains("wombat"), "it is in the document");
+}
+
+#[test]
+fn record_whose_blob_returns_is_served_again() {
+    for catalog in ["kept", "rebuilt"] {
+        let (sandbox, daemon, mut wire) = start();
+        let session = record_with_blob(&mut wire);
+        let blobs = sandbox.home().join(format!("sessions/{session}.blobs"));
+        let aside = sandbox.path("blobs");
+        std::fs::rename(&blobs, &aside).unwrap();
+        let (daemon, mut wire) = if catalog == "rebuilt" {
+            assert!(daemon.terminate().success());
+            sandbox.remove_catalog();
+            sandbox.daemon_and_wire()
+        } else {
+            (daemon, wire)
+        };
+        assert_eq!(texts(&wire.records(&session)), ["small", "after"], "{catalog}");
+        wire.record(&session, "user", "later");
+        wire.wait_for_catalog();
+        assert_eq!(texts(&wire.records(&session)), ["small", "after", "later"], "{catalog}");
+        std::fs::rename(&aside, &blobs).unwrap();
+        assert_whole(&mut wire, &session, 4);
+        assert!(daemon.terminate().success());
+        let (_daemon, mut wire) = sandbox.daemon_and_wire();
+        assert_whole(&mut wire, &session, 4);
+    }
+}
+
+#[test]
+fn blob_that_is_restored_while_stopped_is_indexed() {
+    let (sandbox, daemon, mut wire) = start();
+    // The title of a session comes from its first message, so the fold needs the blob too.
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", &format!("wombat {}", "large ".repeat(40_000)));
+    wire.record(&session, "user", "second");
+    assert!(daemon.terminate().success());
+    let blobs = sandbox.home().join(format!("sessions/{session}.blobs"));
+    let aside = sandbox.path("blobs");
+    std::fs::rename(&blobs, &aside).unwrap();
+    sandbox.remove_catalog();
+    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    wire.wait_for_catalog();
+    assert_eq!(texts(&wire.records(&session)), ["second"]);
+    assert!(daemon.terminate().success());
+    std::fs::rename(&aside, &blobs).unwrap();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    until("the title is known", || {
+        let list = wire.ok("session.list", json!({}));
+        list["data"][0]["title"].as_str().unwrap_or_default().starts_with("wombat")
+    });
+    assert_whole(&mut wire, &session, 2);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn read_without_free_descriptors_is_storage_error_and_leaves_no_trace() {
+    use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+
+    let (sandbox, daemon, mut wire) = start();
+    let session = record_with_blob(&mut wire);
+    wire.wait_for_catalog();
+    let none = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+    let old = prlimit(Some(daemon.process()), Resource::Nofile, none).unwrap();
+    let all = json!({ "sessionId": session });
+    wire.refused(
+        "session.export",
+        json!({ "sessionId": session, "format": "markdown" }),
+        "storage",
+    );
+    for method in ["session.get", "session.resume", "context.build"] {
+        wire.refused(method, all.clone(), "storage");
+    }
+    wire.record(&session, "user", "later");
+    let _limited = prlimit(Some(daemon.process()), Resource::Nofile, old).unwrap();
+    assert_whole(&mut wire, &session, 4);
+    assert!(daemon.terminate().success());
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_whole(&mut wire, &session, 4);
+}
+
+#[test]
+fn log_restored_from_a_backup_wins_over_a_newer_catalog() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    let log = sandbox.log_path(&session);
+    for text in ["first aardvark", "second badger"] {
+        wire.record(&session, "user", text);
+    }
+    let backup = std::fs::read(&log).unwrap();
+    for text in ["third capybara", "fourth dingo"] {
+        wire.record(&session, "user", text);
+    }
+    wire.wait_for_catalog();
+    assert!(daemon.terminate().success());
+    let catalog = sandbox.home().join("catalog.sqlite3");
+    let newer = std::fs::read(&catalog).unwrap();
+    // First shorter than the catalog says, then with other records at the same numbers.
+    for (words, lost) in
+        [(&["aardvark", "badger"][..], "capybara"), (&["badger", "echidna"], "dingo")]
+    {
+        if lost == "capybara" {
+            std::fs::write(&log, &backup).unwrap();
+        } else {
+            sandbox.remove_catalog();
+            let (daemon, mut wire) = sandbox.daemon_and_wire();
+            wire.record(&session, "user", "another echidna");
+            wire.record(&session, "user", "another fox");
+            assert!(daemon.terminate().success());
+            std::fs::write(&catalog, &newer).unwrap();
+        }
+        let (daemon, mut wire) = sandbox.daemon_and_wire();
+        wire.wait_for_catalog();
+        let found = wire.session(&session);
+        assert_eq!((&found["status"], found.get("damagedRecords")), (&json!("active"), None));
+        let mut count = |query: &str| {
+            array(&wire.ok("session.search", json!({ "query": query }))["data"]).len()
+        };
+        assert!(words.iter().all(|word| count(word) == 1), "{words:?}");
+        assert_eq!(count(lost), 0, "{lost}");
+        assert!(texts(&wire.records(&session)).len() >= 2);
+        assert!(daemon.terminate().success());
+    }
 }

@@ -106,7 +106,7 @@ pub(crate) fn text_or_stdin(
 }
 
 /// Reads all of stdin for a command.
-pub(crate) fn read_stdin(command: &'static str) -> CommandResult<String> {
+pub(crate) fn read_stdin(command: &str) -> CommandResult<String> {
     let mut bytes = Vec::new();
     std::io::stdin().read_to_end(&mut bytes).map_err(|source| CommandError::File {
         action: "read",
@@ -116,11 +116,11 @@ pub(crate) fn read_stdin(command: &'static str) -> CommandResult<String> {
     utf8_from_stdin(bytes, command)
 }
 
-fn utf8_from_stdin(bytes: Vec<u8>, command: &'static str) -> CommandResult<String> {
+fn utf8_from_stdin(bytes: Vec<u8>, command: &str) -> CommandResult<String> {
     String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
         path: "-".into(),
         offset: error.utf8_error().valid_up_to() as u64,
-        command,
+        command: command.to_owned(),
     })
 }
 
@@ -184,6 +184,8 @@ mod tests {
     fn stdin_must_be_utf8() {
         assert_eq!(utf8_from_stdin("naïve".into(), "record").unwrap(), "naïve");
         let error = utf8_from_stdin(b"na\xefve".to_vec(), "record").unwrap_err();
-        assert!(matches!(error, CommandError::NotUtf8 { offset: 2, command: "record", .. }));
+        assert!(
+            matches!(error, CommandError::NotUtf8 { offset: 2, command, .. } if command == "record")
+        );
     }
 }

@@ -45,7 +45,8 @@ pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResul
             "ollmctl events",
         ));
     }
-    let params = params(args.params.as_deref())?;
+    let name = known.map_or("METHOD", |method| method.name);
+    let params = params(args.params.as_deref(), name)?;
     // An unknown name is sent too: the daemon may be newer.
     match ctx.client()?.call_raw(&args.method, &params) {
         Ok(result) => ctx.print_raw_json(&result),
@@ -62,10 +63,10 @@ pub(super) fn run(args: &CallArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     }
 }
 
-fn params(given: Option<&str>) -> CommandResult<Value> {
+fn params(given: Option<&str>, method: &str) -> CommandResult<Value> {
     let text = match given {
         None => "{}".to_owned(),
-        Some("-") => read_stdin("call METHOD")?,
+        Some("-") => read_stdin(&format!("call {method}"))?,
         Some(text) => text.to_owned(),
     };
     let wrong =
@@ -106,10 +107,10 @@ mod tests {
 
     #[test]
     fn params_must_be_an_object() {
-        assert_eq!(params(None).unwrap(), json!({}));
-        assert_eq!(params(Some("{\"a\": 1}")).unwrap(), json!({"a": 1}));
+        assert_eq!(params(None, "m").unwrap(), json!({}));
+        assert_eq!(params(Some("{\"a\": 1}"), "m").unwrap(), json!({"a": 1}));
         let fails = |text: &str, message: &str| {
-            let error = params(Some(text)).unwrap_err().to_string();
+            let error = params(Some(text), "m").unwrap_err().to_string();
             assert!(error.starts_with(message), "{error}");
         };
         fails("{", "the parameters are not JSON: EOF");

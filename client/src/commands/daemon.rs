@@ -20,15 +20,13 @@ use super::models;
 use crate::address::wait_until_unlocked;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult, exit_of_daemon};
-use crate::connection::{BlockingClient, Connector, decode, held_unreachable};
-use crate::error::{Attempt, ClientError};
+use crate::connection::{BlockingClient, Connector, decode, means_not_running};
+use crate::error::ClientError;
 use crate::render::units::{ago, bytes, counted, grouped};
 use crate::render::{RenderOptions, table, warning_line};
 
 /// The longest wait for a daemon to end; its own limit is ten seconds.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
-/// The longest wait for a daemon that has closed its socket to end; mostly it takes milliseconds.
-const EXIT_LIMIT: Duration = Duration::from_secs(2);
 
 /// Start, stop and inspect the daemon.
 #[derive(Debug, Subcommand)]
@@ -173,9 +171,6 @@ fn report_start(was_running: bool, ctx: &mut CommandContext<'_>) -> CommandResul
 fn status(ctx: &mut CommandContext<'_>) -> CommandResult {
     let connector = ctx.connector().clone().without_spawn();
     let Some(mut client) = connect_if_running(&connector)? else {
-        if let Some(error) = held_unreachable(connector.address()) {
-            return Err(error.into());
-        }
         if ctx.json() {
             ctx.print_json(&json!({ "running": false }))?;
         } else {
@@ -192,11 +187,7 @@ fn status(ctx: &mut CommandContext<'_>) -> CommandResult {
 fn connect_if_running(connector: &Connector) -> Result<Option<BlockingClient>, ClientError> {
     match BlockingClient::connect(connector) {
         Ok(client) => Ok(Some(client)),
-        Err(ClientError::Unreachable { attempts })
-            if attempts.iter().all(Attempt::means_not_running) =>
-        {
-            Ok(None)
-        }
+        Err(error) if means_not_running(connector.address(), &error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -215,12 +206,7 @@ fn stop(connector: &Connector) -> CommandResult<StopOutcome> {
     let connector = connector.clone().without_spawn().with_any_protocol();
     let own_home = connector.address().home();
     let Some(mut client) = connect_if_running(&connector)? else {
-        // A daemon that is shutting down has closed its socket already.
-        wait_until_unlocked(own_home, EXIT_LIMIT);
-        return match held_unreachable(connector.address()) {
-            Some(error) => Err(error.into()),
-            None => Ok(StopOutcome { stopped: false, pid: None }),
-        };
+        return Ok(StopOutcome { stopped: false, pid: None });
     };
     // A socket given by the user may lead to the daemon of another home.
     let home = client.call::<DaemonStatus>(&NoParams {}).map(|status| status.home);
@@ -269,6 +255,10 @@ fn render_status(status: &DaemonStatusResult, options: &RenderOptions) -> String
         0 => String::new(),
         behind => format!(", {} not indexed yet", counted(behind, "session")),
     };
+    let unusable = match catalog.unusable {
+        0 => String::new(),
+        unusable => format!(", {} with an unusable log", counted(unusable, "session")),
+    };
     let (sessions, open) = (grouped(store.sessions), grouped(store.open_sessions));
     let (records, syncs) = (grouped(store.records_written), counted(store.syncs, "sync"));
     let connections = counted(status.connections, "connection");
@@ -282,7 +272,7 @@ fn render_status(status: &DaemonStatusResult, options: &RenderOptions) -> String
         ("socket", sanitize::one_line(&status.socket.to_string_lossy())),
         ("sessions", format!("{sessions} on disk, {open} in memory")),
         ("records", format!("{records} written in {syncs} since the start")),
-        ("catalog", format!("{state}, {}{behind}", bytes(catalog.size_bytes))),
+        ("catalog", format!("{state}, {}{behind}{unusable}", bytes(catalog.size_bytes))),
         ("models", models::server_state(&status.model_server)),
         ("clients", format!("{connections}, {subscriptions}")),
     ];

@@ -5,8 +5,9 @@ use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::method::{ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
-    ModelCountTokensParams, ModelCountTokensResult, ModelListResult, ModelRunningResult,
-    ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams, ModelWarmResult,
+    DefaultWindowSource, ModelCountTokensParams, ModelCountTokensResult, ModelDetails,
+    ModelListResult, ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary,
+    ModelWarmParams, ModelWarmResult,
 };
 use ollm_protocol::sanitize;
 
@@ -61,7 +62,8 @@ Examples:
         /// The model [default: the configured one].
         #[arg(value_name = "MODEL", add = completion::models())]
         model: Option<String>,
-        /// The context window in tokens, at least 2048 [default: the configured one, else up to 8192].
+        /// The context window in tokens, at least 2048 [default: the configured one, else that of the
+        /// Modelfile, else up to 8192].
         #[arg(long, value_name = "TOKENS")]
         size: Option<u32>,
     },
@@ -152,7 +154,8 @@ fn render_model(result: &ModelShowResult, _: &RenderOptions) -> String {
     add("quantization", line(&model.quantization));
     let tokens = |tokens: u32| format!("{} tokens", grouped(u64::from(tokens)));
     add("trained for", model.trained_context.map(tokens));
-    add("requested", model.requested_context.map(tokens));
+    add("window", default_window(model));
+    add("in force", model.requested_context.map(tokens));
     let cost = |each| format!("at most {} for 1,000 tokens", bytes(each * 1000));
     add("memory", model.context_bytes_per_token.map(cost));
     let capabilities = sanitize::one_line(&model.capabilities.join(", "));
@@ -161,6 +164,20 @@ fn render_model(result: &ModelShowResult, _: &RenderOptions) -> String {
     let hidden = model.hidden_messages;
     add("built in", (hidden > 0).then(|| counted(hidden, "message")));
     table::fields(&rows)
+}
+
+/// Returns the window of sessions that name none, with its origin.
+fn default_window(model: &ModelDetails) -> Option<String> {
+    let tokens = |tokens: u32| grouped(u64::from(tokens));
+    let origin = match (model.default_context_from?, model.modelfile_context) {
+        (DefaultWindowSource::Config, Some(own)) => {
+            format!("by context.size, which overrides num_ctx {} of the Modelfile", tokens(own))
+        }
+        (DefaultWindowSource::Config, None) => "by context.size".to_owned(),
+        (DefaultWindowSource::Modelfile, _) => "by num_ctx of the Modelfile".to_owned(),
+        (DefaultWindowSource::Default, _) => "by default (context.size is not set)".to_owned(),
+    };
+    Some(format!("{} tokens {origin}", tokens(model.default_context?)))
 }
 
 fn render_running(result: &ModelRunningResult, options: &RenderOptions) -> String {
@@ -272,6 +289,22 @@ capabilities  tools
 built in      2 messages
 "
         );
+    }
+
+    #[test]
+    fn window_of_a_model_has_its_origin() {
+        let check = |model: serde_json::Value, expect: &str| {
+            let model = serde_json::from_value(model).unwrap();
+            assert_eq!(default_window(&model).as_deref(), Some(expect));
+        };
+        let both = json!({ "model": "m", "modelfileContext": 4096, "defaultContext": 8192,
+            "defaultContextFrom": "config" });
+        check(both, "8,192 tokens by context.size, which overrides num_ctx 4,096 of the Modelfile");
+        let own = json!({ "model": "m", "modelfileContext": 4096, "defaultContext": 4096,
+            "defaultContextFrom": "modelfile" });
+        check(own, "4,096 tokens by num_ctx of the Modelfile");
+        let none = json!({ "model": "m", "defaultContext": 2048, "defaultContextFrom": "default" });
+        check(none, "2,048 tokens by default (context.size is not set)");
     }
 
     #[test]

@@ -1,16 +1,26 @@
 //! The settings of a connection: the address, whether the daemon may be started, the timeout and the accepted protocol.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::PROTOCOL_VERSION;
 
 use super::autostart::{self, DaemonProgram};
-use super::probe::{OpenConnection, held_elsewhere, probe};
-use crate::address::{Address, Environment};
-use crate::error::{Attempt, ClientError};
+use super::probe::{OpenConnection, held_elsewhere, held_unreachable, means_not_running, probe};
+use crate::address::{Address, Environment, is_home_locked, lock_holder};
+use crate::error::ClientError;
 
 /// The longest wait for a reply unless [`Connector::with_timeout`] sets another.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest wait for a daemon that holds its home and does not listen yet; it takes milliseconds, on a slow disk
+/// seconds.
+const START_LIMIT: Duration = Duration::from_secs(5);
+/// The longest wait for a daemon that does not listen any more to end; mostly it takes milliseconds.
+const END_LIMIT: Duration = Duration::from_secs(2);
+/// The pause between two attempts to connect.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Starts to show that the client waits; the returned function is called at least every 20 ms.
+pub(crate) type ShowWaiting = fn(message: &str) -> Box<dyn FnMut()>;
 
 /// Connects to the daemon of one address.
 #[derive(Clone, Debug)]
@@ -20,6 +30,7 @@ pub struct Connector {
     spawn: bool,
     any_protocol: bool,
     timeout: Duration,
+    show_waiting: ShowWaiting,
 }
 
 impl Connector {
@@ -32,7 +43,14 @@ impl Connector {
             spawn: !environment.no_spawn,
             any_protocol: false,
             timeout: DEFAULT_TIMEOUT,
+            show_waiting: |_| Box::new(|| {}),
         }
+    }
+
+    /// Shows a person that the client waits for a daemon.
+    pub(crate) fn with_show_waiting(mut self, show_waiting: ShowWaiting) -> Self {
+        self.show_waiting = show_waiting;
+        self
     }
 
     /// Never starts the daemon.
@@ -86,18 +104,13 @@ impl Connector {
 
     /// Connects; starts the daemon if it does not run and may be started.
     pub(crate) fn open(&self) -> Result<OpenConnection, ClientError> {
-        let connection = match probe(&self.address) {
+        if self.address.requires_home() {
+            self.address.check_owner()?;
+        }
+        let connection = match self.find()? {
             Ok(connection) => connection,
-            Err(attempts) if attempts.iter().all(Attempt::means_not_running) => {
-                if let Some(error) = held_elsewhere(&self.address) {
-                    return Err(error);
-                }
-                if !self.spawn {
-                    return Err(ClientError::Unreachable { attempts });
-                }
-                autostart::start(&self.address, &self.program)?
-            }
-            Err(attempts) => return Err(ClientError::Unreachable { attempts }),
+            Err(error) if !self.spawn => return Err(error),
+            Err(_) => autostart::start(&self.address, &self.program)?,
         };
         match &connection.daemon {
             Some(daemon) if daemon.protocol != PROTOCOL_VERSION && !self.any_protocol => {
@@ -109,25 +122,79 @@ impl Connector {
             _ => Ok(connection),
         }
     }
+
+    /// Connects to the running daemon, or returns the error that shows that none runs. Waits for a daemon that is
+    /// starting or ending.
+    ///
+    /// **Errors**: a daemon runs and cannot be used.
+    fn find(&self) -> Result<Result<OpenConnection, ClientError>, ClientError> {
+        let mut missing = match probe(&self.address, self.timeout) {
+            Err(error) if means_not_running(&self.address, &error) => error,
+            found => return found.map(Ok),
+        };
+        if let Some(error) = held_elsewhere(&self.address) {
+            return Err(error);
+        }
+        let home = self.address.home();
+        let limit = self.timeout.min(self.holder_limit());
+        let deadline = Instant::now() + limit;
+        let mut show_waiting: Option<Box<dyn FnMut()>> = None;
+        while is_home_locked(home) {
+            if Instant::now() >= deadline {
+                return held_unreachable(&self.address).map_or(Ok(Err(missing)), Err);
+            }
+            show_waiting.get_or_insert_with(|| (self.show_waiting)("waiting for ollmd"))();
+            std::thread::sleep(RETRY_PAUSE);
+            missing = match probe(&self.address, self.timeout) {
+                Err(error) if means_not_running(&self.address, &error) => error,
+                found => return found.map(Ok),
+            };
+        }
+        Ok(Err(missing))
+    }
+
+    /// Returns the longest wait for the daemon that holds the home. A daemon that is ready has written its
+    /// `daemon.json`.
+    fn holder_limit(&self) -> Duration {
+        let file = self.address.daemon_file();
+        let holder = lock_holder(self.address.home());
+        match file {
+            Some(file) if holder.is_none_or(|pid| pid == file.pid) => END_LIMIT,
+            _ => START_LIMIT,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
 
+    use serde_json::json;
+
     use super::*;
-    use crate::testing::{TestHome, write_daemon_file};
+    use crate::address::home_id;
+    use crate::testing::{TestHome, reply, write_daemon_file};
 
     #[test]
     fn daemon_of_other_protocol_is_accepted_only_on_request() {
         let home = TestHome::new();
-        let _listener = UnixListener::bind(home.socket()).unwrap();
-        write_daemon_file(home.path(), &home.socket(), 1, 77);
         let environment = Environment { no_spawn: true, ..Environment::default() };
-        let address = Address::new(Some(home.path().into()), None, &environment).unwrap();
-        let connector = Connector::new(address, &environment);
+        let address = Address::new(Some(home.path().into()), Some(home.socket()), &environment);
+        let connector = Connector::new(address.unwrap(), &environment);
+        let hello = json!({
+            "protocol": 77, "schemaRevision": 1, "version": "9", "pid": 1, "epoch": "e",
+            "homeId": home_id(home.path()),
+            "limits": {"frameBytes": 1, "batch": 1, "subscriptions": 1, "inFlight": 1}
+        });
+        let serve = || {
+            let hello = hello.clone();
+            home.serve(move |request, stream| reply(stream, request, &hello))
+        };
+        let _server = serve();
         let error = connector.open().unwrap_err();
         assert!(matches!(error, ClientError::ProtocolMismatch { protocol: 77, .. }), "{error}");
+        std::fs::remove_file(home.socket()).unwrap();
+        let _server = serve();
         assert_eq!(connector.with_any_protocol().open().unwrap().socket, home.socket());
     }
 
@@ -136,6 +203,8 @@ mod tests {
         let home = TestHome::new();
         let requested = home.path().join("requested.sock");
         write_daemon_file(home.path(), &home.socket(), 4711, PROTOCOL_VERSION);
+        let lock = std::fs::File::create(home.path().join("ollmd.lock")).unwrap();
+        lock.lock().unwrap();
         let environment = Environment::default();
         let address =
             Address::new(Some(home.path().into()), Some(requested), &environment).unwrap();

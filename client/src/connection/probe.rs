@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use interprocess::ConnectWaitMode;
 use interprocess::local_socket::traits::StreamCommon as _;
 use interprocess::local_socket::{ConnectOptions, GenericFilePath, Stream, ToFsName as _};
-use ollm_protocol::address::DaemonFile;
 
-use crate::address::{Address, is_home_locked};
+use super::hello::{DaemonVersion, HelloError, require_home};
+use crate::address::{Address, is_home_locked, lock_holder};
 use crate::error::{Attempt, AttemptCause, ClientError};
 
 /// The longest wait for one socket to accept. A daemon accepts within a millisecond; a daemon whose queue stays
@@ -28,25 +28,30 @@ pub(crate) struct OpenConnection {
     /// In blocking mode.
     pub(crate) stream: UnixStream,
     pub(crate) socket: PathBuf,
-    /// The `daemon.json` of the daemon that listens at `socket`, if it wrote one.
-    pub(crate) daemon: Option<DaemonFile>,
+    /// The daemon's version, if it is known.
+    pub(crate) daemon: Option<DaemonVersion>,
     /// Connecting started the daemon.
     pub(crate) started: bool,
     /// A remark about how the daemon was started, for a person.
     pub(crate) notice: Option<String>,
 }
 
-/// Tries every socket of an address once.
+/// Tries every socket of an address once, until a daemon of its home replies within `timeout`.
 ///
-/// **Errors**: the failed attempts, in order.
-pub(super) fn probe(address: &Address) -> Result<OpenConnection, Vec<Attempt>> {
-    let candidates = address.sockets();
+/// **Errors**: [`ClientError::Unreachable`] with the failed attempts, in order; [`ClientError::Rpc`] if the daemon
+/// refuses the connection.
+pub(super) fn probe(address: &Address, timeout: Duration) -> Result<OpenConnection, ClientError> {
     let mut attempts = Vec::new();
-    for path in candidates.paths {
-        match connect(&path) {
-            Ok(stream) => {
-                // After a crash the file may describe another daemon than the one that accepted.
-                let daemon = candidates.daemon.filter(|file| file.socket == path);
+    for path in address.sockets() {
+        let opened = connect(&path).map_err(HelloError::Attempt).and_then(|stream| {
+            let requires_home = address.requires_home();
+            let daemon = requires_home
+                .then(|| require_home(&stream, address.home(), timeout))
+                .transpose()?;
+            Ok((stream, daemon))
+        });
+        match opened {
+            Ok((stream, daemon)) => {
                 return Ok(OpenConnection {
                     stream,
                     socket: path,
@@ -55,10 +60,22 @@ pub(super) fn probe(address: &Address) -> Result<OpenConnection, Vec<Attempt>> {
                     notice: None,
                 });
             }
-            Err(cause) => attempts.push(Attempt { path, cause }),
+            Err(HelloError::Attempt(cause)) => attempts.push(Attempt { path, cause }),
+            Err(HelloError::Refused(error)) => return Err(error),
         }
     }
-    Err(attempts)
+    Err(ClientError::Unreachable { attempts })
+}
+
+/// Returns whether an error of [`probe`] shows that no daemon of the address runs, so that starting one can help.
+pub(crate) fn means_not_running(address: &Address, error: &ClientError) -> bool {
+    let ClientError::Unreachable { attempts } = error else { return false };
+    // A daemon that finds a default socket in use takes the next one.
+    let is_chosen = address.socket().is_some();
+    attempts.iter().all(|attempt| {
+        let is_other = matches!(attempt.cause, AttemptCause::OtherHome { .. });
+        attempt.means_not_running() || (is_other && !is_chosen)
+    })
 }
 
 /// Returns the error for a requested socket if the home's daemon listens at another one. No daemon can be started at
@@ -78,10 +95,12 @@ pub(super) fn held_elsewhere(address: &Address) -> Option<ClientError> {
 
 /// Returns the error for a home whose daemon runs but cannot be reached: its socket was removed, or it is shutting
 /// down.
-pub(crate) fn held_unreachable(address: &Address) -> Option<ClientError> {
+pub(super) fn held_unreachable(address: &Address) -> Option<ClientError> {
     let home = address.home().to_owned();
-    is_home_locked(&home)
-        .then(|| ClientError::Held { home, pid: address.daemon_file().map(|daemon| daemon.pid) })
+    is_home_locked(&home).then(|| {
+        let pid = lock_holder(&home);
+        ClientError::Held { home, pid }
+    })
 }
 
 fn connect(path: &Path) -> Result<UnixStream, AttemptCause> {

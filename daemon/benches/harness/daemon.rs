@@ -130,6 +130,11 @@ impl Daemon {
         Client::connect(&self.socket)
     }
 
+    /// Connects without a client.
+    pub(crate) fn connect_raw(&self) -> Result<UnixStream> {
+        Ok(UnixStream::connect(&self.socket)?)
+    }
+
     /// Shuts the daemon down and waits for its exit.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.connect()?.call("daemon.shutdown", &json!({}))?;

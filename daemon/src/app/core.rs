@@ -11,10 +11,11 @@ use serde_json::Value;
 use super::cache::SessionCache;
 use super::counts::Counts;
 use super::error::{AppError, Result};
+use super::model_limits::KnownLimits;
 use super::model_speed::MeasuredModels;
 use super::running::{Exclusive, RunningCompaction, RunningTurn};
 use super::schedule::{DueCompactions, DueDocuments};
-use super::uploads::Uploads;
+use super::uploads::{RunningImports, Uploads};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::config::{Config, OllamaConfig};
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<Clock>,
     pub(crate) models: Models,
     pub(crate) counts: Counts,
+    pub(crate) limits: KnownLimits,
     pub(crate) speeds: MeasuredModels,
     pub(crate) cache: SessionCache,
     pub(crate) turns: Exclusive<RunningTurn>,
@@ -40,7 +42,8 @@ pub(crate) struct Core {
     pub(crate) due_documents: DueDocuments,
     pub(crate) due_compactions: DueCompactions,
     pub(crate) uploads: Uploads,
-    /// Held while a session is created with a key or imported, so that two concurrent retries create one.
+    pub(crate) imports: RunningImports,
+    /// Held while a session is created with a key, so that two concurrent retries create one.
     pub(crate) creating: Mutex<()>,
     /// Held while sessions are deleted, so that a retry continues the first attempt instead of racing with it.
     pub(crate) deleting: Mutex<()>,
@@ -67,6 +70,7 @@ impl Core {
             models: Models::new(models, Arc::clone(&clock), tasks.clone()),
             clock,
             counts: Counts::new(dir.join("vocab")),
+            limits: KnownLimits::new(&dir.join("vocab")),
             speeds: MeasuredModels::default(),
             cache: SessionCache::default(),
             turns: Exclusive::default(),
@@ -74,6 +78,7 @@ impl Core {
             due_documents: DueDocuments::default(),
             due_compactions: DueCompactions::default(),
             uploads: Uploads::new(dir.to_owned()),
+            imports: RunningImports::default(),
             creating: Mutex::new(()),
             deleting: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
@@ -88,6 +93,10 @@ impl Core {
     /// Replaces the configuration and returns the previous one, which running calls keep.
     pub(crate) fn configure(&self, config: Config) -> Arc<Config> {
         self.models.configure(model_settings(&config.ollama));
+        if config.ollama.host != self.config().ollama.host {
+            // Another server has other models.
+            self.speeds.clear();
+        }
         std::mem::replace(&mut *self.config.write(), Arc::new(config))
     }
 

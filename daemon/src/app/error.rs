@@ -69,7 +69,9 @@ impl AppError {
 pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
     match size {
         Some(size) if size < MIN_CONTEXT_SIZE => {
-            let problem = format!("{size} is below {MIN_CONTEXT_SIZE} tokens");
+            let problem = format!(
+                "{size} is below {MIN_CONTEXT_SIZE} tokens; a model with a smaller window uses its own"
+            );
             Err(AppError::invalid("contextSize", problem))
         }
         _ => Ok(()),
@@ -116,6 +118,9 @@ pub(crate) enum ChatError {
     /// The client did not submit the results of `missing` calls in time.
     #[error("no results of {} within {} s", .missing.join(", "), .after.as_secs())]
     ToolTimeout { missing: Vec<String>, after: Duration },
+    /// The user's message has images, and the model reads none. `readers` are installed models that do.
+    #[error("{model} does not read images; {}", Readers(.readers))]
+    NoVision { model: String, host: String, readers: Vec<String> },
     /// The model called a tool although the client offered none.
     #[error("{model} called {name}, and no tool was offered to it")]
     UnexpectedCall { model: String, name: String, partial: Seq },
@@ -131,7 +136,23 @@ impl ChatError {
             | Self::OnlyThinking { partial, .. }
             | Self::Truncated { partial, .. } => *partial,
             Self::UnexpectedCall { partial, .. } => Some(*partial),
-            Self::Conflict { .. } | Self::NoPendingCalls { .. } | Self::ToolTimeout { .. } => None,
+            Self::Conflict { .. }
+            | Self::NoPendingCalls { .. }
+            | Self::ToolTimeout { .. }
+            | Self::NoVision { .. } => None,
+        }
+    }
+}
+
+/// Prints the installed models that read images.
+struct Readers<'a>(&'a [String]);
+
+impl fmt::Display for Readers<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [] => out.write_str("no installed model is known to read them"),
+            [one] => write!(out, "{one} does"),
+            many => write!(out, "these do: {}", many.join(", ")),
         }
     }
 }
@@ -145,8 +166,8 @@ pub(crate) struct SpentTokens {
     pub(crate) prompt_limit: u64,
     /// The context window, in tokens.
     pub(crate) window: u32,
-    /// The client's `maxTokens`, if the answer ended there.
-    pub(crate) max_tokens: Option<u32>,
+    /// The setting that limits answers, and the limit, if the answer ended there.
+    pub(crate) limited_by: Option<(&'static str, u32)>,
     /// Whether a larger `context.answerReserve` would shorten the prompt.
     pub(crate) reserve_helps: bool,
     /// The window that the model was trained for, if it is larger.
@@ -157,10 +178,10 @@ impl fmt::Display for SpentTokens {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { thinking_tokens, prompt_tokens, window, .. } = self;
         let off = "have it think less (think: false)";
-        if self.max_tokens.is_some() {
+        if let Some((setting, _)) = self.limited_by {
             return write!(
                 out,
-                "spent all {thinking_tokens} tokens that maxTokens allows on thinking and answered nothing; \
+                "spent all {thinking_tokens} tokens that {setting} allows on thinking and answered nothing; \
                  {off}, or allow more"
             );
         }
@@ -228,13 +249,13 @@ mod tests {
 
     #[test]
     fn spent_tokens_name_only_settings_that_would_help() {
-        let check = |max_tokens, reserve_helps, trained, expect: &str| {
+        let check = |limited_by, reserve_helps, trained, expect: &str| {
             let spent = SpentTokens {
                 thinking_tokens: 900,
                 prompt_tokens: 3195,
                 prompt_limit: 3482,
                 window: 4096,
-                max_tokens,
+                limited_by,
                 reserve_helps,
                 trained,
             };
@@ -247,7 +268,7 @@ mod tests {
         check(None, false, Some(40_960), &size);
         check(None, true, Some(40_960), &format!("{size}, or a larger context.answerReserve"));
         check(
-            Some(900),
+            Some(("maxTokens", 900)),
             true,
             Some(40_960),
             "spent all 900 tokens that maxTokens allows on thinking and answered nothing; \

@@ -3,8 +3,8 @@
 //!
 //! From the ground up:
 //!
-//! - [`error`]; `path`, `cache`, `counts`, `running`, `schedule`, `uploads`, `model_speed`: state without behavior
-//!   across modules; [`core`]: the handles over all of it.
+//! - [`error`]; `path`, `cache`, `counts`, `running`, `schedule`, `uploads`, `model_limits`, `model_speed`: state
+//!   without behavior across modules; [`core`]: the handles over all of it.
 //! - `drafts`: records before they are written; `partial`: answers that are being written; [`loops`]: loop detection.
 //! - [`models`], [`context`], [`sessions`], [`compaction`], [`chat`]: the methods of the wire, one module a noun.
 //! - [`observer`]: everything that follows a durable record. [`open`]: puts the parts of a home together.
@@ -24,6 +24,7 @@ mod counts;
 mod drafts;
 pub(crate) mod error;
 pub(crate) mod loops;
+mod model_limits;
 mod model_speed;
 pub(crate) mod models;
 pub(crate) mod observer;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::model::{ChatEnd, PromptCount};
+use crate::model::{ChatEnd, PromptCount, canonical_name};
 
 /// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
 const MIN_PROMPT_TOKENS: u64 = 64;
 
-/// The observations of all models, by name; in memory only.
+/// The observations of all models, by full name; in memory only.
 #[derive(Default)]
 pub(crate) struct MeasuredModels(Mutex<HashMap<String, MeasuredModel>>);
 
@@ -26,13 +26,23 @@ pub(crate) struct MeasuredModel {
 
 impl MeasuredModels {
     pub(crate) fn get(&self, model: &str) -> MeasuredModel {
-        self.0.lock().get(model).copied().unwrap_or_default()
+        self.0.lock().get(&canonical_name(model)).copied().unwrap_or_default()
+    }
+
+    /// Forgets all observations.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    /// Notes the window that the server gave a model, if it is smaller than requested.
+    pub(crate) fn note_effective(&self, model: &str, effective: Option<u32>) {
+        self.0.lock().entry(canonical_name(model)).or_default().effective = effective;
     }
 
     /// Adds the observations of one answer.
     pub(crate) fn note(&self, model: &str, end: &ChatEnd, effective: Option<u32>) {
         let mut models = self.0.lock();
-        let measured = models.entry(model.to_owned()).or_default();
+        let measured = models.entry(canonical_name(model)).or_default();
         measured.note(end);
         measured.effective = effective;
     }
@@ -80,6 +90,7 @@ mod tests {
             answer_time: None,
         };
         models.note("m", &end, Some(2048));
+        assert_eq!(models.get("library/m:latest").effective, Some(2048));
         assert_eq!(models.get("m").expected_reading(1000), Some(Duration::from_secs(2)));
         end.prompt = PromptCount::Uncached(5);
         models.note("m", &end, None);

@@ -37,7 +37,13 @@ impl SessionObserver {
 impl Observer for SessionObserver {
     fn changed(&self, id: SessionId, change: &SessionChange<'_>) {
         let Some(core) = self.core.get().and_then(Weak::upgrade) else { return };
-        core.catalog.mark_dirty(id);
+        match change {
+            // Whether the log is damaged is only known when all of it is read.
+            SessionChange::Recovered { damaged: 1.., .. } | SessionChange::Healed { .. } => {
+                core.catalog.mark_doubtful(id);
+            }
+            _ => core.catalog.mark_dirty(id),
+        }
         match change {
             SessionChange::Created(session) => {
                 self.retention.request();
@@ -60,6 +66,11 @@ impl Observer for SessionObserver {
             }
             SessionChange::Recovered { torn_bytes, damaged } => {
                 tracing::warn!(session = %id, torn_bytes, damaged, "the log was not whole");
+            }
+            SessionChange::Healed { records } => {
+                tracing::info!(session = %id, records, "damaged records can be read again");
+                // What was derived without these records must not be continued.
+                core.cache.forget(id);
             }
         }
     }

@@ -119,6 +119,8 @@ impl TestSession {
 pub(crate) struct ScriptedBackend {
     script: Mutex<VecDeque<ScriptedAnswer>>,
     requests: Mutex<Vec<ChatRequest>>,
+    /// Whether the model was loaded for an answer.
+    is_loaded: Mutex<bool>,
     /// Notified by an answer that reached [`AnswerStep::Pause`].
     paused: Arc<Notify>,
     /// Notified by the test to continue that answer.
@@ -166,6 +168,11 @@ impl ScriptedBackend {
         self.paused.notified().await;
     }
 
+    /// Removes the model from memory, as another client can do.
+    pub(crate) fn unload(&self) {
+        *self.is_loaded.lock() = false;
+    }
+
     /// Lets a paused answer continue.
     pub(crate) fn resume(&self) {
         self.resumed.notify_one();
@@ -191,6 +198,10 @@ impl Backend for ScriptedBackend {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+        self.show(model)
+    }
+
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
         let model = model.to_owned();
         Box::pin(async { Ok(ModelInfo { model, ..ModelInfo::default() }) })
@@ -202,7 +213,9 @@ impl Backend for ScriptedBackend {
     }
 
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
-        Box::pin(async { Ok(Vec::new()) })
+        let model = RunningModel { model: "m:latest".to_owned(), ..RunningModel::default() };
+        let is_loaded = *self.is_loaded.lock();
+        Box::pin(async move { Ok(is_loaded.then_some(model).into_iter().collect()) })
     }
 
     fn warm<'a>(&'a self, _: &'a WarmRequest) -> BackendFuture<'a, ()> {
@@ -213,6 +226,7 @@ impl Backend for ScriptedBackend {
         self.requests.lock().push(request.clone());
         let answer = self.script.lock().pop_front().expect("the script has an answer");
         let (paused, resumed) = (Arc::clone(&self.paused), Arc::clone(&self.resumed));
+        *self.is_loaded.lock() |= answer.is_ok();
         Box::pin(async move {
             let steps = answer?.into();
             Ok(Box::new(ScriptedStream { steps, paused, resumed }) as Box<dyn AnswerStream>)

@@ -1,17 +1,19 @@
-//! Imports that arrive in chunks, each kept in a private file without a name until its last chunk.
+//! Imports that arrive in chunks, each kept in a private file without a name until its last chunk, and the imports that
+//! are being written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use ollm_protocol::SessionId;
+use parking_lot::{Condvar, Mutex};
 
 use super::error::{AppError, Result};
 use crate::fsutil::FsError;
 
-/// The largest file that can be imported; an import reads it into memory.
+/// The largest file that can be imported: far more than a session has, and a bound for the disk that an import takes.
 const MAX_UPLOAD_BYTES: u64 = 1024 * 1024 * 1024;
 /// The most imports that can be open at once.
 const MAX_UPLOADS: usize = 8;
@@ -43,9 +45,7 @@ impl Uploads {
         if open.len() >= MAX_UPLOADS {
             return Err(AppError::Upload { id, problem: "too many imports arrive at once" });
         }
-        // A file without a name cannot outlive a crash.
-        let file = tempfile::tempfile_in(&self.dir)
-            .map_err(|source| FsError::new("make a file in", &self.dir, source))?;
+        let file = self.temporary_file().map_err(|source| self.file_error(source))?;
         open.insert(id.clone(), Upload { file, bytes: 0, last_chunk: Instant::now() });
         Ok(id)
     }
@@ -68,16 +68,55 @@ impl Uploads {
         })
     }
 
-    /// Closes an upload and returns its text.
-    pub(crate) fn take(&self, id: &str) -> Result<String> {
-        let mut upload = self.open.lock().remove(id).ok_or_else(|| unknown(id))?;
-        let mut text = String::new();
-        let read = upload.file.rewind().and_then(|()| upload.file.read_to_string(&mut text));
-        read.map_err(|source| FsError::new("read from", &self.dir, source))?;
-        Ok(text)
+    /// Closes an upload and returns its file.
+    pub(crate) fn take(&self, id: &str) -> Result<File> {
+        let upload = self.open.lock().remove(id).ok_or_else(|| unknown(id))?;
+        Ok(upload.file)
+    }
+
+    /// Makes a private file without a name, which cannot outlive a crash.
+    pub(crate) fn temporary_file(&self) -> io::Result<File> {
+        tempfile::tempfile_in(&self.dir)
+    }
+
+    /// Returns the error of a temporary file.
+    pub(crate) fn file_error(&self, source: io::Error) -> AppError {
+        FsError::new("use a temporary file in", &self.dir, source).into()
     }
 }
 
 fn unknown(id: &str) -> AppError {
     AppError::Upload { id: id.to_owned(), problem: "is not known" }
+}
+
+/// The sessions that are being imported. Two imports of one session run one after the other; imports of different
+/// sessions do not wait for each other.
+#[derive(Default)]
+pub(crate) struct RunningImports {
+    sessions: Mutex<HashSet<SessionId>>,
+    ended: Condvar,
+}
+
+impl RunningImports {
+    /// Waits until no other import of the session runs. Blocks the thread.
+    pub(crate) fn begin(&self, id: SessionId) -> RunningImport<'_> {
+        let mut sessions = self.sessions.lock();
+        while !sessions.insert(id) {
+            self.ended.wait(&mut sessions);
+        }
+        RunningImport { imports: self, id }
+    }
+}
+
+/// The import of one session; ended by its drop.
+pub(crate) struct RunningImport<'a> {
+    imports: &'a RunningImports,
+    id: SessionId,
+}
+
+impl Drop for RunningImport<'_> {
+    fn drop(&mut self) {
+        self.imports.sessions.lock().remove(&self.id);
+        self.imports.ended.notify_all();
+    }
 }

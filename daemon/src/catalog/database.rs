@@ -16,6 +16,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use super::error::CatalogError;
 use super::query::{fulltext, schema, sessions};
 use super::queue::{PendingCleanup, WorkQueue};
+use super::seal;
 use crate::fsutil;
 use crate::session::index::IndexSource;
 
@@ -54,8 +55,10 @@ impl CatalogShared {
         attempt: &'static str,
         source: rusqlite::Error,
     ) -> CatalogError {
-        if is_damage(&source) {
-            self.queue.request_recovery();
+        match damage_of(&source) {
+            Damage::Certain => self.queue.request_recovery(),
+            Damage::Suspected => self.queue.request_check_of_file(),
+            Damage::None => {}
         }
         CatalogError::Database { attempt, path: self.path.clone(), source }
     }
@@ -78,12 +81,12 @@ pub(super) fn open(path: &Path) -> Result<Connections, CatalogError> {
         Ok(None) => {
             tracing::warn!(path = %path.display(), "the catalog has another version and is rebuilt");
         }
-        Err(CatalogError::Database { source, .. }) if is_damage(&source) => {
+        Err(CatalogError::Database { source, .. }) if damage_of(&source) != Damage::None => {
             tracing::warn!(path = %path.display(), error = %source, "the catalog is damaged");
         }
         Err(error) => return Err(error),
     }
-    move_aside(path)?;
+    move_aside(path, true)?;
     open_existing(path)?.ok_or_else(|| CatalogError::Unusable { path: path.to_owned() })
 }
 
@@ -109,13 +112,20 @@ pub(super) fn pending_cleanup(
 }
 
 /// Moves a file that cannot be used aside, and removes its journal and the files that were moved aside before.
-pub(super) fn move_aside(path: &Path) -> Result<(), CatalogError> {
+///
+/// A file that may contain text of a forgotten session is removed instead, with `keep` false.
+pub(super) fn move_aside(path: &Path, keep: bool) -> Result<(), CatalogError> {
     let older = aside_files(path);
     let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
     for suffix in ["-wal", "-shm"] {
         fsutil::remove_file(&with_suffix(path, suffix))?;
     }
-    fsutil::rename_durably(path, &with_suffix(path, &format!(".corrupt-{number}")))?;
+    seal::remove(path)?;
+    if !keep {
+        fsutil::remove_file(path)?;
+    } else if path.exists() {
+        fsutil::rename_durably(path, &with_suffix(path, &format!(".corrupt-{number}")))?;
+    }
     for (_, file) in older {
         fsutil::remove_file(&file)?;
     }
@@ -144,7 +154,10 @@ pub(super) fn wal_bytes(path: &Path) -> u64 {
 fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     // The last connection that closes removes the journal, so one that exists was left by a crash.
     let is_journal_stale = wal_bytes(path) > 0;
-    // SQLite would create the file with the rights that the umask leaves.
+    // SQLite would follow a link, and would create the file with the rights that the umask leaves.
+    for suffix in ["-wal", "-shm"] {
+        fsutil::check_regular(&with_suffix(path, suffix))?;
+    }
     drop(fsutil::open_private(path)?);
     let fail = |source| CatalogError::Database { attempt: "open", path: path.to_owned(), source };
     let writer = connect(path).map_err(fail)?;
@@ -163,7 +176,7 @@ fn open_existing(path: &Path) -> Result<Option<Connections>, CatalogError> {
     Ok(Some(Connections { writer, reader, is_new, cleanup }))
 }
 
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -183,15 +196,33 @@ fn aside_files(path: &Path) -> Vec<(u64, PathBuf)> {
         .collect()
 }
 
-/// Returns whether an error means that the database file is damaged or has unexpected contents.
-fn is_damage(error: &rusqlite::Error) -> bool {
-    match error {
-        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
-            true
-        }
-        _ => matches!(
-            error.sqlite_error_code(),
-            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::SchemaChanged)
-        ),
+/// What an error of SQLite says about the database file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Damage {
+    /// Nothing: the system refused an operation, or a lock was not free.
+    None,
+    /// A statement failed that succeeds on a file that is whole.
+    Suspected,
+    /// The file is damaged or has unexpected contents.
+    Certain,
+}
+
+/// Classifies an error of SQLite.
+pub(super) fn damage_of(error: &rusqlite::Error) -> Damage {
+    match error.sqlite_error_code() {
+        // A row has a wrong type or content, or is missing.
+        None => Damage::Certain,
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Damage::Certain,
+        Some(
+            ErrorCode::Unknown
+            | ErrorCode::InternalMalfunction
+            | ErrorCode::NotFound
+            | ErrorCode::SchemaChanged
+            | ErrorCode::TooBig
+            | ErrorCode::ConstraintViolation
+            | ErrorCode::TypeMismatch
+            | ErrorCode::ParameterOutOfRange,
+        ) => Damage::Suspected,
+        Some(_) => Damage::None,
     }
 }

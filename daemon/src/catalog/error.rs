@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::fsutil::FsError;
+use crate::session::index::SourceError;
 
 /// An operation on the catalog that failed.
 #[derive(Debug, thiserror::Error)]
@@ -23,12 +24,15 @@ pub(crate) enum CatalogError {
     /// A newly created file could not be opened either.
     #[error("cannot open the catalog {} even after recreating it", path.display())]
     Unusable { path: PathBuf },
+    /// The file is not what was written; it is replaced.
+    #[error("the catalog {} is damaged", path.display())]
+    Damaged { path: PathBuf },
     /// A reader kept the journal from being truncated, so it still holds removed text. A retry can succeed.
     #[error("the journal of the catalog {} is in use", path.display())]
     JournalInUse { path: PathBuf },
     /// The session logs could not be read.
     #[error("cannot read the logs for the catalog")]
-    Source(#[source] io::Error),
+    Source(#[source] SourceError),
     /// The writer thread could not be started.
     #[error("cannot start the catalog's writer thread")]
     Thread(#[source] io::Error),

@@ -13,6 +13,7 @@ mod document;
 mod error;
 mod query;
 mod queue;
+mod seal;
 mod search;
 mod words;
 mod writer;
@@ -36,7 +37,8 @@ use database::CatalogShared;
 pub(crate) use error::CatalogError;
 use query::sessions::{self, PackedTable};
 pub(crate) use query::sessions::{ListQuery, RetentionRow};
-use queue::{CatalogState, ForgetRequest, WorkQueue};
+use queue::{CatalogState, ForgetRequest, IndexNeed, WorkQueue};
+use seal::CatalogSeal;
 pub(crate) use search::{SearchPage, SearchQuery};
 
 /// The time between opening the catalog and comparing it with the logs. Listing 10,000 files takes 20 ms, and a second
@@ -62,10 +64,11 @@ impl Catalog {
             queue.set_state(CatalogState::Rebuilding);
         }
         queue.request_check(if connections.is_new { Duration::ZERO } else { CHECK_DELAY });
+        let seal = CatalogSeal::load(&path, connections.is_new)?;
         let reader = Mutex::new(Some(connections.reader));
         let shared = Arc::new(CatalogShared { path, source, queue, reader });
-        let writer =
-            writer::spawn(Arc::clone(&shared), connections.writer).map_err(CatalogError::Thread)?;
+        let writer = writer::spawn(Arc::clone(&shared), connections.writer, seal)
+            .map_err(CatalogError::Thread)?;
         Ok(Self { shared, writer: Mutex::new(Some(writer)) })
     }
 
@@ -73,7 +76,19 @@ impl Catalog {
     ///
     /// After [`Catalog::forget`], a call means that the session exists again, for example by an import.
     pub(crate) fn mark_dirty(&self, id: SessionId) {
-        self.shared.queue.mark_changed(id);
+        self.shared.queue.mark_changed(id, IndexNeed::Update);
+    }
+
+    /// Notes that a log was found damaged, or that damage is gone: the whole log is read again. Never blocks.
+    pub(crate) fn mark_doubtful(&self, id: SessionId) {
+        self.shared.queue.mark_changed(id, IndexNeed::Whole);
+    }
+
+    /// Tries again to read texts that could not be read when they were indexed, for example because a blob was missing.
+    ///
+    /// A search calls this, so that it finds what was put back in the meantime. Never blocks.
+    pub(crate) fn retry_gaps(&self) {
+        self.shared.queue.retry_gaps();
     }
 
     /// Removes sessions whose logs no longer exist. Changes that are marked before it returns are dropped.
@@ -186,6 +201,7 @@ impl Drop for Catalog {
 
 fn read_hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHint>> {
     let Some(row) = sessions::read_row(conn, id)? else { return Ok(None) };
+    let carry = sessions::carry(conn, id, &row)?;
     let entries =
         sessions::read_packed(conn, PackedTable::Entries, row.num, IndexEntry::from_bytes)?;
     let keys = sessions::read_packed(conn, PackedTable::Keys, row.num, KeyEntry::from_bytes)?;
@@ -195,6 +211,5 @@ fn read_hint(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<OpenHi
         tracing::error!(session = %id, "the catalog's entries of a session are incomplete");
         return Ok(None);
     }
-    let carry = sessions::carry(conn, row.num)?;
     Ok(Some(OpenHint { point, entries, keys, carry }))
 }

@@ -5,7 +5,7 @@
 //!
 //! **Invariant**: the lock is held for a few instructions and never across I/O.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,17 @@ const EAGER_CHANGES: usize = 256;
 /// The pause after a failed job: a full disk stays full for a while.
 const RETRY_DELAY: Duration =
     if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(5) };
+/// The pause before a log that could not be read is read again; it doubles with every failure.
+const SOURCE_RETRY_DELAY: Duration =
+    if cfg!(test) { Duration::from_millis(50) } else { Duration::from_secs(2) };
+/// The longest pause before a log that could not be read is read again.
+const MAX_SOURCE_RETRY_DELAY: Duration = Duration::from_secs(300);
+/// The shortest time between two attempts to read texts that could not be read.
+const GAP_RETRY_INTERVAL: Duration =
+    if cfg!(test) { Duration::ZERO } else { Duration::from_secs(1) };
 /// The idle time after which the writer gives memory back, once.
-const MEMORY_RELEASE_DELAY: Duration = Duration::from_secs(3);
+const MEMORY_RELEASE_DELAY: Duration =
+    if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(3) };
 /// The time for which a shutdown continues to index queued sessions; the next start finds the others.
 const CLOSE_GRACE: Duration = Duration::from_millis(300);
 
@@ -38,6 +47,8 @@ pub(super) enum CatalogJob {
     CleanUp,
     /// Compare the catalog with the logs.
     Check,
+    /// Read the whole file, because it may be damaged.
+    CheckFile,
     /// Replace the damaged file.
     Recover,
     /// Give memory back after a while without work.
@@ -46,13 +57,22 @@ pub(super) enum CatalogJob {
     Close,
 }
 
-/// The work that a queued session needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The work that a queued session needs, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum IndexNeed {
-    /// Ask the source for new records.
-    Update,
     /// Only continue to index the text of records that are already described.
     Text,
+    /// Ask the source for new records.
+    Update,
+    /// Ask the source for all records, because those that are described may be wrong.
+    Whole,
+}
+
+/// A session that the source could not read.
+#[derive(Clone, Copy, Debug)]
+struct FailedSession {
+    need: IndexNeed,
+    retry_at: Instant,
 }
 
 /// A request to remove sessions.
@@ -105,13 +125,14 @@ pub(super) struct WorkQueue {
 /// Methods for the handle.
 impl WorkQueue {
     /// Queues a session that changed.
-    pub(super) fn mark_changed(&self, id: SessionId) {
+    pub(super) fn mark_changed(&self, id: SessionId, need: IndexNeed) {
         let mut state = self.state.lock();
         state.forgotten.remove(&id);
         state.hidden.remove(&id);
-        state.failed.remove(&id);
+        let missed = state.failed.remove(&id).or_else(|| state.unusable.remove(&id));
+        let need = missed.map_or(need, |failed| failed.need.max(need));
         let was_empty = state.needs.is_empty();
-        state.add(id, IndexNeed::Update);
+        state.add(id, need);
         // The writer has to react only to the first change and to the last one before a batch is due. Waking it for
         // every record would cost a thread switch each.
         if was_empty || state.n_changes == EAGER_CHANGES {
@@ -142,6 +163,27 @@ impl WorkQueue {
         self.wake.notify_one();
     }
 
+    /// Queues the sessions with texts that could not be read, unless that was done a moment ago.
+    pub(super) fn retry_gaps(&self) {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        if state.gaps.is_empty() || state.gaps_retry_at.is_some_and(|at| at > now) {
+            return;
+        }
+        state.gaps_retry_at = Some(now + GAP_RETRY_INTERVAL);
+        for id in std::mem::take(&mut state.gaps) {
+            state.add(id, IndexNeed::Text);
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Requests a check of the whole file.
+    pub(super) fn request_check_of_file(&self) {
+        self.state.lock().check_file = true;
+        self.wake.notify_one();
+    }
+
     /// Requests the replacement of the damaged file.
     pub(super) fn request_recovery(&self) {
         self.state.lock().recover = true;
@@ -167,6 +209,7 @@ impl WorkQueue {
             behind: state.behind() as u64,
             size_bytes,
             forgetting: (state.cleanup.sessions + state.hidden.len()) as u64,
+            unusable: state.unusable.len() as u64,
         }
     }
 
@@ -240,7 +283,9 @@ impl WorkQueue {
     }
 
     /// Ends a job that failed: its sessions are queued again, and the next attempt is delayed.
-    pub(super) fn job_failed(&self) {
+    ///
+    /// The replacement of the file is not delayed, unless it is what failed.
+    pub(super) fn job_failed(&self, was_recovery: bool) {
         let mut state = self.state.lock();
         state.is_working = false;
         state.is_checking = false;
@@ -249,7 +294,9 @@ impl WorkQueue {
         for (id, need) in std::mem::take(&mut state.taken) {
             state.add(id, need);
         }
-        state.retry_at = Some(Instant::now() + RETRY_DELAY);
+        if was_recovery || !(state.recover || state.check_file) {
+            state.retry_at = Some(Instant::now() + RETRY_DELAY);
+        }
         drop(state);
         self.done.notify_all();
     }
@@ -271,9 +318,28 @@ impl WorkQueue {
         }
     }
 
-    /// Notes that the source could not read a session, which then waits for its next change.
-    pub(super) fn source_failed(&self, id: SessionId) {
-        self.state.lock().failed.insert(id);
+    /// Notes that the source could not read a session, which is tried again later; an unusable one at its next change.
+    pub(super) fn source_failed(&self, id: SessionId, need: IndexNeed, is_usable: bool) {
+        let mut state = self.state.lock();
+        let n_failures = state.failures.get(&id).copied().unwrap_or_default();
+        let delay = SOURCE_RETRY_DELAY.saturating_mul(1 << n_failures.min(16));
+        let retry_at = Instant::now() + delay.min(MAX_SOURCE_RETRY_DELAY);
+        let failed = FailedSession { need, retry_at };
+        if is_usable {
+            state.failures.insert(id, n_failures + 1);
+            state.failed.insert(id, failed);
+        } else {
+            state.unusable.insert(id, failed);
+        }
+    }
+
+    /// Notes that the source could read a session, and whether texts are missing all the same.
+    pub(super) fn source_succeeded(&self, id: SessionId, has_gaps: bool) {
+        let mut state = self.state.lock();
+        state.failures.remove(&id);
+        if has_gaps {
+            state.gaps.insert(id);
+        }
     }
 
     /// Notes that the current batch is committed.
@@ -327,6 +393,12 @@ impl WorkQueue {
         self.state.lock().cleanup = cleanup;
     }
 
+    /// Returns whether words of removed sessions may still be in the files.
+    pub(super) fn is_forgetting(&self) -> bool {
+        let state = self.state.lock();
+        state.cleanup.sessions > 0 || !state.hidden.is_empty()
+    }
+
     /// Returns [`PendingCleanup::journal`].
     pub(super) fn is_journal_stale(&self) -> bool {
         self.state.lock().cleanup.journal
@@ -341,6 +413,8 @@ impl WorkQueue {
     pub(super) fn recovered(&self, cleanup: PendingCleanup) {
         let mut state = self.state.lock();
         state.recover = false;
+        state.check_file = false;
+        state.gaps.clear();
         state.cleanup = cleanup;
         state.check_at = Some(Instant::now());
     }
@@ -363,8 +437,15 @@ struct IndexQueueState {
     needs: LinkedHashMap<SessionId, IndexNeed>,
     /// Sessions of the batch that is not committed yet.
     taken: Vec<(SessionId, IndexNeed)>,
-    /// Sessions that the source could not read.
-    failed: HashSet<SessionId>,
+    /// Sessions that the source could not read and that are tried again.
+    failed: HashMap<SessionId, FailedSession>,
+    /// Sessions whose log cannot be read until somebody changes it. They do not count as behind.
+    unusable: HashMap<SessionId, FailedSession>,
+    /// Number of failures of each session since it could be read.
+    failures: HashMap<SessionId, u32>,
+    /// Sessions with texts that could not be read.
+    gaps: HashSet<SessionId>,
+    gaps_retry_at: Option<Instant>,
     /// Sessions that were removed and not changed since then; a comparison does not bring them back.
     forgotten: HashSet<SessionId>,
     /// Sessions whose removal was requested and has not succeeded yet.
@@ -376,6 +457,7 @@ struct IndexQueueState {
     check_at: Option<Instant>,
     is_checking: bool,
     recover: bool,
+    check_file: bool,
     is_working: bool,
     released_memory: bool,
     state: CatalogState,
@@ -405,8 +487,7 @@ impl IndexQueueState {
         self.n_changes = self.n_changes.saturating_add(1);
         self.released_memory = false;
         match self.needs.get_mut(&id) {
-            Some(queued) if *queued != need => *queued = IndexNeed::Update,
-            Some(_) => {}
+            Some(queued) => *queued = need.max(*queued),
             None => {
                 self.needs.insert(id, need);
             }
@@ -417,6 +498,9 @@ impl IndexQueueState {
     fn drop_session(&mut self, id: SessionId) {
         self.forgotten.insert(id);
         self.failed.remove(&id);
+        self.failures.remove(&id);
+        self.unusable.remove(&id);
+        self.gaps.remove(&id);
         self.needs.remove(&id);
     }
 
@@ -439,7 +523,7 @@ impl IndexQueueState {
         self.needs.is_empty()
             && self.taken.is_empty()
             && self.forget_requests.is_empty()
-            && !(self.check_at.is_some() || self.recover || self.is_working)
+            && !(self.check_at.is_some() || self.recover || self.check_file || self.is_working)
     }
 
     /// Chooses the next job, the most urgent first.
@@ -457,14 +541,14 @@ impl IndexQueueState {
             return Decision::WaitUntil(at);
         }
         // No request is queued, so these are the sessions whose removal failed.
-        if !self.hidden.is_empty() && !self.recover {
+        if !self.hidden.is_empty() && !self.recover && !self.check_file {
             self.retry_at = None;
             let ids = self.hidden.iter().copied().collect();
             return Decision::Run(CatalogJob::Forget(ForgetRequest { ids, reply: None }));
         }
         // Cleanup alternates with all other work, so that neither delays the other for long.
         let PendingCleanup { sessions, shards, journal } = self.cleanup;
-        let can_clean = (sessions > 0 || shards || journal) && !self.recover;
+        let can_clean = (sessions > 0 || shards || journal) && !self.recover && !self.check_file;
         if can_clean && !std::mem::take(&mut self.cleaned_last) {
             self.cleaned_last = true;
             return Decision::Run(CatalogJob::CleanUp);
@@ -481,6 +565,10 @@ impl IndexQueueState {
         if std::mem::take(&mut self.recover) {
             return Decision::Run(CatalogJob::Recover);
         }
+        if std::mem::take(&mut self.check_file) {
+            return Decision::Run(CatalogJob::CheckFile);
+        }
+        self.requeue_failed(now);
         if self.check_at.is_some_and(|at| self.waiters > 0 || at <= now) {
             self.check_at = None;
             self.is_checking = true;
@@ -491,10 +579,19 @@ impl IndexQueueState {
         } else {
             self.decide_index(now)
         };
-        match (decision, self.check_at) {
+        let retry_at = self.failed.values().map(|failed| failed.retry_at).min();
+        match (decision, self.check_at.into_iter().chain(retry_at).min()) {
             (Decision::WaitUntil(until), Some(at)) => Decision::WaitUntil(until.min(at)),
             (Decision::Wait, Some(at)) => Decision::WaitUntil(at),
             (decision, _) => decision,
+        }
+    }
+
+    /// Queues the sessions again that could not be read and whose pause is over.
+    fn requeue_failed(&mut self, now: Instant) {
+        let due: Vec<_> = self.failed.extract_if(|_, failed| failed.retry_at <= now).collect();
+        for (id, failed) in due {
+            self.add(id, failed.need);
         }
     }
 

@@ -113,6 +113,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
     key("compression", "model", KeyKind::Text, ""),
     key("context", "size", KeyKind::OptionalCount(MIN_CONTEXT_SIZE, MAX_WINDOW), ""),
     key("context", "answerReserve", KeyKind::OptionalCount(0, MAX_WINDOW), ""),
+    key("context", "answerLimit", KeyKind::OptionalCount(1, MAX_WINDOW), ""),
     key("context", "userShare", KeyKind::Share, "0.5"),
     key("goals", "markers", KeyKind::Switch, "false"),
     key("modes", "assistant", KeyKind::Text, ""),

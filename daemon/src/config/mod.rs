@@ -27,6 +27,7 @@ pub(crate) use self::sections::{
     EnvironmentConfig, FilesConfig, GoalsConfig, LogConfig, LoopDetectionConfig, ModesConfig,
     OllamaConfig, OnLimit, SessionsConfig, SnapshotsConfig,
 };
+use crate::fsutil;
 
 /// The name of the default file in the home.
 pub(crate) const FILE_NAME: &str = "config.yaml";
@@ -81,7 +82,7 @@ impl Config {
     ) -> Result<(Self, Vec<ConfigWarning>), ConfigError> {
         let default = home.join(FILE_NAME);
         let path = explicit_file.unwrap_or(&default);
-        let file = match std::fs::read_to_string(path) {
+        let file = match fsutil::read_linked_text(path) {
             Ok(text) => Some(ConfigFile { path, text }),
             Err(error)
                 if explicit_file.is_none() && error.kind() == std::io::ErrorKind::NotFound =>
@@ -202,9 +203,10 @@ impl Config {
                 Some((json!(self.sessions.data_dir.to_string_lossy()), "in the home"))
             }
             ("context", "size") => {
-                Some((json!(DEFAULT_CONTEXT_SIZE), "for sessions without a size of their own"))
+                Some((json!(DEFAULT_CONTEXT_SIZE), "unless the session or the Modelfile sets one"))
             }
             ("context", "answerReserve") => Some((Value::Null, "15 % of each window")),
+            ("context", "answerLimit") => Some((Value::Null, "the rest of the window")),
             _ => None,
         }
     }

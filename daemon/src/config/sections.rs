@@ -3,6 +3,7 @@
 //! The structs are read from the checked values of the keys, so a field has the name of its key.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::keys::parse_duration;
 
-/// The context window of a session, in tokens, if neither the session nor the configuration sets one: a common size
-/// for local models.
+/// The context window of a session, in tokens, if neither the session, the configuration nor the model sets one: a
+/// common size for local models.
 pub(crate) const DEFAULT_CONTEXT_SIZE: u32 = 8192;
 
 /// The model server.
@@ -155,15 +156,10 @@ pub(crate) struct ContextConfig {
     /// Tokens reserved for the answer; 0 for the default share.
     #[serde(deserialize_with = "default_if_null")]
     pub answer_reserve: u32,
+    /// The longest answer in tokens of turns that name none; `None` for the rest of the window.
+    pub answer_limit: Option<NonZeroU32>,
     /// The largest share of a head's conversation that user messages take.
     pub user_share: f64,
-}
-
-impl ContextConfig {
-    /// Returns the window of a session in tokens; `own` is the size that the session names.
-    pub(crate) fn size_for(&self, own: Option<u32>) -> u32 {
-        own.or(self.size).unwrap_or(DEFAULT_CONTEXT_SIZE)
-    }
 }
 
 /// Goals.

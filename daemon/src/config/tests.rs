@@ -35,7 +35,9 @@ fn without_a_file_all_values_are_defaults() {
     assert_eq!(config.sessions.max_sessions, 100);
     assert_eq!(config.sessions.on_limit, OnLimit::Archive);
     assert_eq!(config.ollama.keep_alive, Duration::from_secs(300));
-    assert_eq!(config.context, ContextConfig { size: None, answer_reserve: 0, user_share: 0.5 });
+    let context =
+        ContextConfig { size: None, answer_reserve: 0, answer_limit: None, user_share: 0.5 };
+    assert_eq!(config.context, context);
     assert_eq!(config.log, LogConfig { level: "info".to_owned(), keep_days: 7 });
     assert!(config.modes.texts.is_empty());
     // The listed configuration can be read again.
@@ -70,8 +72,9 @@ fn effective_values_are_shown_with_their_sources() {
     };
     check("maxSessions", "77", "/config.yaml:2");
     check("onLimit", "\"archive\"", "default");
-    check("size", "8192", "computed: for sessions without a size of their own");
+    check("size", "8192", "computed: unless the session or the Modelfile sets one");
     check("answerReserve", "~", "computed: 15 % of each window");
+    check("answerLimit", "~", "computed: the rest of the window");
     check("keepDays", "8", "OLLM_LOG__KEEP_DAYS");
     check("level", "\"debug\"", "--log-level or OLLM_LOG");
     check("maxDepth", "3", "/config.yaml:4; no effect yet");
@@ -87,7 +90,7 @@ fn effective_values_are_shown_with_their_sources() {
     assert_eq!(json["log"]["keepDays"]["variable"], "OLLM_LOG__KEEP_DAYS");
     assert_eq!(
         json["context"]["size"],
-        json!({ "value": 8192, "source": "computed", "how": "for sessions without a size of their own" })
+        json!({ "value": 8192, "source": "computed", "how": "unless the session or the Modelfile sets one" })
     );
     assert_eq!(json["files"]["maxDepth"]["noEffectYet"], true);
 }

@@ -6,7 +6,9 @@
 use std::mem::discriminant;
 use std::ops::Range;
 
-use ollm_protocol::content::{Checkpoint, ContextMessage, HeadItem, OmittedItem, Part, RecordBody};
+use ollm_protocol::content::{
+    Checkpoint, ContextMessage, HeadItem, OmittedItem, Part, RecordBody, Role,
+};
 use ollm_protocol::{CheckpointId, Seq};
 
 use super::cut::{self, Cut};
@@ -88,7 +90,11 @@ pub(super) fn assemble(
     let mut assembler = Assembler {
         layout,
         bodies,
-        renderer: Renderer::new(&layout.input.counter, layout.has_system),
+        renderer: Renderer::new(
+            &layout.input.counter,
+            layout.input.reads_images,
+            layout.has_system,
+        ),
         is_over: false,
         omitted: Omitted::default(),
         n_included: 0,
@@ -336,7 +342,9 @@ impl<'a> Assembler<'a, '_, '_> {
             quoted.push((*item, u64::from(counter.count_text(&text))));
             texts.push(text);
             self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
+            let lost = self.lost_images(body, true);
             list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
+            list_lost_images(&mut self.omitted, item, lost);
         }
         let (tag, form, attributes): (_, _, &[_]) = match is_pinned {
             true => ("pinned", "pinned", &[]),
@@ -364,6 +372,20 @@ impl<'a> Assembler<'a, '_, '_> {
         self.is_over |= self.renderer.is_over(self.layout.limit);
     }
 
+    /// Returns the tokens of the images of a record that are not sent, and the reason; `is_text`: only its text is.
+    fn lost_images(&self, body: &RecordBody, is_text: bool) -> Option<(u32, OmitReason)> {
+        let RecordBody::Message(message) = body else { return None };
+        let images = message.parts.iter().filter(|part| matches!(part, Part::Image { .. }));
+        let tokens = u32::try_from(images.count()).unwrap_or(u32::MAX).saturating_mul(IMAGE_TOKENS);
+        let is_sent = matches!(message.role, Role::User | Role::Assistant) && !is_text;
+        let reason = match self.layout.input.reads_images {
+            false => OmitReason::NoVision,
+            true if is_sent => return None,
+            true => OmitReason::Image,
+        };
+        (tokens > 0).then_some((tokens, reason))
+    }
+
     /// Renders one loaded record, in a shorter form if there is a function for it.
     fn record(&mut self, item: &PathItem, form: &'static str, shorten: Option<&Shorten<'_>>) {
         let Some(body) = self.bodies.get(item.seq) else {
@@ -372,12 +394,15 @@ impl<'a> Assembler<'a, '_, '_> {
         };
         let counter = &self.layout.input.counter;
         let kept = shorten.map(|shorten| shorten(item.seq, body));
+        let lost = self.lost_images(body, kept.is_some());
         let rendered = self.renderer.record(item, kept.as_ref().unwrap_or(body));
         list_omitted_parts(&mut self.omitted, counter, item, body, kept.as_ref());
+        let whole_tokens = item.tokens.saturating_sub(lost.map_or(0, |(tokens, _)| tokens));
         match rendered {
             Ok(()) => {
+                list_lost_images(&mut self.omitted, item, lost);
                 self.n_included += u64::from(matches!(body, RecordBody::Message(_)));
-                let tokens = kept.as_ref().map_or(item.tokens, |kept| counter.count_record(kept));
+                let tokens = kept.as_ref().map_or(whole_tokens, |kept| counter.count_record(kept));
                 self.add_item(ItemSource::Record(*item), form, u64::from(tokens));
             }
             Err(reason) => self.omitted.add(item, u64::from(item.tokens), reason),
@@ -385,7 +410,14 @@ impl<'a> Assembler<'a, '_, '_> {
     }
 }
 
-/// Lists the parts of a record that are not shown: its thinking, and the text and images that a shortened record lost.
+/// Lists the images of a record that are not sent.
+fn list_lost_images(omitted: &mut Omitted, item: &PathItem, lost: Option<(u32, OmitReason)>) {
+    if let Some((tokens, reason)) = lost {
+        omitted.add(item, u64::from(tokens), reason);
+    }
+}
+
+/// Lists the parts of a record that are not shown: its thinking, and the text that a shortened record lost.
 fn list_omitted_parts(
     omitted: &mut Omitted,
     counter: &Counter,
@@ -408,9 +440,6 @@ fn list_omitted_parts(
             .saturating_sub(images);
         if cut > 0 {
             omitted.add(item, cut, OmitReason::Cut);
-        }
-        if images > 0 {
-            omitted.add(item, images, OmitReason::Image);
         }
     }
 }

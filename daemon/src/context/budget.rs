@@ -1,6 +1,6 @@
 //! The division of a window between prompt and answer, and of the prompt between its parts. Arithmetic only.
 
-use ollm_protocol::content::{ContextBudget, MIN_CONTEXT_SIZE};
+use ollm_protocol::content::ContextBudget;
 
 use super::input::ContextError;
 
@@ -22,17 +22,13 @@ pub(super) struct Budget {
 impl Budget {
     /// Divides a window, without checkpoints.
     ///
-    /// **Errors**: `WindowTooSmall` below [`MIN_CONTEXT_SIZE`]; `Overflow` if the system message and the tools alone
-    /// exceed the limit.
+    /// **Errors**: `Overflow` if the system message and the tools alone exceed the limit.
     pub(super) fn new(
         num_ctx: u32,
         answer_reserve: u32,
         system: u64,
         tools: u64,
     ) -> Result<Self, ContextError> {
-        if num_ctx < MIN_CONTEXT_SIZE {
-            return Err(ContextError::WindowTooSmall { size: num_ctx, minimum: MIN_CONTEXT_SIZE });
-        }
         let prompt_limit = prompt_limit(num_ctx, answer_reserve);
         let fixed = system.saturating_add(tools);
         if fixed > prompt_limit {
@@ -123,6 +119,7 @@ mod tests {
         check(8192, 0, (500, 0, 2000), (6963, 4463));
         check(8192, 2000, (500, 100, 0), (6192, 5592));
         check(8192, 9000, (0, 0, 0), (4916, 4916));
+        check(512, 0, (0, 0, 0), (435, 435));
         check(2048, 0, (0, 0, 0), (1741, 1741));
         check(4096, 0, (0, 0, 0), (3482, 3482));
         check(262_144, 0, (0, 0, 0), (222_822, 222_822));
@@ -137,8 +134,6 @@ mod tests {
 
     #[test]
     fn impossible_budgets_are_refused_with_numbers() {
-        let refused = Budget::new(2047, 0, 0, 0);
-        assert!(matches!(refused, Err(ContextError::WindowTooSmall { size: 2047, minimum: 2048 })));
         let refused = Budget::new(8192, 0, 7000, 10);
         assert!(matches!(
             refused,
@@ -149,7 +144,7 @@ mod tests {
     proptest! {
         #[test]
         fn prompt_and_answer_stay_within_the_window(
-            size in 2048_u32..=262_144, reserve in any::<u32>(), share in 0..=100_u64,
+            size in 1_u32..=262_144, reserve in any::<u32>(), share in 0..=100_u64,
         ) {
             let budget = Budget::new(size, reserve, 0, 0).expect("fits");
             let used = budget.available() * share / 100;

@@ -42,7 +42,7 @@ pub(crate) struct Built {
 /// Builds a context.
 ///
 /// **Errors**: `Overflow` if the system message, the tools, the pending message or a strategy that was named do not
-/// fit; `UnknownStrategy`; `WindowTooSmall`; `Contents` if records cannot be read at all.
+/// fit; `UnknownStrategy`; `Contents` if records cannot be read at all.
 pub(crate) fn build(
     input: &BuildInput<'_>,
     contents: &dyn Contents,
@@ -265,8 +265,10 @@ fn overflow(
     let least = strategy::FLOOR.min_tokens;
     let what = if pending > 0 && room + pending >= least {
         "pending message"
-    } else {
+    } else if front > 0 {
         "system message and tools"
+    } else {
+        "smallest context"
     };
     overflow(front + pending + least, what)
 }
@@ -317,6 +319,7 @@ fn reply(input: &BuildInput<'_>, front: Front, choice: ChosenHead) -> Built {
         prefix_tokens,
         transient: is_dry_run,
         num_ctx: input.context_size,
+        window: input.window,
         num_predict: budget.num_predict(tokens_used),
         build_id: input.build_id.clone(),
     };

@@ -2,7 +2,9 @@
 //! build is repeated, and the errors of a build.
 
 use ollm_protocol::Seq;
-use ollm_protocol::content::{Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis};
+use ollm_protocol::content::{
+    Checkpoint, CompactMode, ContextMessage, Epoch, EpochBasis, WindowLimits,
+};
 use serde_json::Value;
 
 use super::path::{ContentsError, PathItem};
@@ -34,8 +36,12 @@ pub(crate) struct BuildInput<'a> {
     pub tools: &'a [Value],
     /// A user message that will follow and is not recorded.
     pub pending: Option<&'a str>,
+    /// Whether the model reads images; those of a model that does not are left out.
+    pub reads_images: bool,
     /// The window in tokens.
     pub context_size: u32,
+    /// The reasons for its size, which are only reported.
+    pub window: WindowLimits,
     /// Tokens to keep free for the answer.
     pub answer_reserve: u32,
     /// The share of the conversation that user messages may have in a head, from 0 to 1.
@@ -109,8 +115,6 @@ pub(crate) enum ContextError {
         /// The name of each strategy and what it keeps.
         known: Vec<(&'static str, &'static str)>,
     },
-    #[error("a context window of {size} tokens is too small; the least is {minimum}")]
-    WindowTooSmall { size: u32, minimum: u32 },
     #[error(transparent)]
     Contents(#[from] ContentsError),
 }

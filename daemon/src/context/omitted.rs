@@ -13,8 +13,10 @@ pub(super) enum OmitReason {
     Summarized,
     /// The middle of the record does not fit.
     Cut,
-    /// The images of the record do not fit.
+    /// The images of the record do not fit, or belong to a record whose images are never sent.
     Image,
+    /// The model does not read the images of the record.
+    NoVision,
     /// The thinking of a model is never sent back.
     Thinking,
     /// The same result is there in its other form.
@@ -37,6 +39,7 @@ impl OmitReason {
             Self::Summarized => "summarized",
             Self::Cut => "cut",
             Self::Image => "image",
+            Self::NoVision => "noVision",
             Self::Thinking => "thinking",
             Self::Duplicate => "duplicate",
             Self::Empty => "empty",

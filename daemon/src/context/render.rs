@@ -23,6 +23,9 @@ use crate::tokens::Counter;
 
 /// The result of a call that has no other, for example after a crash.
 const INTERRUPTED: &str = "[interrupted]";
+/// The texts in place of images for a model that reads none, so that it does not guess what they show.
+const UNREAD_IMAGE: &str = "[an image, which this model cannot read]";
+const UNREAD_IMAGES: &str = "[images, which this model cannot read]";
 /// The first user turn of a conversation that an assistant message begins.
 const BEGINNING: &str = "<conversation-start/>";
 /// Characters of a call's id: templates of the Mistral family refuse conversations with other ids.
@@ -33,6 +36,8 @@ const ID_DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 /// A conversation as it stands after some records.
 pub(super) struct Renderer<'c> {
     counter: &'c Counter,
+    /// Whether the model reads images.
+    reads_images: bool,
     /// Whether a system message stands before the conversation.
     has_system: bool,
     messages: Vec<ContextMessage>,
@@ -69,9 +74,10 @@ enum CallEnd {
 }
 
 impl<'c> Renderer<'c> {
-    pub(super) fn new(counter: &'c Counter, has_system: bool) -> Self {
+    pub(super) fn new(counter: &'c Counter, reads_images: bool, has_system: bool) -> Self {
         Self {
             counter,
+            reads_images,
             has_system,
             messages: Vec::new(),
             settled: Vec::new(),
@@ -151,19 +157,35 @@ impl<'c> Renderer<'c> {
         match message.role {
             Role::System => self.note(item, note("system-note", &[], &text)),
             Role::User => {
-                let images = images(message);
+                let (text, images) = self.with_images(message, text);
                 if text.is_empty() && images.is_empty() {
                     return Err(OmitReason::Empty);
                 }
                 self.user(&text, images);
             }
-            Role::Assistant => self.assistant(message, &text)?,
+            Role::Assistant => self.assistant(message, text)?,
             Role::Tool => self.tool_message(item, message, &text)?,
         }
         Ok(())
     }
 
-    fn assistant(&mut self, message: &Message, text: &str) -> Result<(), OmitReason> {
+    /// Returns the images of a message beside its text. For a model that reads none, a line of the text stands for them.
+    fn with_images(&self, message: &Message, mut text: String) -> (String, Vec<String>) {
+        let images = images(message);
+        if self.reads_images || images.is_empty() {
+            return (text, images);
+        }
+        if !text.is_empty() {
+            text.push_str("\n\n");
+        }
+        text.push_str(match images.len() {
+            1 => UNREAD_IMAGE,
+            _ => UNREAD_IMAGES,
+        });
+        (text, Vec::new())
+    }
+
+    fn assistant(&mut self, message: &Message, text: String) -> Result<(), OmitReason> {
         let calls: Vec<_> = message
             .parts
             .iter()
@@ -172,11 +194,12 @@ impl<'c> Renderer<'c> {
                 _ => None,
             })
             .collect();
-        if text.is_empty() && calls.is_empty() {
+        let (text, images) = self.with_images(message, text);
+        if text.is_empty() && images.is_empty() && calls.is_empty() {
             return Err(OmitReason::Empty);
         }
         self.interrupt();
-        self.append(Role::Assistant, text, images(message));
+        self.append(Role::Assistant, &text, images);
         for (id, name, args) in calls {
             self.call(id, name, args);
         }

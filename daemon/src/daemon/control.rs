@@ -10,6 +10,7 @@ use ollm_protocol::{ErrorKind, EventKind};
 
 use parking_lot::Mutex;
 
+use super::heap;
 use super::start::{self, ConfigSource};
 use crate::app::core::Core;
 use crate::app::models;
@@ -28,6 +29,8 @@ pub(super) struct Control {
     pub(super) core: Arc<Core>,
     pub(super) source: ConfigSource,
     pub(super) home: PathBuf,
+    /// The directories whose content only this user may read.
+    pub(super) private_dirs: Vec<PathBuf>,
     pub(super) daemon_file: DaemonFile,
     pub(super) connections: OpenConnections,
     /// The warnings of the configuration in force, and the errors of later reloads.
@@ -63,7 +66,7 @@ impl Control {
             catalog: self.core.catalog.status(),
             model_server,
             subscriptions: self.core.events.subscriptions() as u64,
-            memory_bytes: resident_bytes(),
+            memory_bytes: heap::resident_bytes(),
             restart_needed: self.restart_needed.lock().clone(),
             warnings: self.warnings.lock().clone(),
         }
@@ -111,12 +114,4 @@ impl DaemonControl for Arc<Control> {
             reloaded.await.map_err(|_| RpcError::stopping())?
         })
     }
-}
-
-/// Returns the resident memory of the process in bytes, if the system reports it.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kib * 1024)
 }

@@ -3,7 +3,10 @@
 //! Must not know methods or records.
 
 mod control;
-pub(crate) mod start;
+mod heap;
+pub(crate) mod home;
+mod rights;
+mod start;
 mod upkeep;
 
 use std::process::ExitCode;
@@ -18,7 +21,8 @@ use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
 
 use self::control::Control;
-use self::start::{Home, StartError};
+use self::home::{Home, HomeError};
+use self::start::StartError;
 
 use crate::app::open::open_core;
 use crate::app::sessions::documents;
@@ -73,6 +77,7 @@ pub fn run(flags: &Flags) -> ExitCode {
 
 /// Prepares everything that the daemon needs before it serves.
 fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
+    start::require_threads(WORKERS).map_err(StartError::Threads)?;
     let home = Home::prepare(flags)?;
     let (config, warnings) = start::load_config(flags, &home.dir)?;
     let logging = start::start_logging(&home.dir, &config, flags.detach)?;
@@ -81,10 +86,11 @@ fn prepare(flags: &Flags) -> Result<(Parts, Runtime, WorkerGuard), StartError> {
         .thread_name("ollmd")
         .enable_all()
         .build()
-        .map_err(StartError::Runtime)?;
+        .map_err(StartError::Threads)?;
     let entered = runtime.enter();
     let parts = Parts::build(flags, home, config, warnings)?;
     drop(entered);
+    upkeep::watch_termination(&parts.tasks).map_err(StartError::Threads)?;
     Ok((parts, runtime, logging))
 }
 
@@ -111,14 +117,19 @@ impl Parts {
         let clock = Arc::new(Clock::system());
         let started_at = clock.now();
         let retention = Arc::new(RetentionTask::default());
-        let Home { dir, sessions_dir, locks } = home;
+        let Home { dir, id: home_id, sessions_dir, locks } = home;
+        let is_elsewhere = !sessions_dir.starts_with(&dir);
+        let private_dirs =
+            [Some(&dir), is_elsewhere.then_some(&sessions_dir)].into_iter().flatten().cloned();
+        let private_dirs = private_dirs.collect();
         let tasks = Tasks::new();
         // A catalog that can neither be used nor replaced prevents the start: no session could be listed.
         let core = open_core(&dir, sessions_dir, config, clock, Arc::clone(&retention), &tasks)?;
-        let lock = locks.first().ok_or(StartError::NoHome)?;
+        let lock = locks.first().ok_or(HomeError::Unknown)?;
         let listener = Listener::open(lock, &dir, flags.socket.as_deref())?;
         let file = DaemonFile {
             socket: listener.path().to_owned(),
+            home_id: Some(home_id.clone()),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol: PROTOCOL_VERSION,
@@ -136,6 +147,7 @@ impl Parts {
             core: Arc::clone(&core),
             source: start::ConfigSource::new(flags, &dir),
             home: dir,
+            private_dirs,
             daemon_file: file,
             connections: OpenConnections::default(),
             warnings: Mutex::new(warnings),
@@ -146,6 +158,7 @@ impl Parts {
             shutdown: tasks.clone(),
             core,
             control: Arc::new(Arc::clone(&control)),
+            home_id,
             limits: limits.connection.calls.clone(),
         }));
         Ok(Self { control, methods, listener, announcement, tasks, limits, _locks: locks })
@@ -168,8 +181,7 @@ impl Parts {
             documents::write_small(&core);
             core.catalog.shutdown();
         });
-        // A dead disk or a second signal ends the wait: acknowledged records are synced, and the catalog catches up
-        // at the next start.
+        // A dead disk ends the wait: acknowledged records are synced, and the catalog catches up at the next start.
         tokio::select! {
             _ = finished => {}
             () = tasks.forced() => {}

@@ -1,4 +1,4 @@
-//! Starting: from flags to a locked home, a configuration and a log, and the report of a failed start.
+//! Starting: from flags to a configuration and a log, and the report of a failed start.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::prelude::*;
 
+use super::home::{HomeError, home_dir};
 use crate::catalog::CatalogError;
 use crate::config::{self, Config, ConfigError, FlagOverrides};
 use crate::env::EnvironmentRules;
@@ -18,13 +19,14 @@ use crate::flags::Flags;
 use crate::fsutil::{self, FsError};
 use crate::rpc::error::RpcError;
 use crate::server::listener::ListenError;
-use crate::server::lock::{InstanceLock, LockError};
+use crate::server::lock::LockError;
 
-/// The default home, in the user's home directory.
-const DEFAULT_HOME: &str = ".ollm";
 /// The most log lines that wait for the disk; further ones are dropped. The queue is allocated at once, and the
 /// library's default of 128,000 lines costs 4 MB.
 const MAX_WAITING_LOG_LINES: usize = 2048;
+/// The threads of a daemon besides those of the runtime: the log, the catalog, the signals, the watch of the
+/// configuration, and one for work that blocks.
+const OTHER_THREADS: usize = 5;
 /// `EX_TEMPFAIL`: another daemon owns the home.
 const EXIT_LOCKED: u8 = 75;
 /// `EX_CONFIG`: the configuration is invalid.
@@ -33,9 +35,9 @@ const EXIT_CONFIG: u8 = 78;
 /// The daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// Neither a flag nor the environment names the home.
-    #[error("no home: give --home DIR or set HOME")]
-    NoHome,
+    /// The home must not be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
     /// Another daemon owns the home.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -52,8 +54,8 @@ pub(crate) enum StartError {
     #[error("--log-level must be error, warn, info, debug or trace, not {level:?}")]
     LogLevel { level: String },
     /// The system refused threads.
-    #[error("cannot start the runtime")]
-    Runtime(#[source] std::io::Error),
+    #[error("cannot start threads")]
+    Threads(#[source] std::io::Error),
     /// The catalog can neither be used nor replaced.
     #[error(transparent)]
     Catalog(#[from] CatalogError),
@@ -80,6 +82,9 @@ impl StartError {
             Self::Config(_) | Self::LogLevel { .. } => {
                 RpcError::new(ErrorKind::Config, message).with_hint("ollmctl config check")
             }
+            Self::Threads(_) => RpcError::new(ErrorKind::Storage, message)
+                .with_hint("ulimit -u  # the limit of processes and threads"),
+            Self::Home(error) => RpcError::new(ErrorKind::Storage, message).with_hint(error.hint()),
             _ => RpcError::new(ErrorKind::Storage, message),
         }
     }
@@ -93,45 +98,6 @@ pub(super) fn print_error(error: &StartError) {
     if let Some(hint) = error.hint {
         eprintln!("try: {hint}");
     }
-}
-
-/// The directories of this daemon, locked.
-pub(crate) struct Home {
-    /// The canonical path of the home.
-    pub(crate) dir: PathBuf,
-    /// The directory of session logs, which may be outside of the home.
-    pub(crate) sessions_dir: PathBuf,
-    /// Held until the process ends; the first one is that of the home.
-    pub(super) locks: Vec<InstanceLock>,
-}
-
-impl Home {
-    /// Creates the home if it is missing, and locks it before anything in it is read.
-    pub(crate) fn prepare(flags: &Flags) -> Result<Self, StartError> {
-        let dir = home_dir(flags)?;
-        fsutil::create_private_dir(&dir)?;
-        let dir = dir.canonicalize().map_err(|source| FsError::new("find", &dir, source))?;
-        let mut locks = vec![InstanceLock::acquire(&dir)?];
-        let (config, _) = ConfigSource::new(flags, &dir).load()?;
-        let sessions_dir = config.sessions.data_dir;
-        fsutil::create_private_dir(&sessions_dir)?;
-        let sessions_dir = sessions_dir
-            .canonicalize()
-            .map_err(|source| FsError::new("find", &sessions_dir, source))?;
-        // Another home may name this very directory as its `dataDir`.
-        if sessions_dir != dir {
-            locks.push(InstanceLock::acquire(&sessions_dir)?);
-        }
-        Ok(Self { dir, sessions_dir, locks })
-    }
-}
-
-fn home_dir(flags: &Flags) -> Result<PathBuf, StartError> {
-    if let Some(home) = &flags.home {
-        return std::path::absolute(home)
-            .map_err(|source| FsError::new("find", home, source).into());
-    }
-    std::env::home_dir().map(|dir| dir.join(DEFAULT_HOME)).ok_or(StartError::NoHome)
 }
 
 /// The sources of the configuration, which is read at the start and at every reload.
@@ -170,6 +136,22 @@ impl ConfigSource {
     }
 }
 
+/// Checks that the system allows the threads of a start: libraries panic if it does not.
+pub(super) fn require_threads(workers: usize) -> std::io::Result<()> {
+    let gate = parking_lot::Mutex::new(());
+    std::thread::scope(|scope| {
+        // All of them must exist at once.
+        let closed = gate.lock();
+        let mut threads = 0..workers + OTHER_THREADS;
+        let started = threads.try_for_each(|_| {
+            let thread = std::thread::Builder::new();
+            thread.spawn_scoped(scope, || drop(gate.lock())).map(drop)
+        });
+        drop(closed);
+        started
+    })
+}
+
 /// Reads the configuration for this start; also returns its warnings.
 pub(super) fn load_config(flags: &Flags, home: &Path) -> Result<(Config, Vec<String>), StartError> {
     Ok(ConfigSource::new(flags, home).load()?)
@@ -195,6 +177,7 @@ pub(super) fn start_logging(
         .map_err(|_| StartError::LogLevel { level: config.log.level.clone() })?;
     let dir = home.join("logs");
     fsutil::create_private_dir(&dir)?;
+    check_log_files(&dir)?;
     let file = RollingFileAppender::builder()
         .rotation(Rotation::DAILY)
         .filename_prefix("ollmd.log")
@@ -209,6 +192,15 @@ pub(super) fn start_logging(
     // Fails only in a test that starts two daemons in one process; the first subscriber stays.
     drop(tracing_subscriber::registry().with(level).with(to_file).with(to_terminal).try_init());
     Ok(guard)
+}
+
+/// Refuses links and pipes in place of log files, which the library would follow or wait for.
+fn check_log_files(dir: &Path) -> Result<(), FsError> {
+    let fail = |source| FsError::new("list", dir, source);
+    for file in std::fs::read_dir(dir).map_err(fail)? {
+        fsutil::check_regular(&file.map_err(fail)?.path())?;
+    }
+    Ok(())
 }
 
 /// Prints the configuration or the result of its check, for `--check-config` and `--show-config`.

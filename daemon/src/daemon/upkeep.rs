@@ -3,9 +3,10 @@
 //! The only timer is one a minute for idle sessions, vocabularies and connections. All other tasks sleep until they
 //! are woken.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use notify::{RecursiveMode, Watcher};
 use ollm_protocol::Timestamp;
@@ -13,6 +14,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::control::Control;
+use super::heap::HeapTrimmer;
+use super::rights;
 use crate::app::compaction;
 use crate::app::core::Core;
 use crate::app::sessions::{delete, documents};
@@ -38,7 +41,7 @@ pub(super) fn spawn(tasks: &Tasks, control: &Arc<Control>) {
     until_stopped(tasks, Arc::clone(&control.retention).run(Arc::clone(core)));
     until_stopped(tasks, release_idle(Arc::clone(core)));
     until_stopped(tasks, after_start(Arc::clone(control)));
-    tasks.spawn_watch(signals(tasks.clone(), Arc::clone(control)));
+    until_stopped(tasks, reload_on_signal(Arc::clone(control)));
     // Before the daemon is announced as ready, so that no change after that is missed.
     let changed = Arc::new(Notify::new());
     if let Some(watcher) = watch(&control.source.file(), Arc::clone(&changed)) {
@@ -59,14 +62,22 @@ fn until_stopped(tasks: &Tasks, work: impl Future<Output = ()> + Send + 'static)
 
 /// Does the start-up work that reads whole directories and every row of the catalog, after the first calls.
 async fn after_start(control: Arc<Control>) {
-    let started = SystemTime::now();
     tokio::time::sleep(AFTER_START).await;
     let core = Arc::clone(&control.core);
-    drop(tokio::task::spawn_blocking(move || delete::recover(&core, started)).await);
+    drop(tokio::task::spawn_blocking(move || delete::recover(&core)).await);
     control.retention.request();
+    let dirs = control.private_dirs.clone();
+    // The task fails only when the runtime shuts down.
+    if let Ok(warnings) = tokio::task::spawn_blocking(move || rights::mend(&dirs)).await {
+        for warning in warnings {
+            tracing::warn!("{warning}");
+            control.warn(warning);
+        }
+    }
 }
 
 async fn release_idle(core: Arc<Core>) {
+    let mut heap = HeapTrimmer::default();
     loop {
         tokio::time::sleep(IDLE_CHECK).await;
         let before = core.clock.now().unix_ms() - IDLE_MS;
@@ -76,34 +87,62 @@ async fn release_idle(core: Arc<Core>) {
         if closed > 0 {
             tracing::debug!(closed, "closed idle sessions");
         }
+        let trimmed = tokio::task::spawn_blocking(move || {
+            heap.trim_if_grown();
+            heap
+        });
+        // The task fails only when the runtime shuts down.
+        let Ok(next) = trimmed.await else { return };
+        heap = next;
     }
 }
 
-/// Handles signals: the first TERM or INT asks the daemon to stop, a second one forces it; HUP reloads the
-/// configuration.
-async fn signals(tasks: Tasks, control: Arc<Control>) {
+/// Starts the thread that waits for TERM and INT: the first one asks the daemon to stop, a second one ends the process.
+///
+/// The thread has a runtime of its own, because clients can keep the daemon's runtime busy. Ending at once is safe:
+/// acknowledged records are synced, and the next start replaces the socket file and `daemon.json`.
+///
+/// **Errors**: the system refuses a handler or the thread.
+pub(super) fn watch_termination(tasks: &Tasks) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    drop(entered);
+    let tasks = tasks.clone();
+    let wait = async move {
+        loop {
+            termination(&mut term, &mut int).await;
+            if tasks.is_stopping() {
+                return;
+            }
+            tracing::info!("a signal asked the daemon to stop");
+            tasks.stop();
+        }
+    };
+    let thread = std::thread::Builder::new().name("ollmd-signals".to_owned());
+    let spawned = thread.spawn(move || {
+        runtime.block_on(wait);
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the user asked twice, so nothing is awaited"
+        )]
+        std::process::exit(0)
+    });
+    spawned.map(drop)
+}
+
+/// Reloads the configuration at each HUP.
+async fn reload_on_signal(control: Arc<Control>) {
     let handler =
         |kind| signal(kind).inspect_err(|error| tracing::error!("no signal handler: {error}"));
-    let (Ok(mut term), Ok(mut int), Ok(mut hup), Ok(_too_large)) = (
-        handler(SignalKind::terminate()),
-        handler(SignalKind::interrupt()),
-        handler(SignalKind::hangup()),
-        handler(SignalKind::from_raw(SIGXFSZ)),
-    ) else {
+    let (Ok(mut hup), Ok(_too_large)) =
+        (handler(SignalKind::hangup()), handler(SignalKind::from_raw(SIGXFSZ)))
+    else {
         return;
     };
-    loop {
-        tokio::select! {
-            () = termination(&mut term, &mut int) => {
-                if tasks.is_stopping() {
-                    tasks.force();
-                    return;
-                }
-                tracing::info!("a signal asked the daemon to stop");
-                tasks.stop();
-            }
-            Some(()) = hup.recv() => reload(&control).await,
-        }
+    while hup.recv().await.is_some() {
+        reload(&control).await;
     }
 }
 

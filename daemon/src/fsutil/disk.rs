@@ -10,6 +10,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+
+use super::open_file;
 #[cfg(test)]
 use super::trace::carry_out;
 
@@ -49,8 +52,8 @@ impl DiskFile {
     /// Creates a file with mode 0600, which must not exist.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        options.read(true).append(true).create_new(true).mode(0o600);
-        let file = carry_out(Change::Create(path), || options.open(path))?;
+        options.read(true).append(true).create_new(true);
+        let file = carry_out(Change::Create(path), || open_file(&mut options, path))?;
         Ok(Self { file, path: path.to_owned() })
     }
 
@@ -58,7 +61,7 @@ impl DiskFile {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).append(true);
-        let file = carry_out(Change::Open(path), || options.open(path))?;
+        let file = carry_out(Change::Open(path), || open_file(&mut options, path))?;
         Ok(Self { file, path: path.to_owned() })
     }
 
@@ -133,17 +136,15 @@ pub(super) fn remove_dir_all(path: &Path) -> io::Result<()> {
     carry_out(Change::RemoveTree(path), || fs::remove_dir_all(path))
 }
 
-/// Opens a file for reading.
-pub(crate) fn open_to_read(path: &Path) -> io::Result<File> {
-    carry_out(Change::Open(path), || File::open(path))
-}
-
-/// Makes the content of a file durable, which any process may have written.
-pub(crate) fn sync_file(path: &Path) -> io::Result<()> {
-    carry_out(Change::Sync(path), || File::open(path)?.sync_data())
+/// Makes the content of an open file durable, which any process may have written.
+pub(crate) fn sync_content(file: &File, path: &Path) -> io::Result<()> {
+    carry_out(Change::Sync(path), || file.sync_data())
 }
 
 /// Makes creations, renames and removals in a directory durable.
 pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
-    carry_out(Change::SyncDir(path), || File::open(path)?.sync_all())
+    // Opening a pipe in place of the directory fails instead of waiting.
+    let flags = OFlags::DIRECTORY.bits().cast_signed();
+    let open = || OpenOptions::new().read(true).custom_flags(flags).open(path);
+    carry_out(Change::SyncDir(path), || open()?.sync_all())
 }

@@ -2,21 +2,31 @@
 //!
 //! Directories are created with mode 0700 and files with 0600. A crash leaves the old content of a replaced file or
 //! the new one, and perhaps a temporary file beside it. Every error carries its path.
+//!
+//! **Invariant**: every file of the home is opened by [`open_file`] or [`open_regular`], so no link is followed, and a
+//! pipe or a device in place of a file is an error and never makes the process wait.
 
 mod disk;
 #[cfg(test)]
 pub(crate) mod trace;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::{self, File, FileType, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::sync::LazyLock;
 
-pub(crate) use disk::{DiskFile, open_to_read, sync_file};
+pub(crate) use disk::{DiskFile, sync_content};
+use rustix::fs::OFlags;
 
 /// The prefix of the names of temporary files.
 const TEMPORARY: &str = ".tmp-";
+/// The prefix of the temporary files of this process: its id, and a random number, because ids are used again.
+static OWN_TEMPORARY: LazyLock<String> = LazyLock::new(|| {
+    let random = RandomState::new().build_hasher().finish();
+    format!("{TEMPORARY}{}-{random:016x}-", std::process::id())
+});
 
 /// A failed file operation.
 #[derive(Debug, thiserror::Error)]
@@ -70,14 +80,83 @@ pub(crate) fn make_private(path: &Path, mode: u32) -> Result<(), FsError> {
 
 /// Opens a file for reading and writing; creates a missing one with mode 0600.
 pub(crate) fn open_private(path: &Path) -> Result<File, FsError> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
+    open_file(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
         .map_err(|source| FsError::new("open", path, source))
+}
+
+/// Opens a file of the home for reading.
+///
+/// **Errors**: as [`open_file`].
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    open_file(OpenOptions::new().read(true), path)
+}
+
+/// Reads a whole file of the home.
+///
+/// **Errors**: as [`open_file`].
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open_regular(path)?;
+    let size = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Opens a file of the home with `options`; a created file has mode 0600. Never waits.
+///
+/// **Errors**: of kind `InvalidInput` for a link, a pipe, or anything else that is not a regular file.
+pub(crate) fn open_file(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    open_flagged(options, path, OFlags::NOFOLLOW | OFlags::NONBLOCK)
+}
+
+/// Reads a text file that a person may have put elsewhere and linked to, like the configuration.
+///
+/// **Errors**: as [`open_file`], but a link to a regular file is followed.
+pub(crate) fn read_linked_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let mut file = open_flagged(OpenOptions::new().read(true), path, OFlags::NONBLOCK)?;
+    file.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn open_flagged(options: &mut OpenOptions, path: &Path, flags: OFlags) -> io::Result<File> {
+    // Without NONBLOCK, opening a pipe waits for its other end.
+    match options.mode(0o600).custom_flags(flags.bits().cast_signed()).open(path) {
+        Ok(file) => {
+            require_regular(file.metadata()?.file_type())?;
+            Ok(file)
+        }
+        Err(error) => {
+            // Systems have different error numbers for a link and for a pipe without readers.
+            if let Ok(found) = fs::symlink_metadata(path)
+                && (flags.contains(OFlags::NOFOLLOW) || !found.is_symlink())
+            {
+                require_regular(found.file_type())?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Returns an error for an existing path that is not a regular file, for a file that a library opens.
+pub(crate) fn check_regular(path: &Path) -> Result<(), FsError> {
+    let found = fs::symlink_metadata(path);
+    found
+        .and_then(|found| require_regular(found.file_type()))
+        .or_else(|error| unless_missing(Err(error)))
+        .map_err(|source| FsError::new("use", path, source))
+}
+
+fn require_regular(found: FileType) -> io::Result<()> {
+    let name = match found {
+        found if found.is_file() => return Ok(()),
+        found if found.is_symlink() => "a symbolic link",
+        found if found.is_dir() => "a directory",
+        found if found.is_fifo() => "a pipe",
+        _ => "a special file",
+    };
+    let message = format!("it is {name}, not a regular file");
+    Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 
 /// Replaces the content of a file: temporary file, sync, rename, sync of the directory.
@@ -119,7 +198,7 @@ impl TemporaryFile {
         write: impl FnOnce(&mut io::BufWriter<DiskFile>) -> io::Result<()>,
     ) -> io::Result<Self> {
         let named = tempfile::Builder::new()
-            .prefix(TEMPORARY)
+            .prefix(&*OWN_TEMPORARY)
             .make_in(parent_of(path), DiskFile::create)?;
         let (file, name) = named.into_parts();
         name.keep().map_err(|failed| failed.error)?;
@@ -149,18 +228,18 @@ impl Drop for TemporaryFile {
     }
 }
 
-/// Removes the temporary files in a directory that were modified before `before`; returns their number.
+/// Removes the temporary files in a directory that another process created; returns their number.
 ///
-/// Such files remain when a process is killed while it replaces a file.
-pub(crate) fn sweep_temporaries(dir: &Path, before: SystemTime) -> Result<usize, FsError> {
+/// Such files remain when a process is killed while it replaces a file. The caller holds the lock of the directory, so no
+/// other process uses them. Their times say nothing, because a clock may have been wrong.
+pub(crate) fn sweep_temporaries(dir: &Path) -> Result<usize, FsError> {
     let fail = |source| FsError::new("list", dir, source);
     let mut swept = 0;
     for file in fs::read_dir(dir).map_err(fail)? {
         let file = file.map_err(fail)?;
-        let is_temporary = file.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes());
-        let is_old =
-            || file.metadata().and_then(|data| data.modified()).is_ok_and(|at| at < before);
-        if is_temporary && is_old() {
+        let name = file.file_name();
+        let has_prefix = |prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
+        if has_prefix(TEMPORARY) && !has_prefix(&OWN_TEMPORARY) {
             remove_file(&file.path())?;
             swept += 1;
         }
@@ -184,9 +263,10 @@ pub(crate) fn rename_durably(from: &Path, to: &Path) -> Result<(), FsError> {
     sync_dir(parent_of(to))
 }
 
-/// Returns the size of a file in bytes, or `None` if it cannot be examined.
+/// Returns the size of a regular file in bytes, or `None` if there is none or it cannot be examined.
 pub(crate) fn file_len(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().map(|metadata| metadata.len())
+    let metadata = fs::symlink_metadata(path).ok()?;
+    metadata.is_file().then_some(metadata.len())
 }
 
 /// Removes a file if it exists.
@@ -200,8 +280,11 @@ pub(crate) fn remove_dir_all(path: &Path) -> Result<(), FsError> {
         .map_err(|source| FsError::new("remove", path, source))
 }
 
-/// Truncates a file to zero bytes, durably, if it exists.
+/// Truncates a file to zero bytes, durably, if it exists. A link or a pipe has no content to remove and is not touched.
 pub(crate) fn empty_file(path: &Path) -> Result<(), FsError> {
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Ok(());
+    }
     let empty = |file: DiskFile| {
         file.set_len(0)?;
         file.sync_all()
@@ -243,15 +326,52 @@ mod tests {
     }
 
     #[test]
-    fn sweep_removes_old_temporary_files_only() {
+    fn only_regular_files_are_opened_and_emptied() {
+        use std::os::unix::fs::symlink;
+
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let (file, link) = (home.path().join("file"), home.path().join("link"));
+        replace_atomically(&file, b"text").expect("writes");
+        symlink(&file, &link).expect("links");
+        let pipe = home.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.expect("mkfifo runs").success());
+        let check = |path: &Path, name: &str| {
+            let expected = format!("it is {name}, not a regular file");
+            assert_eq!(read_regular(path).expect_err("is refused").to_string(), expected);
+            let error = open_private(path).expect_err("is refused");
+            assert_eq!(error.source.to_string(), expected);
+            let error = check_regular(path).expect_err("is refused");
+            assert_eq!(error.source.to_string(), expected);
+            assert_eq!(file_len(path), None);
+        };
+        check(&link, "a symbolic link");
+        check(&pipe, "a pipe");
+        check(home.path(), "a directory");
+        for path in [&link, &pipe] {
+            empty_file(path).expect("has nothing to remove");
+        }
+        assert_eq!(read_linked_text(&link).expect("follows the link"), "text");
+        assert!(read_linked_text(&pipe).is_err());
+        assert_eq!(read_regular(&file).expect("reads"), b"text");
+        empty_file(&file).expect("empties");
+        assert_eq!(file_len(&file), Some(0));
+        let missing = home.path().join("missing");
+        assert_eq!(read_regular(&missing).expect_err("is missing").kind(), io::ErrorKind::NotFound);
+        check_regular(&missing).expect("may be missing");
+    }
+
+    #[test]
+    fn sweep_removes_temporary_files_of_other_processes_only() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let file = dir.path().join("x.json");
         replace_atomically(&file, b"one").expect("writes");
-        drop(open_private(&dir.path().join(".tmp-killed")).expect("creates"));
-        let count = |before| sweep_temporaries(dir.path(), before).expect("sweeps");
-        assert_eq!(count(SystemTime::UNIX_EPOCH), 0, "a younger file may be in use");
-        let later = SystemTime::now() + std::time::Duration::from_secs(60);
-        assert_eq!((count(later), count(later)), (1, 0));
-        assert!(file.exists());
+        let killed = open_private(&dir.path().join(".tmp-killed")).expect("creates");
+        let future = std::time::SystemTime::now() + std::time::Duration::from_secs(86_400);
+        killed.set_modified(future).expect("sets the time");
+        let in_use = TemporaryFile::write(&file, |_| Ok(())).expect("writes");
+        let count = || sweep_temporaries(dir.path()).expect("sweeps");
+        assert_eq!((count(), count()), (1, 0));
+        assert!(file.exists() && in_use.file.path().exists());
     }
 }

@@ -27,7 +27,10 @@ pub(crate) trait Backend: Send + Sync {
     /// Lists the models that the server has.
     fn list(&self) -> BackendFuture<'_, Vec<ListedModel>>;
 
-    /// Describes a model.
+    /// Describes a model, without its digest.
+    fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo>;
+
+    /// Describes a model with its digest.
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo>;
 
     /// Returns the verbose description of a model, which includes its vocabulary, as the server's JSON.

@@ -71,6 +71,18 @@ pub(crate) enum ChatDelta {
     ToolCalls(Vec<AnswerCall>),
 }
 
+impl ChatDelta {
+    /// Returns the size of the content in bytes, about that of its JSON.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Thinking(text) => text.len(),
+            Self::ToolCalls(calls) => {
+                calls.iter().map(|call| call.name.len() + call.args.to_string().len()).sum()
+            }
+        }
+    }
+}
+
 /// A tool call in an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AnswerCall {

@@ -128,7 +128,7 @@ pub(crate) enum ModelError {
     #[error("{to} requires a valid API key: {message}")]
     Unauthorized { to: CallTarget, message: String },
     /// The address belongs to another kind of server.
-    #[error("{to} is not an Ollama server: {found}")]
+    #[error("{to} is not an Ollama server: {found}; set ollama.host or OLLAMA_HOST to one")]
     NotOllama { to: CallTarget, found: String },
     /// A part of the answer is not valid.
     #[error("{to} sent an invalid answer: {problem}")]

@@ -23,6 +23,8 @@ pub(crate) struct ModelInfo {
     pub quantization: Option<String>,
     /// The longest window that the model was trained for.
     pub trained_context: Option<u32>,
+    /// The window that the Modelfile sets.
+    pub modelfile_context: Option<u32>,
     /// Empty if the server does not report capabilities.
     pub capabilities: Vec<String>,
     /// The chat template.
@@ -37,6 +39,10 @@ pub(crate) struct ModelInfo {
     pub model_path: Option<String>,
     /// The machine that runs a remote model.
     pub remote_host: Option<String>,
+    /// Whether images are encoded by a file of their own.
+    pub has_projector: bool,
+    /// The version of the server that described the model.
+    pub server_version: Option<Version>,
 }
 
 impl ModelInfo {
@@ -106,6 +112,11 @@ impl Version {
     /// Returns whether the server can render a prompt without answering it, which it can since 0.11.5.
     pub(crate) fn can_render(&self) -> bool {
         self.is_at_least((0, 11, 5))
+    }
+
+    /// Returns the release number, or `None` for a version without one.
+    pub(crate) const fn release(&self) -> Option<(u32, u32, u32)> {
+        self.numbers
     }
 
     fn is_at_least(&self, since: (u32, u32, u32)) -> bool {

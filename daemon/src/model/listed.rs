@@ -21,7 +21,7 @@ pub(crate) struct ListedModel {
     pub modified_at: Option<String>,
     #[serde(default)]
     pub details: ModelVariant,
-    // Since 0.9.1.
+    // After 0.24.
     #[serde(default, deserialize_with = "absent_or_null")]
     pub capabilities: Vec<String>,
     /// The machine that runs a remote model.

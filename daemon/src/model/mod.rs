@@ -31,9 +31,7 @@ pub(crate) use chat::{
     Sampling, ThinkMode,
 };
 pub(crate) use error::{CallPhase, CallTarget, Capability, ModelError};
-#[cfg(test)]
-pub(crate) use info::Version;
-pub(crate) use info::{KvGeometry, ModelInfo, canonical_name};
+pub(crate) use info::{KvGeometry, ModelInfo, Version, canonical_name};
 pub(crate) use listed::{ListedModel, RunningModel};
 pub(crate) use models::{ModelSettings, Models, ServerStatus};
 pub(crate) use ollama::Timeouts;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hashlink::LruCache;
 use ollm_protocol::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::backend::Backend;
@@ -17,10 +18,10 @@ use super::chat::WarmRequest;
 use super::error::{CallPhase, CallTarget, ModelError};
 use super::host::{Host, InvalidHost};
 use super::info::{ModelInfo, canonical_name};
-use super::listed::RunningModel;
+use super::listed::{ListedModel, RunningModel};
 use super::ollama::{Ollama, Timeouts};
 use super::queue::{Priority, Queues};
-use super::window::{ModelWindows, Window, advise, clamp_window};
+use super::window::{ModelWindows, Window, advise};
 use crate::clock::Clock;
 use crate::config::ApiKey;
 use crate::shutdown::Tasks;
@@ -31,6 +32,16 @@ const STATUS_TTL: Duration = Duration::from_secs(5);
 const FIRST_STATUS_WAIT: Duration = Duration::from_millis(100);
 /// The time for which a model's description is cached. It changes only if the model is replaced by another one of its name.
 const INFO_TTL: Duration = Duration::from_secs(300);
+/// The time for descriptions that complete a list; a server on this machine needs milliseconds for each.
+const LIST_DETAILS_WAIT: Duration = Duration::from_secs(2);
+/// Maximum number of concurrent requests for them.
+const MAX_CONCURRENT_DESCRIPTIONS: usize = 4;
+/// Maximum number of cached details of listed models, more than most servers have.
+const MAX_CACHED_DETAILS: usize = 256;
+/// The longest wait of `info_soon`. A server on this machine needs milliseconds.
+const INFO_WAIT: Duration = Duration::from_secs(1);
+/// The time for which `info_soon` does not ask a server again that did not respond.
+const SILENCE: Duration = Duration::from_secs(10);
 /// Maximum number of cached descriptions.
 const MAX_CACHED_INFOS: usize = 64;
 
@@ -89,6 +100,21 @@ struct ModelsState {
     /// Whether a task is asking for the status.
     is_asking: bool,
     infos: LruCache<String, (Arc<ModelInfo>, Instant)>,
+    /// The trained window and the capabilities of listed models, by digest.
+    details: LruCache<String, ListedDetails>,
+    /// When `info_soon` last waited in vain.
+    silent_since: Option<Instant>,
+}
+
+/// The details of a listed model that older servers report only in its description.
+type ListedDetails = (Option<u32>, Vec<String>);
+
+impl ModelsState {
+    /// Returns a description that was requested recently.
+    fn recent_info(&mut self, model: &str) -> Option<Arc<ModelInfo>> {
+        let (info, at) = self.infos.get(model)?;
+        (at.elapsed() < INFO_TTL).then(|| Arc::clone(info))
+    }
 }
 
 impl Models {
@@ -101,6 +127,8 @@ impl Models {
             status: None,
             is_asking: false,
             infos: LruCache::new(MAX_CACHED_INFOS),
+            details: LruCache::new(MAX_CACHED_DETAILS),
+            silent_since: None,
         };
         Self(Arc::new(ModelsShared {
             clock,
@@ -126,11 +154,18 @@ impl Models {
         state.status = None;
         state.is_asking = false;
         state.infos.clear();
+        state.details.clear();
+        state.silent_since = None;
     }
 
     /// Returns the server in use.
     pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, ModelError> {
         Ok(self.state().backend.clone()?)
+    }
+
+    /// Returns the address of the server; empty if the configured one is invalid.
+    pub(crate) fn host(&self) -> String {
+        unknown_status(&self.state()).host
     }
 
     /// Replaces the server in use until the settings change.
@@ -149,6 +184,57 @@ impl Models {
         &self.0.windows
     }
 
+    /// Lists the models that the server has. What an older server leaves out of its list comes from the descriptions of
+    /// the models, as far as they arrive in time.
+    pub(crate) async fn list(&self) -> Result<Vec<ListedModel>, ModelError> {
+        let backend = self.backend()?;
+        let mut all = backend.list().await?;
+        let is_incomplete = |listed: &ListedModel| {
+            listed.capabilities.is_empty() || listed.details.trained_context.is_none()
+        };
+        let missing: Vec<(String, String)> = {
+            let mut state = self.state();
+            let unknown = |listed: &&ListedModel| {
+                is_incomplete(listed) && state.details.get(&listed.digest).is_none()
+            };
+            let missing = all.iter().filter(unknown);
+            missing.map(|listed| (listed.digest.clone(), listed.model.clone())).collect()
+        };
+        drop(tokio::time::timeout(LIST_DETAILS_WAIT, self.learn_details(missing)).await);
+        let mut state = self.state();
+        for listed in all.iter_mut().filter(|listed| is_incomplete(listed)) {
+            let Some((trained, capabilities)) = state.details.get(&listed.digest) else { continue };
+            listed.details.trained_context = listed.details.trained_context.or(*trained);
+            if listed.capabilities.is_empty() {
+                listed.capabilities.clone_from(capabilities);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Requests the details of listed models, by digest and name, some at a time.
+    async fn learn_details(&self, missing: Vec<(String, String)>) {
+        let mut missing = missing.into_iter();
+        let mut running = JoinSet::new();
+        loop {
+            while running.len() < MAX_CONCURRENT_DESCRIPTIONS
+                && let Some((digest, model)) = missing.next()
+            {
+                let models = self.clone();
+                running.spawn(async move {
+                    let info = async { models.backend()?.describe(&model).await };
+                    if let Ok(info) = info.await {
+                        let details = (info.trained_context, info.capabilities);
+                        models.state().details.insert(digest, details);
+                    }
+                });
+            }
+            if running.join_next().await.is_none() {
+                return;
+            }
+        }
+    }
+
     /// Requests the description of a model from the server.
     pub(crate) async fn show(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
         let (backend, generation) = {
@@ -165,28 +251,49 @@ impl Models {
 
     /// Returns the description of a model, from the cache if it is recent.
     pub(crate) async fn info(&self, model: &str) -> Result<Arc<ModelInfo>, ModelError> {
-        let cached = self.state().infos.get(model).cloned();
-        match cached {
-            Some((info, at)) if at.elapsed() < INFO_TTL => Ok(info),
-            _ => self.show(model).await,
+        let recent = self.state().recent_info(model);
+        match recent {
+            Some(info) => Ok(info),
+            None => self.show(model).await,
         }
     }
 
-    /// Loads a model with a window of at least `wanted` tokens and reports the result.
+    /// Returns the description of a model, and whether it was requested just now; `None` if the server is down, does not
+    /// have the model or does not respond at once. For callers that can do without.
+    pub(crate) async fn info_soon(&self, model: &str) -> Option<(Arc<ModelInfo>, bool)> {
+        {
+            let mut state = self.state();
+            if let Some(info) = state.recent_info(model) {
+                return Some((info, false));
+            }
+            if state.silent_since.is_some_and(|since| since.elapsed() < SILENCE) {
+                return None;
+            }
+        }
+        // A request would be sent several times if the connection is refused.
+        if self.status().await.reachable == Some(false) {
+            return None;
+        }
+        let Ok(shown) = tokio::time::timeout(INFO_WAIT, self.show(model)).await else {
+            self.state().silent_since = Some(Instant::now());
+            return None;
+        };
+        shown.ok().map(|info| (info, true))
+    }
+
+    /// Loads a model with a window of at least `wanted` tokens, which it must support, and reports the result.
     ///
     /// Waits in the model's queue.
     pub(crate) async fn warm(
         &self,
-        model: &str,
+        info: &ModelInfo,
         wanted: u32,
         keep_alive: Duration,
     ) -> Result<LoadReport, ModelError> {
         let backend = self.backend()?;
-        let info = self.show(model).await?;
+        let model = info.model.as_str();
         let ticket = self.0.queues.enter(model, Priority::Background);
         ticket.admitted().await;
-        let vision = info.can("vision").unwrap_or(false);
-        let wanted = clamp_window(wanted, info.trained_context, vision);
         let before = running_model(&*backend, model).await;
         let loaded = before.and_then(|running| running.effective_context);
         let num_ctx = self.0.windows.choose(model, wanted, loaded);
@@ -206,6 +313,13 @@ impl Models {
     /// time.
     pub(crate) async fn in_memory(&self, model: &str) -> Option<RunningModel> {
         running_model(&*self.backend().ok()?, model).await
+    }
+
+    /// Returns whether the server has a model in its memory; `None` if it does not report it within `wait`.
+    pub(crate) async fn is_in_memory(&self, model: &str, wait: Duration) -> Option<bool> {
+        let backend = self.backend().ok()?;
+        let running = tokio::time::timeout(wait, backend.running()).await.ok()?.ok()?;
+        Some(find_running(running, model).is_some())
     }
 
     /// Returns the last known status of the server, and refreshes it in the background if it is old.
@@ -293,7 +407,11 @@ fn unknown_status(state: &ModelsState) -> ServerStatus {
 
 /// Returns the model as it is in the server's memory. A failure is only logged, because callers can do without.
 async fn running_model(backend: &dyn Backend, model: &str) -> Option<RunningModel> {
-    let name = canonical_name(model);
     let all = backend.running().await.inspect_err(|error| tracing::debug!("{error}")).ok()?;
+    find_running(all, model)
+}
+
+fn find_running(all: Vec<RunningModel>, model: &str) -> Option<RunningModel> {
+    let name = canonical_name(model);
     all.into_iter().find(|running| canonical_name(&running.model) == name)
 }

@@ -143,7 +143,9 @@ impl From<CatalogError> for RpcError {
             CatalogError::Closed | CatalogError::JournalInUse { .. } => {
                 reply(ErrorKind::Busy).with_hint("ollmctl daemon status")
             }
-            CatalogError::Database { path, .. } | CatalogError::Unusable { path } => {
+            CatalogError::Database { path, .. }
+            | CatalogError::Damaged { path }
+            | CatalogError::Unusable { path } => {
                 reply(ErrorKind::Storage).with_field("path", path.to_string_lossy())
             }
             CatalogError::File(error) => error.into(),
@@ -160,9 +162,7 @@ impl From<ContextError> for RpcError {
             ContextError::Overflow { needed, available, .. } => reply(ErrorKind::ContextOverflow)
                 .with_field("needed", needed)
                 .with_field("available", available),
-            ContextError::UnknownStrategy { .. } | ContextError::WindowTooSmall { .. } => {
-                reply(ErrorKind::InvalidParams)
-            }
+            ContextError::UnknownStrategy { .. } => reply(ErrorKind::InvalidParams),
             ContextError::Contents(_) => reply(ErrorKind::Storage),
         }
     }
@@ -296,6 +296,18 @@ impl From<ChatError> for RpcError {
             ChatError::ToolTimeout { missing, .. } => reply(ErrorKind::Cancelled)
                 .with_field("reason", "toolTimeout")
                 .with_field("missing", missing),
+            ChatError::NoVision { model, host, readers } => reply(ErrorKind::ModelRefused)
+                .with_hint(match readers.first() {
+                    Some(reader) if is_shell_safe(reader) => {
+                        format!("ollmctl models show {reader}")
+                    }
+                    Some(_) => "ollmctl models list".to_owned(),
+                    None => "ollama pull qwen3-vl:4b".to_owned(),
+                })
+                .with_field("reason", "noVision")
+                .with_field("host", host)
+                .with_field("model", model)
+                .with_field("models", readers),
             ChatError::UnexpectedCall { model, name, .. } => reply(ErrorKind::ModelFailed)
                 .with_field("reason", "unexpectedCall")
                 .with_field("model", model)

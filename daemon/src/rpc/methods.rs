@@ -18,7 +18,7 @@ use super::error::RpcError;
 use super::{Handles, Registry, streams};
 use crate::app::compaction::request as compaction;
 use crate::app::context::{build, entries, goals, inspect, pins};
-use crate::app::sessions::{create, delete, documents, input, list, read, transfer, update};
+use crate::app::sessions::{create, delete, documents, export, import, input, list, read, update};
 use crate::app::{chat, loops, models};
 use crate::env::{EnvironmentRules, SanitizedEnvironment, URL_CREDENTIALS};
 
@@ -72,15 +72,15 @@ fn session(registry: &mut Registry) {
     registry.app_blocking::<m::SessionDelete>(delete::delete);
     registry.app_blocking::<m::SessionClear>(delete::clear);
     registry.app_blocking::<m::SessionCleanup>(delete::cleanup);
-    registry.app_blocking::<m::SessionExport>(transfer::export);
-    registry.app_blocking::<m::SessionImport>(transfer::import);
+    registry.app_blocking::<m::SessionExport>(export::export);
+    registry.app_blocking::<m::SessionImport>(import::import);
     registry.app_blocking::<m::SessionSave>(documents::save);
 }
 
 fn context(registry: &mut Registry) {
     registry.app::<m::ContextBuild, _, _>(build::build);
     registry.app::<m::ContextStatus, _, _>(inspect::status);
-    registry.app_blocking::<m::ContextInspect>(inspect::inspect);
+    registry.app::<m::ContextInspect, _, _>(inspect::inspect);
     registry.app::<m::ContextCompact, _, _>(compaction::compact);
     registry.app::<m::ContextCheckpoints, _, _>(compaction::checkpoints);
     registry.app::<m::ContextAddEntry, _, _>(entries::add);
@@ -126,6 +126,7 @@ async fn hello(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         epoch: handles.core.events.epoch().to_owned(),
+        home_id: Some(handles.home_id.clone()),
         limits: handles.limits.clone(),
     })
 }

@@ -35,6 +35,8 @@ pub(crate) struct Handles {
     /// Ends the daemon, and keeps writes running when their client leaves.
     pub(crate) shutdown: Tasks,
     pub(crate) control: Arc<dyn DaemonControl>,
+    /// The id of the home, as `daemon.hello` reports it.
+    pub(crate) home_id: String,
     /// The limits of a connection, as `daemon.hello` reports them.
     pub(crate) limits: Limits,
 }

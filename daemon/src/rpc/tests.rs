@@ -42,6 +42,7 @@ impl DaemonControl for NoProcess {
 pub(crate) fn idle_handles() -> Arc<Handles> {
     let dir = tempfile::tempdir().expect("a scratch directory");
     Arc::new(Handles {
+        home_id: "1:2".to_owned(),
         core: crate::app::testing::scratch_core(dir.path()),
         shutdown: Tasks::new(),
         control: Arc::new(NoProcess),
@@ -71,6 +72,7 @@ async fn hello_refuses_unsupported_protocol_versions() {
     let hello = |min: u32, max: u32| json!({ "client": "test", "version": "9", "protocolMin": min, "protocolMax": max });
     let answer = call(&methods, "daemon.hello", hello(0, 7)).await;
     assert_eq!(answer["result"]["protocol"], 1);
+    assert_eq!(answer["result"]["homeId"], "1:2");
     assert_eq!(answer["result"]["limits"]["subscriptions"], 3);
     let error = &call(&methods, "daemon.hello", hello(2, 3)).await["error"];
     assert_eq!(error["data"]["kind"], "unsupportedVersion");

@@ -7,6 +7,8 @@
 //! it. A connection therefore starts with few concurrent reads, and gets more as their responses prove small. Writes
 //! have short responses and may wait for each other, so they are not limited in this way.
 //!
+//! A large frame needs a place among those of all connections before it is read, see [`super::memory`].
+//!
 //! **Invariants**: no further frame is examined while the running calls, their request bytes or the waiting responses
 //! reach a limit, so a client that sends too much or does not read slows down only itself; an error in one frame does
 //! not affect the others; reads are canceled with the connection.
@@ -31,6 +33,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::memory::{ConnectionMemory, FramePlace, FrameRoom};
 use super::service::{FrameTask, RpcResponse, RpcService, SubscriptionIds, error_response};
 use super::writer::{ResponseSender, WAITING_MESSAGES, write};
 use crate::rpc::error::RpcError;
@@ -39,6 +42,9 @@ use crate::shutdown::Tasks;
 /// The interval at which a connection that reads nothing checks whether its peer is still there. The kernel reports
 /// the end of the peer only to a reader.
 const PEER_CHECK: Duration = Duration::from_millis(250);
+
+/// The interval at which an unfinished frame in a place is checked for its age.
+const FRAME_CHECK: Duration = Duration::from_millis(500);
 
 /// The buffer for one read, small so that an idle connection holds little memory.
 const READ_BYTES: usize = 8 * 1024;
@@ -86,24 +92,34 @@ pub(super) struct ConnectionContext {
     pub tasks: Tasks,
     pub limits: ConnectionLimits,
     pub ids: Arc<SubscriptionIds>,
+    pub memory: ConnectionMemory,
 }
 
 /// Serves one client until it disconnects or the daemon stops.
 ///
 /// **Cancel safety**: dropping the future closes the connection; started writes continue.
 pub(super) async fn serve(stream: UnixStream, number: usize, context: ConnectionContext) {
-    let ConnectionContext { methods, tasks, limits, ids } = context;
+    let ConnectionContext { methods, tasks, limits, ids, memory } = context;
     let (reader, out) = stream.into_split();
-    let (responses, responses_receiver) = ResponseSender::channel();
+    let (responses, responses_receiver) = ResponseSender::channel(memory.clone());
     let (notifications, notifications_receiver) = mpsc::channel(WAITING_MESSAGES);
     let framing = Arc::new(OnceLock::new());
     let max_bytes = u32::try_from(limits.calls.frame_bytes).unwrap_or(u32::MAX);
     let notifications = MethodSink::new_with_limit(notifications, max_bytes);
-    let writing =
-        write(out, responses_receiver, notifications_receiver, Arc::clone(&framing), limits.stall);
+    let writing = write(
+        out,
+        responses_receiver,
+        notifications_receiver,
+        Arc::clone(&framing),
+        limits.stall,
+        memory.clone(),
+    );
     let mut writer = AbortOnDropHandle::new(tasks.spawn(writing));
-    let mut peer_check = tokio::time::interval(PEER_CHECK);
-    peer_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let check = |period| {
+        let mut check = tokio::time::interval(period);
+        check.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        check
+    };
     let in_flight = usize::try_from(limits.calls.in_flight).unwrap_or(usize::MAX);
     let mut connection = Connection {
         reader,
@@ -117,7 +133,10 @@ pub(super) async fn serve(stream: UnixStream, number: usize, context: Connection
         held_bytes: 0,
         max_held_bytes: limits.held_bytes,
         is_open: true,
-        peer_check,
+        room: FrameRoom::new(memory),
+        is_frame_refused: false,
+        frame_check: check(FRAME_CHECK),
+        peer_check: check(PEER_CHECK),
     };
     if connection.run(&tasks).await.is_err() {
         return;
@@ -184,6 +203,11 @@ struct Connection {
     /// Whether more frames are read. Otherwise the running calls still get their responses, and subscriptions continue
     /// while the client listens.
     is_open: bool,
+    /// The place of the unfinished frame.
+    room: FrameRoom,
+    /// Whether the unfinished frame took too long, so that its end is an error.
+    is_frame_refused: bool,
+    frame_check: Interval,
     peer_check: Interval,
 }
 
@@ -195,7 +219,13 @@ impl Connection {
             if !self.is_open && self.calls.is_empty() {
                 return Ok(());
             }
-            let can_read = self.is_open && self.has_room();
+            let wants_bytes = self.is_open && self.has_room();
+            let held = self.decoder.unfinished_bytes();
+            if held == 0 {
+                // The frame is too large, and its bytes are skipped.
+                drop(self.room.take());
+            }
+            let can_read = wants_bytes && self.room.has_room(held);
             self.decoder.buffer().reserve(if can_read { READ_BYTES } else { 0 });
             tokio::select! {
                 biased;
@@ -204,16 +234,27 @@ impl Connection {
                 Some(finished) = self.calls.join_next() => self.end_call(finished),
                 read = self.reader.read_buf(self.decoder.buffer()), if can_read => match read {
                     Ok(0) => self.end_of_stream().await?,
-                    Ok(_) => {}
+                    Ok(_) => self.room.note_bytes(),
                     Err(_) => return Err(PeerLeft),
                 },
+                () = self.room.wait(held), if wants_bytes && !can_read => {}
                 () = self.responses.wait_for_room(), if !self.responses.has_room() => {}
+                _ = self.frame_check.tick(), if self.room.is_taken() => self.refuse_slow_frame(),
                 _ = self.peer_check.tick(), if !can_read => {
                     if has_hung_up(&self.reader) {
                         return Err(PeerLeft);
                     }
                 }
             }
+        }
+    }
+
+    /// Gives up the unfinished frame if it held its place for too long. Its call gets an error at its end.
+    fn refuse_slow_frame(&mut self) {
+        if self.room.is_overdue() {
+            self.decoder.skip_unfinished();
+            self.is_frame_refused = true;
+            drop(self.room.take());
         }
     }
 
@@ -252,16 +293,22 @@ impl Connection {
 
     /// Starts the calls of one frame.
     async fn start(&mut self, frame: Frame) -> Result<(), PeerLeft> {
+        let place = self.room.take();
+        let is_refused = std::mem::take(&mut self.is_frame_refused);
         let bytes = match &frame {
             Frame::Message(bytes) => bytes.len(),
             Frame::Oversized { prefix } => prefix.len(),
         };
-        match self.service.accept(frame) {
+        let task = match &frame {
+            Frame::Oversized { prefix } if is_refused => RpcService::refuse_slow(prefix),
+            _ => self.service.accept(frame),
+        };
+        match task {
             FrameTask::Done(None) => {}
             FrameTask::Done(Some(response)) => {
-                self.start_call(std::future::ready(Some(response)), 0, false).await;
+                self.start_call(std::future::ready(Some(response)), 0, false, place).await;
             }
-            FrameTask::Write(pending) => self.start_call(pending, bytes, false).await,
+            FrameTask::Write(pending) => self.start_call(pending, bytes, false, place).await,
             FrameTask::Read(pending) => {
                 while self.reads.running >= self.reads.limit {
                     tokio::select! {
@@ -269,7 +316,7 @@ impl Connection {
                         () = self.responses.closed() => return Err(PeerLeft),
                     }
                 }
-                self.start_call(pending, bytes, true).await;
+                self.start_call(pending, bytes, true, place).await;
             }
             FrameTask::Subscribe(pending) => {
                 let response = tokio::select! {
@@ -291,11 +338,14 @@ impl Connection {
         response: impl Future<Output = RpcResponse> + Send + 'static,
         request_bytes: usize,
         is_read: bool,
+        place: FramePlace,
     ) {
         let responses = self.responses.clone();
         let mut call = Box::pin(async move {
             let mut response_bytes = 0;
-            if let Some(json) = response.await {
+            let response = response.await;
+            drop(place);
+            if let Some(json) = response {
                 response_bytes = json.get().len();
                 responses.send(json).await;
             }

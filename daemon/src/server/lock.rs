@@ -3,11 +3,19 @@
 use std::fs::{File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, fcntl_lock};
 
 use crate::fsutil::{self, FsError};
 
 /// The name of the lock file in a directory.
 const LOCK_FILE: &str = "ollmd.lock";
+
+/// The time for which a lock that is held is tried again: clients examine it by taking a shared lock for an instant.
+const RETRY_TIME: Duration = Duration::from_millis(100);
+/// The pause between two attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(1);
 
 /// A directory that could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -35,11 +43,11 @@ impl InstanceLock {
     ///
     /// The lock file is never removed: a lock on a removed file would not exclude another daemon.
     ///
-    /// **Errors**: [`LockError::Held`] immediately, without waiting.
+    /// **Errors**: [`LockError::Held`] after 100 ms.
     pub(crate) fn acquire(directory: &Path) -> Result<Self, LockError> {
         let path = directory.join(LOCK_FILE);
         let mut file = fsutil::open_private(&path)?;
-        match file.try_lock() {
+        match try_lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
@@ -54,11 +62,29 @@ impl InstanceLock {
                 return Err(FsError::new("lock", &path, source).into());
             }
         }
+        // The kernel names the process that holds a record lock, so clients need not believe the text, which may be
+        // that of a daemon that crashed. Some systems see the two locks as one and refuse the second.
+        if let Err(error) = fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+            tracing::debug!(%error, "clients cannot see the process that holds the lock");
+        }
         let text = format!("pid {}, ollmd {}\n", std::process::id(), env!("CARGO_PKG_VERSION"));
         file.set_len(0)
             .and_then(|()| file.write_all(text.as_bytes()))
             .map_err(|source| FsError::new("write", &path, source))?;
         Ok(Self { _file: file })
+    }
+}
+
+/// Locks a file; tries again for [`RETRY_TIME`] while another process holds it.
+fn try_lock(file: &File) -> Result<(), TryLockError> {
+    let deadline = Instant::now() + RETRY_TIME;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(RETRY_PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 mod connection;
 pub(crate) mod listener;
 pub(crate) mod lock;
+mod memory;
 pub(crate) mod readiness;
 mod service;
 mod writer;
@@ -32,6 +33,7 @@ use crate::shutdown::Tasks;
 use connection::ConnectionContext;
 pub(crate) use connection::ConnectionLimits;
 use listener::Listener;
+use memory::ConnectionMemory;
 use service::SubscriptionIds;
 
 /// The interval at which the daemon checks that the socket is still its own. A daemon that no client can reach keeps
@@ -92,8 +94,13 @@ pub(crate) async fn run(
 ) {
     raise_file_limit();
     let ids = Arc::new(SubscriptionIds::default());
-    let context =
-        ConnectionContext { methods, tasks: tasks.clone(), limits: limits.connection, ids };
+    let context = ConnectionContext {
+        methods,
+        tasks: tasks.clone(),
+        limits: limits.connection,
+        ids,
+        memory: ConnectionMemory::default(),
+    };
     let mut connections = JoinSet::new();
     accept(&listener, &context, limits.connections, &mut connections, &open).await;
     listener.close().await;

@@ -154,6 +154,7 @@ mod tests {
         let home = tempfile::tempdir().expect("a temporary directory");
         let file = DaemonFile {
             socket: "/run/a.sock".into(),
+            home_id: Some("1:2".to_owned()),
             pid: 7,
             version: "1".to_owned(),
             protocol: 1,

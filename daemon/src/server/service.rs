@@ -105,6 +105,12 @@ impl RpcService {
         }
     }
 
+    /// Refuses a frame that was not complete in time; `prefix` is its beginning.
+    pub(super) fn refuse_slow(prefix: &[u8]) -> FrameTask {
+        let message = "the frame was not complete in time; send it again at once";
+        refuse(partial_raw_id(prefix).as_deref(), RpcError::new(ErrorKind::Busy, message))
+    }
+
     /// Returns the largest frame, in either direction.
     fn max_bytes(&self) -> usize {
         usize::try_from(self.limits.frame_bytes).unwrap_or(usize::MAX)

@@ -8,7 +8,6 @@
 //! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
 
 use std::collections::VecDeque;
-use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,8 +19,8 @@ use parking_lot::{Mutex, RwLock};
 
 use super::error::{LogError, SessionError};
 use super::index::{ScanPoint, ScannedRecord};
-use super::log::LogFile;
 use super::log::recover::ScanEnd;
+use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
@@ -60,7 +59,7 @@ struct LogWriter {
     /// The length to truncate the log to after a failed write: the bytes after it were never acknowledged.
     cut_to: Option<u64>,
     /// A new log, opened for reading before anything in it is acknowledged.
-    reader: Option<File>,
+    reader: Option<LogReader>,
 }
 
 impl SessionCell {
@@ -188,7 +187,7 @@ impl SessionCell {
     }
 
     /// Applies a durable plan to the fold, announces its records and sends its replies.
-    fn finish(&self, plan: WritePlan, reader: Option<File>) {
+    fn finish(&self, plan: WritePlan, reader: Option<LogReader>) {
         let WritePlan { start, end, writes, is_birth, .. } = plan;
         let mut replies = Vec::with_capacity(writes.len());
         let mut announced = Vec::new();
@@ -236,6 +235,8 @@ impl SessionCell {
             return Err(SessionError::NotFound { id: self.id });
         }
         self.touch();
+        // What failed once may have been put back.
+        self.recheck();
         if let Some(session) = self.open.read().as_ref() {
             return Ok(read(session));
         }
@@ -251,14 +252,55 @@ impl SessionCell {
         self.open.read().as_ref().map(read)
     }
 
-    /// Marks records as unreadable, and announces those that were not known to be damaged.
-    pub(super) fn mark_unreadable(&self, seqs: &[Seq]) {
+    /// Notes which records could be read and which were damaged, and announces what changed.
+    pub(super) fn note_reads(&self, reads: &[(Seq, bool)]) {
+        let is_known = |session: &OpenSession| {
+            session.unreadable().is_empty() && reads.iter().all(|(_, is_read)| *is_read)
+        };
+        if self.peek(is_known).unwrap_or(true) {
+            return;
+        }
         let mut open = self.open.write();
         let Some(session) = open.as_mut() else { return };
-        let new = seqs.iter().filter(|seq| session.state.mark_unreadable(**seq)).count();
-        if new > 0 {
-            let change = SessionChange::Recovered { torn_bytes: 0, damaged: new as u64 };
+        let (lost, healed) = session.note_reads(reads);
+        let must_reopen = healed > 0 && !session.state.lacking().is_empty();
+        drop(open);
+        if lost > 0 {
+            let change = SessionChange::Recovered { torn_bytes: 0, damaged: lost as u64 };
             self.shared.observer.changed(self.id, &change);
+        }
+        if must_reopen {
+            self.close_for_reopening();
+        }
+        if healed > 0 {
+            self.shared
+                .observer
+                .changed(self.id, &SessionChange::Healed { records: healed as u64 });
+        }
+    }
+
+    /// Reads the records again whose last read found them damaged, because a file may have been put back.
+    pub(super) fn recheck(&self) {
+        let unreadable = self.peek(|session| {
+            if session.unreadable().is_empty() {
+                return None;
+            }
+            let entry = |seq: &Seq| Some((*seq, session.state.entry(*seq)?));
+            let entries: Vec<_> = session.unreadable().iter().filter_map(entry).collect();
+            Some((session.reader(), entries))
+        });
+        let Some((reader, entries)) = unreadable.flatten() else { return };
+        let is_read = |entry| matches!(reader.read(entry), Ok(Some(_)));
+        let reads = entries.into_iter().map(|(seq, entry)| (seq, is_read(entry)));
+        self.note_reads(&reads.collect::<Vec<_>>());
+    }
+
+    /// Closes the log and the fold, which lacks records that can be read now; the next use opens them again.
+    fn close_for_reopening(&self) {
+        let mut writer = self.writer.lock();
+        if writer.cut_to.is_none() {
+            writer.log = None;
+            *self.open.write() = None;
         }
     }
 
@@ -335,13 +377,16 @@ impl SessionCell {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
-        let (session, end) = OpenSession::open(self.id, &path, blobs, hint, 0)
+        let (session, end) = LogReader::open(&path)
+            .map_err(LogError::File)
+            .and_then(|log| OpenSession::open(self.id, log, blobs, hint, 0))
             .map_err(|error| SessionError::log(self.id, &error))?;
         if end.point.records == 0 {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let ScanEnd { torn_bytes, damaged_places: damaged, .. } = end;
+        let ScanEnd { torn_bytes, damaged_places, .. } = end;
+        let damaged = damaged_places + session.unreadable().len() as u64;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };
@@ -368,8 +413,7 @@ impl SessionCell {
             self.create_log(&path, after_failure).and_then(|log| {
                 // If it cannot be opened now, the next write uses this file, as it cannot create another one.
                 writer.cut_to = Some(0);
-                let reader = fsutil::open_to_read(&path);
-                writer.reader = Some(reader.map_err(|source| LogError::io("open", &path, source))?);
+                writer.reader = Some(LogReader::open(&path)?);
                 Ok(log)
             })
         } else {

@@ -43,8 +43,7 @@ impl IndexEntry {
     pub(crate) const HAS_THINKING: u16 = 8;
     /// The record is a custom record that enters the context.
     pub(crate) const IN_CONTEXT: u16 = 16;
-    /// The record could be read once and cannot be read any more; it keeps its position on the path.
-    const UNREADABLE: u16 = 32;
+    // 32 marked records that a read had found damaged, which does not follow from the log. It is not used again.
     /// The record freezes a context head: an epoch, or a compaction that opens one.
     pub(crate) const OPENS_EPOCH: u16 = 64;
 
@@ -100,14 +99,9 @@ impl IndexEntry {
         Self { offset, len: 0, parent: NO_PARENT, tokens: 0, kind, role, flags: 0 }
     }
 
-    /// Returns whether the record cannot be read.
+    /// Returns whether the scan of the log found the record damaged.
     pub(crate) const fn is_damaged(&self) -> bool {
-        self.len == 0 || self.flags & Self::UNREADABLE != 0
-    }
-
-    /// Marks a record that could be read before as unreadable.
-    pub(super) const fn mark_unreadable(&mut self) {
-        self.flags |= Self::UNREADABLE;
+        self.len == 0
     }
 
     /// Returns the previous record on the path.
@@ -214,6 +208,8 @@ pub(crate) struct ScannedRecord {
     pub key: Option<KeyEntry>,
     /// The body, absent if a scan was not asked for it.
     pub body: Option<RecordBody>,
+    /// Whether the fold needs the body and a blob of it is missing.
+    pub lacks_body: bool,
 }
 
 /// The end of the part of a log that was read and is intact.
@@ -270,13 +266,40 @@ pub(crate) struct IndexProgress {
     pub keys: u64,
 }
 
+/// The part of a log that an update describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpdateScope {
+    /// The records that the catalog does not have.
+    New,
+    /// All records, as the log has them now, whatever was known of it before.
+    Whole,
+}
+
+/// A log could not be read for a catalog.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SourceError {
+    /// The system could not read it; a later attempt may succeed.
+    #[error(transparent)]
+    Unreadable(std::io::Error),
+    /// It is no log that this version can read, until somebody changes it.
+    #[error(transparent)]
+    Unusable(std::io::Error),
+}
+
 /// A source of records and index entries for a catalog. Every call may block on the disk.
 pub(crate) trait IndexSource: Send + Sync {
     /// Returns every session that has a log, with the size of the log in bytes, in no order.
-    fn logs(&self) -> std::io::Result<Vec<(SessionId, u64)>>;
+    fn logs(&self) -> Result<Vec<(SessionId, u64)>, SourceError>;
 
     /// Returns the part of the index that is missing in `known`, or `None` if the session does not exist.
-    fn update(&self, id: SessionId, known: IndexProgress) -> std::io::Result<Option<IndexUpdate>>;
+    ///
+    /// A whole update has `restart` set.
+    fn update(
+        &self,
+        id: SessionId,
+        known: IndexProgress,
+        scope: UpdateScope,
+    ) -> Result<Option<IndexUpdate>, SourceError>;
 
     /// Returns the records of `entries` with their blobs, `None` for each record that cannot be read.
     ///
@@ -287,7 +310,7 @@ pub(crate) trait IndexSource: Send + Sync {
         id: SessionId,
         entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
-    ) -> std::io::Result<Vec<Option<Record>>>;
+    ) -> Result<Vec<Option<Record>>, SourceError>;
 }
 
 #[cfg(test)]

@@ -33,6 +33,8 @@ pub(crate) use write::{
 };
 
 #[cfg(test)]
+pub(crate) use log::ReadFaults;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

@@ -1,26 +1,28 @@
 //! An open session for readers: the fold, and a reader for the contents of records.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use ollm_protocol::content::{Record, Session};
+use ollm_protocol::content::{Record, Session, SessionStatus};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use super::error::LogError;
 use super::index::{IndexEntry, OpenHint, ScanPoint};
-use super::log;
 use super::log::recover::{self, ScanEnd};
+use super::log::{self, LogReader};
 use super::state::SessionState;
 use super::write::NewSession;
+use crate::fsutil::FsError;
 
 /// An open session.
 pub(crate) struct OpenSession {
     pub(super) state: SessionState,
     /// The log, absent for a draft.
-    log: Option<Arc<File>>,
+    log: Option<Arc<LogReader>>,
     blobs: PathBuf,
+    /// The records whose last read found another content than the log states, or a missing blob. Each read tries again.
+    unreadable: BTreeSet<Seq>,
     /// The header of a draft, which its first write puts into the log.
     pub(super) draft: Option<NewSession>,
 }
@@ -29,7 +31,7 @@ impl OpenSession {
     /// Returns a session that has no files yet.
     pub(super) fn draft(session: NewSession, blobs: PathBuf) -> Self {
         let state = SessionState::draft(&session);
-        Self { state, log: None, blobs, draft: Some(session) }
+        Self { state, log: None, blobs, unreadable: BTreeSet::new(), draft: Some(session) }
     }
 
     /// Opens a log and scans the part that `hint` does not describe; writes nothing. Returns the result of the scan too.
@@ -37,32 +39,34 @@ impl OpenSession {
     /// `seen_records` is the number of records that were intact and synced once. If some of them are missing now, they
     /// count as damage and not as a torn tail.
     ///
-    /// **Errors**: `Io`, also for a missing log; `UpgradeRequired`.
+    /// A hint that says that the log is damaged is not used: only the log itself can say so.
+    ///
+    /// **Errors**: `Io`, `File`; `UpgradeRequired`.
     pub(super) fn open(
         id: SessionId,
-        path: &Path,
+        log: LogReader,
         blobs: PathBuf,
         hint: Option<OpenHint>,
         seen_records: u64,
     ) -> Result<(Self, ScanEnd), LogError> {
-        let fail = |source| LogError::io("open", path, source);
-        let file = File::open(path).map_err(fail)?;
-        let len = file.metadata().map_err(fail)?.len();
+        let len = log.len()?;
         // The records that a catalog has seen were synced, even if its hint cannot be used any more.
         let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);
         let durable = hinted_records.max(seen_records).checked_sub(1);
-        let hinted = hint
-            .and_then(|hint| SessionState::from_hint(id, hint))
-            .filter(|state| describes(state, &file, len));
-        let mut state = hinted.unwrap_or_else(|| SessionState::new(id));
-        let end = recover::scan(path, &file, (state.point(), durable), &blobs, &mut state)?;
+        let hinted = hint.and_then(|hint| SessionState::from_hint(id, hint));
+        let mut state = match hinted {
+            Some(state) if describes(&state, &log, len)? => state,
+            _ => SessionState::new(id),
+        };
+        let end = recover::scan(&log, (state.point(), durable), &blobs, &mut state)?;
         state.set_point(end.point);
         state.note_damage(end.damaged_places);
-        Ok((Self { state, log: Some(Arc::new(file)), blobs, draft: None }, end))
+        let unreadable = state.lacking().iter().copied().collect();
+        Ok((Self { state, log: Some(Arc::new(log)), blobs, unreadable, draft: None }, end))
     }
 
     /// Sets the log that was created for a draft; the session is no draft any more.
-    pub(super) fn set_log(&mut self, log: File) {
+    pub(super) fn set_log(&mut self, log: LogReader) {
         self.log = Some(Arc::new(log));
         self.draft = None;
     }
@@ -73,7 +77,31 @@ impl OpenSession {
 
     /// Returns the session as lists show it.
     pub(crate) fn summary(&self, now: Timestamp) -> Session {
-        Session { draft: self.draft.is_some(), ..self.state.summary(now) }
+        let session = Session { draft: self.draft.is_some(), ..self.state.summary(now) };
+        if self.unreadable.is_empty() {
+            return session;
+        }
+        let damaged_records = session.damaged_records + self.unreadable.len() as u64;
+        Session { damaged_records, status: SessionStatus::Corrupted, ..session }
+    }
+
+    /// Returns the records whose last read failed although the system could read their files.
+    pub(super) const fn unreadable(&self) -> &BTreeSet<Seq> {
+        &self.unreadable
+    }
+
+    /// Notes for some records whether they could be read. Returns the number of records that could be read before and
+    /// cannot now, and the number of those that can be read again.
+    pub(super) fn note_reads(&mut self, reads: &[(Seq, bool)]) -> (usize, usize) {
+        let (mut lost, mut healed) = (0, 0);
+        for (seq, is_read) in reads {
+            if *is_read {
+                healed += usize::from(self.unreadable.remove(seq));
+            } else if self.state.entry(*seq).is_some_and(|entry| !entry.is_damaged()) {
+                lost += usize::from(self.unreadable.insert(*seq));
+            }
+        }
+        (lost, healed)
     }
 
     /// Returns a reader that works without the lock of the fold.
@@ -82,21 +110,19 @@ impl OpenSession {
     }
 }
 
-/// Returns whether a stored fold describes this file: the last line that it knows must be intact and in its place.
-fn describes(state: &SessionState, file: &File, len: u64) -> bool {
+/// Returns whether a stored fold describes this file: it knows no damage, its lines follow each other, and the last one
+/// is intact and in its place.
+fn describes(state: &SessionState, log: &LogReader, len: u64) -> Result<bool, FsError> {
     let point = state.point();
     if point == ScanPoint::default() {
-        return true;
+        return Ok(true);
     }
-    let Some(last) = state.entries().last().filter(|last| !last.is_damaged()) else {
-        return false;
-    };
-    let end = last.offset + u64::from(last.len);
+    if state.is_damaged() || !state.is_contiguous() || point.bytes > len {
+        return Ok(false);
+    }
+    let Some(last) = state.entries().last() else { return Ok(false) };
     let mut line = vec![0; last.len as usize];
-    end == point.bytes
-        && end <= len
-        && file.read_exact_at(&mut line, last.offset).is_ok()
-        && log::line_crc(&line) == Some(point.last_crc)
+    Ok(log.read_exact(&mut line, last.offset)? && log::line_crc(&line) == Some(point.last_crc))
 }
 
 /// Maximum number of adjacent lines that are read at once. Few lines have more than 64 KiB, so this is about 1 MiB.
@@ -105,34 +131,42 @@ const MAX_RUN_LINES: usize = 16;
 /// A reader of records by their index entries.
 #[derive(Clone)]
 pub(crate) struct RecordReader {
-    log: Option<Arc<File>>,
+    log: Option<Arc<LogReader>>,
     blobs: PathBuf,
 }
 
 impl RecordReader {
     /// Returns a reader of a log that is not open as a session.
-    pub(super) fn new(log: File, blobs: PathBuf) -> Self {
+    pub(super) fn new(log: LogReader, blobs: PathBuf) -> Self {
         Self { log: Some(Arc::new(log)), blobs }
     }
 
-    /// Reads one record with its blobs; returns `None` if it is damaged.
-    pub(crate) fn read(&self, entry: IndexEntry) -> Option<Record> {
-        if entry.is_damaged() {
-            return None;
-        }
+    /// Reads one record with its blobs; returns `None` if it is damaged or a blob is missing.
+    ///
+    /// **Errors**: the log or a blob could not be read, which says nothing about the record.
+    pub(crate) fn read(&self, entry: IndexEntry) -> Result<Option<Record>, FsError> {
+        let Some(log) = self.log.as_ref().filter(|_| !entry.is_damaged()) else { return Ok(None) };
         let mut line = vec![0; entry.len as usize];
-        self.log.as_ref()?.read_exact_at(&mut line, entry.offset).ok()?;
+        if !log.read_exact(&mut line, entry.offset)? {
+            return Ok(None);
+        }
         log::decode_line(&line, &self.blobs)
+    }
+
+    fn read_numbered(&self, seq: Seq, entry: IndexEntry) -> Result<Option<Record>, FsError> {
+        Ok(self.read(entry)?.filter(|record| record.seq == seq))
     }
 
     /// Reads many records; returns `None` for those that are damaged, have another number, or are not wanted.
     ///
     /// `wants` receives the line of a record without blobs before it is checked. Adjacent records are read together.
+    ///
+    /// **Errors**: the log or a blob could not be read.
     pub(super) fn read_all(
         &self,
         entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
-    ) -> Vec<Option<Record>> {
+    ) -> Result<Vec<Option<Record>>, FsError> {
         let mut records = Vec::with_capacity(entries.len());
         let mut bytes = Vec::new();
         let is_next = |(_, one): &(Seq, IndexEntry), (_, next): &(Seq, IndexEntry)| {
@@ -141,25 +175,26 @@ impl RecordReader {
         for run in entries.chunk_by(is_next).flat_map(|run| run.chunks(MAX_RUN_LINES)) {
             let first = run[0].1.offset;
             bytes.resize(run.iter().map(|(_, entry)| entry.len as usize).sum(), 0);
-            let is_read =
-                self.log.as_ref().is_some_and(|log| log.read_exact_at(&mut bytes, first).is_ok());
+            let is_read = match &self.log {
+                Some(log) => log.read_exact(&mut bytes, first)?,
+                None => false,
+            };
             if !is_read {
                 // The log may have become shorter; the records that are left are read one by one.
-                records.extend(
-                    run.iter()
-                        .map(|(seq, entry)| self.read(*entry).filter(|record| record.seq == *seq)),
-                );
+                for (seq, entry) in run {
+                    records.push(self.read_numbered(*seq, *entry)?);
+                }
                 continue;
             }
-            records.extend(run.iter().map(|(seq, entry)| {
-                let at = usize::try_from(entry.offset.checked_sub(first)?).ok()?;
-                let line = bytes.get(at..at + entry.len as usize)?;
-                if !entry.has(IndexEntry::HAS_BLOBS) && !wants(line) {
-                    return None;
-                }
-                log::decode_line(line, &self.blobs).filter(|record| record.seq == *seq)
-            }));
+            let mut rest = bytes.as_slice();
+            for (seq, entry) in run {
+                let (line, after) = rest.split_at(entry.len as usize);
+                rest = after;
+                let is_wanted = entry.has(IndexEntry::HAS_BLOBS) || wants(line);
+                let record = if is_wanted { log::decode_line(line, &self.blobs)? } else { None };
+                records.push(record.filter(|record| record.seq == *seq));
+            }
         }
-        records
+        Ok(records)
     }
 }

@@ -55,9 +55,14 @@ impl WriteOutcome {
         };
         let (id, state) = (session.state.id(), &session.state);
         let entry = state.entry(seq).ok_or(SessionError::RecordNotFound { id, seq })?;
-        let at = at
-            .or_else(|| session.reader().read(entry).map(|record| record.at))
-            .ok_or(SessionError::RecordNotFound { id, seq })?;
+        let at = match at {
+            Some(at) => at,
+            None => {
+                let record =
+                    session.reader().read(entry).map_err(|error| SessionError::fs(id, &error))?;
+                record.ok_or(SessionError::Damaged { id, seq })?.at
+            }
+        };
         Ok(Appended { seq, at, tokens: entry.tokens, usage: state.usage(), duplicate })
     }
 }
@@ -248,7 +253,7 @@ impl<'a> WritePlanner<'a> {
         self.advance(seq, &body, at);
         let bytes = offset + u64::from(len);
         self.plan.end = ScanPoint { bytes, records: records + 1, last_crc: crc };
-        Ok(ScannedRecord { seq, at, entry, key: digest, body: Some(body) })
+        Ok(ScannedRecord { seq, at, entry, key: digest, body: Some(body), lacks_body: false })
     }
 
     /// Moves the leaf and the time of the newest record past a record, as the fold will.

@@ -4,8 +4,6 @@
 //! content is left and its space is free; the caller removes what is derived from the log; the mark is removed. The
 //! next start finishes a deletion whose mark it finds.
 
-use std::time::SystemTime;
-
 use ollm_protocol::SessionId;
 
 use super::error::SessionError;
@@ -73,11 +71,11 @@ impl Sessions {
     }
 
     /// Removes the temporary files of documents and blobs that a crash left, because they may hold content.
-    pub(crate) fn sweep_temporaries(&self, before: SystemTime) -> Result<usize, FsError> {
+    pub(crate) fn sweep_temporaries(&self) -> Result<usize, FsError> {
         let dir = &self.shared.paths.dir;
-        let mut swept = fsutil::sweep_temporaries(dir, before)?;
+        let mut swept = fsutil::sweep_temporaries(dir)?;
         for name in self.file_names()?.iter().filter(|name| name.ends_with(".blobs")) {
-            swept += fsutil::sweep_temporaries(&dir.join(name), before)?;
+            swept += fsutil::sweep_temporaries(&dir.join(name))?;
         }
         Ok(swept)
     }

@@ -1,47 +1,65 @@
 //! Sessions as the source of a catalog's index: open sessions from memory, closed ones from their logs.
 
-use std::fs::File;
 use std::io;
 
 use ollm_protocol::content::Record;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
-use super::error::SessionError;
-use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate};
+use super::error::{LogError, SessionError};
+use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate, SourceError, UpdateScope};
+use super::log::LogReader;
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
-use crate::fsutil;
+use crate::fsutil::FsError;
 
 impl IndexSource for Sessions {
-    fn logs(&self) -> io::Result<Vec<(SessionId, u64)>> {
-        self.log_ids().map_err(io::Error::other)
+    fn logs(&self) -> Result<Vec<(SessionId, u64)>, SourceError> {
+        self.log_ids().map_err(|error| SourceError::Unreadable(io::Error::other(error)))
     }
 
-    fn update(&self, id: SessionId, known: IndexProgress) -> io::Result<Option<IndexUpdate>> {
+    fn update(
+        &self,
+        id: SessionId,
+        known: IndexProgress,
+        scope: UpdateScope,
+    ) -> Result<Option<IndexUpdate>, SourceError> {
         let now = self.shared.clock.now();
-        let update = |session: &OpenSession| update_of(session, known, now);
         let path = self.shared.paths.log(id);
-        if path.exists() {
-            // Records that a catalog has seen count as synced from then on. Those of an open session may be in the
-            // system's cache only, too: a process that was killed may have left them there.
-            fsutil::sync_file(&path)?;
-        }
-        if let Some(update) = self.peek(id, update) {
-            return Ok(update);
+        let log = match LogReader::open(&path) {
+            Ok(log) => log,
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(source_error(id, &LogError::File(error))),
+        };
+        // Records that a catalog has seen count as synced from then on. Those of a running write are not read. A process
+        // that was killed may have left records in the system's cache only, also those of a session that is open now.
+        let acknowledged = self.peek(id, |session| session.state.point().bytes);
+        let synced = log.len().and_then(|len| log.sync().map(|()| len));
+        let synced = synced.map_err(|error| source_error(id, &LogError::File(error)))?;
+        if scope == UpdateScope::New {
+            let update = |session: &OpenSession| update_of(session, known, now);
+            if let Some(update) = self.peek(id, update) {
+                return Ok(update);
+            }
         }
         // A closed session is opened for this call only, because a catalog reads all logs one after the other.
-        if !path.exists() {
-            return Ok(None);
-        }
+        let log = log.limited_to(acknowledged.unwrap_or(u64::MAX).min(synced));
         // The hint is missing during the start; the catalog itself then says what it has seen.
-        let (blobs, hint) = (self.shared.paths.blobs(id), self.shared.hint(id));
-        match OpenSession::open(id, &path, blobs, hint, known.point.records) {
-            Ok((session, _)) if session.state.point().records > 0 => Ok(update(&session)),
+        let hint = match scope {
+            UpdateScope::New => self.shared.hint(id),
+            UpdateScope::Whole => None,
+        };
+        let blobs = self.shared.paths.blobs(id);
+        match OpenSession::open(id, log, blobs, hint, known.point.records) {
+            Ok((session, _)) if session.state.point().records > 0 => {
+                let known =
+                    if scope == UpdateScope::New { known } else { IndexProgress::default() };
+                Ok(update_of(&session, known, now))
+            }
             Ok(_) => {
                 self.shared.set_aside_empty_log(id);
                 Ok(None)
             }
-            Err(error) => Err(io::Error::other(SessionError::log(id, &error))),
+            Err(error) => Err(source_error(id, &error)),
         }
     }
 
@@ -50,23 +68,40 @@ impl IndexSource for Sessions {
         id: SessionId,
         entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
-    ) -> io::Result<Vec<Option<Record>>> {
-        let Some(reader) = self.reader(id)? else { return Ok(vec![None; entries.len()]) };
-        Ok(reader.read_all(entries, wants))
+    ) -> Result<Vec<Option<Record>>, SourceError> {
+        let fail = |error| source_error(id, &LogError::File(error));
+        let Some(reader) = self.reader(id).map_err(fail)? else {
+            return Ok(vec![None; entries.len()]);
+        };
+        reader.read_all(entries, wants).map_err(fail)
     }
+}
+
+/// Converts an error of a log; only an error of the system can end by itself.
+fn source_error(id: SessionId, error: &LogError) -> SourceError {
+    let is_directory = |source: &io::Error| source.kind() == io::ErrorKind::IsADirectory;
+    let is_final = match error {
+        LogError::UpgradeRequired { .. } => true,
+        LogError::Io { source, .. } | LogError::File(FsError { source, .. }) => {
+            is_directory(source)
+        }
+        LogError::Encode { .. } => false,
+    };
+    let error = io::Error::other(SessionError::log(id, error));
+    if is_final { SourceError::Unusable(error) } else { SourceError::Unreadable(error) }
 }
 
 impl Sessions {
     /// Returns a reader for entries that the caller has, or `None` if there is no log.
     ///
     /// A closed session is not opened, because a search reads a few records of many sessions.
-    fn reader(&self, id: SessionId) -> io::Result<Option<RecordReader>> {
+    fn reader(&self, id: SessionId) -> Result<Option<RecordReader>, FsError> {
         if let Some(reader) = self.peek(id, OpenSession::reader) {
             return Ok(Some(reader));
         }
-        match File::open(self.shared.paths.log(id)) {
-            Ok(file) => Ok(Some(RecordReader::new(file, self.shared.paths.blobs(id)))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        match LogReader::open(&self.shared.paths.log(id)) {
+            Ok(log) => Ok(Some(RecordReader::new(log, self.shared.paths.blobs(id)))),
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -89,8 +124,9 @@ fn update_of(session: &OpenSession, known: IndexProgress, now: Timestamp) -> Opt
         });
     let (first, first_key) = if continues { (known.point.records, known.keys) } else { (0, 0) };
     Some(IndexUpdate {
-        session: session.summary(now),
-        restart: !continues,
+        // Without the records that reads found damaged: only the log says what a catalog may store.
+        session: state.summary(now),
+        restart: !continues || known.point.records == 0,
         entries: state.entries().get(usize::try_from(first).ok()?..)?.to_vec(),
         keys: state.keys().get(usize::try_from(first_key).ok()?..)?.to_vec(),
         point,

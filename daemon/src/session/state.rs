@@ -10,7 +10,7 @@ use ollm_protocol::content::{
     Meta, MetaPatch, ModeChange, RecordBody, RecordKind, RecordScope, Role, Session, SessionHeader,
     SessionStatus, SessionUsage,
 };
-use ollm_protocol::{Seq, SessionId, Timestamp};
+use ollm_protocol::{Seq, SessionId, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
 use super::index::{IndexEntry, KeyEntry, OpenHint, ScanPoint, ScannedRecord};
@@ -38,6 +38,8 @@ pub(crate) struct SessionState {
     by_key: HashMap<[u8; 16], u32>,
     point: ScanPoint,
     carry: Carry,
+    /// Records that the fold lacks, because blobs of them are missing.
+    lacking: Vec<Seq>,
 }
 
 /// The part of the fold besides entries and keys. It is small; the catalog stores it as JSON.
@@ -62,9 +64,6 @@ struct Carry {
     token_count: u64,
     compaction_records: u64,
     damaged: u64,
-    /// Records that a read found damaged. Not stored, because the marks of their entries are not stored either.
-    #[serde(skip)]
-    unreadable: u64,
 }
 
 impl SessionState {
@@ -77,6 +76,7 @@ impl SessionState {
             by_key: HashMap::new(),
             point: ScanPoint::default(),
             carry: Carry::default(),
+            lacking: Vec::new(),
         }
     }
 
@@ -102,17 +102,21 @@ impl SessionState {
         }
         let by_key = hint.keys.iter().zip(0..).map(|(key, at)| (key.key, at)).collect();
         let OpenHint { point, entries, keys, .. } = hint;
-        Some(Self { id, entries, keys, by_key, point, carry })
+        Some(Self { id, entries, keys, by_key, point, carry, lacking: Vec::new() })
     }
 
-    /// Returns the part of the state that a catalog stores beside entries and keys.
+    /// Returns the part of the state that a catalog stores beside entries and keys; nothing if the fold lacks records, so
+    /// that the log is read again.
     pub(super) fn carry_bytes(&self) -> Vec<u8> {
+        if !self.lacking.is_empty() {
+            return Vec::new();
+        }
         serde_json::to_vec(&self.carry).unwrap_or_default()
     }
 
     /// Applies the next record; its number must be the number of records so far.
     pub(crate) fn apply(&mut self, scanned: &ScannedRecord) {
-        let ScannedRecord { seq, at, mut entry, key, ref body } = *scanned;
+        let ScannedRecord { seq, at, mut entry, key, ref body, lacks_body } = *scanned;
         debug_assert_eq!(seq.0, self.entries.len() as u64, "records come in order");
         let Some(kind) = entry.kind() else { return self.apply_hole(entry) };
         let carry = &mut self.carry;
@@ -136,6 +140,9 @@ impl SessionState {
             self.add_key(key, kind);
         }
         self.entries.push(entry);
+        if lacks_body {
+            self.lacking.push(seq);
+        }
         if let Some(body) = body {
             self.apply_body(seq, body);
         }
@@ -212,15 +219,23 @@ impl SessionState {
         self.carry.damaged = self.carry.damaged.max(places);
     }
 
-    /// Marks a record as unreadable; returns false if it was known to be damaged.
-    pub(super) fn mark_unreadable(&mut self, seq: Seq) -> bool {
-        let Some(entry) = self.entries.get_mut(index(seq)).filter(|entry| !entry.is_damaged())
-        else {
-            return false;
-        };
-        entry.mark_unreadable();
-        self.carry.unreadable += 1;
-        true
+    /// Returns the records that the fold lacks, because blobs of them are missing.
+    pub(super) fn lacking(&self) -> &[Seq] {
+        &self.lacking
+    }
+
+    /// Returns whether the log is damaged.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.carry.damaged > 0 || self.entries.iter().any(IndexEntry::is_damaged)
+    }
+
+    /// Returns whether the entries cover the log up to the point without gaps, as those of an intact log do.
+    pub(super) fn is_contiguous(&self) -> bool {
+        let end = self
+            .entries
+            .iter()
+            .try_fold(0, |end, entry| (entry.offset == end).then_some(end + u64::from(entry.len)));
+        end == Some(self.point.bytes)
     }
 
     /// Returns the end of the part of the log that is folded.
@@ -382,7 +397,7 @@ impl SessionState {
         let title = patch.title.clone().or_else(|| of_header(|header| header.title.clone()));
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
         let start = header.map(|header| header.start_time).or(self.carry.first_at).unwrap_or(now);
-        Session {
+        let mut session = Session {
             session_id: self.id,
             title: given(title).or_else(|| self.carry.auto_title.clone()).unwrap_or_default(),
             description: given(patch.description.clone())
@@ -408,10 +423,13 @@ impl SessionState {
             compression_count: self.compression_count(),
             forked_from: header.and_then(|header| header.forked_from),
             imported_from: of_header(|header| header.imported_from.clone()),
-            damaged_records: self.carry.damaged + self.carry.unreadable,
+            damaged_records: self.carry.damaged,
             draft: false,
             metadata: self.metadata(),
-        }
+            shortened: Vec::new(),
+        };
+        limits::shorten_session(&mut session);
+        session
     }
 
     fn metadata(&self) -> Meta {
@@ -430,7 +448,7 @@ impl SessionState {
     fn status(&self, now: Timestamp) -> SessionStatus {
         let carry = &self.carry;
         let idle_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
-        if carry.damaged + carry.unreadable > 0 {
+        if carry.damaged > 0 {
             SessionStatus::Corrupted
         } else if carry.patch.archived.unwrap_or_default() {
             SessionStatus::Archived

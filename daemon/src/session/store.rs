@@ -209,13 +209,15 @@ impl Sessions {
         cell.peek(read)
     }
 
-    /// Returns the session as lists show it.
+    /// Returns the session as lists show it. Blocks on the disk if records of it could not be read.
     pub(crate) fn summary(&self, id: SessionId) -> Result<Session, SessionError> {
         let now = self.shared.clock.now();
         self.with(id, |session| session.summary(now))
     }
 
     /// Reads records by number, with their blobs; returns `None` for damaged ones. May block on the disk.
+    ///
+    /// **Errors**: `Storage` if a file cannot be read, which says nothing about its records.
     pub(crate) fn records(
         &self,
         id: SessionId,
@@ -225,19 +227,19 @@ impl Sessions {
             let entries: Vec<_> = seqs.iter().map(|seq| session.state.entry(*seq)).collect();
             (session.reader(), entries)
         })?;
-        let read = |entry: Option<IndexEntry>| entry.and_then(|entry| reader.read(entry));
-        let records: Vec<_> = entries.into_iter().map(read).collect();
-        let unreadable = seqs.iter().zip(&records).filter(|(_, record)| record.is_none());
-        self.mark_unreadable(id, unreadable.map(|(seq, _)| *seq).collect());
+        let read = |entry: Option<IndexEntry>| entry.map_or(Ok(None), |entry| reader.read(entry));
+        let records: Result<Vec<_>, _> = entries.into_iter().map(read).collect();
+        let records = records.map_err(|error| SessionError::fs(id, &error))?;
+        let reads: Vec<_> =
+            seqs.iter().zip(&records).map(|(seq, record)| (*seq, record.is_some())).collect();
+        self.note_reads(id, &reads);
         Ok(records)
     }
 
-    /// Marks records that could not be read; has no effect on those that are known to be damaged.
-    pub(crate) fn mark_unreadable(&self, id: SessionId, seqs: Vec<Seq>) {
-        if !seqs.is_empty()
-            && let Ok(cell) = self.cell(id)
-        {
-            cell.mark_unreadable(&seqs);
+    /// Notes which records a reader could read and which it found damaged.
+    pub(crate) fn note_reads(&self, id: SessionId, reads: &[(Seq, bool)]) {
+        if let Ok(cell) = self.cell(id) {
+            cell.note_reads(reads);
         }
     }
 
@@ -251,15 +253,26 @@ impl Sessions {
         Ok(records.into_iter().map(|record| record.and_then(Record::into_body)).collect())
     }
 
-    /// Returns the open sessions that have a log, as lists show them.
+    /// Returns the open sessions that have a log and are not being deleted, as lists show them.
     pub(crate) fn open_summaries(&self) -> Vec<Session> {
         let cells: Vec<_> = self.cells().values().cloned().collect();
         let now = self.shared.clock.now();
+        cells.iter().for_each(|cell| cell.recheck());
         cells
             .iter()
+            .filter(|cell| !cell.is_deleting())
             .filter_map(|cell| cell.peek(|session| session.summary(now)))
             .filter(|session| !session.draft)
             .collect()
+    }
+
+    /// Returns the sessions whose deletion has begun, which no list may show.
+    ///
+    /// A caller that also needs the open sessions asks for those first: a session whose deletion begins between the
+    /// two calls is then in one of the two results.
+    pub(crate) fn deleting(&self) -> Vec<SessionId> {
+        let cells = self.cells();
+        cells.iter().filter(|(_, cell)| cell.is_deleting()).map(|(id, _)| *id).collect()
     }
 
     /// Returns the path of the session document.

@@ -1,21 +1,40 @@
 //! Records as a store would number and fold them, for the tests of documents, exports and imports.
 
-use ollm_protocol::content::{ExportFormat, Record, RecordBody, Role, ToolCall, ToolResult};
+use ollm_protocol::content::{
+    ExportFormat, ImportReport, Record, RecordBody, Role, SessionHeader, ToolCall, ToolResult,
+};
 use ollm_protocol::{Seq, Timestamp};
 use serde_json::Value;
 use uuid::Uuid;
 
 use super::document::SessionOverview;
 use super::export::Exporter;
-use super::import::{Imported, seq_of};
+use super::import::{Imported, ImportedRecord, seq_of};
 use super::index::{IndexEntry, ScannedRecord};
 use super::state::SessionState;
 
 /// The id of an imported session whose file has no valid one.
 pub(super) const FALLBACK_ID: Uuid = Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0001);
 
+/// An import with all its records in memory.
+#[derive(Debug)]
+pub(super) struct WholeImport {
+    pub(super) header: SessionHeader,
+    pub(super) records: Vec<ImportedRecord>,
+    pub(super) report: ImportReport,
+}
+
+impl WholeImport {
+    /// Reads all records of an import.
+    pub(super) fn of(imported: Imported) -> Self {
+        let Imported { header, mut records, report } = imported;
+        let all = records.iter_from(0, 1 << 20).map(|record| record.expect("a readable spool"));
+        Self { header, records: all.collect(), report }
+    }
+}
+
 /// Returns the records of an import as the log would hold them, the header first.
-pub(super) fn numbered(imported: &Imported) -> Vec<Record> {
+pub(super) fn numbered(imported: &WholeImport) -> Vec<Record> {
     let header = &imported.header;
     let body = RecordBody::Session(header.clone());
     let mut records = vec![Record::new(Seq(0), None, header.start_time, body)];
@@ -48,7 +67,14 @@ fn fold(records: &[Record]) -> SessionState {
         let tokens = record.tokens.unwrap_or_default();
         let entry = IndexEntry::new((0, 1), record.parent, record.kind, role, tokens, 0);
         let body = record.clone().into_body();
-        let scanned = ScannedRecord { seq: record.seq, at: record.at, entry, key: None, body };
+        let scanned = ScannedRecord {
+            seq: record.seq,
+            at: record.at,
+            entry,
+            key: None,
+            body,
+            lacks_body: false,
+        };
         state.apply(&scanned);
     }
     state
@@ -96,13 +122,13 @@ pub(super) fn export(format: ExportFormat, records: &[Record]) -> String {
 }
 
 /// Returns the roles of the messages on the active path.
-pub(super) fn active_roles(imported: &Imported) -> Vec<Role> {
+pub(super) fn active_roles(imported: &WholeImport) -> Vec<Role> {
     let records = numbered(imported);
     let messages = records.iter().filter(|record| record.active);
     messages.filter_map(|record| Some(record.message.as_ref()?.role)).collect()
 }
 
 /// Returns the names of the losses in the report.
-pub(super) fn losses(imported: &Imported) -> Vec<&str> {
+pub(super) fn losses(imported: &WholeImport) -> Vec<&str> {
     imported.report.losses.iter().map(|loss| loss.what.as_str()).collect()
 }

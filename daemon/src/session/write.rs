@@ -96,6 +96,11 @@ pub(crate) enum SessionChange<'a> {
         /// Number of damaged places.
         damaged: u64,
     },
+    /// Records that could not be read can be read again.
+    Healed {
+        /// Their number.
+        records: u64,
+    },
 }
 
 /// A receiver of changes. It is called on the writer's thread, so it must return quickly and never block.

@@ -172,6 +172,24 @@ impl CrashDisk {
         }
     }
 
+    /// Gives temporary files the names that those of another process have, as the next start finds them.
+    pub(super) fn disown_temporaries(&mut self) {
+        for node in &mut self.nodes {
+            let DiskNode::Dir(dir) = node else { continue };
+            let disown = |names: &BTreeMap<PathBuf, usize>| {
+                names.iter().map(|(name, node)| (disowned(name), *node)).collect()
+            };
+            dir.durable = disown(&dir.durable);
+            dir.visible = disown(&dir.visible);
+            for change in &mut dir.unsynced {
+                match change {
+                    NameChange::Add(name, _) | NameChange::Remove(name) => *name = disowned(name),
+                    NameChange::Rename { from, .. } => *from = disowned(from),
+                }
+            }
+        }
+    }
+
     /// Returns the files after a crash.
     pub(super) fn crash(&self, survivors: Survivors, dice: &mut Dice) -> FileTree {
         let mut tree = FileTree::new();
@@ -356,6 +374,12 @@ fn survives(survivors: Survivors, dice: &mut Dice) -> bool {
         Survivors::Everything => true,
         Survivors::Percent(percent) => dice.percent(percent),
     }
+}
+
+/// Returns the name that a file of another process has.
+fn disowned(name: &Path) -> PathBuf {
+    let text = name.to_string_lossy();
+    text.strip_prefix(".tmp-").map_or(name.to_owned(), |rest| format!(".tmp-x{rest}").into())
 }
 
 fn parent(path: &Path) -> &Path {

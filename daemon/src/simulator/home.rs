@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use ollm_protocol::Timestamp;
@@ -19,7 +19,7 @@ use crate::app::sessions::delete;
 use crate::app::sessions::retention::RetentionTask;
 use crate::app::testing;
 use crate::clock::Clock;
-use crate::daemon::start::Home;
+use crate::daemon::home::Home;
 use crate::flags::Flags;
 use crate::fsutil::trace::DiskTrace;
 use crate::server::readiness::Announcement;
@@ -68,10 +68,11 @@ impl OpenHome {
             version: "1".to_owned(),
             protocol: 1,
             started_at: Timestamp::from_unix_ms(0),
+            home_id: None,
         };
         // As in a daemon, which starts without the file.
         let _announcement = Announcement::publish(&dir, &file).ok();
-        delete::recover(&core, SystemTime::now());
+        delete::recover(&core);
         drop(entered);
         Ok(Self { core, runtime, trace, dir, has_damaged_catalog: false, _home: home })
     }

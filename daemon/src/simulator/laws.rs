@@ -16,6 +16,7 @@ use super::workload::{Workload, of};
 use crate::app::error::AppError;
 use crate::app::sessions::{create, list};
 use crate::catalog::{CatalogError, ListQuery};
+use crate::projects::Owner;
 use crate::session::SessionError;
 
 /// The letters of a word that are compared with files: an index may store the first ones only once for several words.
@@ -234,7 +235,7 @@ fn check_projects(home: &OpenHome, model: &Model) -> Result<(), String> {
     let projects = &home.core.projects;
     let current = projects.current("/").map_err(|error| error.to_string())?;
     law!(model.current.admits(&current), "law 1: the current session is {current:?}");
-    let entries = projects.entries(crate::projects::Owner::Global);
+    let entries = projects.entries(Owner::Global).map_err(|error| error.to_string())?;
     for (key, values) in &model.entries {
         let content = entries.get(key).map(|entry| entry.content.clone());
         law!(values.admits(&content), "law 1: the context entry {key} is {content:?}");

@@ -263,7 +263,8 @@ fn crash_and_start(
     let is_kill = survivors == Survivors::Everything;
     let at = run.crash_position(is_kill, dice);
     let is_cut = is_kill && dice.percent(40);
-    let disk = run.disk_at(base, at, is_cut.then_some(&mut *dice));
+    let mut disk = run.disk_at(base, at, is_cut.then_some(&mut *dice));
+    disk.disown_temporaries();
     let tree = disk.crash(survivors, dice);
     let model = run.model.after_crash(at);
     let scratch = scratch();

@@ -19,7 +19,9 @@ use super::model::{
 use crate::app::context::{build, entries};
 use crate::app::core::Core;
 use crate::app::error::AppError;
-use crate::app::sessions::{create, delete, documents, input, list, retention, transfer, update};
+use crate::app::sessions::{
+    create, delete, documents, export, import, input, list, retention, update,
+};
 use crate::app::testing::scratch_core;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
@@ -562,7 +564,7 @@ impl Workload {
     pub(super) fn send_import(&mut self, at: usize) -> Result<(), String> {
         let Some(import) = self.model.sessions[at].import.clone() else { return Ok(()) };
         let params = json!({ "data": import.file, "last": true });
-        self.attempt("import", |home| transfer::import(&home.core, of(&params)))?;
+        self.attempt("import", |home| import::import(&home.core, of(&params)))?;
         let position = self.position();
         let import = self.model.sessions[at].import.as_mut().expect("has an import");
         import.span.acked.get_or_insert(position);
@@ -649,7 +651,7 @@ fn exported(
     let mut cursor = None;
     loop {
         let params = json!({ "sessionId": id, "format": ExportFormat::Jsonl, "cursor": cursor });
-        let page = transfer::export(&core, of(&params)).map_err(|error| error.to_string())?;
+        let page = export::export(&core, of(&params)).map_err(|error| error.to_string())?;
         file.push_str(&page.data);
         cursor = page.next_cursor;
         if cursor.is_none() {

@@ -5,8 +5,10 @@
 //! **Invariant**: the tokens of a word spell exactly its bytes, except that a byte without a token is skipped, as in
 //! the engine.
 //!
-//! **Source**: `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`.
+//! **Source**: `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`, and `BytePairEncoding` in Ollama 0.24's
+//! `tokenizer`.
 
+use super::engine::Engine;
 use super::merge::{Merger, PairTable, Symbol};
 use super::split::PreTokenizer;
 use super::vocab::{TextIndex, Texts, Vocabulary};
@@ -24,11 +26,13 @@ pub(super) struct ByteLevel {
     n_tokens: u32,
     /// The symbol id of each byte.
     bytes: Vec<u32>,
+    /// Whether words are merged as by Ollama's engine in Go.
+    is_go: bool,
 }
 
 impl ByteLevel {
     /// Builds the tables of a vocabulary whose text is split by `pre`.
-    pub(super) fn new(vocabulary: &Vocabulary, pre: PreTokenizer) -> Self {
+    pub(super) fn new(vocabulary: &Vocabulary, pre: PreTokenizer, engine: Engine) -> Self {
         let alphabet = Alphabet::new();
         let mut texts = Texts::default();
         let mut index = TextIndex::with_capacity(vocabulary.texts.len());
@@ -50,7 +54,8 @@ impl ByteLevel {
         if !pre.ignores_merges {
             index = TextIndex::default();
         }
-        Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes }
+        let is_go = engine == Engine::OllamaGo;
+        Self { pre, pairs, texts, index, n_tokens: vocabulary.n_tokens, bytes, is_go }
     }
 
     /// Sends the tokens of a text to `sink`.
@@ -82,6 +87,12 @@ impl WordEncoder for ByteLevel {
         for (start, byte) in (0..).zip(word) {
             let id = self.bytes[usize::from(*byte)];
             merger.push(Symbol { id, start, end: start + 1 });
+        }
+        if self.is_go {
+            merger.merge_as_go(&self.pairs, self.n_tokens);
+            // A byte without a token is skipped.
+            ids.extend(merger.symbols().filter_map(|symbol| self.token(symbol.id)));
+            return;
         }
         merger.merge(&self.pairs);
         for symbol in merger.symbols() {

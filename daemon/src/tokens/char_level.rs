@@ -10,10 +10,12 @@
 //! **Source**: `llm_tokenizer_spm_session` and `llm_tokenizer_bpe_session` in llama.cpp's `llama-vocab.cpp`. SentencePiece
 //! merges neighbors whose common text is a token, the highest score first. For Gemma 4, the text is split into runs of
 //! line feeds and runs of other characters, and a run of line feeds that is a token becomes that token regardless of
-//! the merges.
+//! the merges. Ollama's engine in Go (`SentencePiece` and `BytePairEncoding` in Ollama 0.24's `tokenizer`) takes a text
+//! between two special tokens that is a token as this token, has no space prefix, and does not split text for Gemma 4.
 
 use rustc_hash::FxHashSet;
 
+use super::engine::Engine;
 use super::merge::{MergeRules, Merger, PairTable, Symbol};
 use super::vocab::{TextIndex, Texts, Vocabulary};
 use super::words::{TokenSink, WordBuffers, WordEncoder};
@@ -40,11 +42,15 @@ enum CharRules {
         /// Whether a run of line feeds is looked up as a whole.
         has_line_feed_tokens: bool,
     },
+    /// Gemma 4 in Ollama's engine in Go.
+    GemmaInGo { pairs: PairTable },
     SentencePiece {
         /// The merge rank of each token; the highest score has the lowest rank.
         ranks: Vec<u32>,
         max_token_bytes: usize,
         adds_space_prefix: bool,
+        /// Whether a whole text is looked up, as by Ollama's engine in Go.
+        looks_up_texts: bool,
     },
 }
 
@@ -52,6 +58,15 @@ impl CharLevel {
     /// Builds the tables of a vocabulary with merges. `has_line_feed_tokens`: a run of line feeds is looked up as a
     /// whole.
     pub(super) fn gemma(vocabulary: &Vocabulary, has_line_feed_tokens: bool) -> Self {
+        Self::with_merges(vocabulary, |pairs| CharRules::Gemma { pairs, has_line_feed_tokens })
+    }
+
+    /// The same for Ollama's engine in Go.
+    pub(super) fn gemma_in_go(vocabulary: &Vocabulary) -> Self {
+        Self::with_merges(vocabulary, |pairs| CharRules::GemmaInGo { pairs })
+    }
+
+    fn with_merges(vocabulary: &Vocabulary, rules: impl FnOnce(PairTable) -> CharRules) -> Self {
         let merged = vocabulary.merges.iter().map(|merge| vocabulary.texts.of(merge.text));
         let cuts = CutPoints::new(merged);
         let mut texts = vocabulary.texts.clone();
@@ -60,23 +75,25 @@ impl CharLevel {
         let n_tokens = vocabulary.n_tokens;
         let find = |text: &[u8]| index.find(&texts, text).filter(|id| *id < n_tokens);
         let bytes = (0..=255).map(|byte| find(&byte_name(byte))).collect();
-        let rules = CharRules::Gemma { pairs, has_line_feed_tokens };
-        Self { texts, index, n_tokens, bytes, cuts, rules }
+        Self { texts, index, n_tokens, bytes, cuts, rules: rules(pairs) }
     }
 
     /// Builds the tables of a vocabulary with scores.
-    pub(super) fn sentence_piece(vocabulary: &Vocabulary) -> Self {
+    pub(super) fn sentence_piece(vocabulary: &Vocabulary, engine: Engine) -> Self {
+        let is_go = engine == Engine::OllamaGo;
         let texts = vocabulary.texts.clone();
         let index = TextIndex::of(&texts);
         let n_tokens = vocabulary.n_tokens;
         let find = |text: &[u8]| index.find(&texts, text).filter(|id| *id < n_tokens);
-        let token = |byte| find(&byte_name(byte)).or_else(|| find(&[byte]));
+        let plain = |byte| if is_go { None } else { find(&[byte]) };
+        let token = |byte| find(&byte_name(byte)).or_else(|| plain(byte));
         let bytes = (0..=255).map(token).collect();
         let tokens = || vocabulary.texts.iter().take(n_tokens as usize);
         let rules = CharRules::SentencePiece {
             ranks: vocabulary.scores.iter().map(|score| rank(*score)).collect(),
             max_token_bytes: tokens().map(<[u8]>::len).max().unwrap_or(0),
-            adds_space_prefix: vocabulary.adds_space_prefix.unwrap_or(true),
+            adds_space_prefix: !is_go && vocabulary.adds_space_prefix.unwrap_or(true),
+            looks_up_texts: is_go,
         };
         Self { bytes, cuts: CutPoints::new(tokens()), texts, index, n_tokens, rules }
     }
@@ -93,11 +110,20 @@ impl CharLevel {
     ) {
         let mut escaped = buffers.take_text();
         match self.rules {
-            CharRules::SentencePiece { adds_space_prefix, .. } => {
+            CharRules::GemmaInGo { .. } => {
+                escape(text, &mut escaped);
+                buffers.encode(self, &escaped, 0, escaped.len(), sink);
+            }
+            CharRules::SentencePiece { adds_space_prefix, looks_up_texts, .. } => {
                 if adds_space_prefix && is_first {
                     escaped.extend_from_slice(SPACE);
                 }
                 escape(text, &mut escaped);
+                if looks_up_texts && let Some(id) = self.token(&escaped) {
+                    sink.push_all(&[id]);
+                    buffers.return_text(escaped);
+                    return;
+                }
                 let mut encode = |start, end| buffers.encode(self, &escaped, start, end, sink);
                 self.cuts.split(&escaped, &mut encode);
             }
@@ -130,6 +156,12 @@ impl WordEncoder for CharLevel {
             ids.push(id);
             return;
         }
+        if let CharRules::GemmaInGo { .. } = self.rules
+            && let Some(id) = self.token(word)
+        {
+            ids.push(id);
+            return;
+        }
         merger.clear();
         let at = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         for (start, char) in chars(word) {
@@ -138,6 +170,7 @@ impl WordEncoder for CharLevel {
         }
         match &self.rules {
             CharRules::Gemma { pairs, .. } => merger.merge(pairs),
+            CharRules::GemmaInGo { pairs } => merger.merge_as_go(pairs, self.n_tokens),
             CharRules::SentencePiece { ranks, max_token_bytes, .. } => {
                 let max_token_bytes = *max_token_bytes;
                 merger.merge(&ScoreRules { vocabulary: self, ranks, max_token_bytes, word });

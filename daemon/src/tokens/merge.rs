@@ -4,13 +4,15 @@
 //! A symbol is the number of a text: a token, or a text that occurs only as a half or as a result of a merge.
 //! Must not know how text is split into words.
 //!
-//! **Invariants**: the pair of the lowest rank is merged first, and of equal ranks the leftmost; of duplicate merges
-//! the first one sets the rank; n symbols cost O(n log n), even if all pairs are equal.
+//! **Invariants**: the pair of the lowest rank is merged first, and of equal ranks the leftmost, except by
+//! [`Merger::merge_as_go`]; of duplicate merges the first one sets the rank; n symbols cost O(n log n), even if all
+//! pairs are equal.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
+use super::go_heap::{GoHeap, HeapPair};
 use super::vocab::{TextIndex, Texts, Vocabulary};
 
 /// The rank of a pair that does not merge, and the index of a missing neighbor.
@@ -24,6 +26,16 @@ pub(super) struct Symbol {
     pub(super) id: u32,
     pub(super) start: u32,
     pub(super) end: u32,
+}
+
+impl Symbol {
+    const fn len(self) -> u32 {
+        self.end - self.start
+    }
+
+    const fn is_empty(self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The rules by which neighboring symbols merge.
@@ -49,6 +61,7 @@ pub(super) struct Merger {
     /// The rank of each node's pair with the next node. A separate array makes the search for the lowest rank fast.
     ranks: Vec<u32>,
     queue: BinaryHeap<Reverse<u64>>,
+    heap: GoHeap,
 }
 
 impl Merger {
@@ -82,6 +95,51 @@ impl Merger {
         }
     }
 
+    /// Merges pairs until no rule applies, in the order of Ollama's engine in Go: of equal ranks, the one that its heap
+    /// happens to return. A pair whose text is no token, which is one with an id below `n_tokens`, does not merge.
+    pub(super) fn merge_as_go(&mut self, rules: &impl MergeRules, n_tokens: u32) {
+        if let Some(last) = self.nodes.last_mut() {
+            last.next = NONE;
+        }
+        self.heap.clear();
+        for at in 0..self.nodes.len() {
+            self.push_pair(rules, at);
+        }
+        while let Some(pair) = self.heap.pop() {
+            let left = self.nodes[pair.left as usize];
+            let right = self.nodes[pair.right as usize];
+            let is_outdated = left.symbol.is_empty()
+                || right.symbol.is_empty()
+                || left.symbol.len() + right.symbol.len() != pair.len;
+            if is_outdated || pair.merged >= n_tokens {
+                continue;
+            }
+            let (node, gone) = (pair.left as usize, pair.right as usize);
+            self.nodes[node].symbol =
+                Symbol { id: pair.merged, end: right.symbol.end, ..left.symbol };
+            self.nodes[node].next = right.next;
+            self.nodes[gone].symbol.end = right.symbol.start;
+            if let Some(after) = self.nodes.get_mut(right.next as usize) {
+                after.previous = pair.left;
+            }
+            if left.previous != NONE {
+                self.push_pair(rules, left.previous as usize);
+            }
+            self.push_pair(rules, node);
+        }
+    }
+
+    /// Pushes the pair of a node and the next one onto the heap, if the pair merges.
+    fn push_pair(&mut self, rules: &impl MergeRules, at: usize) {
+        let node = self.nodes[at];
+        let Some(next) = self.nodes.get(node.next as usize) else { return };
+        if let Some((rank, merged)) = rules.merged(node.symbol, next.symbol) {
+            let len = node.symbol.len() + next.symbol.len();
+            let left = u32::try_from(at).unwrap_or(NONE);
+            self.heap.push(HeapPair { rank, left, right: node.next, len, merged });
+        }
+    }
+
     /// Returns the remaining symbols, in order.
     pub(super) fn symbols(&self) -> impl Iterator<Item = Symbol> {
         let mut at = 0;
@@ -96,6 +154,7 @@ impl Merger {
         self.nodes.capacity() * size_of::<Node>()
             + self.ranks.capacity() * size_of::<u32>()
             + self.queue.capacity() * size_of::<u64>()
+            + self.heap.heap_bytes()
     }
 
     fn merge_few(&mut self, rules: &impl MergeRules) {

@@ -12,8 +12,10 @@ mod byte_level;
 mod calibration;
 mod char_level;
 mod counter;
+mod engine;
 mod estimate;
 mod exact;
+mod go_heap;
 mod merge;
 mod special;
 mod split;
@@ -26,6 +28,7 @@ mod words;
 
 pub(crate) use calibration::{Calibration, is_plausible};
 pub(crate) use counter::Counter;
+pub use engine::Engine;
 pub(crate) use estimate::{ESTIMATE_MARGIN_DIVISOR, IMAGE_TOKENS};
 pub(crate) use exact::{CachedTokenizer, ExactCounter};
 pub(crate) use template::Template;

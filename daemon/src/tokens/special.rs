@@ -2,11 +2,13 @@
 //!
 //! Must not know how the text between special tokens becomes tokens.
 //!
-//! **Invariant**: like the engine, `split` searches the whole text for the longest special token first, then the
+//! **Invariant**: like llama.cpp, `split` searches the whole text for the longest special token first, then the
 //! remaining parts for the next longest. So a longer token wins over a shorter one that overlaps it from the left.
+//! Ollama's engine in Go searches for the token with the lowest id first.
 //!
-//! **Source**: `tokenizer_st_partition` and `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`. For a role that
-//! several texts may have, the engine takes the first in the order of a hash table; this code takes the lowest id.
+//! **Source**: `tokenizer_st_partition` and `llama_vocab::impl::load` in llama.cpp's `llama-vocab.cpp`, and `Encode` and
+//! `SpecialVocabulary` in Ollama 0.24's `tokenizer`. For a role that several texts may have, llama.cpp takes the first
+//! in the order of a hash table; this code takes the lowest id.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -14,6 +16,7 @@ use std::ops::Range;
 use memchr::memmem;
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::engine::Engine;
 use super::vocab::{TokenKind, TokenRole, Vocabulary};
 
 /// A part of a text.
@@ -34,6 +37,16 @@ pub(super) struct SpecialTokens {
     first_bytes: Vec<u8>,
     /// Whether some special token begins with a byte.
     is_first_byte: [bool; 256],
+    order: SearchOrder,
+}
+
+/// The order in which special tokens are searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SearchOrder {
+    /// The longest token first, then by id.
+    Longest,
+    /// By id.
+    Id,
 }
 
 #[derive(Clone, Debug)]
@@ -49,9 +62,14 @@ struct SpecialToken {
 }
 
 impl SpecialTokens {
-    /// Finds the special tokens of a vocabulary.
-    pub(super) fn new(vocabulary: &Vocabulary) -> Self {
-        let mut all = special_tokens(vocabulary);
+    /// Finds the special tokens that a vocabulary has in an engine.
+    pub(super) fn new(vocabulary: &Vocabulary, engine: Engine) -> Self {
+        let (mut all, order) = match engine {
+            Engine::LlamaCpp | Engine::OldLlamaCpp => {
+                (special_tokens(vocabulary, engine), SearchOrder::Longest)
+            }
+            Engine::OllamaGo => (special_tokens_in_go(vocabulary), SearchOrder::Id),
+        };
         // Other texts could match inside of a character.
         all.retain(|special| {
             !special.text.is_empty() && std::str::from_utf8(&special.text).is_ok()
@@ -69,7 +87,7 @@ impl SpecialTokens {
             all[at].prefix = prefix;
         }
         let first_bytes = (0..=255).filter(|byte| is_first_byte[usize::from(*byte)]).collect();
-        Self { all, first_bytes, is_first_byte }
+        Self { all, first_bytes, is_first_byte, order }
     }
 
     /// Splits a text at its special tokens.
@@ -93,7 +111,7 @@ impl SpecialTokens {
         fragments
     }
 
-    /// Returns the special tokens that occur in a text, as indexes into `all`: the longest first, then by id.
+    /// Returns the special tokens that occur in a text, as indexes into `all`, in the order of the search.
     fn occurring(&self, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
         let mut at = 0;
@@ -111,7 +129,11 @@ impl SpecialTokens {
             }
             at = next + 1;
         }
-        found.sort_unstable_by_key(|at| (Reverse(self.all[*at].text.len()), self.all[*at].id));
+        match self.order {
+            SearchOrder::Longest => found
+                .sort_unstable_by_key(|at| (Reverse(self.all[*at].text.len()), self.all[*at].id)),
+            SearchOrder::Id => found.sort_unstable_by_key(|at| self.all[*at].id),
+        }
         found
     }
 
@@ -167,109 +189,157 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
+/// Texts of special tokens, of which the first few are also listed by the llama.cpp in Ollama 0.24.
+struct ListedTexts {
+    texts: &'static [&'static str],
+    n_old: usize,
+}
+
+impl ListedTexts {
+    const fn new(n_old: usize, texts: &'static [&'static str]) -> Self {
+        Self { texts, n_old }
+    }
+
+    fn of(&self, engine: Engine) -> &'static [&'static str] {
+        if engine == Engine::OldLlamaCpp { &self.texts[..self.n_old] } else { self.texts }
+    }
+}
+
 /// The texts that end a generation. Such tokens are special regardless of their type in the file.
-const ENDS_OF_GENERATION: &[&str] = &[
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "</s>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<eos>",
-    "<turn|>",
-    "<|tool_response>",
-    "<｜end▁of▁sentence｜>",
-    "[e~[",
-];
+const ENDS_OF_GENERATION: ListedTexts = ListedTexts::new(
+    12,
+    &[
+        "<|eot_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|eom_id|>",
+        "<EOT>",
+        "_<EOT>",
+        "<|end_of_text|>",
+        "<end_of_utterance>",
+        "</s>",
+        "<|flush|>",
+        "<|calls|>",
+        "[EOT]",
+        "[EOS]",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",
+        "[e~[",
+    ],
+);
 
 /// The texts that delimit a message of gpt-oss. Such tokens are special regardless of their type in the file.
-const MESSAGE_DELIMITERS: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+const MESSAGE_DELIMITERS: ListedTexts =
+    ListedTexts::new(4, &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"]);
 
-const FIM_PREFIX: &[&str] = &[
-    "<|fim_prefix|>",
-    "<fim-prefix>",
-    "<fim_prefix>",
-    "<｜fim▁begin｜>",
-    "<PRE>",
-    "▁<PRE>",
-    "<|code_prefix|>",
-    "<|prefix|>",
+/// The texts of tokens that have a role unless the file gives it to another token. They are special too.
+const ROLES: [(TokenRole, ListedTexts); 6] = [
+    (
+        TokenRole::FimPrefix,
+        ListedTexts::new(
+            7,
+            &[
+                "<|fim_prefix|>",
+                "<fim-prefix>",
+                "<fim_prefix>",
+                "<｜fim▁begin｜>",
+                "<PRE>",
+                "▁<PRE>",
+                "<|code_prefix|>",
+                "<|prefix|>",
+            ],
+        ),
+    ),
+    (
+        TokenRole::FimSuffix,
+        ListedTexts::new(
+            7,
+            &[
+                "<|fim_suffix|>",
+                "<fim-suffix>",
+                "<fim_suffix>",
+                "<｜fim▁hole｜>",
+                "<SUF>",
+                "▁<SUF>",
+                "<|code_suffix|>",
+                "<|suffix|>",
+            ],
+        ),
+    ),
+    (
+        TokenRole::FimMiddle,
+        ListedTexts::new(
+            7,
+            &[
+                "<|fim_middle|>",
+                "<fim-middle>",
+                "<fim_middle>",
+                "<｜fim▁end｜>",
+                "<MID>",
+                "▁<MID>",
+                "<|code_middle|>",
+                "<|middle|>",
+            ],
+        ),
+    ),
+    (
+        TokenRole::FimPad,
+        ListedTexts::new(4, &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"]),
+    ),
+    (
+        TokenRole::FimRepo,
+        ListedTexts::new(
+            5,
+            &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+        ),
+    ),
+    (TokenRole::FimSeparator, ListedTexts::new(1, &["<|file_sep|>"])),
 ];
-const FIM_SUFFIX: &[&str] = &[
-    "<|fim_suffix|>",
-    "<fim-suffix>",
-    "<fim_suffix>",
-    "<｜fim▁hole｜>",
-    "<SUF>",
-    "▁<SUF>",
-    "<|code_suffix|>",
-    "<|suffix|>",
-];
-const FIM_MIDDLE: &[&str] = &[
-    "<|fim_middle|>",
-    "<fim-middle>",
-    "<fim_middle>",
-    "<｜fim▁end｜>",
-    "<MID>",
-    "▁<MID>",
-    "<|code_middle|>",
-    "<|middle|>",
-];
-const FIM_PAD: &[&str] = &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"];
-const FIM_REPO: &[&str] = &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
-const FIM_SEPARATOR: &[&str] = &["<|file_sep|>"];
 
-/// Returns the ids of the texts listed above; of duplicate texts the last one wins, as in the engine.
-fn listed_texts(vocabulary: &Vocabulary) -> FxHashMap<&[u8], u32> {
-    let lists = [
-        ENDS_OF_GENERATION,
-        MESSAGE_DELIMITERS,
-        FIM_PREFIX,
-        FIM_SUFFIX,
-        FIM_MIDDLE,
-        FIM_PAD,
-        FIM_REPO,
-        FIM_SEPARATOR,
-    ];
-    let texts: FxHashSet<&[u8]> = lists.into_iter().flatten().map(|text| text.as_bytes()).collect();
+/// Returns the ids of the listed texts; of duplicate texts the last one wins, as in the engine.
+fn listed_ids(vocabulary: &Vocabulary, engine: Engine) -> FxHashMap<&[u8], u32> {
+    let lists =
+        ROLES.iter().map(|(_, list)| list).chain([&ENDS_OF_GENERATION, &MESSAGE_DELIMITERS]);
+    let texts = lists.flat_map(|list| list.of(engine));
+    let texts: FxHashSet<&[u8]> = texts.map(|text| text.as_bytes()).collect();
     let tokens = vocabulary.texts.iter().zip(0..vocabulary.n_tokens);
     tokens.filter(|(text, _)| texts.contains(text)).collect()
 }
 
-/// Returns the special tokens of a vocabulary, by id.
-fn special_tokens(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
-    let listed = listed_texts(vocabulary);
-    let find = |text: &str| listed.get(text.as_bytes()).copied();
+/// Returns the special tokens that a vocabulary has in Ollama's engine in Go, by id.
+fn special_tokens_in_go(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
+    let kinds = (0..).zip(&vocabulary.kinds);
+    let special = |kind: &TokenKind| matches!(kind, TokenKind::Control | TokenKind::UserDefined);
+    kinds.filter(|(_, kind)| special(kind)).map(|(id, _)| special_token(vocabulary, id)).collect()
+}
+
+fn special_token(vocabulary: &Vocabulary, id: u32) -> SpecialToken {
+    let text = vocabulary.texts.of(id).to_vec();
+    SpecialToken { text, id, prefix: None, strips_left: false, strips_right: false }
+}
+
+/// Returns the special tokens that a vocabulary has in llama.cpp, by id.
+fn special_tokens(vocabulary: &Vocabulary, engine: Engine) -> Vec<SpecialToken> {
+    let ids = listed_ids(vocabulary, engine);
+    let find = |text: &str| ids.get(text.as_bytes()).copied();
     let mut is_special = vec![false; vocabulary.n_tokens as usize];
     for (is_special, kind) in is_special.iter_mut().zip(&vocabulary.kinds) {
         *is_special =
             matches!(kind, TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown);
     }
-    for id in ENDS_OF_GENERATION.iter().chain(MESSAGE_DELIMITERS).filter_map(|text| find(text)) {
+    let always = ENDS_OF_GENERATION.of(engine).iter().chain(MESSAGE_DELIMITERS.of(engine));
+    for id in always.filter_map(|text| find(text)) {
         is_special[id as usize] = true;
     }
-    let roles_by_text = [
-        (TokenRole::FimPrefix, FIM_PREFIX),
-        (TokenRole::FimSuffix, FIM_SUFFIX),
-        (TokenRole::FimMiddle, FIM_MIDDLE),
-        (TokenRole::FimPad, FIM_PAD),
-        (TokenRole::FimRepo, FIM_REPO),
-        (TokenRole::FimSeparator, FIM_SEPARATOR),
-    ];
-    for (role, texts) in roles_by_text {
-        if vocabulary.role(role).is_none()
-            && let Some(id) = texts.iter().filter_map(|text| find(text)).min()
+    for (role, list) in &ROLES {
+        if vocabulary.role(*role).is_none()
+            && let Some(id) = list.of(engine).iter().filter_map(|text| find(text)).min()
         {
             is_special[id as usize] = true;
         }
@@ -283,15 +353,9 @@ fn special_tokens(vocabulary: &Vocabulary) -> Vec<SpecialToken> {
     {
         is_special[id as usize] = false;
     }
-    let special = |(id, _): (u32, &bool)| SpecialToken {
-        text: vocabulary.texts.of(id).to_vec(),
-        id,
-        prefix: None,
-        strips_left: false,
-        strips_right: false,
-    };
+    let ids = (0..).zip(&is_special).filter(|(_, is_special)| **is_special);
     let mut specials: Vec<SpecialToken> =
-        (0..).zip(&is_special).filter(|(_, is_special)| **is_special).map(special).collect();
+        ids.map(|(id, _)| special_token(vocabulary, id)).collect();
     set_stripping(vocabulary, &mut specials);
     specials
 }

@@ -111,7 +111,7 @@ pub(super) fn byte_level_of(pre: &str, merges: &[&str], others: &[&str], kind: i
 }
 
 /// Reads a file of `tests/fixtures/vocab`.
-fn fixture(name: &str) -> Vec<u8> {
+pub(super) fn fixture(name: &str) -> Vec<u8> {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/vocab/");
     std::fs::read(format!("{dir}{name}")).unwrap()
 }

@@ -39,10 +39,29 @@ pub struct BuiltContext {
     pub transient: bool,
     /// The context window to request from the model server.
     pub num_ctx: u32,
+    /// The reasons for the size of the window.
+    #[serde(default)]
+    pub window: WindowLimits,
     /// The longest answer to request, in tokens, so that prompt and answer fit into the window.
     pub num_predict: u32,
     /// The id of the build, for `context.inspect`.
     pub build_id: String,
+}
+
+/// The reasons for the size of a context window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowLimits {
+    /// The window that the call, the session, the configuration or the Modelfile names, in tokens, if the window is
+    /// smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<u32>,
+    /// The longest window that the model was trained for, in tokens; absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trained: Option<u32>,
+    /// Whether the model server has described the model, now or earlier. Otherwise the model may have a smaller window.
+    #[serde(default)]
+    pub verified: bool,
 }
 
 /// A message, in the form that a model server accepts.
@@ -137,8 +156,8 @@ pub struct OmittedItem {
     pub through_seq: Option<Seq>,
     /// The tokens that are left out.
     pub tokens: u64,
-    /// The reason: `budget`, `summarized`, `cut`, `image`, `thinking`, `duplicate`, `empty`, `superseded`, `deferred`
-    /// or `damaged`.
+    /// The reason: `budget`, `summarized`, `cut`, `image`, `noVision`, `thinking`, `duplicate`, `empty`, `superseded`,
+    /// `deferred` or `damaged`.
     pub reason: String,
 }
 

@@ -53,6 +53,10 @@ pub struct CatalogStatus {
     /// The number of deleted sessions whose words may still be in the files of the search index.
     #[serde(default)]
     pub forgetting: u64,
+    /// The number of sessions whose log cannot be used until it is changed, for example because a newer version wrote it
+    /// or because it is no file. Lists and searches do not show its newest records; the log of the daemon names it.
+    #[serde(default, skip_serializing_if = "super::is_zero")]
+    pub unusable: u64,
 }
 
 /// The status of the model server, as it was last checked.

@@ -142,6 +142,36 @@ impl Decoder {
         Ok(frame)
     }
 
+    /// Returns the number of bytes of the frame that is not complete yet.
+    ///
+    /// Call it after [`Decoder::next_frame`] returned `None`.
+    #[must_use]
+    pub fn unfinished_bytes(&self) -> usize {
+        self.buffer.len() - self.consumed
+    }
+
+    /// Frees the bytes of the frame that is not complete yet and skips it to its end, where it is returned as
+    /// [`Frame::Oversized`]. Has no effect between two frames.
+    ///
+    /// Call it after [`Decoder::next_frame`] returned `None`.
+    pub fn skip_unfinished(&mut self) {
+        let pending = &self.buffer[self.consumed..];
+        let mut prefix = Vec::new();
+        extend_prefix(&mut prefix, pending);
+        match self.state {
+            DecoderState::Line if !pending.is_empty() => {
+                self.state = DecoderState::SkipLine { prefix };
+            }
+            DecoderState::Body { length } => {
+                let left = (length - pending.len()) as u64;
+                self.state = DecoderState::SkipBody { left, prefix };
+            }
+            _ => return,
+        }
+        self.consume_to(self.buffer.len());
+        self.free_consumed();
+    }
+
     /// Returns the frame that the end of the stream completes: a last line needs no line end.
     ///
     /// Call it after [`Decoder::next_frame`] returned `None`.

@@ -180,3 +180,25 @@ fn id_is_found_only_if_it_is_complete() {
     check("", None);
     check(r#"{"a":]]]]"#, None);
 }
+
+#[test]
+fn skipped_frame_is_returned_as_oversized_at_its_end() {
+    for stream in [
+        "{\"id\":1, and its end\n{}\n",
+        "Content-Length: 20\r\n\r\n{\"id\":1, and its endContent-Length: 2\r\n\r\n{}",
+    ] {
+        let cut = stream.find("and").expect("a cut");
+        let mut decoder = Decoder::new(LIMIT);
+        decoder.buffer().extend_from_slice(&stream.as_bytes()[..cut]);
+        assert_eq!(decoder.next_frame(), Ok(None));
+        assert_eq!(decoder.unfinished_bytes(), 9);
+        decoder.skip_unfinished();
+        assert_eq!(decoder.unfinished_bytes(), 0);
+        decoder.buffer().extend_from_slice(&stream.as_bytes()[cut..]);
+        let skipped = decoder.next_frame().expect("decodes");
+        assert_eq!(skipped, Some(oversized("{\"id\":1, and its end")), "{stream:?}");
+        assert_eq!(decoder.next_frame(), Ok(Some(message("{}"))), "{stream:?}");
+        decoder.skip_unfinished();
+        decoder.buffer().extend_from_slice(b"{}\n");
+    }
+}

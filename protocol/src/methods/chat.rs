@@ -27,7 +27,7 @@ pub struct ChatSendParams {
     /// The sampling options: `temperature`, `seed`, `top_p`, `stop` and so on.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
-    /// The longest answer in tokens, at least 1; default the rest of the window.
+    /// The longest answer in tokens, at least 1; default `context.answerLimit`, else the rest of the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Whether the model thinks before it answers; default as the model does by itself. A change makes the server read
@@ -214,6 +214,12 @@ pub struct ChatUsage {
     pub prompt_limit: u64,
     /// The accuracy of `contextTokens`.
     pub count_kind: Option<CountKind>,
+    /// The longest answer that the call allowed, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer_limit: Option<u32>,
+    /// The limit that cut the answer; absent for an answer that the model ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_by: Option<AnswerCut>,
     /// The context window of the request, in tokens.
     pub requested_context: u32,
     /// The longest window that the model was trained for, in tokens; absent if it is unknown.
@@ -231,6 +237,18 @@ pub struct ChatUsage {
     /// The time to generate the answer, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answering_ms: Option<u64>,
+}
+
+/// A limit that cuts answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum AnswerCut {
+    /// `maxTokens` of the call.
+    MaxTokens,
+    /// The setting `context.answerLimit`.
+    AnswerLimit,
+    /// The end of the window.
+    Window,
 }
 
 /// The params of `chat.submitToolResults`.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::content::{
     BuiltContext, Checkpoint, CompactMode, CompactStrategy, CompactionMethod, ContextEntry,
-    ContextScope, CountKind, RecordKind, Reliability, Retention, Role, named_enum,
+    ContextScope, CountKind, RecordKind, Reliability, Retention, Role, WindowLimits, named_enum,
 };
 use crate::{CheckpointId, Seq, SessionId};
 
@@ -16,7 +16,8 @@ use crate::{CheckpointId, Seq, SessionId};
 pub struct ContextBuildParams {
     /// The session.
     pub session_id: SessionId,
-    /// The context window in tokens, at least 2048; default that of the session, else the configured one.
+    /// The context window in tokens, at least 2048; default that of the session, else the configured one, else that of
+    /// the Modelfile, else 8192. At most the window that the model was trained for is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
     /// The model; default that of the session, else the configured one.
@@ -238,7 +239,8 @@ pub struct EpochSummary {
 pub struct ContextStatusParams {
     /// The session.
     pub session_id: SessionId,
-    /// The context window in tokens, at least 2048; default that of the session, else the configured one.
+    /// The context window in tokens, at least 2048; default that of the session, else the configured one, else that of
+    /// the Modelfile, else 8192. At most the window that the model was trained for is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
 }
@@ -252,6 +254,9 @@ pub struct ContextStatusResult {
     pub model: Option<String>,
     /// The whole window, in tokens.
     pub num_ctx: u32,
+    /// The reasons for the size of the window.
+    #[serde(default)]
+    pub window: WindowLimits,
     /// The most tokens that a prompt may have.
     pub prompt_limit: u64,
     /// The tokens of the next prompt.

@@ -41,6 +41,9 @@ pub struct DaemonHelloResult {
     pub pid: u32,
     /// The id of this run of the daemon. The numbers of events are valid within one epoch only.
     pub epoch: String,
+    /// The id of the home that the daemon serves: the device and the inode of its directory as `<device>:<inode>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home_id: Option<String>,
     /// The limits of one connection.
     pub limits: Limits,
 }

@@ -22,8 +22,8 @@ pub struct ModelWarmParams {
     /// The name of the model; default the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The context window in tokens, at least 2048; default the configured one, else 8192. At most the window that the
-    /// model was trained for is used; a larger window in force for the model stays.
+    /// The context window in tokens, at least 2048; default the configured one, else that of the Modelfile, else 8192.
+    /// At most the window that the model was trained for is used; a larger window in force for the model stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_size: Option<u32>,
 }
@@ -93,10 +93,10 @@ pub struct ModelSummary {
     /// The quantization of the weights, for example `Q4_K_M`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
-    /// The longest window that the model was trained for, in tokens; only from newer servers.
+    /// The longest window that the model was trained for, in tokens; absent if the server did not report it in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
-    /// The capabilities, for example `tools`; only from newer servers.
+    /// The capabilities, for example `tools`; empty if the server did not report them in time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub capabilities: Vec<String>,
     /// The host that runs the model, if the server only forwards to it.
@@ -141,6 +141,15 @@ pub struct ModelDetails {
     /// The longest window that the model was trained for, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,
+    /// The window that the Modelfile sets with `num_ctx`, in tokens; absent if it sets none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modelfile_context: Option<u32>,
+    /// The window of sessions that name none, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_context: Option<u32>,
+    /// The origin of `defaultContext`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_context_from: Option<DefaultWindowSource>,
     /// The window that all requests to the model name, in tokens; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_context: Option<u32>,
@@ -162,6 +171,18 @@ pub struct ModelDetails {
     /// The host that runs the model, if the server only forwards to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_host: Option<String>,
+}
+
+/// The origin of the window of sessions that name none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum DefaultWindowSource {
+    /// The configuration, which overrides the Modelfile.
+    Config,
+    /// The Modelfile of the model.
+    Modelfile,
+    /// Nothing sets a window.
+    Default,
 }
 
 /// The result of `model.running`.
@@ -207,6 +228,9 @@ pub struct ModelWarmResult {
     pub model: String,
     /// The window that was requested and that all later requests name, in tokens.
     pub requested_context: u32,
+    /// The window that the call asked for, in tokens, if another one was requested; a warning says why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wanted_context: Option<u32>,
     /// The longest window that the model was trained for, in tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trained_context: Option<u32>,

@@ -113,6 +113,47 @@ fn every_request_has_the_same_window_and_forbids_truncation() {
 }
 
 #[test]
+fn answer_ends_at_the_limit_that_usage_names() {
+    let fake = FakeOllama::new();
+    let mut chat =
+        ModelSession::with_config(&(fake.config("tiny") + "context:\n  answerLimit: 5\n"));
+    let mut check = |more: Value, limit: u64, cut_by: Option<&str>| {
+        fake.script(Answer::text("a banana for the king and a banana for the queen"));
+        let mut params = chat.message("what is it?");
+        more.as_object().unwrap().iter().for_each(|(name, value)| params[name] = value.clone());
+        let done = chat.turn_with(params).pop().unwrap();
+        let reason = if cut_by.is_some() { "length" } else { "stop" };
+        assert_eq!((&done["kind"], &done["finishReason"]), (&json!("done"), &json!(reason)));
+        let usage = &done["usage"];
+        assert_eq!((usage["answerLimit"].as_u64(), usage["cutBy"].as_str()), (Some(limit), cut_by));
+        let sent = fake.requests("/api/chat").pop().unwrap().body;
+        assert_eq!(sent["options"]["num_predict"], limit);
+    };
+    check(json!({}), 5, Some("answerLimit"));
+    check(json!({ "maxTokens": 7 }), 7, Some("maxTokens"));
+    check(json!({ "maxTokens": 900 }), 900, None);
+    let text = chat.sandbox.ctl(["chat", "-m", "tiny", "--max-tokens", "900", "hi"]).ok();
+    assert_eq!(text, "ok\n");
+    let sent = fake.requests("/api/chat").pop().unwrap().body;
+    assert_eq!(sent["options"]["num_predict"], 900);
+}
+
+#[test]
+fn model_that_another_client_unloaded_is_loading() {
+    let fake = FakeOllama::new();
+    let mut chat = ModelSession::new(&fake);
+    let mut phases = |text: &str| -> Vec<String> {
+        let events = chat.turn(text);
+        let phases = events.iter().filter(|event| event["kind"] == "phase");
+        phases.map(|event| event["name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(phases("one"), ["loading", "reading", "answering"]);
+    assert_eq!(phases("two"), ["reading", "answering"]);
+    fake.unload_all();
+    assert_eq!(phases("three"), ["loading", "reading", "answering"]);
+}
+
+#[test]
 fn invalid_params_are_refused_before_anything_is_recorded() {
     let fake = FakeOllama::new();
     let mut chat = ModelSession::new(&fake);

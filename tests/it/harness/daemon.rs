@@ -151,6 +151,15 @@ impl Daemon {
         let status = self.wire().ok("daemon.status", json!({}));
         status["memoryBytes"].as_u64().expect("the daemon reports its memory on this system")
     }
+
+    /// Returns the largest resident memory of the daemon so far.
+    #[track_caller]
+    pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+        let kib: u64 = line.trim().strip_suffix(" kB").expect("in kB").parse().unwrap();
+        kib * 1024
+    }
 }
 
 impl Drop for Daemon {

@@ -68,6 +68,13 @@ impl Random {
         Self(seed | 1)
     }
 
+    /// Returns an independent generator, which a run with the same seed repeats.
+    pub(crate) fn fork(&mut self) -> Self {
+        let mixed =
+            (self.below(1 << 31) << 32 | self.below(1 << 31)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Self(mixed | 1)
+    }
+
     /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 >> 12;

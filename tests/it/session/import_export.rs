@@ -107,6 +107,59 @@ fn imported_export_equals_original_and_second_import_changes_nothing() {
     }
 }
 
+/// Returns the lines of an export with this many messages.
+fn export_lines(n_messages: usize) -> impl Iterator<Item = String> {
+    let id = "0199c2e4-7d6a-7c11-9b1e-3f2f6f0a5c01";
+    let at = "2026-01-27T10:00:00.000Z";
+    let head = json!({ "ollmExport": 1, "sessionId": id });
+    let session = json!({ "sessionId": id, "startTime": at });
+    let header = json!({ "seq": 0, "at": at, "type": "session", "session": session });
+    let words = "words that follow each other ".repeat(80);
+    let messages = (1..=n_messages).map(move |n| {
+        let part = json!({ "type": "text", "text": format!("message {n}: {words}") });
+        let message = json!({ "role": "user", "parts": [part], "timestamp": at });
+        let mut record = json!({ "seq": n, "at": at, "type": "message", "message": message });
+        if n > 1 {
+            record["parent"] = json!(n - 1);
+        }
+        record
+    });
+    [head, header].into_iter().chain(messages).map(|line| format!("{line}\n"))
+}
+
+/// The memory for an import and an export of any size: pages of records, several times, and the catalog's. Holding the
+/// file and its records would take more than 45 MB.
+const MAX_TRANSFER_BYTES: u64 = 34 << 20;
+
+#[test]
+fn import_and_export_of_a_large_session_cost_bounded_memory() {
+    let (_sandbox, daemon, mut wire) = start();
+    let before = daemon.memory_bytes();
+    let mut upload = None;
+    let mut lines = export_lines(6_000).peekable();
+    let result = loop {
+        let data: String = lines.by_ref().take(400).collect();
+        let mut params = json!({ "data": data, "last": lines.peek().is_none() });
+        if let Some(upload) = &upload {
+            params["uploadId"] = json!(upload);
+        }
+        let result = wire.ok("session.import", params);
+        match result["uploadId"].as_str() {
+            Some(id) => upload = Some(id.to_owned()),
+            None => break result,
+        }
+    };
+    assert_eq!(result["report"]["importedRecords"], 6_000);
+    let session = result["session"]["sessionId"].as_str().unwrap();
+    for format in ["jsonl", "json"] {
+        let pages = wire.pages("session.export", json!({ "sessionId": session, "format": format }));
+        let bytes: usize = pages.iter().map(|page| page["data"].as_str().unwrap().len()).sum();
+        assert!(bytes > 12_000_000, "{bytes}");
+    }
+    let grown = daemon.peak_memory_bytes().saturating_sub(before);
+    assert!(grown < MAX_TRANSFER_BYTES, "{grown} bytes more at the peak");
+}
+
 #[test]
 fn foreign_files_are_imported_with_report_or_refused() {
     let (sandbox, _daemon, mut wire) = start();

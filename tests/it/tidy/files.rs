@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{is_test_file, production_code, read, report, sources};
+use super::{is_test_file, production_code, read, report, root, sources};
 
 /// The lines of a file with its unit tests. Most files have 150 to 600.
 const MAX_FILE_LINES: usize = 900;
@@ -43,6 +43,31 @@ fn every_source_file_belongs_to_a_module() {
         let mut parents = parents.iter().filter(|parent| parent.is_file() && **parent != path);
         if !parents.any(|parent| read(parent).lines().any(declares)) {
             problems.push(format!("{} belongs to no module", path.display()));
+        }
+    }
+    report(&problems);
+}
+
+/// The only files that open files by their path, besides the exceptions in [`OPEN_ELSEWHERE`].
+const OPENERS: [&str; 2] = ["daemon/src/fsutil.rs", "client/src/regular_file.rs"];
+/// Code that opens a file that no person or program can replace by a pipe.
+const OPEN_ELSEWHERE: [&str; 1] = ["std::fs::read_to_string(\"/proc/self/status\")"];
+
+#[test]
+fn files_are_opened_in_one_place_of_each_crate() {
+    let mut problems = Vec::new();
+    for path in sources() {
+        let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+        if name.starts_with("tests/") || OPENERS.contains(&&*name) || is_test_file(&path) {
+            continue;
+        }
+        let text = read(&path);
+        for line in production_code(&text).lines() {
+            let opens = ["File::open(", "fs::read(", "fs::read_to_string("];
+            let is_allowed = OPEN_ELSEWHERE.iter().any(|code| line.contains(code));
+            if !is_allowed && opens.iter().any(|call| line.contains(call)) {
+                problems.push(format!("{name}: {}", line.trim()));
+            }
         }
     }
     report(&problems);

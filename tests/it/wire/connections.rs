@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use super::{assert_usable, limit, status_call};
-use crate::harness::{Wire, rpc_request, start, text_message};
+use crate::harness::{Wire, error_kind, rpc_request, start, text_message};
 
 /// The memory that four clients may cost that never read: their frames, parsed frames, and the allocator's slack.
 const MAX_GROWTH_BYTES: u64 = 192 << 20;
@@ -83,6 +83,50 @@ fn clients_that_never_read_cost_bounded_memory_and_no_service() {
     let grown = daemon.memory_bytes().saturating_sub(before);
     assert!(grown < MAX_GROWTH_BYTES, "{grown} bytes more for 4 clients that never read");
     assert_usable(&mut other);
+}
+
+/// Begins a frame of 15 MiB and does not end it.
+fn begin_large_frame(wire: &mut Wire) {
+    wire.set_write_timeout(Duration::from_millis(100));
+    let mut frame = br#"{"jsonrpc":"2.0","id":7,"method":"session.list","params":{"x":""#.to_vec();
+    frame.resize(15 << 20, b'y');
+    // The daemon may stop reading within the frame.
+    wire.try_send_bytes(&frame);
+}
+
+#[test]
+fn unfinished_frames_of_many_clients_cost_bounded_memory_and_no_service() {
+    let (_sandbox, daemon, mut other) = start();
+    let session = other.create(json!({}));
+    let before = daemon.memory_bytes();
+    let mut clients: Vec<Wire> = (0..40).map(|_| daemon.wire()).collect();
+    std::thread::scope(|scope| {
+        for wire in &mut clients {
+            scope.spawn(|| begin_large_frame(wire));
+        }
+        for n in 0..10 {
+            other.record(&session, "user", &format!("still served {n}"));
+        }
+    });
+    let grown = daemon.memory_bytes().saturating_sub(before);
+    assert!(grown < MAX_GROWTH_BYTES, "{grown} bytes more for 40 unfinished frames");
+    assert_usable(&mut other);
+}
+
+#[test]
+fn large_frame_is_served_although_others_stall() {
+    let (_sandbox, daemon, mut other) = start();
+    let session = other.create(json!({}));
+    let mut stalled: Vec<Wire> = (0..4).map(|_| daemon.wire()).collect();
+    for wire in &mut stalled {
+        begin_large_frame(wire);
+    }
+    other.record(&session, "user", &"large ".repeat(400_000));
+    // The first one lost its place, and the end of its frame is an error with its id.
+    stalled[0].send_bytes(b"\"}}\n");
+    let error = stalled[0].response(7).unwrap_err();
+    assert_eq!(error_kind(&error), "busy", "{error}");
+    assert_usable(&mut stalled[0]);
 }
 
 #[test]

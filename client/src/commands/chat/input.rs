@@ -14,6 +14,7 @@ use rustyline::{ColorMode, CompletionType, Config, Context, Editor, Helper};
 
 use super::slash::{COMMANDS, command_name};
 use crate::command_error::{CommandError, CommandResult};
+use crate::regular_file;
 use crate::render::Style;
 
 /// Lines kept for the arrow keys.
@@ -53,6 +54,8 @@ impl LineEditor {
         let mut editor = Editor::with_config(config).map_err(input_error)?;
         editor.set_helper(Some(EditorHelper::default()));
         editor.set_auto_add_history(false);
+        // The library would wait for a pipe, and would write to the target of a link.
+        let history = history.filter(|path| regular_file::is_regular_or_missing(path));
         if let Some(path) = history {
             drop(editor.load_history(path));
         }

@@ -86,6 +86,9 @@ pub(crate) struct ChatArgs {
     /// Let the model answer without thinking.
     #[arg(long, conflicts_with = "think")]
     no_think: bool,
+    /// End each answer after a number of tokens [default: context.answerLimit, else the rest of the window].
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: Option<u32>,
     /// Do not keep the lines typed in this chat, and do not offer earlier ones.
     #[arg(long)]
     no_history: bool,
@@ -128,6 +131,7 @@ fn open_session(args: &ChatArgs, ctx: &mut CommandContext<'_>) -> CommandResult<
     };
     let mut chat = ChatSession::new(existing);
     chat.think = args.thinking();
+    chat.max_tokens = args.max_tokens;
     if let Some(system) = args.system.clone() {
         chat.set_system(system, ctx)?;
     }

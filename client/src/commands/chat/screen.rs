@@ -2,7 +2,7 @@
 //! `--json`, the events of the turn.
 
 use ollm_protocol::content::CountKind;
-use ollm_protocol::methods::chat::{ChatEvent, ChatPhase, ChatUsage};
+use ollm_protocol::methods::chat::{AnswerCut, ChatEvent, ChatPhase, ChatUsage};
 use ollm_protocol::sanitize::{self, Sanitizer};
 use serde_json::value::RawValue;
 
@@ -223,15 +223,25 @@ fn usage_line(usage: &ChatUsage, model: &str) -> String {
     format!("Context: {used}/{limit} ({percent} %){compactions}{details}")
 }
 
-/// Explains an answer that was cut because the window is full.
+/// Explains an answer that was cut, and names the setting that limits answers.
 fn cut_answer(usage: &ChatUsage) -> String {
     let window = grouped(usage.effective_context.unwrap_or(usage.requested_context).into());
     let after = usage
         .answer_tokens
         .map_or_else(String::new, |tokens| format!(" after {}", counted(tokens, "token")));
-    format!(
-        "the answer was cut{after}: the window of {window} is full; send 'go on' to continue it"
-    )
+    let go_on = "send 'go on' to continue it";
+    match usage.cut_by {
+        Some(AnswerCut::MaxTokens) => {
+            format!("the answer was cut{after}, as --max-tokens says; {go_on}")
+        }
+        Some(AnswerCut::AnswerLimit) => {
+            format!("the answer was cut{after}, as context.answerLimit says; {go_on}")
+        }
+        Some(AnswerCut::Window) | None => format!(
+            "the answer was cut{after}: the window of {window} is full; {go_on}, or set \
+             context.answerLimit to end answers earlier"
+        ),
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
@@ -292,7 +302,12 @@ mod tests {
         );
         assert_eq!(
             cut_answer(&usage),
-            "the answer was cut after 412 tokens: the window of 4,096 is full; send 'go on' to continue it"
+            "the answer was cut after 412 tokens: the window of 4,096 is full; send 'go on' to continue it, or set context.answerLimit to end answers earlier"
+        );
+        usage.cut_by = Some(AnswerCut::AnswerLimit);
+        assert_eq!(
+            cut_answer(&usage),
+            "the answer was cut after 412 tokens, as context.answerLimit says; send 'go on' to continue it"
         );
         check(&ChatUsage::default(), "Context: 0/0 (0 %) · qwen3:8b");
     }

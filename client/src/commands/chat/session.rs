@@ -50,6 +50,8 @@ pub(super) fn think_word(think: Think) -> &'static str {
 pub(super) struct ChatSession {
     /// The level of thinking; `None` leaves it to the model.
     pub(super) think: Option<Think>,
+    /// The longest answer in tokens.
+    pub(super) max_tokens: Option<u32>,
     session: Option<Session>,
     /// Set with the first message; a session without messages is a draft.
     has_messages: bool,
@@ -64,6 +66,7 @@ impl ChatSession {
     pub(super) fn new(session: Option<Session>) -> Self {
         Self {
             think: None,
+            max_tokens: None,
             has_messages: session.is_some(),
             project: match &session {
                 Some(session) => session.project_path.clone(),
@@ -186,6 +189,7 @@ impl ChatSession {
         let params = ChatSendParams {
             message: message.map(|text| MessageInput::text(Role::User, text)),
             think: self.think,
+            max_tokens: self.max_tokens,
             ..ChatSendParams::new(self.id(ctx)?)
         };
         turns.run(params, &mut |ctx| self.message_accepted(ctx), output, ctx)

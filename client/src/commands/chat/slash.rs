@@ -146,11 +146,19 @@ impl ChatInput {
                 // Of two equally similar commands the longer one explains more of the text.
                 (edits, Reverse(n_words), at, name)
             })
-            .filter(|(edits, ..)| *edits <= MAX_EDITS)
+            .filter(|(edits, n_words, ..)| *edits <= max_edits(&typed, n_words.0))
             .min();
         let suggestion = suggestion.map(|(.., name)| name.to_owned());
         Self::Unknown { text: text.to_owned(), suggestion }
     }
+}
+
+/// Returns the most edits between the first typed words and a command that is still similar: half of the letters, so
+/// that a short word does not resemble every other short word.
+fn max_edits(typed: &[&str], n_words: usize) -> usize {
+    let letters =
+        typed.iter().take(n_words).map(|word| word.trim_start_matches('/').chars().count());
+    (letters.sum::<usize>() / 2).clamp(1, MAX_EDITS)
 }
 
 /// Returns a command without its arguments.
@@ -208,7 +216,12 @@ mod tests {
         check("/debug", Some("/debug context"));
         check("/think hard", Some("/think"));
         check("/history many", Some("/history"));
+        check("/exti", Some("/exit"));
+        check("/h", Some("/help"));
         check("/frobnicate", None);
+        check("/foo", None);
+        check("/bar", None);
+        check("/pic", Some("/pin"));
     }
 
     #[test]

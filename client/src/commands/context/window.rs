@@ -4,6 +4,7 @@
 use clap::Args;
 use ollm_protocol::content::{
     BuiltContext, CompactMode, ContextMessage, CountKind, OmittedItem, RecordKind, Reliability,
+    WindowLimits,
 };
 use ollm_protocol::method::{ContextBuild, ContextInspect, ContextStatus};
 use ollm_protocol::methods::context::{
@@ -156,6 +157,7 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
         let items = "of task, pins, decisions, files and names survived the last compaction";
         fields.push(("retained", format!("{percent} % {items}")));
     }
+    fields.extend(window_note(status.num_ctx, &status.window).map(|note| ("window", note)));
     if let Some(warning) = reliability.and_then(|reliability| reliability.warning.as_deref()) {
         fields.push(("warning", Style::Bad.paint(&sanitize::one_line(warning))));
     }
@@ -174,6 +176,20 @@ fn status_fields(status: &ContextStatusResult) -> Vec<(&'static str, String)> {
     let model = model.map_or_else(String::new, |model| format!(" for {model}"));
     fields.push(("counts", format!("{}{model}", count_kind(status.count_kind))));
     fields
+}
+
+/// Returns why a window has its size, if it is smaller than somebody wanted or not verified.
+fn window_note(size: u32, limits: &WindowLimits) -> Option<String> {
+    let tokens = format!("{} tokens", grouped(u64::from(size)));
+    let Some(wanted) = limits.wanted else {
+        let note = || format!("{tokens}, not verified: the model may have a smaller window");
+        return (!limits.verified).then(note);
+    };
+    let reason = match limits.trained {
+        Some(trained) if trained == size => "the model was trained for no more",
+        _ => "the server gives no more",
+    };
+    Some(format!("{tokens} instead of {}: {reason}", grouped(u64::from(wanted))))
 }
 
 /// Returns everything in a context and everything left out, one line each.
@@ -409,6 +425,7 @@ fn build_fields(built: &BuiltContext) -> Vec<(&'static str, String)> {
         ("request", request),
         ("build", sanitize::one_line(&built.build_id)),
     ];
+    fields.extend(window_note(built.num_ctx, &built.window).map(|note| ("window", note)));
     if built.transient {
         let text = "this plan is not recorded, so the next one may differ; --auto records it";
         fields.push(("transient", text.to_owned()));
@@ -438,6 +455,21 @@ fn render_omitted(items: &[OmittedItem], options: &RenderOptions) -> String {
 mod tests {
     use super::*;
     use crate::testing::{plain, render_options};
+
+    #[test]
+    fn window_note_names_the_reason_for_the_size() {
+        let check = |wanted, trained, verified, expect: Option<&str>| {
+            let limits = WindowLimits { wanted, trained, verified };
+            assert_eq!(window_note(8192, &limits).as_deref(), expect);
+        };
+        check(None, Some(40_960), true, None);
+        let trained = "8,192 tokens instead of 32,768: the model was trained for no more";
+        check(Some(32_768), Some(8192), true, Some(trained));
+        let server = "8,192 tokens instead of 32,768: the server gives no more";
+        check(Some(32_768), Some(40_960), true, Some(server));
+        let unknown = "8,192 tokens, not verified: the model may have a smaller window";
+        check(None, None, false, Some(unknown));
+    }
 
     #[test]
     fn status_fits_eighty_columns_without_colors() {
@@ -480,7 +512,7 @@ mod tests {
             "originalMessageCount": 120, "includedMessageCount": 34, "summarizedMessageCount": 0,
             "omitted": [{"seq": 3, "throughSeq": 40, "tokens": 12000, "reason": "budget"}],
             "countKind": "estimated", "prefixTokens": 900, "transient": true,
-            "numCtx": 4096, "numPredict": 614, "buildId": "b1"
+            "numCtx": 4096, "window": {"verified": true}, "numPredict": 614, "buildId": "b1"
         }))
         .unwrap()
     }

@@ -67,21 +67,25 @@ pub(super) fn run(
     };
     let (exited, exit_writer) = io::pipe()?;
     let started = Instant::now();
-    let mut child =
-        command.stdin(Stdio::inherit()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let pass_stdout = move |bytes: &[u8]| match target {
         StdoutTarget::Stdout => write_all(&mut io::stdout().lock(), bytes),
         StdoutTarget::Stderr => write_all(&mut io::stderr().lock(), bytes),
     };
     let pass_stderr = |bytes: &[u8]| write_all(&mut io::stderr().lock(), bytes);
-    let stdout = child.stdout.take().map(|pipe| copy(pipe, exited.try_clone(), pass_stdout));
-    let stderr = child.stderr.take().map(|pipe| copy(pipe, exited.try_clone(), pass_stderr));
+    // The threads start before the command, so that a refused thread leaves no command behind.
+    let (stdout_pipe, stdout_writer) = io::pipe()?;
+    let (stderr_pipe, stderr_writer) = io::pipe()?;
+    let stdout = copy(stdout_pipe, exited.try_clone(), pass_stdout)?;
+    let stderr = copy(stderr_pipe, exited.try_clone(), pass_stderr)?;
+    command.stdin(Stdio::inherit()).stdout(stdout_writer).stderr(stderr_writer);
+    let spawned = command.spawn();
+    // The pipes end with the command only if nobody else holds their writing ends.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = spawned?;
     let (status, timed_out) = runtime.block_on(signals.wait_for(&mut child, limit))?;
     let duration = started.elapsed();
     drop(exit_writer);
-    let captured = |copy: Option<JoinHandle<OutputCapture>>| {
-        copy.and_then(|copy| copy.join().ok()).unwrap_or_default()
-    };
+    let captured = |copy: JoinHandle<OutputCapture>| copy.join().unwrap_or_default();
     let (stdout, stderr) = (captured(stdout), captured(stderr));
     Ok(FinishedProcess { status, stdout, stderr, duration, timed_out })
 }
@@ -97,8 +101,8 @@ fn copy(
     mut pipe: impl Read + AsFd + Send + 'static,
     exited: io::Result<PipeReader>,
     pass: impl Fn(&[u8]) -> io::Result<()> + Send + 'static,
-) -> JoinHandle<OutputCapture> {
-    thread::spawn(move || {
+) -> io::Result<JoinHandle<OutputCapture>> {
+    thread::Builder::new().spawn(move || {
         let mut capture = OutputCapture::default();
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut exited = exited.ok();

@@ -3,7 +3,6 @@
 //! **Invariant**: a chunk ends between characters and fits a frame even if JSON escapes all of it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +16,7 @@ use serde_json::Value;
 use crate::command_context::{CallReply, CommandContext};
 use crate::command_error::{CommandError, CommandResult};
 use crate::project;
+use crate::regular_file;
 use crate::render::progress::ProgressMeter;
 use crate::render::session_table::{short_id, title};
 use crate::render::units::{counted, grouped};
@@ -25,6 +25,8 @@ use crate::render::{RenderOptions, table};
 /// Bytes of a file in one chunk. As a JSON string a byte takes up to six, and a frame has 16 MiB for the chunk and a few
 /// other fields.
 const CHUNK_BYTES: usize = 2 << 20;
+/// The beginning of a SQLite database, which is not text.
+const SQLITE_START: &[u8] = b"SQLite format 3\0";
 /// Line numbers that are shown for losses of one kind.
 const SHOWN_LINES: usize = 3;
 
@@ -32,6 +34,7 @@ const SHOWN_LINES: usize = 3;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The format is detected: exports of ollmd (json, jsonl), session documents, pi session files.
+A FILE is a regular file or a link to one; pass the output of another program as `-`.
 Importing a file again changes nothing. The command reports what could not be carried over.
 
 Examples:
@@ -76,7 +79,7 @@ pub(super) fn run(args: &ImportArgs, ctx: &mut CommandContext<'_>) -> CommandRes
                 }
                 failures.push(error);
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.of_file(path)),
         }
     }
     if ctx.json() {
@@ -103,11 +106,8 @@ fn import_file(
     let (source, size): (Box<dyn Read>, u64) = if path == Path::new("-") {
         (Box::new(io::stdin()), 0)
     } else {
-        let file = File::open(path).map_err(failed)?;
+        let file = regular_file::open_input(path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
-        if meta.is_dir() {
-            return Err(failed(io::Error::from(io::ErrorKind::IsADirectory)));
-        }
         (Box::new(file), meta.len())
     };
     let mut progress = ProgressMeter::bytes(&format!("importing {label}"));
@@ -162,10 +162,14 @@ impl<R: Read> Utf8Chunks<R> {
         {
             self.cut = bytes.split_off(error.valid_up_to());
         }
+        if self.offset == 0 && bytes.starts_with(SQLITE_START) {
+            let format = "a SQLite database, such as the logs of llm";
+            return Err(CommandError::ForeignFile { path: path.clone(), format });
+        }
         let text = String::from_utf8(bytes).map_err(|error| CommandError::NotUtf8 {
             path: path.clone(),
             offset: (self.offset + error.utf8_error().valid_up_to()) as u64,
-            command: "sessions import",
+            command: "sessions import".to_owned(),
         })?;
         self.offset += text.len();
         Ok(Some(text).filter(|text| !text.is_empty()))
@@ -247,6 +251,8 @@ fn render_losses(losses: &[ImportLoss]) -> String {
 mod tests {
     use serde_json::json;
 
+    use std::io::Write as _;
+
     use super::*;
     use crate::testing::{render_options, run_against, session_json, session_named};
 
@@ -299,11 +305,29 @@ mod tests {
     }
 
     #[test]
+    fn database_is_refused_by_its_format() {
+        let error = chunks(b"SQLite format 3\0\x10\0\x01\x01").unwrap_err();
+        let text =
+            "f.jsonl is a SQLite database, such as the logs of llm, which cannot be imported yet";
+        assert_eq!(error.message(), text);
+    }
+
+    #[test]
+    fn refusal_names_the_file() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("talk.jsonl");
+        std::fs::File::create(&path).unwrap().write_all(b"hello").unwrap();
+        let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, _| None);
+        let message = run.error.expect("a refusal").message();
+        assert!(message.contains("talk.jsonl: "), "{message}");
+    }
+
+    #[test]
     fn chunks_of_a_file_share_one_upload() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("big.jsonl");
         let text = "日".repeat(7 << 18);
-        let mut file = File::create(&path).unwrap();
+        let mut file = std::fs::File::create(&path).unwrap();
         io::Write::write_all(&mut file, text.as_bytes()).unwrap();
         let run = run_against(&["sessions", "import", path.to_str().unwrap()], |_, params| {
             if params["last"] == false {

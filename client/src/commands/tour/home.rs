@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::signal::unix::SignalKind;
 
 use super::report::check;
-use crate::address::{Address, Environment, is_home_locked, wait_until_unlocked};
+use crate::address::{Address, Environment, is_home_locked, lock_holder, wait_until_unlocked};
 use crate::background::watch_signals;
 use crate::command_error::{CommandError, CommandResult};
 use crate::connection::{BlockingClient, Connector};
@@ -153,8 +153,8 @@ impl TourHome {
         self.daemon.end();
         let deadline = Instant::now() + KILL_LIMIT;
         while is_home_locked(self.path()) && Instant::now() < deadline {
-            // A daemon that has not replied yet can be identified by its `daemon.json`.
-            let pid = self.connector.address().daemon_file().map(|file| file.pid);
+            // A daemon that has not replied yet is identified by its lock.
+            let pid = lock_holder(self.path());
             if let Some(pid) = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
                 kill(pid);
             }

@@ -10,7 +10,7 @@ mod service;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -19,8 +19,9 @@ use ollm_protocol::{ErrorKind, sanitize};
 use serde::Deserialize;
 
 use super::probe::{OpenConnection, held_elsewhere, held_unreachable, probe};
-use crate::address::{Address, Environment, is_program, variables};
+use crate::address::{Address, Environment, is_home_locked, is_program, variables};
 use crate::error::ClientError;
+use crate::regular_file;
 use process::{MAX_LINE_BYTES, read_line, reap, wait_until};
 use service::{InstalledService, ServiceError};
 
@@ -34,6 +35,8 @@ const SERVICE_LIMIT: Duration = Duration::from_secs(4);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The longest wait for the daemon that holds the home to answer, before another start is tried.
 const HOLDER_LIMIT: Duration = Duration::from_millis(100);
+/// The longest wait for the system to release the locks of a daemon that was killed.
+const UNLOCK_LIMIT: Duration = Duration::from_secs(1);
 /// The longest wait for a daemon that failed to end.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 /// The exit code of a daemon whose home another daemon owns.
@@ -111,6 +114,7 @@ pub(super) fn start(
     program: &DaemonProgram,
 ) -> Result<OpenConnection, ClientError> {
     let deadline = Instant::now() + TOTAL_LIMIT;
+    address.check_owner()?;
     create_private_dir(address.home())?;
     let address = address.canonical();
     let log = address.home().join("logs/ollmd.stderr");
@@ -124,7 +128,7 @@ pub(super) fn start(
             Err(TryLockError::Error(source)) => return Err(start_error("locking", &path)(source)),
         };
         // The client that held the lock has probably started the daemon.
-        if let Ok(connection) = probe(&attempt.address) {
+        if let Ok(connection) = probe(&attempt.address, READY_LIMIT) {
             return Ok(connection);
         }
         if locked {
@@ -152,7 +156,7 @@ fn start_service(
     let deadline = Instant::now() + SERVICE_LIMIT;
     service.start(SERVICE_LIMIT)?;
     loop {
-        match probe(address) {
+        match probe(address, SERVICE_LIMIT) {
             Ok(connection) => return Ok(OpenConnection { started: true, ..connection }),
             Err(_) if Instant::now() >= deadline => {
                 return Err(ServiceError::Unreachable { command: service.to_string() });
@@ -173,8 +177,8 @@ struct StartAttempt<'a> {
 
 enum StartOutcome {
     Ready,
-    /// Another daemon owns the home.
-    LostRace,
+    /// Another daemon owns the home, or the directory of its sessions.
+    LostRace(ClientError),
 }
 
 impl StartAttempt<'_> {
@@ -189,19 +193,27 @@ impl StartAttempt<'_> {
     /// Starts the daemon and connects. Repeats that while another process holds the home and does not answer: a daemon
     /// that was just killed holds its lock until the system has cleaned it up.
     fn spawn_until_answered(&self) -> Result<OpenConnection, ClientError> {
+        let give_up = Instant::now() + UNLOCK_LIMIT;
         loop {
             let started = match self.spawn()? {
                 StartOutcome::Ready => true,
-                StartOutcome::LostRace => match held_elsewhere(&self.address) {
-                    Some(error) => return Err(error),
-                    None => false,
-                },
+                StartOutcome::LostRace(error) => {
+                    // The daemon of another home may use the same directory of sessions.
+                    let is_free = !is_home_locked(self.address.home());
+                    if is_free && Instant::now() >= give_up {
+                        return Err(error);
+                    }
+                    match held_elsewhere(&self.address) {
+                        Some(error) => return Err(error),
+                        None => false,
+                    }
+                }
             };
             let next_start = Instant::now() + HOLDER_LIMIT;
             loop {
-                match probe(&self.address) {
+                match probe(&self.address, READY_LIMIT) {
                     Ok(connection) => return Ok(OpenConnection { started, ..connection }),
-                    Err(attempts) if started => return Err(ClientError::Unreachable { attempts }),
+                    Err(error) if started => return Err(error),
                     Err(_) if self.is_over() => {
                         let held = held_unreachable(&self.address);
                         return Err(held.unwrap_or_else(|| self.timeout(TOTAL_LIMIT)));
@@ -274,23 +286,20 @@ fn start_failure(
     log_start: u64,
 ) -> Result<StartOutcome, ClientError> {
     let status = wait_until(&mut child, Instant::now() + EXIT_LIMIT).ok().flatten();
-    if status.and_then(|status| status.code()) == Some(EXIT_LOCKED) {
-        return Ok(StartOutcome::LostRace);
-    }
     let (kind, message, hint) = match serde_json::from_slice::<StartFailureLine>(line) {
         Ok(failure) => (failure.kind, failure.message, failure.hint),
         Err(_) => (None, unexplained_exit(status, log, log_start), None),
     };
     let kind = kind.as_deref().and_then(ErrorKind::from_name);
-    if kind == Some(ErrorKind::Locked) {
-        return Ok(StartOutcome::LostRace);
-    }
-    Err(ClientError::StartFailed {
+    let error = ClientError::StartFailed {
         kind,
         message: sanitize::one_line(&message),
         hint: hint.map(|hint| sanitize::one_line(&hint)),
         log: log.to_owned(),
-    })
+    };
+    let is_locked = status.and_then(|status| status.code()) == Some(EXIT_LOCKED)
+        || kind == Some(ErrorKind::Locked);
+    if is_locked { Ok(StartOutcome::LostRace(error)) } else { Err(error) }
 }
 
 /// Describes a daemon that ended without a line on its pipe, by its status and its last line of stderr.
@@ -300,7 +309,7 @@ fn unexplained_exit(status: Option<ExitStatus>, log: &Path, log_start: u64) -> S
         |status| format!("it ended with {status}"),
     );
     let mut written = String::new();
-    let read = File::open(log).and_then(|mut file| {
+    let read = regular_file::open(OpenOptions::new().read(true), log).and_then(|mut file| {
         file.seek(SeekFrom::Start(log_start))?;
         file.take(MAX_LINE_BYTES as u64).read_to_string(&mut written)
     });
@@ -317,13 +326,13 @@ fn create_private_dir(path: &Path) -> Result<(), ClientError> {
 }
 
 fn open_private_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
+    regular_file::open(OpenOptions::new().create(true).append(true).read(true), path)
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
     use std::os::unix::net::UnixListener;
 
     use parking_lot::{Mutex, MutexGuard};

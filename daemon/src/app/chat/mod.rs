@@ -15,7 +15,7 @@ mod turn;
 
 use std::sync::Arc;
 
-use ollm_protocol::content::{RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{Part, RecordBody, RecordKind, Role, ToolCall};
 use ollm_protocol::methods::chat::{
     ChatCancelResult, ChatEvent, ChatSendParams, ChatSubmitToolResultsParams,
     ChatSubmitToolResultsResult, ChatToolCall, ChatToolResult,
@@ -31,6 +31,7 @@ use self::turn::{AcceptedMessage, Turn, TurnRequest};
 use super::core::{Core, blocking};
 use super::drafts::{counted_for, key_use};
 use super::error::{AppError, ChatError, Result};
+use super::models::window::describe_soon;
 use super::partial::settle_now;
 use super::running::{Claim, PendingCalls, RunningTurn, TakenCalls};
 use super::sessions::input::checked_message;
@@ -63,7 +64,12 @@ pub(crate) async fn start(
         return Err(AppError::invalid("message.role", "a turn begins with a message of the user"));
     }
     let key = params.key.take();
-    let request = blocking(core, move |core| TurnRequest::check(core, params)).await?;
+    let mut request = blocking(core, move |core| TurnRequest::check(core, params)).await?;
+    request.has_images = message.as_ref().is_some_and(has_images);
+    if request.has_images {
+        describe_soon(core, &request.model).await;
+        request.check_images(core).await?;
+    }
     let claim = claim(core, id, &request.model)?;
     blocking(core, move |core| settle_now(core, id)).await?;
     let accepted = record_message(core, id, message, key).await?;
@@ -73,6 +79,12 @@ pub(crate) async fn start(
         Turn { core: Arc::clone(core), tasks: tasks.clone(), claim, request, events: sender };
     drop(tasks.spawn(turn.run(accepted)));
     Ok(StartedTurn { events, cancel })
+}
+
+/// Returns whether a message has images.
+fn has_images(message: &MessageInput) -> bool {
+    let mut parts = message.parts.iter().flatten();
+    parts.any(|part| matches!(part, Part::Image { .. }))
 }
 
 /// Ends the turn of a session (`chat.cancel`).

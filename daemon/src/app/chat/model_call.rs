@@ -2,6 +2,7 @@
 //! answer.
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use ollm_protocol::content::{BuiltContext, CompactMode};
 use ollm_protocol::methods::chat::{ChatEvent, ChatPhase};
@@ -13,9 +14,13 @@ use crate::app::compaction::{CompactionInTurn, compact_in_turn, is_due, summariz
 use crate::app::context::build::build_with;
 use crate::app::error::{ChatError, Result};
 use crate::app::models::learning::{CountedPrompts, learned_counter};
-use crate::app::models::supported_window;
+use crate::app::models::window::window_of;
 use crate::model::{ChatRequest, ModelError, ModelInfo, Priority, Ticket, cap_num_predict};
 use crate::tokens::Counter;
+
+/// The longest wait for the list of models in memory, if the model was used recently. A server on this machine needs a
+/// millisecond.
+const RUNNING_WAIT: Duration = Duration::from_millis(200);
 
 /// A model call with its answer.
 pub(super) struct ModelCall {
@@ -90,9 +95,7 @@ impl Turn {
         let TurnRequest { id, model, tools, think, context_size, .. } = &self.request;
         let ticket = core.models.queues().enter(model, Priority::Chat);
         self.unless_ended(self.wait_in_queue(&ticket)).await?;
-        // The window of the session, within the limits of the model and the server.
-        let effective = core.speeds.get(model).effective.unwrap_or(u32::MAX);
-        let window = supported_window(info, *context_size).min(effective);
+        let window = window_of(core, Some(model), *context_size).size;
         let loaded = self.unless_ended(self.loaded_window()).await?;
         let num_ctx = core.models.windows().choose(model, window, loaded.flatten());
         if loaded.is_none() {
@@ -124,15 +127,21 @@ impl Turn {
         }
     }
 
-    /// Returns the window of the model in the server's memory, or `None` if it is not there; asks the server only
-    /// after a pause.
+    /// Returns the window of the model in the server's memory, or `None` if it is not there.
+    ///
+    /// The server may have unloaded a model that was used a moment ago, for another one or on request. A server that
+    /// loads another model answers late; then a recent use counts.
     async fn loaded_window(&self) -> Option<Option<u32>> {
         let (core, model) = (&self.core, &self.request.model);
         let last_used = core.speeds.get(model).last_used;
-        if last_used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2) {
-            return Some(core.models.windows().current(model));
+        let is_recent =
+            last_used.is_some_and(|used| used.elapsed() < core.config().ollama.keep_alive / 2);
+        if !is_recent {
+            let running = core.models.in_memory(model).await;
+            return running.map(|running| running.effective_context);
         }
-        core.models.in_memory(model).await.map(|running| running.effective_context)
+        let is_loaded = core.models.is_in_memory(model, RUNNING_WAIT).await.unwrap_or(true);
+        is_loaded.then(|| core.models.windows().current(model))
     }
 
     /// Compacts before the call if that is due. A failure does not end the turn: the context that is built next fits,
@@ -188,7 +197,7 @@ impl Turn {
         num_ctx: u32,
         counter: &Counter,
     ) -> ChatRequest {
-        let TurnRequest { model, tools, sampling, max_tokens, think, format, .. } = &self.request;
+        let TurnRequest { model, tools, sampling, think, format, .. } = &self.request;
         let margin = counter.margin(&built.messages, tools, built.tokens_used);
         let used = u32::try_from(built.tokens_used.saturating_add(margin)).unwrap_or(u32::MAX);
         // The session uses its own part of a window that is larger for others.
@@ -198,7 +207,11 @@ impl Turn {
             messages: std::mem::take(&mut built.messages),
             tools: tools.clone(),
             num_ctx,
-            num_predict: cap_num_predict(window, used, max_tokens.map(NonZeroU32::get)),
+            num_predict: cap_num_predict(
+                window,
+                used,
+                self.request.answer_limit().map(NonZeroU32::get),
+            ),
             sampling: sampling.clone(),
             think: *think,
             format: format.clone(),

@@ -1,6 +1,7 @@
 //! The end of a model call: the record of its answer, its usage, and what the turn measures by it: how fast the model
 //! reads, its window, and whether the count of the prompt was right.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Role, Usage};
@@ -41,7 +42,10 @@ impl Turn {
         };
         let n_compactions =
             self.core.sessions.peek(self.request.id, |live| live.state().compression_count());
-        let usage = usage(info, call, end, effective, n_compactions.unwrap_or_default());
+        let usage = ChatUsage {
+            cut_by: self.request.cut_by(end),
+            ..usage(info, call, end, effective, n_compactions.unwrap_or_default())
+        };
         self.report(ChatEvent::Usage { usage: usage.clone() }).await;
         self.check_count(call, end, partial).await?;
         Ok((partial, usage))
@@ -157,6 +161,8 @@ fn usage(
         context_tokens: call.built.tokens_used,
         prompt_limit: call.built.token_budget,
         count_kind: Some(call.built.count_kind),
+        answer_limit: call.request.num_predict.map(NonZeroU32::get),
+        cut_by: None,
         requested_context: call.request.num_ctx,
         trained_context: info.trained_context,
         effective_context: effective,

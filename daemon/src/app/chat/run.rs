@@ -9,7 +9,7 @@
 
 use std::num::NonZeroU32;
 
-use ollm_protocol::methods::chat::ChatEvent;
+use ollm_protocol::methods::chat::{AnswerCut, ChatEvent};
 use ollm_protocol::{EventKind, Seq};
 use serde_json::{Value, json};
 
@@ -20,7 +20,8 @@ use super::turn::{AcceptedMessage, Turn, as_ms};
 use crate::app::core::blocking;
 use crate::app::error::{AppError, ChatError, Result, SpentTokens};
 use crate::app::loops::may_call_model;
-use crate::model::{CallTarget, Capability, ChatEnd, LengthCause, ModelError, ModelInfo};
+use crate::app::models::window::describe;
+use crate::model::{CallTarget, Capability, ChatEnd, ModelError, ModelInfo};
 
 /// The utilization in percent from which shrinking the context is worth it: a compaction leaves at most 55, and a few
 /// more tokens would not make room for an answer.
@@ -77,8 +78,10 @@ impl Turn {
             return Ok(ChatEvent::Done { seq, finish_reason, usage: None });
         }
         let core = &self.core;
-        let info = self.unless_ended(core.models.info(&self.request.model)).await??;
+        let info = self.unless_ended(describe(core, &self.request.model)).await??;
         self.check_capabilities(&info)?;
+        // The model may not have been described when the message came.
+        self.request.check_images(core).await?;
         let (mut retries, mut shrink) = (Retries::default(), None);
         loop {
             may_call_model(core, self.request.id).await?;
@@ -155,7 +158,7 @@ impl Turn {
         };
         // Also fails for a prompt that the server cut to the whole window, which leaves no room for an answer.
         let (partial, _) = self.record(info, call, effective).await?;
-        let cause = end.length_cause(self.request.max_tokens);
+        let cause = self.request.cut_by(end);
         let error = match cause {
             Some(cause) if call.answer.has_thinking() => ChatError::OnlyThinking {
                 id: self.request.id,
@@ -169,7 +172,7 @@ impl Turn {
         let can_shrink =
             !retries.has_shrunk && call.built.budget.utilization_percent > MIN_UTILIZATION_PERCENT;
         let next = match cause {
-            Some(LengthCause::Window) if can_shrink => {
+            Some(AnswerCut::Window) if can_shrink => {
                 retries.has_shrunk = true;
                 AfterAnswer::CallAgain(Some(call.require_shrink(error)))
             }
@@ -198,7 +201,7 @@ fn spent_tokens(
     info: &ModelInfo,
     call: &ModelCall,
     end: &ChatEnd,
-    cause: LengthCause,
+    cause: AnswerCut,
 ) -> SpentTokens {
     let window = call.built.num_ctx;
     let most = call.request.num_predict.map_or(0, NonZeroU32::get);
@@ -208,7 +211,11 @@ fn spent_tokens(
         prompt_tokens,
         prompt_limit: call.built.token_budget,
         window,
-        max_tokens: (cause == LengthCause::NumPredict).then_some(most),
+        limited_by: match cause {
+            AnswerCut::MaxTokens => Some(("maxTokens", most)),
+            AnswerCut::AnswerLimit => Some(("context.answerLimit", most)),
+            AnswerCut::Window => None,
+        },
         reserve_helps: prompt_tokens * 100 > u64::from(window) * MIN_PROMPT_PERCENT,
         trained: info.trained_context.filter(|trained| *trained > window),
     }

@@ -174,6 +174,20 @@ async fn tool_call_waits_for_its_result_and_continues_the_turn() {
 }
 
 #[tokio::test]
+async fn model_that_was_unloaded_is_loading_again() {
+    let chat = ChatFixture::new();
+    let phases = async |text: &'static str| {
+        chat.backend.answer_text(text);
+        let (events, _) = chat.run(Some("hi"), json!({})).await;
+        kinds(&events).contains(&"loading")
+    };
+    assert!(phases("one").await, "the first turn loads the model");
+    assert!(!phases("two").await, "it is in memory");
+    chat.backend.unload();
+    assert!(phases("three").await, "another client unloaded it");
+}
+
+#[tokio::test]
 async fn call_of_a_tool_that_was_not_offered_ends_the_turn() {
     let chat = ChatFixture::new();
     chat.backend.answer(&[Call("read"), STOP]);
@@ -203,7 +217,7 @@ async fn thinking_up_to_max_tokens_fails_without_a_retry() {
     chat.backend.answer(&[Thinking("hm"), LENGTH]);
     let (_, end) = chat.run(Some("one"), json!({ "maxTokens": 5 })).await;
     let Err(ChatError::OnlyThinking { spent, partial, .. }) = end else { panic!("{end:?}") };
-    assert_eq!((spent.thinking_tokens, spent.max_tokens), (5, Some(5)));
+    assert_eq!((spent.thinking_tokens, spent.limited_by), (5, Some(("maxTokens", 5))));
     assert!(partial.is_some(), "the thinking is recorded");
     assert_eq!(chat.backend.requests().len(), 1);
 }

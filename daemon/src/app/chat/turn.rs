@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ollm_protocol::methods::chat::{
-    ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
+    AnswerCut, ChatEvent, ChatPhase, ChatSendParams, Think as WireThink, ThinkLevel,
 };
 use ollm_protocol::{EventKind, Seq, SessionId};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::context::quota::context_size;
-use crate::app::core::Core;
+use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, ChatError, Result};
-use crate::app::models::model_or_default;
+use crate::app::models::window::may_read_images;
+use crate::app::models::{image_readers, model_or_default};
 use crate::app::running::{Claim, RunningTurn};
-use crate::model::{Sampling, ThinkMode};
+use crate::model::{ChatEnd, LengthCause, Sampling, ThinkMode};
 use crate::shutdown::Tasks;
 
 /// A running turn.
@@ -38,13 +38,15 @@ pub(super) struct TurnRequest {
     /// The definitions of the client's tools.
     pub(super) tools: Vec<Value>,
     pub(super) sampling: Sampling,
-    /// The longest answer in tokens.
-    pub(super) max_tokens: Option<NonZeroU32>,
+    /// The longest answer in tokens, and the setting that limits it.
+    pub(super) max_tokens: Option<(NonZeroU32, AnswerCut)>,
     pub(super) think: Option<ThinkMode>,
     /// The format of the answer.
     pub(super) format: Option<Value>,
-    /// The window of the session in tokens.
-    pub(super) context_size: u32,
+    /// Whether the user's message has images.
+    pub(super) has_images: bool,
+    /// The window that the session names, in tokens.
+    pub(super) context_size: Option<u32>,
 }
 
 /// The user's message of a turn.
@@ -90,6 +92,19 @@ impl Turn {
 }
 
 impl TurnRequest {
+    /// Returns the longest answer in tokens.
+    pub(super) fn answer_limit(&self) -> Option<NonZeroU32> {
+        self.max_tokens.map(|(most, _)| most)
+    }
+
+    /// Returns the limit that cut an answer.
+    pub(super) fn cut_by(&self, end: &ChatEnd) -> Option<AnswerCut> {
+        Some(match end.length_cause(self.answer_limit())? {
+            LengthCause::Window => AnswerCut::Window,
+            LengthCause::NumPredict => self.max_tokens.map_or(AnswerCut::Window, |(_, cut)| cut),
+        })
+    }
+
     /// Checks params before anything is recorded; their message and key are checked elsewhere. Blocks on the disk.
     pub(super) fn check(core: &Core, params: ChatSendParams) -> Result<Self> {
         let ChatSendParams { session_id, model, tools, options, max_tokens, think, format, .. } =
@@ -99,16 +114,40 @@ impl TurnRequest {
         let sampling = Sampling::check(options)
             .map_err(|error| AppError::invalid("options", error.to_string()))?;
         let too_few = || AppError::invalid("maxTokens", "must be at least 1");
-        let max_tokens =
-            max_tokens.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
+        let own = max_tokens.map(|most| NonZeroU32::new(most).ok_or_else(too_few)).transpose()?;
+        let configured = core.config().context.answer_limit;
+        let max_tokens = own
+            .map(|most| (most, AnswerCut::MaxTokens))
+            .or(configured.map(|most| (most, AnswerCut::AnswerLimit)));
         if let Some(tool) = tools.iter().find(|tool| tool["function"]["name"].as_str().is_none()) {
             let tool: String = tool.to_string().chars().take(80).collect();
             let problem = format!("a definition has no function.name: {tool}");
             return Err(AppError::invalid("tools", problem));
         }
-        let context_size = context_size(core, session_id)?;
+        let context_size = core.settings(session_id)?.context_size;
         let think = think.map(think_mode);
-        Ok(Self { id: session_id, model, tools, sampling, max_tokens, think, format, context_size })
+        Ok(Self {
+            id: session_id,
+            model,
+            tools,
+            sampling,
+            max_tokens,
+            think,
+            format,
+            has_images: false,
+            context_size,
+        })
+    }
+
+    /// Refuses a message with images for a model that does not read them: servers drop them silently.
+    pub(super) async fn check_images(&self, core: &Arc<Core>) -> Result<()> {
+        let model = self.model.clone();
+        if !self.has_images || blocking(core, move |core| Ok(may_read_images(core, &model))).await?
+        {
+            return Ok(());
+        }
+        let (model, host) = (self.model.clone(), core.models.host());
+        Err(ChatError::NoVision { model, host, readers: image_readers(core).await }.into())
     }
 }
 

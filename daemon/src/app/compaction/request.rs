@@ -69,7 +69,7 @@ pub(crate) async fn checkpoints(
     let id = params.session_id;
     let request = CompactionRequest::configured(&core, params_like_last(&core, id), None);
     let survey = survey(&core, &request).await?;
-    let tier = tier(survey.inputs.context_size);
+    let tier = tier(survey.inputs.window.size);
     let compression_count = core.summary(id)?.compression_count;
     let checkpoints = survey.inputs.checkpoints.clone();
     let count_kind = survey.before.count_kind;
@@ -170,7 +170,7 @@ async fn unchanged(
 }
 
 async fn reliability(
-    core: &Core,
+    core: &Arc<Core>,
     survey: &Survey,
     n_compactions: u64,
     count_kind: CountKind,

@@ -16,6 +16,7 @@ use crate::app::core::Core;
 use crate::app::error::CompactError;
 use crate::app::models::choose_window;
 use crate::app::models::learning::{CountedPrompts, learned_counter};
+use crate::app::models::window::describe;
 use crate::context::compact::{
     RejectedSummary, Summary, SummaryLimits, SummaryOptions, SummaryRequest, TranscriptPiece,
     complete_summary, partial_summary, summary_messages, verify_summary,
@@ -72,8 +73,8 @@ impl<'a> Summarizer<'a> {
         place: QueuePlace<'a>,
         context_size: u32,
     ) -> Result<Self, CompactError> {
-        let info = core.models.info(model).await.map_err(CompactError::Model)?;
-        let num_ctx = choose_window(core, &info, context_size).await;
+        let info = describe(core, model).await.map_err(CompactError::Model)?;
+        let num_ctx = choose_window(core, model, Some(context_size)).await;
         let max_tokens = core.config().compression.summary_max_tokens;
         // Without a window only the vocabulary is learned, which needs no place in the queue.
         let model = model.to_owned();

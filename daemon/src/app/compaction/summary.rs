@@ -73,8 +73,8 @@ impl<'a> SummaryRange<'a> {
         let Self { core, request, survey, cut, .. } = self;
         let inputs = &survey.inputs;
         let model = Self::summarizing_model(core, survey)?;
-        let summarizer = Summarizer::new(core, &model, place, inputs.context_size).await?;
-        let limit = tier(inputs.context_size).limit;
+        let summarizer = Summarizer::new(core, &model, place, inputs.window.size).await?;
+        let limit = tier(inputs.window.size).limit;
         let last = checkpoint_to_update(&inputs.checkpoints, limit);
         let target = self.target();
         let goal = goal_prompt(inputs.goals());
@@ -154,8 +154,8 @@ impl<'a> SummaryRange<'a> {
 
     /// Previews the summary of a model by an extracted one.
     pub(super) async fn preview(&self) -> Result<NewHead> {
-        let Inputs { checkpoints, context_size, .. } = &self.survey.inputs;
-        let last = checkpoint_to_update(checkpoints, tier(*context_size).limit);
+        let Inputs { checkpoints, window, .. } = &self.survey.inputs;
+        let last = checkpoint_to_update(checkpoints, tier(window.size).limit);
         let before = last.map(|last| Summary::parse(&last.summary));
         let (summary, gathered) = self.extract_all(before).await?;
         let model = Self::summarizing_model(self.core, self.survey).unwrap_or_default();
@@ -237,7 +237,7 @@ impl<'a> SummaryRange<'a> {
             at: core.clock.now(),
             counter: &inputs.counter,
             bounds: self.bounds(),
-            limit: tier(inputs.context_size).limit,
+            limit: tier(inputs.window.size).limit,
         };
         let renewed = renew(&inputs.checkpoints, &fresh, &making);
         let method = match provisional {

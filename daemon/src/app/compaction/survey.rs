@@ -10,6 +10,7 @@ use ollm_protocol::methods::context::ContextBuildParams;
 use crate::app::context::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::Result;
+use crate::app::models::window::learn_limits;
 use crate::config::CompressionStrategy;
 use crate::context::{self, BuildInput, Built, CutPlan};
 use crate::tokens::Counter;
@@ -91,6 +92,7 @@ pub(super) enum HeadPlan {
 /// Measures the context of a session.
 pub(super) async fn survey(core: &Arc<Core>, request: &CompactionRequest) -> Result<Arc<Survey>> {
     let CompactionRequest { params, counter, .. } = request.clone();
+    learn_limits(core, params.session_id, params.model.as_deref()).await?;
     blocking(core, move |core| {
         let inputs = inputs::load(core, &params, counter, BuildLeaf::Active)?;
         let input = inputs.build_input(&params, &inputs.checkpoints);

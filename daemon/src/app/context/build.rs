@@ -10,6 +10,7 @@ use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{MarkedChange, counted, snapshot_mark, uncounted};
 use crate::app::error::{Result, check_context_size};
+use crate::app::models::window::learn_limits;
 use crate::context::{self, Built};
 use crate::session::NewRecord;
 use crate::tokens::Counter;
@@ -19,6 +20,8 @@ const MAX_TRIES: usize = 4;
 
 /// Builds a context (`context.build`). With `compact: auto` a new plan is recorded before it is returned.
 pub(crate) async fn build(core: Arc<Core>, params: ContextBuildParams) -> Result<BuiltContext> {
+    check_context_size(params.context_size)?;
+    learn_limits(&core, params.session_id, params.model.as_deref()).await?;
     build_with(&core, params, None).await
 }
 
@@ -28,7 +31,6 @@ pub(crate) async fn build_with(
     params: ContextBuildParams,
     counter: Option<Counter>,
 ) -> Result<BuiltContext> {
-    check_context_size(params.context_size)?;
     let id = params.session_id;
     let params = Arc::new(params);
     let mut request = Arc::clone(&params);

@@ -191,8 +191,8 @@ impl EntryScope {
                 let project = core.settings(*id)?.project_path;
                 Folds::load(core, *id, &*active_path(core, *id)?, project.as_deref())?.entries
             }
-            Self::Project(path) => merged_entries(shared_entries(core, Some(path))),
-            Self::Global => merged_entries(shared_entries(core, None)),
+            Self::Project(path) => merged_entries(shared_entries(core, Some(path))?),
+            Self::Global => merged_entries(shared_entries(core, None)?),
         };
         Ok((entries, TokenQuota::of(core, session, ENTRIES_PERCENT)?))
     }
@@ -203,7 +203,7 @@ impl EntryScope {
             (Self::Session(id), _) => {
                 session_entries(core, *id, &*active_path(core, *id)?)?.get(key).cloned()
             }
-            (_, Some(owner)) => core.projects.entries(owner).remove(key),
+            (_, Some(owner)) => core.projects.entries(owner)?.remove(key),
             (_, None) => None,
         })
     }

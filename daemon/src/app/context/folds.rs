@@ -34,7 +34,7 @@ impl Folds {
         project_path: Option<&str>,
     ) -> Result<Self> {
         let own = session_entries(core, id, path)?;
-        let mut scopes = shared_entries(core, project_path);
+        let mut scopes = shared_entries(core, project_path)?;
         scopes.push((ContextScope::Session, StoredEntries::clone(&own)));
         Ok(Self {
             goals: goals(core, id, path)?,
@@ -83,12 +83,12 @@ pub(super) fn session_entries(
 pub(super) fn shared_entries(
     core: &Core,
     project_path: Option<&str>,
-) -> Vec<(ContextScope, StoredEntries)> {
-    let mut scopes = vec![(ContextScope::Global, core.projects.entries(Owner::Global))];
+) -> Result<Vec<(ContextScope, StoredEntries)>> {
+    let mut scopes = vec![(ContextScope::Global, core.projects.entries(Owner::Global)?)];
     if let Some(path) = project_path {
-        scopes.push((ContextScope::Project, core.projects.entries(Owner::Project(path))));
+        scopes.push((ContextScope::Project, core.projects.entries(Owner::Project(path))?));
     }
-    scopes
+    Ok(scopes)
 }
 
 /// Merges the entries of several scopes, the narrower ones last, into the order in which they are sent.
@@ -175,9 +175,13 @@ fn fold<T: Fold>(
     if n_done < seqs.len() {
         let next = Arc::make_mut(&mut folded);
         let records = core.sessions.records(id, &seqs[n_done..])?;
+        let is_whole = records.iter().all(Option::is_some);
         records.into_iter().flatten().for_each(|record| next.apply_record(record));
-        let cached = FoldedTo { newest, fold: Arc::clone(&folded) };
-        core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
+        // A damaged record may be readable later, for example when its blob is put back.
+        if is_whole {
+            let cached = FoldedTo { newest, fold: Arc::clone(&folded) };
+            core.cache.with(id, |session| *slot(&mut session.folds) = Some(cached));
+        }
     }
     Ok(folded)
 }

@@ -11,6 +11,7 @@ use super::folds::Folds;
 use crate::app::cache::CachedHead;
 use crate::app::core::{Core, SessionSettings};
 use crate::app::error::Result;
+use crate::app::models::window::{ContextWindow, may_read_images, window_of};
 use crate::app::partial::settle;
 use crate::app::path::ActivePath;
 use crate::config::Config;
@@ -32,8 +33,9 @@ pub(crate) struct Inputs {
     pub(crate) epoch: Option<(Seq, Arc<Epoch>)>,
     /// The model that will read the context, if one is known.
     pub(crate) model: Option<String>,
-    /// The window in tokens.
-    pub(crate) context_size: u32,
+    pub(crate) window: ContextWindow,
+    /// Whether the model reads images, as far as that is known.
+    reads_images: bool,
     /// The retention of the newest compaction.
     pub(crate) retention: Option<Retention>,
     pub(crate) build_id: String,
@@ -86,10 +88,12 @@ pub(crate) fn load(
     let model = model.cloned();
     let counter =
         counter.unwrap_or_else(|| core.counts.load(model.as_deref(), None, &params.tools));
-    let context_size = config.context.size_for(params.context_size.or(settings.context_size));
+    let own = params.context_size.or(settings.context_size);
+    let window = window_of(core, model.as_deref(), own);
+    let reads_images = model.as_deref().is_none_or(|model| may_read_images(core, model));
     let folds = Folds::load(core, id, &path, settings.project_path.as_deref())?;
     let CachedHead { epoch, compaction } = head(core, id, &path)?;
-    let additions = Additions::new(&folds, &counter, &config, context_size);
+    let additions = Additions::new(&folds, &counter, &config, window.size);
     let sent = SentDeltas::load(core, id, &path, epoch.as_ref())?;
     let mode_text = mode.as_ref().and_then(|mode| config.modes.text(mode));
     Ok(Inputs {
@@ -100,7 +104,8 @@ pub(crate) fn load(
         counter,
         epoch,
         model,
-        context_size,
+        window,
+        reads_images,
         build_id: core.clock.uuid().to_string(),
         locked_decisions: locked_decisions(&folds),
         folds,
@@ -144,7 +149,9 @@ impl Inputs {
             model: self.model.as_deref(),
             tools: &params.tools,
             pending: params.pending.as_deref(),
-            context_size: self.context_size,
+            reads_images: self.reads_images,
+            context_size: self.window.size,
+            window: self.window.limits(),
             answer_reserve: self.config.context.answer_reserve,
             user_share: self.config.context.user_share,
             strategy: params.strategy.as_deref(),

@@ -1,7 +1,6 @@
 //! `context.status` and `context.inspect`: how full a context is, and why each record is in it or not.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ollm_protocol::content::{CompactMode, CountKind, OmittedItem, Reliability, Retention, Role};
 use ollm_protocol::methods::context::{
@@ -13,13 +12,11 @@ use super::build::{params_like_last, plan};
 use super::inputs::{self, BuildLeaf, Inputs};
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result, check_context_size};
+use crate::app::models::window::{describe_soon, learn_limits};
 use crate::context::reliability::{ReliabilityEvidence, assess_reliability};
 use crate::context::{Built, ItemSource, ShownItem, trigger};
 use crate::goal::block::GOAL_BLOCK;
 use crate::tokens::Counter;
-
-/// The wait for the size of the model; a model of unknown size is scored as a small one.
-const MODEL_INFO_WAIT: Duration = Duration::from_millis(500);
 
 /// Returns how full the context of a session is, and how far it can be trusted (`context.status`).
 pub(crate) async fn status(
@@ -27,6 +24,7 @@ pub(crate) async fn status(
     params: ContextStatusParams,
 ) -> Result<ContextStatusResult> {
     check_context_size(params.context_size)?;
+    learn_limits(&core, params.session_id, None).await?;
     let (mut status, retention) = blocking(&core, move |core| fill(core, &params)).await?;
     let (n_compactions, kind) = (status.compression_count, status.count_kind);
     let model = status.model.as_deref();
@@ -34,16 +32,19 @@ pub(crate) async fn status(
     Ok(status)
 }
 
-/// Returns how far a conversation can be trusted, by its compactions and the kind of counting.
+/// Returns how far a conversation can be trusted, by its compactions and the kind of counting. A model of unknown size
+/// is scored as a small one.
 pub(crate) async fn reliability(
-    core: &Core,
+    core: &Arc<Core>,
     model: Option<&str>,
     n_compactions: u64,
     count_kind: CountKind,
     retention: Option<Retention>,
 ) -> Reliability {
-    let info = async { core.models.info(model?).await.ok() };
-    let info = tokio::time::timeout(MODEL_INFO_WAIT, info).await.ok().flatten();
+    let info = match model {
+        Some(model) => describe_soon(core, model).await,
+        None => None,
+    };
     assess_reliability(&ReliabilityEvidence {
         parameters: info.and_then(|info| info.parameter_count),
         n_compactions: u32::try_from(n_compactions).unwrap_or(u32::MAX),
@@ -52,11 +53,17 @@ pub(crate) async fn reliability(
     })
 }
 
-/// Lists the included and the omitted parts of a context (`context.inspect`). Blocks on the disk.
-pub(crate) fn inspect(
-    core: &Arc<Core>,
+/// Lists the included and the omitted parts of a context (`context.inspect`).
+pub(crate) async fn inspect(
+    core: Arc<Core>,
     params: ContextInspectParams,
 ) -> Result<ContextInspectResult> {
+    learn_limits(&core, params.session_id, params.model.as_deref()).await?;
+    blocking(&core, move |core| plan_inspected(core, params)).await
+}
+
+/// Plans the context to inspect. Blocks on the disk.
+fn plan_inspected(core: &Arc<Core>, params: ContextInspectParams) -> Result<ContextInspectResult> {
     let ContextInspectParams { session_id: id, build_id, model, tools } = params;
     if let Some(build_id) = build_id {
         let recipe = core.cache.peek(id, |session| session.builds.recipe(Some(&build_id)).cloned());
@@ -96,6 +103,7 @@ fn fill(
     let status = ContextStatusResult {
         model: inputs.model.clone(),
         num_ctx: result.num_ctx,
+        window: result.window,
         prompt_limit: result.token_budget,
         tokens_used: result.tokens_used,
         available_tokens: budget.available_tokens,

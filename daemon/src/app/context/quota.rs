@@ -6,6 +6,7 @@ use ollm_protocol::content::{ContextMessage, Role};
 
 use crate::app::core::Core;
 use crate::app::error::Result;
+use crate::app::models::window::window_of;
 use crate::context::{ContextError, prompt_limit};
 use crate::tokens::Counter;
 
@@ -23,9 +24,9 @@ impl TokenQuota {
     pub(super) fn of(core: &Core, id: Option<SessionId>, percent: u64) -> Result<Self> {
         let own = id.map(|id| core.settings(id)).transpose()?.unwrap_or_default();
         let config = core.config();
-        let size = config.context.size_for(own.context_size);
         let model = own.model.or_else(|| config.ollama.model.clone());
-        let limit = prompt_limit(size, config.context.answer_reserve) * percent / 100;
+        let window = window_of(core, model.as_deref(), own.context_size);
+        let limit = prompt_limit(window.size, config.context.answer_reserve) * percent / 100;
         Ok(Self { limit, counter: core.counts.load(model.as_deref(), None, &[]) })
     }
 
@@ -44,10 +45,10 @@ impl TokenQuota {
     }
 }
 
-/// Refuses a system prompt that does not fit into the window that the session or the configuration names: no context
-/// could be built. Blocks on the disk.
+/// Refuses a system prompt that does not fit into the window of a session: no context could be built. Blocks on the
+/// disk.
 ///
-/// Without a named window the prompt is accepted: the model's window is known only when a context is built.
+/// While nothing names a window and the model was not described, the prompt is accepted: the window may be larger.
 pub(crate) fn check_system_prompt(
     core: &Core,
     prompt: Option<&str>,
@@ -55,21 +56,18 @@ pub(crate) fn check_system_prompt(
     model: Option<&str>,
 ) -> Result<()> {
     let config = core.config();
-    let (Some(prompt), Some(size)) = (prompt, size.or(config.context.size)) else { return Ok(()) };
-    if prompt.is_empty() {
+    let Some(prompt) = prompt.filter(|prompt| !prompt.is_empty()) else { return Ok(()) };
+    let model = model.or(config.ollama.model.as_deref());
+    let window = window_of(core, model, size);
+    if !window.is_named() && window.trained.is_none() {
         return Ok(());
     }
-    let counter = core.counts.load(model.or(config.ollama.model.as_deref()), None, &[]);
+    let counter = core.counts.load(model, None, &[]);
     let message = ContextMessage::text(Role::System, prompt);
     let needed = u64::from(counter.count_head(Some(&message), &[]).0);
-    let available = prompt_limit(size, config.context.answer_reserve);
+    let available = prompt_limit(window.size, config.context.answer_reserve);
     if needed > available {
         return Err(ContextError::Overflow { needed, available, what: "system prompt" }.into());
     }
     Ok(())
-}
-
-/// Returns the window of a session in tokens.
-pub(crate) fn context_size(core: &Core, id: SessionId) -> Result<u32> {
-    Ok(core.config().context.size_for(core.settings(id)?.context_size))
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fsutil::{FsError, create_private_dir, file_len, replace_atomically};
-use crate::tokens::{CachedTokenizer, Calibration, Template, Tokenizer, Vocabulary};
+use crate::fsutil::{FsError, create_private_dir, file_len, read_regular, replace_atomically};
+use crate::tokens::{CachedTokenizer, Calibration, Engine, Template, Tokenizer, Vocabulary};
 
 /// The version of `models.json`; files of other versions are ignored.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// The largest file that is read, in bytes; the largest known vocabulary has 13 MB.
 const MAX_BYTES: u64 = 256 << 20;
 
@@ -33,8 +33,12 @@ struct ModelsFile<Models> {
 pub(super) struct KnownModel {
     /// The digest of the model; another digest is another model of the same name.
     pub(super) digest: Option<String>,
+    /// The version of the server that the rest was learned from; another version may render and count otherwise.
+    pub(super) server: Option<String>,
     /// The name of the vocabulary's file; empty if there is none.
     pub(super) vocabulary: String,
+    /// The engine that counts with the vocabulary.
+    pub(super) engine: Engine,
     /// The thinking mode of the last call.
     pub(super) think: String,
     /// By variant; `None` for a template whose counts were found wrong.
@@ -42,6 +46,13 @@ pub(super) struct KnownModel {
     /// By variant: corrections of prompts that no template covers.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) calibrations: BTreeMap<String, Arc<Calibration>>,
+}
+
+impl KnownModel {
+    /// Returns the digest of the vocabulary, and the engine that counts with it.
+    pub(super) fn tokenizer_key(&self) -> (String, Engine) {
+        (self.vocabulary.clone(), self.engine)
+    }
 }
 
 impl VocabularyFiles {
@@ -70,8 +81,8 @@ impl VocabularyFiles {
         }
     }
 
-    /// Reads a vocabulary; returns `None` if it cannot be used.
-    pub(super) fn engine(&self, digest: &str) -> Option<Arc<CachedTokenizer>> {
+    /// Reads a vocabulary for an engine; returns `None` if it cannot be used.
+    pub(super) fn tokenizer(&self, digest: &str, engine: Engine) -> Option<Arc<CachedTokenizer>> {
         // `models.json` names the file: an edited one must not lead to files elsewhere.
         if digest.is_empty() || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
@@ -80,7 +91,7 @@ impl VocabularyFiles {
         let vocabulary = vocabulary
             .inspect_err(|error| tracing::warn!(digest, "a vocabulary is unusable: {error}"))
             .ok()?;
-        let tokenizer = Tokenizer::new(&vocabulary);
+        let tokenizer = Tokenizer::new(&vocabulary, engine);
         let tokenizer = tokenizer.inspect_err(|error| tracing::warn!(digest, "{error}")).ok()?;
         Some(Arc::new(CachedTokenizer::new(tokenizer)))
     }
@@ -93,7 +104,7 @@ impl VocabularyFiles {
     fn read(&self, name: &str) -> Option<Vec<u8>> {
         let path = self.dir.join(name);
         file_len(&path).filter(|len| *len <= MAX_BYTES)?;
-        std::fs::read(&path)
+        read_regular(&path)
             .inspect_err(|error| tracing::warn!("cannot read {}: {error}", path.display()))
             .ok()
     }

@@ -19,7 +19,7 @@ use serde_json::Value;
 use self::files::{KnownModel, VocabularyFiles};
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
-    CachedTokenizer, Counter, ExactCounter, Template, Tokenizer, Vocabulary, is_plausible,
+    CachedTokenizer, Counter, Engine, ExactCounter, Template, Tokenizer, Vocabulary, is_plausible,
 };
 
 /// A vocabulary that is unused for this long is dropped: it takes tens of MB and is read again in milliseconds.
@@ -44,20 +44,30 @@ pub(crate) struct Counts {
 struct CountsState {
     /// `None` before the list was read.
     models: Option<BTreeMap<String, KnownModel>>,
-    /// The vocabularies in memory by digest, and when they were last used.
-    engines: HashMap<String, (Arc<CachedTokenizer>, Instant)>,
+    /// The tokenizers in memory, and when they were last used.
+    tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
     /// When learning a model or a template, or reading a vocabulary, last failed.
     failures: HashMap<String, Instant>,
 }
+
+/// Names a tokenizer: the digest of its vocabulary, and the engine.
+type TokenizerKey = (String, Engine);
 
 impl CountsState {
     fn known(&self, model: &str) -> Option<&KnownModel> {
         self.models.as_ref()?.get(&canonical_name(model))
     }
 
-    fn engine(&self, known: &KnownModel) -> Option<Arc<CachedTokenizer>> {
-        Some(Arc::clone(&self.engines.get(&known.vocabulary)?.0))
+    fn tokenizer(&self, known: &KnownModel) -> Option<Arc<CachedTokenizer>> {
+        Some(Arc::clone(&self.tokenizers.get(&known.tokenizer_key())?.0))
     }
+}
+
+/// A vocabulary that was read, with the tokenizer that an engine has for it.
+pub(crate) struct LearnedVocabulary {
+    pub(crate) vocabulary: Vocabulary,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) engine: Engine,
 }
 
 /// Names a template of a model: its thinking mode and its tools.
@@ -73,8 +83,8 @@ enum MissingCounter {
     Models,
     /// The model is not in the list.
     Model,
-    /// The vocabulary with this digest is not in memory.
-    Vocabulary(String),
+    /// This tokenizer is not in memory.
+    Tokenizer(TokenizerKey),
 }
 
 impl TemplateVariant {
@@ -94,6 +104,11 @@ impl TemplateVariant {
     pub(crate) fn think(&self) -> &str {
         &self.think
     }
+}
+
+/// Returns the version of the server that described a model.
+fn server_of(info: &ModelInfo) -> Option<String> {
+    info.server_version.as_ref().map(ToString::to_string)
 }
 
 const fn think_name(think: Option<ThinkMode>) -> &'static str {
@@ -135,7 +150,7 @@ impl Counts {
             Ok(counter) => return (counter, false),
             Err(MissingCounter::Models) => true,
             Err(MissingCounter::Model) => false,
-            Err(MissingCounter::Vocabulary(digest)) => self.may_try(&digest),
+            Err(MissingCounter::Tokenizer((digest, _))) => self.may_try(&digest),
         };
         (Counter::ESTIMATE, may_load && self.loading.try_lock().is_some())
     }
@@ -164,17 +179,23 @@ impl Counts {
                 self.state.lock().models = Some(models);
             }
         }
-        if let Err(MissingCounter::Vocabulary(digest)) = self.find(model, think, tools)
-            && self.may_try(&digest)
+        if let Err(MissingCounter::Tokenizer(key)) = self.find(model, think, tools)
+            && self.may_try(&key.0)
         {
-            match self.files.engine(&digest) {
-                Some(engine) => {
-                    self.state.lock().engines.insert(digest, (engine, Instant::now()));
-                }
-                None => self.note_failure(&digest, &"its vocabulary cannot be read from the disk"),
-            }
+            self.read_tokenizer(key);
         }
         self.find(model, think, tools).unwrap_or(Counter::ESTIMATE)
+    }
+
+    /// Reads a tokenizer from the disk. Blocks.
+    fn read_tokenizer(&self, key: TokenizerKey) -> Option<Arc<CachedTokenizer>> {
+        let (digest, engine) = &key;
+        let Some(tokenizer) = self.files.tokenizer(digest, *engine) else {
+            self.note_failure(digest, &"its vocabulary cannot be read from the disk");
+            return None;
+        };
+        self.state.lock().tokenizers.insert(key, (Arc::clone(&tokenizer), Instant::now()));
+        Some(tokenizer)
     }
 
     fn find(
@@ -184,7 +205,7 @@ impl Counts {
         tools: &[Value],
     ) -> Result<Counter, MissingCounter> {
         let mut state = self.state.lock();
-        let CountsState { models, engines, .. } = &mut *state;
+        let CountsState { models, tokenizers, .. } = &mut *state;
         let known = models.as_ref().ok_or(MissingCounter::Models)?;
         let known = known.get(&canonical_name(model)).ok_or(MissingCounter::Model)?;
         let think = think.unwrap_or(&known.think).to_owned();
@@ -193,63 +214,68 @@ impl Counts {
         if known.vocabulary.is_empty() {
             return Ok(Counter::ESTIMATE.calibrated(calibration));
         }
-        let engine = engines.get_mut(&known.vocabulary);
-        let (engine, last_used) =
-            engine.ok_or_else(|| MissingCounter::Vocabulary(known.vocabulary.clone()))?;
+        let key = known.tokenizer_key();
+        let (tokenizer, last_used) =
+            tokenizers.get_mut(&key).ok_or(MissingCounter::Tokenizer(key))?;
         *last_used = Instant::now();
         let template =
             |variant: &TemplateVariant| known.templates.get(&variant.key()).cloned().flatten();
         Ok(Counter::exact(ExactCounter {
-            tokenizer: Arc::clone(engine),
+            tokenizer: Arc::clone(tokenizer),
             without_tools: template(&variant.without_tools()),
             with_tools: template(&variant),
         })
         .calibrated(calibration))
     }
 
-    /// Returns the vocabulary of a model if it is in memory.
-    pub(crate) fn engine(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
+    /// Returns the tokenizer of a model if it is in memory.
+    pub(crate) fn tokenizer(&self, model: &str) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
-        state.engine(state.known(model)?)
+        state.tokenizer(state.known(model)?)
     }
 
-    /// Returns the vocabulary to learn a template with, or `None` if the template is known.
-    pub(crate) fn engine_for_learning(
+    /// Returns the tokenizer to learn a template with, or `None` if the template is known.
+    pub(crate) fn tokenizer_for_learning(
         &self,
         model: &str,
         variant: &TemplateVariant,
     ) -> Option<Arc<CachedTokenizer>> {
         let state = self.state.lock();
         let known = state.known(model)?;
-        if known.templates.contains_key(&variant.key()) { None } else { state.engine(known) }
+        if known.templates.contains_key(&variant.key()) { None } else { state.tokenizer(known) }
     }
 
-    /// Returns whether the vocabulary of a model is in memory and still that of `info`.
-    pub(crate) fn has_vocabulary(&self, info: &ModelInfo, model: &str) -> bool {
+    /// Returns whether the tokenizer of a model is in memory, and still that of `info`.
+    pub(crate) fn has_tokenizer(&self, info: &ModelInfo, model: &str) -> bool {
         let state = self.state.lock();
+        let server = server_of(info);
         state.known(model).is_some_and(|known| {
-            state.engines.contains_key(&known.vocabulary)
+            state.tokenizers.contains_key(&known.tokenizer_key())
                 && (info.digest.is_none() || known.digest == info.digest)
+                && (server.is_none() || known.server == server)
         })
     }
 
-    /// Stores the vocabulary of a model and forgets its templates, which belonged to another vocabulary. Blocks.
+    /// Stores the vocabulary of a model and forgets its templates, which were learned with another vocabulary, engine or
+    /// server. Blocks.
     pub(crate) fn store_vocabulary(
         &self,
+        info: &ModelInfo,
         model: &str,
-        digest: Option<String>,
-        vocabulary: &Vocabulary,
-        tokenizer: Tokenizer,
+        learned: LearnedVocabulary,
     ) {
+        let LearnedVocabulary { vocabulary, tokenizer, engine } = learned;
         let name = tokenizer.identity().rsplit('-').next().unwrap_or_default().to_owned();
-        self.files.store_vocabulary(&name, vocabulary);
-        let engine = Arc::new(CachedTokenizer::new(tokenizer));
+        self.files.store_vocabulary(&name, &vocabulary);
+        let tokenizer = Arc::new(CachedTokenizer::new(tokenizer));
         let mut state = self.state.lock();
         state.failures.remove(&name);
-        state.engines.insert(name.clone(), (engine, Instant::now()));
+        state.tokenizers.insert((name.clone(), engine), (tokenizer, Instant::now()));
         drop(state);
+        let (digest, server) = (info.digest.clone(), server_of(info));
         self.change(model, |known| {
-            *known = KnownModel { digest, vocabulary: name, ..KnownModel::default() };
+            *known =
+                KnownModel { digest, server, vocabulary: name, engine, ..KnownModel::default() };
         });
     }
 
@@ -336,6 +362,6 @@ impl Counts {
 
     /// Drops vocabularies that are not in use.
     pub(crate) fn drop_idle(&self) {
-        self.state.lock().engines.retain(|_, (_, last_used)| last_used.elapsed() < IDLE);
+        self.state.lock().tokenizers.retain(|_, (_, last_used)| last_used.elapsed() < IDLE);
     }
 }

@@ -3,7 +3,6 @@
 //!
 //! A failure here is not an error of the caller: the counts of a model that cannot be learned are estimates.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,10 +11,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::app::core::{Core, blocking};
-use crate::app::counts::TemplateVariant;
+use crate::app::counts::{LearnedVocabulary, TemplateVariant};
 use crate::app::error::Result;
-use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode};
-use crate::tokens::{Counter, Tokenizer, Vocabulary, learn, probes};
+use crate::fsutil;
+use crate::model::{CallPhase, ChatRequest, ModelError, ModelInfo, Sampling, ThinkMode, Version};
+use crate::tokens::{Counter, Engine, Tokenizer, Vocabulary, learn, probes};
 
 /// The time for rendering a further conversation, which takes milliseconds after the first one.
 const RENDER_LIMIT: Duration = Duration::from_secs(10);
@@ -49,8 +49,8 @@ pub(crate) async fn learned_counter(
     if info.remote_host.is_some() {
         return Ok(before);
     }
-    let has_vocabulary = core.counts.has_vocabulary(info, &prompts.model);
-    if !has_vocabulary && !learn_vocabulary(core, info, &prompts.model).await {
+    let has_tokenizer = core.counts.has_tokenizer(info, &prompts.model);
+    if !has_tokenizer && !learn_vocabulary(core, info, &prompts.model).await {
         return Ok(before);
     }
     if let Some(num_ctx) = prompts.num_ctx {
@@ -80,7 +80,10 @@ pub(crate) async fn rendered_tokens(core: &Arc<Core>, request: &ChatRequest) -> 
     let prompt = core.models.backend().ok()?.render(request).await.ok()??;
     let model = request.model.clone();
     let counted = blocking(core, move |core| {
-        Ok(core.counts.engine(&model).map(|engine| u64::from(engine.count_prompt(&prompt))))
+        Ok(core
+            .counts
+            .tokenizer(&model)
+            .map(|tokenizer| u64::from(tokenizer.count_prompt(&prompt))))
     });
     counted.await.ok()?
 }
@@ -120,20 +123,23 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
     if !core.counts.may_try(model) {
         return false;
     }
+    let Some(engine) = engine_of(info) else {
+        core.counts.note_failure(model, &"the rules of the server's engine are unknown");
+        return false;
+    };
     let path = info.model_path.clone();
     let in_file = blocking(core, move |core| {
-        Ok(path.and_then(|path| read_weights(&path, &core.config().ollama.models_dirs)))
+        let dirs = &core.config().ollama.models_dirs;
+        Ok(path.and_then(|path| read_weights(&path, dirs, engine)))
     });
     let learned = match in_file.await {
         Ok(Some(learned)) => Ok(learned),
-        _ => vocabulary_of_server(core, model).await,
+        _ => vocabulary_of_server(core, model, engine).await,
     };
-    let (name, digest) = (model.to_owned(), info.digest.clone());
     match learned {
-        Ok((vocabulary, tokenizer)) => {
-            let store = move |core: &Core| {
-                core.counts.store_vocabulary(&name, digest, &vocabulary, tokenizer)
-            };
+        Ok(learned) => {
+            let (info, model) = (info.clone(), model.to_owned());
+            let store = move |core: &Core| core.counts.store_vocabulary(&info, &model, learned);
             in_background(core, store).await;
             true
         }
@@ -144,18 +150,27 @@ async fn learn_vocabulary(core: &Arc<Core>, info: &ModelInfo, model: &str) -> bo
     }
 }
 
+/// Returns the engine that the server uses for a model, or `None` if its rules are not known.
+fn engine_of(info: &ModelInfo) -> Option<Engine> {
+    let release = info.server_version.as_ref().and_then(Version::release);
+    let architecture = info.architecture.as_deref().unwrap_or_default();
+    Engine::of_ollama(release, architecture, info.has_projector)
+}
+
 /// Requests the vocabulary of a model from the server; the error is a text for the log.
 async fn vocabulary_of_server(
     core: &Arc<Core>,
     model: &str,
-) -> Result<(Vocabulary, Tokenizer), String> {
+    engine: Engine,
+) -> Result<LearnedVocabulary, String> {
     let requested = async { core.models.backend()?.vocabulary(model).await };
     let json = requested.await.map_err(|error| error.to_string())?;
     let parsed = blocking(core, move |_| {
         let vocabulary = Vocabulary::from_show(&json).map_err(|error| error.to_string());
         Ok(vocabulary.and_then(|vocabulary| {
-            let tokenizer = Tokenizer::new(&vocabulary).map_err(|error| error.to_string())?;
-            Ok((vocabulary, tokenizer))
+            let tokenizer = Tokenizer::new(&vocabulary, engine);
+            let tokenizer = tokenizer.map_err(|error| error.to_string())?;
+            Ok(LearnedVocabulary { vocabulary, tokenizer, engine })
         }))
     });
     parsed.await.unwrap_or_else(|error| Err(error.to_string()))
@@ -170,7 +185,7 @@ async fn learn_template(
     variant: &TemplateVariant,
     tools: &[Value],
 ) -> Result<(), ModelError> {
-    let Some(engine) = core.counts.engine_for_learning(&prompts.model, variant) else {
+    let Some(tokenizer) = core.counts.tokenizer_for_learning(&prompts.model, variant) else {
         return Ok(());
     };
     let attempt = format!("{} {}", prompts.model, variant.key());
@@ -215,7 +230,7 @@ async fn learn_template(
         }
     }
     let (model, key) = (prompts.model.clone(), variant.key());
-    in_background(core, move |core| match learn(engine.tokenizer(), &rendered) {
+    in_background(core, move |core| match learn(tokenizer.tokenizer(), &rendered) {
         Some(template) => core.counts.store_template(&model, &key, template),
         None => core.counts.note_failure(&attempt, &"the template is not understood"),
     })
@@ -228,11 +243,11 @@ async fn learn_template(
 ///
 /// The server is not trusted here: only regular files with the name of a blob are opened, and no more than a header is
 /// read.
-fn read_weights(path: &str, dirs: &[PathBuf]) -> Option<(Vocabulary, Tokenizer)> {
+fn read_weights(path: &str, dirs: &[PathBuf], engine: Engine) -> Option<LearnedVocabulary> {
     let path = Path::new(path);
     let name = path.file_name()?.to_str().filter(|name| is_blob_name(name))?;
     let local = dirs.iter().map(|dir| dir.join("blobs").join(name));
-    std::iter::once(path.to_owned()).chain(local).find_map(|path| read_gguf(&path))
+    std::iter::once(path.to_owned()).chain(local).find_map(|path| read_gguf(&path, engine))
 }
 
 fn is_blob_name(name: &str) -> bool {
@@ -241,19 +256,18 @@ fn is_blob_name(name: &str) -> bool {
     })
 }
 
-fn read_gguf(path: &Path) -> Option<(Vocabulary, Tokenizer)> {
-    // Opening a pipe would wait for its writer.
-    if !path.is_absolute() || !std::fs::symlink_metadata(path).ok()?.is_file() {
+fn read_gguf(path: &Path, engine: Engine) -> Option<LearnedVocabulary> {
+    if !path.is_absolute() {
         return None;
     }
     let log = |error: &dyn std::fmt::Display| {
         tracing::debug!("no vocabulary from {}: {error}", path.display());
     };
-    let file = File::open(path).inspect_err(|error| log(error)).ok()?;
+    let file = fsutil::open_regular(path).inspect_err(|error| log(error)).ok()?;
     let vocabulary = Vocabulary::from_gguf(file.take(MAX_HEADER_BYTES));
     let vocabulary = vocabulary.inspect_err(|error| log(error)).ok()?;
-    let tokenizer = Tokenizer::new(&vocabulary).inspect_err(|error| log(error)).ok()?;
-    Some((vocabulary, tokenizer))
+    let tokenizer = Tokenizer::new(&vocabulary, engine).inspect_err(|error| log(error)).ok()?;
+    Some(LearnedVocabulary { vocabulary, tokenizer, engine })
 }
 
 #[cfg(test)]
@@ -267,7 +281,9 @@ mod tests {
         assert!(!is_blob_name(&format!("sha256-{}", &digest[1..])));
         assert!(!is_blob_name(&format!("sha256-{}g", &digest[1..])));
         assert!(!is_blob_name("passwd"));
-        assert!(read_weights("/etc/passwd", &[]).is_none());
-        assert!(read_weights("relative", &[PathBuf::from("also/relative")]).is_none());
+        assert!(read_weights("/etc/passwd", &[], Engine::LlamaCpp).is_none());
+        assert!(
+            read_weights("relative", &[PathBuf::from("also/relative")], Engine::LlamaCpp).is_none()
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! `model.*`: the models of the model server, as clients see them.
 
 pub(crate) mod learning;
+pub(crate) mod window;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,18 +9,18 @@ use std::time::Instant;
 use ollm_protocol::content::{CountKind, ModelServerStatus};
 use ollm_protocol::methods::daemon::NoParams;
 use ollm_protocol::methods::model::{
-    ModelCountTokensParams, ModelCountTokensResult, ModelDetails, ModelListResult,
-    ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary, ModelWarmParams,
-    ModelWarmResult, RunningModelSummary,
+    DefaultWindowSource, ModelCountTokensParams, ModelCountTokensResult, ModelDetails,
+    ModelListResult, ModelRunningResult, ModelShowParams, ModelShowResult, ModelSummary,
+    ModelWarmParams, ModelWarmResult, RunningModelSummary,
 };
 use serde_json::Value;
 
 use self::learning::{CountedPrompts, known_counter, learned_counter};
+use self::window::{ContextWindow, WindowOrigin, describe, may_read_images, remember, window_of};
 use super::core::{Core, blocking};
 use super::error::{AppError, Result, check_context_size};
 use crate::model::{
     KvGeometry, ListedModel, ModelError, ModelInfo, Priority, RunningModel, ServerStatus, advise,
-    clamp_window,
 };
 use crate::tokens::{Counter, ESTIMATE_MARGIN_DIVISOR};
 
@@ -35,17 +36,27 @@ pub(crate) async fn server_status(core: &Core) -> ModelServerStatus {
 
 /// Lists the models of the server (`model.list`).
 pub(crate) async fn list(core: Arc<Core>, _: NoParams) -> Result<ModelListResult> {
-    let backend = core.models.backend()?;
-    let data = backend.list().await?.into_iter().map(summary).collect();
-    Ok(ModelListResult { host: backend.host(), data })
+    let host = core.models.backend()?.host();
+    let data = core.models.list().await?.into_iter().map(summary).collect();
+    Ok(ModelListResult { host, data })
+}
+
+/// Returns the names of the models of the server that read images; none if it does not list them.
+pub(super) async fn image_readers(core: &Core) -> Vec<String> {
+    let all = core.models.list().await.unwrap_or_default().into_iter();
+    let readers = all.filter(|listed| listed.capabilities.iter().any(|name| name == "vision"));
+    readers.map(|listed| listed.model).collect()
 }
 
 /// Describes a model (`model.show`).
 pub(crate) async fn show(core: Arc<Core>, params: ModelShowParams) -> Result<ModelShowResult> {
     let model = model_or_default(&core, params.model)?;
     let info = core.models.show(&model).await?;
+    remember(&core, &info).await;
     let host = core.models.backend()?.host();
-    Ok(ModelShowResult { host, model: details(&info, core.models.windows().current(&model)) })
+    let window = window_of(&core, Some(&model), None);
+    let requested = core.models.windows().current(&model);
+    Ok(ModelShowResult { host, model: details(&info, requested, window) })
 }
 
 /// Lists the models in the server's memory, with warnings about their size (`model.running`).
@@ -56,7 +67,7 @@ pub(crate) async fn running(core: Arc<Core>, _: NoParams) -> Result<ModelRunning
         // Only the warning about a model that is partly in main memory uses the geometry, and it can do without.
         let needs_info =
             running.size_vram_bytes > 0 && running.size_vram_bytes < running.size_bytes;
-        let info = if needs_info { core.models.info(&running.model).await.ok() } else { None };
+        let info = if needs_info { describe(&core, &running.model).await.ok() } else { None };
         data.push(running_summary(running, info.and_then(|info| info.geometry)));
     }
     Ok(ModelRunningResult { host: backend.host(), data })
@@ -67,24 +78,29 @@ pub(crate) async fn warm(core: Arc<Core>, params: ModelWarmParams) -> Result<Mod
     let model = model_or_default(&core, params.model)?;
     check_context_size(params.context_size)?;
     let config = core.config();
-    let wanted = config.context.size_for(params.context_size);
     let started = Instant::now();
-    let report = core.models.warm(&model, wanted, config.ollama.keep_alive).await?;
-    let info = core.models.info(&model).await?;
-    let num_ctx = Some(report.window.requested);
+    let info = core.models.show(&model).await?;
+    remember(&core, &info).await;
+    let window = window_of(&core, Some(&model), params.context_size);
+    let report = core.models.warm(&info, window.supported, config.ollama.keep_alive).await?;
+    let requested = report.window.requested;
+    let smaller = report.window.effective.filter(|effective| *effective < requested);
+    core.speeds.note_effective(&model, smaller);
+    let num_ctx = Some(requested);
     let prompts = CountedPrompts { model: model.clone(), think: None, tools: Vec::new(), num_ctx };
     drop(learned_counter(&core, &info, &prompts).await);
     let running = report.running.as_ref();
     Ok(ModelWarmResult {
         host: core.models.backend()?.host(),
         model,
-        requested_context: report.window.requested,
+        requested_context: requested,
+        wanted_context: other_window(&window, requested),
         trained_context: report.window.trained,
         effective_context: report.window.effective,
         size_bytes: running.map(|running| running.size_bytes),
         size_vram_bytes: running.map(|running| running.size_vram_bytes),
         duration_ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-        warnings: report.warnings,
+        warnings: window_warning(&window, requested).into_iter().chain(report.warnings).collect(),
     })
 }
 
@@ -93,7 +109,7 @@ pub(crate) async fn count_tokens(
     core: Arc<Core>,
     params: ModelCountTokensParams,
 ) -> Result<ModelCountTokensResult> {
-    let ModelCountTokensParams { model, text, messages, tools } = params;
+    let ModelCountTokensParams { model, text, mut messages, tools } = params;
     let model = model_or_default(&core, model)?;
     if text.is_some() == messages.is_some() {
         return Err(AppError::invalid("text", "give either a text or messages"));
@@ -102,7 +118,11 @@ pub(crate) async fn count_tokens(
         return Err(AppError::invalid("tools", "belong to messages"));
     }
     let counter = counter_for(&core, &model, messages.is_some(), &tools).await?;
-    let counted = blocking(&core, move |_| {
+    let name = model.clone();
+    let counted = blocking(&core, move |core| {
+        if !may_read_images(core, &name) {
+            messages.iter_mut().flatten().for_each(|message| message.images.clear());
+        }
         Ok(match (text, messages) {
             (Some(text), _) => {
                 let (tokens, kind) = (u64::from(counter.count_text(&text)), counter.kind_of_text());
@@ -139,7 +159,7 @@ async fn counter_for(
     if kind == CountKind::Exact {
         return Ok(known);
     }
-    let info = match core.models.info(model).await {
+    let info = match describe(core, model).await {
         Ok(info) => info,
         Err(error @ ModelError::NotFound { .. }) => return Err(error.into()),
         // The count is labeled as an estimate.
@@ -148,20 +168,33 @@ async fn counter_for(
     let ticket = core.models.queues().enter(model, Priority::Background);
     ticket.admitted().await;
     if needs_template {
-        let size = core.config().context.size_for(None);
-        prompts.num_ctx = Some(choose_window(core, &info, size).await);
+        prompts.num_ctx = Some(choose_window(core, model, None).await);
     }
     Ok(learned_counter(core, &info, &prompts).await.unwrap_or(known))
 }
 
-/// Limits a window of `size` tokens to the range that a model supports.
-pub(super) fn supported_window(info: &ModelInfo, size: u32) -> u32 {
-    clamp_window(size, info.trained_context, info.can("vision").unwrap_or(false))
+/// Returns the window that a call asked for, if another one was requested.
+fn other_window(window: &ContextWindow, requested: u32) -> Option<u32> {
+    let is_asked = window.origin == WindowOrigin::Caller;
+    (is_asked && window.wanted != requested).then_some(window.wanted)
 }
 
-/// Chooses the window that all requests to a model name, of at least `size` tokens as far as the model supports it.
-pub(super) async fn choose_window(core: &Core, info: &ModelInfo, size: u32) -> u32 {
-    let (model, wanted) = (&info.model, supported_window(info, size));
+/// Returns why another window was requested than the call asked for.
+fn window_warning(window: &ContextWindow, requested: u32) -> Option<String> {
+    let wanted = other_window(window, requested)?;
+    let reason = match (window.trained, requested > wanted) {
+        (Some(trained), false) if trained == requested => "the model was trained for no more",
+        (_, false) => "the model supports no other",
+        (_, true) if window.supported > wanted => "the model needs no less",
+        (_, true) => "a larger window is in force for the model",
+    };
+    Some(format!("the window has {requested} tokens instead of {wanted}: {reason}"))
+}
+
+/// Chooses the window that all requests to a model name, of at least `size` tokens, by default those of a session that
+/// names none, as far as the model supports it.
+pub(super) async fn choose_window(core: &Core, model: &str, size: Option<u32>) -> u32 {
+    let wanted = window_of(core, Some(model), size).size;
     match core.models.windows().current(model) {
         Some(current) if current >= wanted => current,
         _ => {
@@ -202,7 +235,7 @@ fn summary(listed: ListedModel) -> ModelSummary {
     }
 }
 
-fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
+fn details(info: &ModelInfo, requested: Option<u32>, window: ContextWindow) -> ModelDetails {
     let info = info.clone();
     ModelDetails {
         model: info.model,
@@ -213,6 +246,13 @@ fn details(info: &ModelInfo, requested: Option<u32>) -> ModelDetails {
         parameter_count: info.parameter_count,
         quantization: info.quantization,
         trained_context: info.trained_context,
+        modelfile_context: info.modelfile_context,
+        default_context: Some(window.size),
+        default_context_from: Some(match window.origin {
+            WindowOrigin::Config => DefaultWindowSource::Config,
+            WindowOrigin::Modelfile => DefaultWindowSource::Modelfile,
+            WindowOrigin::Caller | WindowOrigin::Default => DefaultWindowSource::Default,
+        }),
         requested_context: requested,
         context_bytes_per_token: info.geometry.map(|geometry| geometry.bytes_per_token()),
         capabilities: info.capabilities,

@@ -5,7 +5,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{Session, SessionStatus};
 use ollm_protocol::methods::session::{
@@ -95,11 +95,11 @@ fn finish(core: &Arc<Core>, id: SessionId, reason: &'static str, rows: DeletedRo
 }
 
 /// Removes half-written files and finishes deletions that a crash interrupted. Blocks on the disk.
-pub(crate) fn recover(core: &Arc<Core>, started: SystemTime) {
+pub(crate) fn recover(core: &Arc<Core>) {
     let swept = core
         .sessions
-        .sweep_temporaries(started)
-        .and_then(|swept| Ok(swept + core.projects.sweep_temporaries(started)?));
+        .sweep_temporaries()
+        .and_then(|swept| Ok(swept + core.projects.sweep_temporaries()?));
     match swept {
         Ok(0) => {}
         Ok(swept) => tracing::info!(swept, "removed half-written files"),

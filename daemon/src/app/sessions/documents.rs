@@ -9,7 +9,7 @@ use ollm_protocol::methods::session::{SessionIdParams, SessionSaveResult};
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
-use super::transfer::ExportProgress;
+use super::export::ExportProgress;
 use crate::app::core::{Core, blocking};
 use crate::app::error::{AppError, Result};
 use crate::fsutil;

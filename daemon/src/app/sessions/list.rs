@@ -34,7 +34,9 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     let wanted =
         ListFilter { project_hash, status: params.status, id_prefix: params.id_prefix, after };
     let open = core.sessions.open_summaries();
-    let known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
+    let mut known: HashSet<SessionId> = open.iter().map(|session| session.session_id).collect();
+    // The catalog keeps the row of a session until its files are removed.
+    known.extend(core.sessions.deleting());
     let mut data: Vec<Session> =
         open.into_iter().filter(|session| wanted.admits(session)).collect();
     let query = ListQuery {
@@ -125,6 +127,7 @@ fn parse_cursor(cursor: &str) -> Result<(i64, SessionId)> {
 pub(crate) fn search(core: &Arc<Core>, params: SessionSearchParams) -> Result<SessionSearchResult> {
     let limit = page_limit(params.limit, DEFAULT_LIMIT, MAX_SEARCH)?;
     let project_hash = lenient_hash(params.project_path.as_deref());
+    core.catalog.retry_gaps();
     if (1..=FEW_BEHIND).contains(&core.catalog.status().behind) {
         core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
     }

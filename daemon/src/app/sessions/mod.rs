@@ -3,9 +3,14 @@
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod documents;
+pub(crate) mod export;
+pub(crate) mod import;
 pub(crate) mod input;
 pub(crate) mod list;
 pub(crate) mod read;
 pub(crate) mod retention;
-pub(crate) mod transfer;
+
 pub(crate) mod update;
+
+#[cfg(test)]
+mod read_faults;

@@ -78,12 +78,11 @@ pub(super) fn read(
         (slice, live.reader(), wanted)
     })?;
     let mut bytes = 0;
-    let mut unreadable = Vec::new();
+    let mut reads = Vec::with_capacity(wanted.len());
     for (seq, entry, active) in wanted {
-        let Some(record) = reader.read(entry) else {
-            unreadable.push(seq);
-            continue;
-        };
+        let record = reader.read(entry).map_err(|error| SessionError::fs(id, &error))?;
+        reads.push((seq, record.is_some()));
+        let Some(record) = record else { continue };
         bytes += weight(&record, entry);
         if bytes > PAGE_BYTES && !slice.records.is_empty() {
             slice.next = seq.0;
@@ -91,8 +90,8 @@ pub(super) fn read(
         }
         slice.records.push(Record { active, ..record });
     }
-    if !unreadable.is_empty() {
-        core.sessions.mark_unreadable(id, unreadable);
+    core.sessions.note_reads(id, &reads);
+    if slice.session.damaged_records > 0 || reads.iter().any(|(_, is_read)| !is_read) {
         slice.session = core.sessions.summary(id)?;
     }
     Ok(slice)

@@ -49,6 +49,27 @@ const fn hour_of(unix_ms: i64) -> i64 {
     if hour < 0 { 0 } else { hour }
 }
 
+/// Returns whether the index has exactly the documents whose origins are stored.
+pub(crate) fn has_all_documents(conn: &Connection) -> rusqlite::Result<bool> {
+    let mut n_indexed = 0;
+    for shard in list_shards(conn)? {
+        let sql = format!(
+            "SELECT count(*) FROM words_{}_docsize WHERE id IN (SELECT docid FROM docs)",
+            shard.num
+        );
+        n_indexed += conn.query_row(&sql, [], |row| row.get::<_, i64>(0))?;
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM words_{}_docsize WHERE id NOT IN (SELECT docid FROM docs))",
+            shard.num
+        );
+        if conn.query_row(&sql, [], |row| row.get(0))? {
+            return Ok(false);
+        }
+    }
+    let n_origins: i64 = conn.query_row("SELECT count(*) FROM docs", [], |row| row.get(0))?;
+    Ok(n_indexed == n_origins)
+}
+
 /// Returns the greatest document id in use within a range.
 pub(crate) fn greatest_docid(
     conn: &Connection,
@@ -71,6 +92,26 @@ pub(crate) fn spill_hours(conn: &Connection) -> rusqlite::Result<i64> {
 pub(crate) fn set_spill_hours(conn: &Connection, hours: i64) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT OR REPLACE INTO facts (name, value) VALUES ('spillHours', ?1)")?
         .execute([hours])
+        .map(drop)
+}
+
+/// Returns the identity that the last seal gave to the transactions after it.
+pub(crate) fn seal_id(conn: &Connection) -> rusqlite::Result<i64> {
+    let found = conn
+        .prepare_cached("SELECT value FROM facts WHERE name = 'seal'")?
+        .query_row([], |row| row.get(0))
+        .optional()?;
+    Ok(found.unwrap_or(0))
+}
+
+/// Returns a random number.
+pub(crate) fn random_id(conn: &Connection) -> rusqlite::Result<i64> {
+    conn.query_row("SELECT random()", [], |row| row.get(0))
+}
+
+pub(crate) fn set_seal_id(conn: &Connection, id: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT OR REPLACE INTO facts (name, value) VALUES ('seal', ?1)")?
+        .execute([id])
         .map(drop)
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use ollm_protocol::SessionId;
-use ollm_protocol::content::SessionStatus;
+use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::{Seq, SessionId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::Deserialize;
@@ -72,6 +72,10 @@ pub(crate) struct IndexedExtent {
     pub bytes: u64,
     /// Whether the text of every record is in the index.
     pub has_all_text: bool,
+    /// Whether the text of some records could not be read.
+    pub has_gaps: bool,
+    /// Whether damage was found in the log, or the fold lacks records. The log itself is to be read again.
+    pub is_doubtful: bool,
 }
 
 pub(crate) fn read_row(conn: &Connection, id: SessionId) -> rusqlite::Result<Option<SessionRow>> {
@@ -132,10 +136,13 @@ pub(crate) fn write_summary(
     let num = old.map_or_else(|| conn.last_insert_rowid(), |row| row.num);
     let json = serde_json::to_string(session)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
+    let keys = old.map_or(0, |row| row.known.keys) + update.keys.len() as u64;
+    let known = IndexProgress { point: update.point, keys };
+    let crc = details_crc(session.session_id, num, &known, &json, &update.carry);
     conn.prepare_cached(
-        "INSERT OR REPLACE INTO details (num, session, carry) VALUES (?1, ?2, ?3)",
+        "INSERT OR REPLACE INTO details (num, session, carry, crc) VALUES (?1, ?2, ?3, ?4)",
     )?
-    .execute(params![num, json, update.carry])?;
+    .execute(params![num, json, update.carry, crc])?;
     Ok(num)
 }
 
@@ -154,6 +161,7 @@ pub(crate) fn set_text_records(
 pub(crate) fn remove(conn: &Connection, num: i64) -> rusqlite::Result<()> {
     remove_packed(conn, PackedTable::Entries, num)?;
     remove_packed(conn, PackedTable::Keys, num)?;
+    remove_gaps(conn, num)?;
     conn.prepare_cached("DELETE FROM details WHERE num = ?1")?.execute([num])?;
     conn.prepare_cached("DELETE FROM sessions WHERE num = ?1")?.execute([num])?;
     conn.prepare_cached("INSERT INTO forgotten (num) VALUES (?1)")?.execute([num]).map(drop)
@@ -190,10 +198,96 @@ pub(crate) fn details<T: DeserializeOwned>(
         .optional()
 }
 
-/// Returns the folded state of a session.
-pub(crate) fn carry(conn: &Connection, num: i64) -> rusqlite::Result<Vec<u8>> {
-    conn.prepare_cached("SELECT carry FROM details WHERE num = ?1")?
-        .query_row([num], |row| row.get(0))
+/// Returns the folded state of a session, after checking it and the session's row.
+pub(crate) fn carry(
+    conn: &Connection,
+    id: SessionId,
+    row: &SessionRow,
+) -> rusqlite::Result<Vec<u8>> {
+    let (session, carry, crc): (String, Vec<u8>, u32) = conn
+        .prepare_cached("SELECT session, carry, crc FROM details WHERE num = ?1")?
+        .query_row([row.num], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    if details_crc(id, row.num, &row.known, &session, &carry) == crc {
+        Ok(carry)
+    } else {
+        Err(wrong_checksum("details"))
+    }
+}
+
+/// Returns the checksum of the details of a session and of the part of its log that they describe.
+fn details_crc(id: SessionId, num: i64, known: &IndexProgress, session: &str, carry: &[u8]) -> u32 {
+    let IndexProgress { point, keys } = known;
+    let numbers = [num.cast_unsigned(), point.bytes, point.records, point.last_crc.into(), *keys];
+    let mut crc = crc32c::crc32c(&id_bytes(id));
+    for number in numbers.into_iter().chain([session.len() as u64]) {
+        crc = crc32c::crc32c_append(crc, &number.to_le_bytes());
+    }
+    crc32c::crc32c_append(crc32c::crc32c_append(crc, session.as_bytes()), carry)
+}
+
+/// Returns the error of a row that contradicts another one.
+fn wrong_row(table: &'static str) -> rusqlite::Error {
+    let error = format!("rows of {table} contradict others");
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Null, error.into())
+}
+
+/// Returns the error of a row whose content is not what was written.
+fn wrong_checksum(table: &'static str) -> rusqlite::Error {
+    let error = format!("a row of {table} has a wrong checksum");
+    rusqlite::Error::FromSqlConversionFailure(0, Type::Blob, error.into())
+}
+
+/// Checks the rows of all sessions, and that no row belongs to a session that does not exist.
+pub(crate) fn check_rows(conn: &Connection) -> rusqlite::Result<()> {
+    let has_orphans = format!(
+        "SELECT EXISTS (SELECT 1 FROM details WHERE num NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM entries WHERE id >> {BLOCK_BITS} NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM keys WHERE id >> {BLOCK_BITS} NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM gaps WHERE num NOT IN (SELECT num FROM sessions))
+             OR EXISTS (SELECT 1 FROM docs WHERE session NOT IN
+                 (SELECT num FROM sessions UNION SELECT num FROM forgotten))"
+    );
+    if conn.query_row(&has_orphans, [], |row| row.get(0))? {
+        return Err(wrong_row("sessions"));
+    }
+    for extent in extents(conn)? {
+        let Some(row) = read_row(conn, extent.id)? else { return Err(wrong_checksum("sessions")) };
+        carry(conn, extent.id, &row)?;
+        let _session: Option<Session> = details(conn, row.num)?;
+        let entries = read_packed(conn, PackedTable::Entries, row.num, |_: &[u8; 24]| ())?;
+        let keys = read_packed(conn, PackedTable::Keys, row.num, |_: &[u8; 28]| ())?;
+        let known = row.known;
+        if (entries.len() as u64, keys.len() as u64) != (known.point.records, known.keys) {
+            return Err(wrong_checksum("entries"));
+        }
+    }
+    Ok(())
+}
+
+/// Notes that the text of a record could not be read.
+pub(crate) fn add_gap(conn: &Connection, num: i64, seq: Seq) -> rusqlite::Result<()> {
+    conn.prepare_cached("INSERT OR IGNORE INTO gaps (num, seq) VALUES (?1, ?2)")?
+        .execute(params![num, signed(seq.0)])
+        .map(drop)
+}
+
+/// Returns the records of a session whose text could not be read.
+pub(crate) fn gaps(conn: &Connection, num: i64) -> rusqlite::Result<Vec<Seq>> {
+    conn.prepare_cached("SELECT seq FROM gaps WHERE num = ?1 ORDER BY seq")?
+        .query_map([num], |row| unsigned(row, 0).map(Seq))?
+        .collect()
+}
+
+/// Notes that the text of a record was read after all.
+pub(crate) fn remove_gap(conn: &Connection, num: i64, seq: Seq) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM gaps WHERE num = ?1 AND seq = ?2")?
+        .execute(params![num, signed(seq.0)])
+        .map(drop)
+}
+
+/// Forgets all gaps of a session.
+pub(crate) fn remove_gaps(conn: &Connection, num: i64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM gaps WHERE num = ?1")?.execute([num]).map(drop)
 }
 
 /// Calls `each` with sessions, the most recently active first, until it returns false. Both statements are answered
@@ -286,12 +380,21 @@ pub(crate) fn by_create_key(
 
 /// Returns the indexed extent of every session.
 pub(crate) fn extents(conn: &Connection) -> rusqlite::Result<Vec<IndexedExtent>> {
-    conn.prepare("SELECT id, bytes, text_records = records FROM sessions")?
+    let sql = format!(
+        "SELECT id, bytes, text_records = records,
+             num IN (SELECT num FROM gaps),
+             status = {} OR num IN (SELECT num FROM details WHERE length(carry) = 0)
+         FROM sessions",
+        status_code(SessionStatus::Corrupted)
+    );
+    conn.prepare(&sql)?
         .query_map([], |row| {
             Ok(IndexedExtent {
                 id: session_id(row, 0)?,
                 bytes: unsigned(row, 1)?,
                 has_all_text: row.get(2)?,
+                has_gaps: row.get(3)?,
+                is_doubtful: row.get(4)?,
             })
         })?
         .collect()
@@ -370,6 +473,7 @@ pub(crate) fn append_packed(
         };
         packed.truncate(usize::try_from(in_block).unwrap_or_default() * item_bytes);
         packed.extend_from_slice(fitting);
+        seal_block(block_id(num, block), &mut packed);
         conn.prepare_cached(&sql)?.execute(params![block_id(num, block), packed])?;
         next += (fitting.len() / item_bytes) as u64;
         items = remaining;
@@ -384,11 +488,32 @@ pub(crate) fn read_block(
     num: i64,
     block: u64,
 ) -> rusqlite::Result<Vec<u8>> {
-    let packed = conn
+    let id = block_id(num, block);
+    let packed: Option<Vec<u8>> = conn
         .prepare_cached(&format!("SELECT packed FROM {} WHERE id = ?1", table.name()))?
-        .query_row([block_id(num, block)], |row| row.get(0))
+        .query_row([id], |row| row.get(0))
         .optional()?;
-    Ok(packed.unwrap_or_default())
+    let Some(mut packed) = packed else { return Ok(Vec::new()) };
+    let n_bytes = block_items(table, id, &packed)?.len();
+    packed.truncate(n_bytes);
+    Ok(packed)
+}
+
+/// Appends the checksum of a block, which covers its id too.
+fn seal_block(id: i64, packed: &mut Vec<u8>) {
+    packed.extend_from_slice(&block_crc(id, packed).to_le_bytes());
+}
+
+/// Returns the items of a block whose checksum is correct.
+fn block_items(table: PackedTable, id: i64, packed: &[u8]) -> rusqlite::Result<&[u8]> {
+    match packed.split_last_chunk() {
+        Some((items, crc)) if block_crc(id, items) == u32::from_le_bytes(*crc) => Ok(items),
+        _ => Err(wrong_checksum(table.name())),
+    }
+}
+
+fn block_crc(id: i64, items: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&id.to_le_bytes()), items)
 }
 
 /// Returns all packed items of a session in order.
@@ -398,13 +523,13 @@ pub(crate) fn read_packed<const ITEM_BYTES: usize, T>(
     num: i64,
     from_bytes: impl Fn(&[u8; ITEM_BYTES]) -> T,
 ) -> rusqlite::Result<Vec<T>> {
-    let table = table.name();
-    let sql = format!("SELECT packed FROM {table} WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
+    let name = table.name();
+    let sql = format!("SELECT id, packed FROM {name} WHERE id BETWEEN ?1 AND ?2 ORDER BY id");
     let mut statement = conn.prepare_cached(&sql)?;
     let mut rows = statement.query([block_id(num, 0), block_id(num + 1, 0) - 1])?;
     let mut items = Vec::new();
     while let Some(row) = rows.next()? {
-        let (packed, _) = row.get_ref(0)?.as_blob()?.as_chunks();
+        let (packed, _) = block_items(table, row.get(0)?, row.get_ref(1)?.as_blob()?)?.as_chunks();
         items.extend(packed.iter().map(&from_bytes));
     }
     Ok(items)

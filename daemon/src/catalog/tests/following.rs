@@ -1,9 +1,10 @@
 //! Lists, hints for quick opening, following the logs, rebuilding, and damage.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{Role, SessionStatus};
+use ollm_protocol::{Seq, SessionId};
 
 use super::{CatalogFixture, FakeLog, LISTED, at, id, search};
 use crate::catalog::query::sessions::{BLOCK_ITEMS, id_range};
@@ -16,7 +17,7 @@ fn listed(catalog: &Catalog, query: &ListQuery<'_>) -> Vec<u128> {
     page.iter().map(|session| session.session_id.as_uuid().as_u128()).collect()
 }
 
-fn all(exclude: &HashSet<SessionId>) -> ListQuery<'_> {
+pub(super) fn all(exclude: &HashSet<SessionId>) -> ListQuery<'_> {
     ListQuery {
         project_hash: None,
         statuses: LISTED,
@@ -295,6 +296,64 @@ fn unreadable_log_does_not_delay_other_sessions() {
     fixture.catalog.mark_dirty(id(1));
     fixture.catch_up();
     assert_eq!((fixture.find("hidden"), fixture.catalog.status().behind), ("1:0".into(), 0));
+}
+
+#[test]
+fn unreadable_log_is_read_again_without_a_change() {
+    let fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "hidden");
+    fixture.logs.change(id(1), |log| log.is_unreadable = true);
+    fixture.catch_up();
+    assert_eq!(fixture.catalog.status().behind, 1);
+    fixture.logs.change(id(1), |log| log.is_unreadable = false);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while fixture.find("hidden") != "1:0" {
+        assert!(Instant::now() < deadline, "is read again");
+        std::thread::yield_now();
+    }
+    fixture.catch_up();
+    assert_eq!(fixture.catalog.status().behind, 0);
+}
+
+#[test]
+fn unusable_log_is_reported_and_not_behind() {
+    let fixture = CatalogFixture::new();
+    fixture.logs.change(id(1), |log| log.is_unusable = true);
+    fixture.record(id(1), Role::User, at(0), "hidden");
+    fixture.record(id(2), Role::User, at(0), "visible");
+    fixture.catch_up();
+    let status = fixture.catalog.status();
+    assert_eq!((status.state.as_str(), status.behind, status.unusable), ("ready", 0, 1));
+    assert_eq!(fixture.find("visible"), "2:0");
+    fixture.logs.change(id(1), |log| log.is_unusable = false);
+    fixture.catalog.mark_dirty(id(1));
+    fixture.catch_up();
+    assert_eq!((fixture.find("hidden"), fixture.catalog.status().unusable), ("1:0".into(), 0));
+}
+
+#[test]
+fn text_that_returns_is_indexed() {
+    let mut fixture = CatalogFixture::new();
+    fixture.record(id(1), Role::User, at(0), "first text");
+    fixture.record(id(1), Role::User, at(0), "second text");
+    fixture.logs.change(id(1), |log| log.missing.push(Seq(0)));
+    fixture.catch_up();
+    assert_eq!((fixture.find("text"), fixture.catalog.status().behind), ("1:1".into(), 0));
+    fixture.catalog.retry_gaps();
+    fixture.catch_up();
+    assert_eq!(fixture.find("text"), "1:1", "it is still missing");
+    fixture.logs.change(id(1), |log| log.missing.clear());
+    fixture.catalog.retry_gaps();
+    fixture.catch_up();
+    assert_eq!(fixture.find("text"), "1:0 1:1", "among equal times, in the order of indexing");
+    fixture.logs.change(id(1), |log| log.missing.push(Seq(2)));
+    fixture.record(id(1), Role::User, at(1), "third text");
+    fixture.catch_up();
+    fixture.catalog.shutdown();
+    fixture.logs.change(id(1), |log| log.missing.clear());
+    fixture.reopen();
+    fixture.catch_up();
+    assert_eq!(fixture.find("third"), "1:2", "the start tries again");
 }
 
 #[test]

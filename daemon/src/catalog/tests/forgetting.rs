@@ -22,7 +22,7 @@ fn secrets(n: usize) -> Vec<String> {
 }
 
 /// Returns a generator of numbers that are the same in every run.
-fn xorshift(seed: usize) -> impl FnMut() -> u64 {
+pub(super) fn xorshift(seed: usize) -> impl FnMut() -> u64 {
     let mut state = (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).max(1);
     move || {
         state ^= state << 13;
@@ -153,7 +153,8 @@ fn rewritten_table_has_no_copy_of_a_removed_row() {
         for _ in 0..300 {
             let num = below(60).cast_signed();
             let text = "x".repeat(300 + usize::try_from(below(600)).expect("small"));
-            let sql = "INSERT OR REPLACE INTO details (num, session, carry) VALUES (?1, ?2, ?3)";
+            let sql =
+                "INSERT OR REPLACE INTO details (num, session, carry, crc) VALUES (?1, ?2, ?3, 0)";
             let carry = vec![b'y'; 200 + usize::try_from(below(500)).expect("small")];
             conn.execute(sql, (num, format!("title-of-{num}-{text}"), carry)).expect("writes");
         }
@@ -227,6 +228,7 @@ fn removal_interrupted_by_a_crash_is_finished_at_the_next_start() {
     fixture.catalog.shutdown();
     // As after a crash right behind the commit of the removal.
     let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
+    schema::configure(&conn).expect("configures");
     let row = sessions::read_row(&conn, id(2)).expect("reads").expect("exists");
     sessions::remove(&conn, row.num).expect("removes");
     drop(conn);

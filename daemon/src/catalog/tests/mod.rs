@@ -1,5 +1,6 @@
 //! The catalog as its callers see it, over logs in memory.
 
+mod damage;
 mod following;
 mod forgetting;
 mod searching;
@@ -19,7 +20,8 @@ use uuid::Uuid;
 
 use super::{Catalog, SearchPage, SearchQuery};
 use crate::session::index::{
-    IndexEntry, IndexProgress, IndexSource, IndexUpdate, KeyEntry, ScanPoint,
+    IndexEntry, IndexProgress, IndexSource, IndexUpdate, KeyEntry, ScanPoint, SourceError,
+    UpdateScope,
 };
 
 const HOUR_MS: i64 = 3_600_000;
@@ -55,6 +57,9 @@ struct FakeLog {
     /// Changes the checksum, as the replacement of a log does.
     generation: u32,
     is_unreadable: bool,
+    is_unusable: bool,
+    /// The records whose text is missing.
+    missing: Vec<Seq>,
 }
 
 impl FakeLog {
@@ -66,6 +71,8 @@ impl FakeLog {
             create_key: None,
             generation: 1,
             is_unreadable: false,
+            is_unusable: false,
+            missing: Vec::new(),
         }
     }
 
@@ -112,15 +119,24 @@ impl FakeLogs {
 }
 
 impl IndexSource for FakeLogs {
-    fn logs(&self) -> io::Result<Vec<(SessionId, u64)>> {
+    fn logs(&self) -> Result<Vec<(SessionId, u64)>, SourceError> {
         Ok(self.logs.lock().iter().map(|(id, log)| (*id, log.point().bytes)).collect())
     }
 
-    fn update(&self, id: SessionId, known: IndexProgress) -> io::Result<Option<IndexUpdate>> {
+    fn update(
+        &self,
+        id: SessionId,
+        known: IndexProgress,
+        scope: UpdateScope,
+    ) -> Result<Option<IndexUpdate>, SourceError> {
         self.updates.lock().push(id);
         let logs = self.logs.lock();
         let Some(log) = logs.get(&id) else { return Ok(None) };
-        let restart = known.point.records > log.records.len() as u64
+        if log.is_unusable {
+            return Err(SourceError::Unusable(io::Error::other("no log")));
+        }
+        let restart = scope == UpdateScope::Whole
+            || known.point.records > log.records.len() as u64
             || (known.point.records > 0 && known.point.last_crc != log.generation);
         let (first, first_key) = if restart { (0, 0) } else { (known.point.records, known.keys) };
         Ok(Some(IndexUpdate {
@@ -139,16 +155,16 @@ impl IndexSource for FakeLogs {
         id: SessionId,
         entries: &[(Seq, IndexEntry)],
         wants: &dyn Fn(&[u8]) -> bool,
-    ) -> io::Result<Vec<Option<Record>>> {
+    ) -> Result<Vec<Option<Record>>, SourceError> {
         let logs = self.logs.lock();
         let log = logs.get(&id).filter(|log| !log.is_unreadable);
-        let log = log.ok_or_else(|| io::Error::other("no log"))?;
+        let log = log.ok_or_else(|| SourceError::Unreadable(io::Error::other("no log")))?;
         let read = |(seq, entry): &(Seq, IndexEntry)| {
             let number = usize::try_from(seq.0).expect("small");
             assert_eq!(entry.offset, seq.0 * 100, "the entry belongs to the record");
             let record = log.records.get(number)?;
             let line = serde_json::to_vec(record).expect("is JSON");
-            wants(&line).then(|| record.clone())
+            (wants(&line) && !log.missing.contains(seq)).then(|| record.clone())
         };
         Ok(entries.iter().map(read).collect())
     }

@@ -4,7 +4,6 @@
 //! whose text is indexed) matches the rows of the same transaction. A crash therefore leaves a catalog that is behind,
 //! never one that is wrong.
 
-use std::io;
 use std::ops::Range;
 
 use hashlink::LruCache;
@@ -18,7 +17,9 @@ use crate::catalog::query;
 use crate::catalog::query::fulltext::{self, DocumentOrigin, HOUR_IDS};
 use crate::catalog::query::sessions::{self, BLOCK_ITEMS, PackedTable, SessionRow};
 use crate::catalog::queue::IndexNeed;
-use crate::session::index::{IndexEntry, IndexProgress, IndexUpdate, KeyEntry};
+use crate::session::index::{
+    IndexEntry, IndexProgress, IndexUpdate, KeyEntry, SourceError, UpdateScope,
+};
 
 /// Number of records that are in memory at once.
 const READ_RECORDS: usize = 64;
@@ -58,7 +59,7 @@ enum SessionProgress {
     /// The transaction is full, and the session has more text.
     Partial,
     /// The source failed. The rows stored so far are valid.
-    SourceFailed(io::Error),
+    SourceFailed(SourceError),
 }
 
 impl<'a> IndexTransaction<'a> {
@@ -81,7 +82,8 @@ impl<'a> IndexTransaction<'a> {
                 SessionProgress::Partial => self.shared.queue.put_back(id),
                 SessionProgress::SourceFailed(error) => {
                     tracing::warn!(session = %id, %error, "cannot read a log for the catalog");
-                    self.shared.queue.source_failed(id);
+                    let is_usable = matches!(error, SourceError::Unreadable(_));
+                    self.shared.queue.source_failed(id, need, is_usable);
                 }
             }
             self.spend(1, 0);
@@ -109,10 +111,14 @@ impl<'a> IndexTransaction<'a> {
         id: SessionId,
         need: IndexNeed,
     ) -> rusqlite::Result<SessionProgress> {
+        let scope = if need == IndexNeed::Whole { UpdateScope::Whole } else { UpdateScope::New };
         let row = match (sessions::read_row(self.conn, id)?, need) {
             (Some(row), IndexNeed::Text) => row,
-            (row, _) => match self.shared.source.update(id, known_of(row.as_ref())) {
-                Ok(Some(update)) => self.apply(row, &update)?,
+            (row, _) => match self.shared.source.update(id, known_of(row.as_ref()), scope) {
+                Ok(Some(update)) => {
+                    let update = self.without_known(row.as_ref(), update)?;
+                    self.apply(row, &update)?
+                }
                 Ok(None) => {
                     if let Some(row) = row {
                         sessions::remove(self.conn, row.num)?;
@@ -128,7 +134,62 @@ impl<'a> IndexTransaction<'a> {
         {
             self.left = CATCHING_UP;
         }
-        self.index_text(id, &row)
+        if let Err(error) = self.index_gaps(id, &row)? {
+            return Ok(SessionProgress::SourceFailed(error));
+        }
+        let progress = self.index_text(id, &row)?;
+        let has_gaps = !sessions::gaps(self.conn, row.num)?.is_empty();
+        self.shared.queue.source_succeeded(id, has_gaps);
+        Ok(progress)
+    }
+
+    /// Turns an update of the whole log into one of its new records if the stored rows agree with it, so that the text
+    /// is not indexed again.
+    fn without_known(
+        &self,
+        row: Option<&SessionRow>,
+        update: IndexUpdate,
+    ) -> rusqlite::Result<IndexUpdate> {
+        let Some(row) = row.filter(|_| update.restart) else { return Ok(update) };
+        let num = row.num;
+        let stored =
+            sessions::read_packed(self.conn, PackedTable::Entries, num, IndexEntry::from_bytes)?;
+        let keys = sessions::read_packed(self.conn, PackedTable::Keys, num, KeyEntry::from_bytes)?;
+        let (Some(new), Some(new_keys)) =
+            (update.entries.strip_prefix(&*stored), update.keys.strip_prefix(&*keys))
+        else {
+            return Ok(update);
+        };
+        let is_same_log = !new.is_empty() || update.point == row.known.point;
+        if !is_same_log {
+            return Ok(update);
+        }
+        let (entries, keys) = (new.to_vec(), new_keys.to_vec());
+        Ok(IndexUpdate { restart: false, entries, keys, ..update })
+    }
+
+    /// Indexes the texts that could not be read before and can be read now.
+    fn index_gaps(
+        &mut self,
+        id: SessionId,
+        row: &SessionRow,
+    ) -> rusqlite::Result<Result<(), SourceError>> {
+        let mut entries = EntryReader { conn: self.conn, num: row.num, block: None };
+        for seq in sessions::gaps(self.conn, row.num)? {
+            let Some(entry) = entries.read(seq.0)? else { continue };
+            let mut records = match self.shared.source.records(id, &[(seq, entry)], &|_| true) {
+                Ok(records) => records,
+                Err(error) => return Ok(Err(error)),
+            };
+            if let Some(record) = records.pop().flatten() {
+                if let Some(document) = SearchDocument::of(&record) {
+                    self.add_document(row, entry, &document)?;
+                }
+                sessions::remove_gap(self.conn, row.num, seq)?;
+            }
+            self.spend(1, read_bytes(&entry));
+        }
+        Ok(Ok(()))
     }
 
     /// Stores the rows of an update and returns the session's new row.
@@ -150,6 +211,7 @@ impl<'a> IndexTransaction<'a> {
             // The documents carry the old project: they are removed and indexed again with the new one.
             self.put_words()?;
             let _has_more = remove_documents(self.conn, row.num, usize::MAX)?;
+            sessions::remove_gaps(self.conn, row.num)?;
             text_records = 0;
         }
         let num = sessions::write_summary(self.conn, row.as_ref(), update, text_records)?;
@@ -184,9 +246,14 @@ impl<'a> IndexTransaction<'a> {
                         break;
                     }
                 };
-                for ((_, entry), record) in entries.iter().zip(&records) {
-                    if let Some(document) = record.as_ref().and_then(SearchDocument::of) {
-                        self.add_document(row, *entry, &document)?;
+                for ((seq, entry), record) in entries.iter().zip(&records) {
+                    match record {
+                        Some(record) => {
+                            if let Some(document) = SearchDocument::of(record) {
+                                self.add_document(row, *entry, &document)?;
+                            }
+                        }
+                        None => sessions::add_gap(self.conn, row.num, *seq)?,
                     }
                 }
             }

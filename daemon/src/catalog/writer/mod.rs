@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::database::{self, CatalogShared};
+use super::database::{self, CatalogShared, Damage, damage_of};
 use super::error::CatalogError;
-use super::query::{self, fulltext, sessions};
+use super::query::{self, fulltext, schema, sessions};
 use super::queue::{CatalogJob, CatalogState, ForgetRequest, IndexNeed};
+use super::seal::{CatalogSeal, SealCheck};
 use cleanup::{Cleanup, SliceResult, remove_sessions};
 use indexing::{CATCHING_UP, DocidAllocator, FOLLOWING, IndexTransaction};
 
@@ -41,21 +42,28 @@ struct CatalogWriter {
     /// The cleanup in progress.
     cleanup: Option<Cleanup>,
     docids: DocidAllocator,
+    seal: CatalogSeal,
 }
 
 /// Starts the writer thread.
-pub(super) fn spawn(shared: Arc<CatalogShared>, conn: Connection) -> io::Result<JoinHandle<()>> {
+pub(super) fn spawn(
+    shared: Arc<CatalogShared>,
+    conn: Connection,
+    seal: CatalogSeal,
+) -> io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("catalog".into()).spawn(move || {
         lower_priority();
         let (conn, docids) = (Some(conn), DocidAllocator::default());
-        CatalogWriter { shared, conn, cleanup: None, docids }.run();
+        CatalogWriter { shared, conn, cleanup: None, docids, seal }.run();
     })
 }
 
 impl CatalogWriter {
     fn run(&mut self) {
         loop {
-            let result = match self.shared.queue.next_job() {
+            let job = self.shared.queue.next_job();
+            let is_recovery = matches!(job, CatalogJob::Recover);
+            let result = match job {
                 CatalogJob::Index => self.index(),
                 CatalogJob::Forget(request) => {
                     self.forget(request);
@@ -65,9 +73,10 @@ impl CatalogWriter {
                 CatalogJob::Check => {
                     self.check().inspect_err(|_| self.shared.queue.request_check(Duration::ZERO))
                 }
+                CatalogJob::CheckFile => self.check_rows(),
                 CatalogJob::Recover => self.recover(),
                 CatalogJob::ReleaseMemory => self.release_memory(),
-                CatalogJob::Close => return,
+                CatalogJob::Close => return self.close(),
             };
             match result {
                 Ok(()) => self.shared.queue.job_done(),
@@ -80,7 +89,7 @@ impl CatalogWriter {
                         query::rollback(conn);
                     }
                     self.clear_caches();
-                    self.shared.queue.job_failed();
+                    self.shared.queue.job_failed(is_recovery);
                 }
             }
         }
@@ -111,11 +120,15 @@ impl CatalogWriter {
         let is_catching_up = shared.queue.behind() >= MANY_SESSIONS;
         let limits = if is_catching_up { CATCHING_UP } else { FOLLOWING };
         let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
+        self.seal.mark_transaction(conn).map_err(fail)?;
         IndexTransaction::new(&shared, conn, &mut self.docids, limits).run().map_err(fail)?;
         shared.queue.batch_committed();
         if is_catching_up && shared.queue.behind() == 0 {
             // Catching up leaves a few large segments, which FTS5 would not merge until many more were added.
             fulltext::set_newest_unmerged(conn).map_err(fail)?;
+        }
+        if database::wal_bytes(&shared.path) > MAX_WAL_BYTES {
+            self.copy_journal()?;
         }
         self.report_cleanup(shared.queue.is_journal_stale())
     }
@@ -136,8 +149,10 @@ impl CatalogWriter {
     /// Removes the rows of sessions, and the files that were moved aside.
     fn remove(&mut self, request: &ForgetRequest) -> Result<(), CatalogError> {
         database::remove_aside(&self.shared.path)?;
-        let conn = self.conn()?;
-        let result = query::begin(conn)
+        let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
+        let marked = self.seal.mark_transaction(conn);
+        let result = marked
+            .and_then(|()| query::begin(conn))
             .and_then(|()| remove_sessions(conn, &request.ids))
             .and_then(|is_empty| query::commit(conn).map(|()| is_empty));
         match result {
@@ -156,6 +171,8 @@ impl CatalogWriter {
 
     /// Does one slice of the cleanup after removals.
     fn clean_up(&mut self) -> Result<(), CatalogError> {
+        // Its last step copies the journal into the file.
+        self.unseal()?;
         let fail = |error| self.shared.database_error("clean up", error);
         let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
         let is_journal_stale = self.shared.queue.is_journal_stale();
@@ -178,7 +195,8 @@ impl CatalogWriter {
     /// Compares the size of every log with the extent that the catalog has read, and queues the sessions that differ.
     ///
     /// A session whose log vanished is queued like a changed one: only the source decides whether the session exists.
-    fn check(&self) -> Result<(), CatalogError> {
+    fn check(&mut self) -> Result<(), CatalogError> {
+        self.check_seal()?;
         let logs = self.shared.source.logs().map_err(CatalogError::Source)?;
         let extents = sessions::extents(self.conn()?)
             .map_err(|error| self.shared.database_error("read", error))?;
@@ -186,7 +204,9 @@ impl CatalogWriter {
         let mut outdated = Vec::new();
         for extent in extents {
             match sizes.remove(&extent.id) {
-                Some(bytes) if bytes == extent.bytes && extent.has_all_text => {}
+                Some(_) if extent.is_doubtful => outdated.push((extent.id, IndexNeed::Whole)),
+                Some(bytes) if bytes == extent.bytes && extent.has_all_text && !extent.has_gaps => {
+                }
                 Some(bytes) if bytes == extent.bytes => outdated.push((extent.id, IndexNeed::Text)),
                 _ => outdated.push((extent.id, IndexNeed::Update)),
             }
@@ -207,8 +227,10 @@ impl CatalogWriter {
         *shared.reader.lock() = None;
         self.conn = None;
         self.clear_caches();
-        let connections = database::move_aside(&shared.path)
+        let connections = database::move_aside(&shared.path, !shared.queue.is_forgetting())
             .and_then(|()| database::open(&shared.path))
+            .inspect_err(|_| shared.queue.request_recovery())?;
+        self.seal = CatalogSeal::load(&shared.path, connections.is_new)
             .inspect_err(|_| shared.queue.request_recovery())?;
         *shared.reader.lock() = Some(connections.reader);
         self.conn = Some(connections.writer);
@@ -216,15 +238,86 @@ impl CatalogWriter {
         Ok(())
     }
 
+    /// Copies the journal into the file and empties it. A reader may prevent this; the journal then stays as it is.
+    fn copy_journal(&mut self) -> Result<(), CatalogError> {
+        self.unseal()?;
+        let truncated = query::truncate_wal(self.conn()?);
+        truncated.map(drop).map_err(|error| self.shared.database_error("tidy", error))
+    }
+
+    /// Removes the seal, because the file is about to change; an unchecked file is checked before.
+    fn unseal(&mut self) -> Result<(), CatalogError> {
+        self.check_seal()?;
+        self.seal.remove()
+    }
+
+    fn renew_seal(&mut self) -> Result<(), CatalogError> {
+        self.conn.as_ref().map_or(Err(CatalogError::Closed), |conn| self.seal.renew(conn))
+    }
+
+    /// Compares the file with its seal, once after the start. A file without a seal is read row by row.
+    fn check_seal(&mut self) -> Result<(), CatalogError> {
+        if self.seal.is_checked() {
+            return Ok(());
+        }
+        let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
+        match self.seal.check(conn)? {
+            SealCheck::Intact => Ok(()),
+            SealCheck::Unsealed => self.check_rows(),
+            SealCheck::Broken => {
+                self.shared.queue.request_recovery();
+                Err(CatalogError::Damaged { path: self.shared.path.clone() })
+            }
+        }
+    }
+
+    /// Reads the whole file: its schema, the structures of SQLite and FTS5, and the rows with checksums.
+    fn check_rows(&self) -> Result<(), CatalogError> {
+        let conn = self.conn()?;
+        let is_whole = schema::is_complete(conn)
+            .and_then(|is_complete| Ok(is_complete && schema::is_consistent(conn)?))
+            .and_then(|is_whole| Ok(is_whole && fulltext::has_all_documents(conn)?))
+            .and_then(|is_whole| sessions::check_rows(conn).map(|()| is_whole));
+        match is_whole {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.shared.queue.request_recovery();
+                Err(CatalogError::Damaged { path: self.shared.path.clone() })
+            }
+            Err(error) => {
+                // The check fails only on a file that is not whole, unless the system refuses to read it.
+                if damage_of(&error) != Damage::None {
+                    self.shared.queue.request_recovery();
+                }
+                Err(self.shared.database_error("check", error))
+            }
+        }
+    }
+
+    /// Copies the journal into the file and seals it, after the last reader.
+    fn close(&mut self) {
+        *self.shared.reader.lock() = None;
+        if self.conn.is_none() || !self.seal.is_checked() {
+            return;
+        }
+        let sealed =
+            if database::wal_bytes(&self.shared.path) > 0 { self.copy_journal() } else { Ok(()) };
+        let sealed = sealed.and_then(|()| self.renew_seal());
+        if let Err(error) = sealed {
+            tracing::warn!(error = &error as &dyn Error, "the catalog is closed without a seal");
+        }
+    }
+
     /// Gives memory back. The connection is reopened, because FTS5 keeps its word tables as large as they ever were
     /// until the connection closes.
     fn release_memory(&mut self) -> Result<(), CatalogError> {
         let shared = Arc::clone(&self.shared);
         let fail = |error| shared.database_error("tidy", error);
-        if database::wal_bytes(&shared.path) > MAX_WAL_BYTES {
-            // A reader may prevent this; the journal then stays as it is.
-            let _is_truncated = query::truncate_wal(self.conn()?).map_err(fail)?;
+        let wal_bytes = database::wal_bytes(&shared.path);
+        if wal_bytes > MAX_WAL_BYTES || (wal_bytes > 0 && !self.seal.exists()) {
+            self.copy_journal()?;
         }
+        self.renew_seal()?;
         if self.conn.take().is_some() {
             self.clear_caches();
             let conn =

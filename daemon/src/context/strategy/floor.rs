@@ -15,7 +15,8 @@ const MIN_TARGET: u64 = 96;
 pub(in crate::context) static FLOOR: Strategy = Strategy {
     name: "floor",
     about: "the original task and the newest turns, at most half of the room",
-    min_tokens: 256,
+    // Half of it is the target.
+    min_tokens: 2 * MIN_TARGET,
     keeps_all: false,
     has_checkpoints: false,
     shrinks: true,

@@ -51,8 +51,11 @@ pub(super) fn from_response(
     if let Some(error) = from_text(&to, &text) {
         return error;
     }
-    if status == 404 && to.model.is_some() {
-        return ModelError::NotFound { to };
+    match (status, &to.model) {
+        (404, Some(_)) => return ModelError::NotFound { to },
+        // Ollama knows every path that names no model.
+        (404 | 405, None) => return no_such_path(to, status),
+        _ => {}
     }
     from_status(to, status, &text)
 }
@@ -85,13 +88,17 @@ fn without_error_text(to: CallTarget, status: u16, is_html: bool, body: &[u8]) -
         return ModelError::ForbiddenHost { to };
     }
     if matches!(status, 404 | 405) {
-        return ModelError::NotOllama { to, found: format!("it returns status {status}") };
+        return no_such_path(to, status);
     }
     if is_html {
         let found = format!("it returns a page with status {status}");
         return ModelError::NotOllama { to, found };
     }
     from_status(to, status, &String::from_utf8_lossy(body))
+}
+
+fn no_such_path(to: CallTarget, status: u16) -> ModelError {
+    ModelError::NotOllama { to, found: format!("it returns status {status}") }
 }
 
 /// Converts a response by its status.

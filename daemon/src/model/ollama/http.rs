@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, SERVER,
+};
 use reqwest::{Client, Method, Response, redirect};
 use tokio::time::{Instant, timeout_at};
 
@@ -72,6 +74,23 @@ pub(super) struct HttpCall<'a> {
     pub(super) body: Option<Vec<u8>>,
     pub(super) max_attempts: u32,
     pub(super) to: CallTarget,
+}
+
+/// The response to a probe, whatever its status.
+pub(super) struct ProbeResponse {
+    /// The header `Server`; empty without it.
+    pub(super) server: String,
+    body: Vec<u8>,
+}
+
+impl ProbeResponse {
+    pub(super) fn text(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.body)
+    }
+
+    pub(super) fn json(&self) -> Option<serde_json::Value> {
+        serde_json::from_slice(&self.body).ok()
+    }
 }
 
 /// The end of a time limit, with the details of its error.
@@ -190,6 +209,18 @@ impl Http {
         let body = body.unwrap_or_default();
         let error = from_response(call.to.clone(), status, location.as_deref(), is_html, &body);
         Err((error, status == 503))
+    }
+
+    /// Requests a path once; returns `None` if no response arrives soon.
+    pub(super) async fn probe(&self, path: &str) -> Option<ProbeResponse> {
+        let to = CallTarget { host: self.host.to_string(), model: None };
+        let deadline = Deadline::new(CallPhase::Response, self.timeouts.probe);
+        let request = self.client(&to).ok()?.get(self.host.url(path));
+        let response = deadline.limit(&to, request.send()).await.ok()?.ok()?;
+        let server = response.headers().get(SERVER).and_then(|value| value.to_str().ok());
+        let server = server.unwrap_or_default().to_owned();
+        let body = self.read(response, &to, deadline, "a response", MAX_ERROR_BYTES).await;
+        Some(ProbeResponse { server, body: body.unwrap_or_default() })
     }
 
     /// Converts an error without a response, and decides whether a retry may help: only if the connection was refused,

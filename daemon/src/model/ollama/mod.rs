@@ -4,6 +4,7 @@
 
 mod error_response;
 mod http;
+mod identify;
 mod stream;
 mod wire;
 
@@ -16,6 +17,7 @@ use serde::de::DeserializeOwned;
 
 pub(crate) use self::http::Timeouts;
 use self::http::{Http, HttpCall, MAX_ATTEMPTS};
+use self::identify::{ServerKind, identify};
 use self::stream::OllamaStream;
 use self::wire::ModelsBody;
 use super::backend::{AnswerStream, Backend, BackendFuture};
@@ -76,6 +78,36 @@ impl Ollama {
         }
     }
 
+    /// Names the server in an error that another kind of server may have caused.
+    async fn explained<T>(&self, result: Result<T, ModelError>) -> Result<T, ModelError> {
+        let error = match result {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let may_be_other = matches!(
+            error,
+            ModelError::NotFound { .. }
+                | ModelError::NotOllama { .. }
+                | ModelError::Refused { .. }
+                | ModelError::Failed { .. }
+                | ModelError::Garbage { .. }
+                | ModelError::Unauthorized { .. }
+        );
+        if !may_be_other {
+            return Err(error);
+        }
+        // Only Ollama reports a version.
+        let Err(no_version) = self.cached_version().await else { return Err(error) };
+        Err(match (identify(&self.http).await, no_version) {
+            (ServerKind::Other(name), _) => {
+                let found = format!("{name} answers there");
+                ModelError::NotOllama { to: self.target(None), found }
+            }
+            (ServerKind::Unknown, no_version @ ModelError::NotOllama { .. }) => no_version,
+            (ServerKind::Unknown | ServerKind::Ollama, _) => error,
+        })
+    }
+
     /// Sends a request and reads the whole response.
     async fn call(
         &self,
@@ -127,26 +159,34 @@ impl Backend for Ollama {
     }
 
     fn version(&self) -> BackendFuture<'_, Version> {
-        Box::pin(self.fetch_version(1))
+        Box::pin(async { self.explained(self.fetch_version(1).await).await })
     }
 
     fn list(&self) -> BackendFuture<'_, Vec<ListedModel>> {
         Box::pin(async {
             let limit = self.http.timeouts.response;
-            Ok(self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await?.models)
+            let body = self.get::<ModelsBody<_>>("/api/tags", limit, MAX_ATTEMPTS).await;
+            Ok(self.explained(body).await?.models)
+        })
+    }
+
+    fn describe<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
+        Box::pin(async move {
+            let body = self.explained(self.post_show(model, false).await).await?;
+            let show = decode(&self.target(Some(model)), "/api/show", &body);
+            Ok(self.explained::<wire::ShowBody>(show).await?.into_info(model))
         })
     }
 
     fn show<'a>(&'a self, model: &'a str) -> BackendFuture<'a, ModelInfo> {
         Box::pin(async move {
-            let body = self.post_show(model, false).await?;
-            let show: wire::ShowBody = decode(&self.target(Some(model)), "/api/show", &body)?;
-            let mut info = show.into_info(model);
+            let mut info = self.describe(model).await?;
             // Only the list contains the digest. Some models, such as remote ones, are not in the list.
             let name = canonical_name(model);
             let listed = self.list().await?;
             let listed = listed.into_iter().find(|listed| canonical_name(&listed.model) == name);
             info.digest = listed.map(|listed| listed.digest).filter(|digest| !digest.is_empty());
+            info.server_version = self.cached_version().await.ok();
             Ok(info)
         })
     }
@@ -158,13 +198,15 @@ impl Backend for Ollama {
     fn running(&self) -> BackendFuture<'_, Vec<RunningModel>> {
         Box::pin(async {
             let limit = self.http.timeouts.probe;
-            Ok(self.get::<ModelsBody<_>>("/api/ps", limit, MAX_ATTEMPTS).await?.models)
+            let body = self.get::<ModelsBody<_>>("/api/ps", limit, MAX_ATTEMPTS).await;
+            Ok(self.explained(body).await?.models)
         })
     }
 
     fn warm<'a>(&'a self, request: &'a WarmRequest) -> BackendFuture<'a, ()> {
         Box::pin(async move {
-            let line = self.post_chat(&request.model, wire::warm_body(request)).await?;
+            let line = self.post_chat(&request.model, wire::warm_body(request)).await;
+            let line = self.explained(line).await?;
             let to = self.target(Some(&request.model));
             if line.is_done() { Ok(()) } else { Err(ModelError::Incomplete { to }) }
         })
@@ -172,7 +214,7 @@ impl Backend for Ollama {
 
     fn stream<'a>(&'a self, request: &'a ChatRequest) -> BackendFuture<'a, Box<dyn AnswerStream>> {
         Box::pin(async move {
-            let version = self.cached_version().await?;
+            let version = self.explained(self.cached_version().await).await?;
             let to = self.target(Some(&request.model));
             let call = post("/api/chat", wire::chat_body(request, false), to)?;
             let Timeouts { first_token, idle, .. } = self.http.timeouts;

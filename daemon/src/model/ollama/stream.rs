@@ -29,6 +29,12 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(250);
 /// line could occupy that much memory per call.
 const MAX_LINE_BYTES: usize = 16 << 20;
 
+/// Maximum content of an answer: text, thinking and tool calls together.
+///
+/// The text of the largest windows has about 4 MiB. An answer becomes one record, which must fit into a frame, and a
+/// server that streams without end could otherwise occupy any amount of memory.
+const MAX_ANSWER_BYTES: usize = 8 << 20;
+
 /// A streamed answer of Ollama.
 pub(super) struct OllamaStream {
     to: CallTarget,
@@ -37,6 +43,8 @@ pub(super) struct OllamaStream {
     response: Option<Response>,
     buffer: LineBuffer,
     n_lines: u64,
+    /// Bytes of content that arrived.
+    n_bytes: usize,
     /// Items that were parsed but not returned yet.
     ready: VecDeque<ChatItem>,
     /// The deadline of the first line, until it has arrived.
@@ -58,6 +66,7 @@ impl OllamaStream {
             response: Some(response),
             buffer: LineBuffer::default(),
             n_lines: 0,
+            n_bytes: 0,
             ready: VecDeque::new(),
             first: Some(first),
             idle,
@@ -80,7 +89,7 @@ impl OllamaStream {
     /// Handles one line, or reads the next chunk.
     async fn advance(&mut self) -> Result<(), ModelError> {
         let line = match self.buffer.next_line() {
-            Err(LineTooLong) => return Err(self.too_long()),
+            Err(LineTooLong) => return Err(self.too_large("a line", MAX_LINE_BYTES)),
             Ok(line) => line.map(|line| parse(&self.to, self.n_lines + 1, line)),
         };
         if let Some(line) = line {
@@ -91,7 +100,10 @@ impl OllamaStream {
         };
         let deadline = self.first.unwrap_or_else(|| Deadline::new(CallPhase::NextToken, self.idle));
         match deadline.limit(&self.to, next_chunk(response, &self.to)).await?? {
-            Some(chunk) => self.buffer.push(&chunk).map_err(|LineTooLong| self.too_long()),
+            Some(chunk) => self
+                .buffer
+                .push(&chunk)
+                .map_err(|LineTooLong| self.too_large("a line", MAX_LINE_BYTES)),
             None => self.finish().await,
         }
     }
@@ -100,7 +112,14 @@ impl OllamaStream {
     async fn handle(&mut self, mut line: ChatLine) -> Result<(), ModelError> {
         self.n_lines += 1;
         self.first = None;
-        self.ready.extend(line.take_deltas().into_iter().map(ChatItem::Delta));
+        for delta in line.take_deltas() {
+            self.n_bytes += delta.bytes();
+            self.ready.push_back(ChatItem::Delta(delta));
+        }
+        if self.n_bytes > MAX_ANSWER_BYTES {
+            self.ready.clear();
+            return Err(self.too_large("an answer", MAX_ANSWER_BYTES));
+        }
         if line.is_done() {
             self.ready.push_back(ChatItem::End(line.into_end(&self.version)));
             self.drain().await;
@@ -128,8 +147,8 @@ impl OllamaStream {
         drop(tokio::time::timeout(DRAIN_LIMIT, end).await);
     }
 
-    fn too_long(&self) -> ModelError {
-        ModelError::TooLarge { to: self.to.clone(), what: "a line", limit_bytes: MAX_LINE_BYTES }
+    fn too_large(&self, what: &'static str, limit_bytes: usize) -> ModelError {
+        ModelError::TooLarge { to: self.to.clone(), what, limit_bytes }
     }
 }
 

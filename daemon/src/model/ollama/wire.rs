@@ -122,7 +122,8 @@ pub(super) struct VersionBody {
 /// `GET /api/tags` and `GET /api/ps`.
 #[derive(Deserialize)]
 pub(super) struct ModelsBody<T> {
-    #[serde(default = "Vec::new", deserialize_with = "absent_or_null")]
+    // Always there: another kind of server may return other JSON.
+    #[serde(deserialize_with = "absent_or_null")]
     #[serde(bound(deserialize = "T: Deserialize<'de>"))]
     pub(super) models: Vec<T>,
 }
@@ -131,6 +132,7 @@ pub(super) struct ModelsBody<T> {
 #[derive(Deserialize)]
 pub(super) struct ShowBody {
     modelfile: Option<String>,
+    parameters: Option<String>,
     #[serde(default, deserialize_with = "unless_empty")]
     template: Option<String>,
     #[serde(default, deserialize_with = "unless_empty")]
@@ -141,6 +143,8 @@ pub(super) struct ShowBody {
     messages: Vec<IgnoredAny>,
     #[serde(default, deserialize_with = "absent_or_null")]
     model_info: BTreeMap<String, Value>,
+    #[serde(default, deserialize_with = "absent_or_null")]
+    projector_info: BTreeMap<String, IgnoredAny>,
     // Since 0.6.4.
     #[serde(default, deserialize_with = "absent_or_null")]
     capabilities: Vec<String>,
@@ -159,6 +163,7 @@ impl ShowBody {
             architecture: architecture.map(str::to_owned),
             parameter_count: info.get("general.parameter_count").and_then(Value::as_u64),
             trained_context: numbers.of("context_length").and_then(positive_u32),
+            modelfile_context: self.parameters.as_deref().and_then(modelfile_context),
             geometry: numbers.geometry(),
             family: self.details.family,
             parameter_size: self.details.parameter_size,
@@ -169,6 +174,8 @@ impl ShowBody {
             n_hidden_messages: self.messages.len() as u64,
             model_path: self.modelfile.as_deref().and_then(model_path),
             remote_host: self.remote_host,
+            has_projector: !self.projector_info.is_empty(),
+            server_version: None,
         }
     }
 }
@@ -177,6 +184,13 @@ impl ShowBody {
 fn model_path(modelfile: &str) -> Option<String> {
     let mut from = modelfile.lines().filter_map(|line| line.trim().strip_prefix("FROM "));
     from.next().map(str::trim).filter(|from| from.starts_with('/')).map(str::to_owned)
+}
+
+/// Returns the window that a Modelfile sets, from its parameters: lines of a name, spaces and a value.
+fn modelfile_context(parameters: &str) -> Option<u32> {
+    let mut words = parameters.lines().map(str::split_whitespace);
+    let value = words.find_map(|mut words| (words.next()? == "num_ctx").then(|| words.next()));
+    value??.parse().ok().and_then(positive_u32)
 }
 
 /// The numbers in the metadata of a model's architecture.
@@ -385,8 +399,8 @@ mod tests {
         let tags: ModelsBody<ListedModel> =
             serde_json::from_str(r#"{"models":null}"#).expect("a list");
         assert!(tags.models.is_empty());
-        let ps: ModelsBody<RunningModel> = serde_json::from_str("{}").expect("a list");
-        assert!(ps.models.is_empty());
+        let other = serde_json::from_str::<ModelsBody<RunningModel>>(r#"{"error":"unknown"}"#);
+        assert!(other.is_err(), "a list is never absent");
         let body: ShowBody = serde_json::from_str(
             r#"{"capabilities":null,"messages":null,"model_info":null,"system":""}"#,
         )

@@ -82,6 +82,21 @@ async fn endless_line_is_refused_at_the_limit() {
 }
 
 #[tokio::test]
+async fn endless_answer_is_refused_at_the_limit() {
+    let piece = "x".repeat(1 << 20);
+    let line = ScriptStep::line(&json!({ "message": { "role": "assistant", "content": piece } }));
+    let mut steps = vec![ScriptStep::Begin];
+    steps.extend(std::iter::repeat_n(line, 12));
+    steps.push(ScriptStep::Hang);
+    let server = ScriptedServer::new("0.33.0", steps);
+    let (deltas, end) = collect(&connect(&server, PATIENT)).await;
+    let error = end.expect_err("the answer has no end");
+    assert_eq!(error.reason(), "tooLarge", "{error}");
+    assert!(deltas.len() <= 8, "{} MiB were kept", deltas.len());
+    server.wait_for_disconnect().await;
+}
+
+#[tokio::test]
 async fn each_phase_has_its_own_limit() {
     let check =
         async |timeouts: Timeouts, steps: Vec<ScriptStep>, deltas: &[ChatDelta], reason: &str| {
@@ -257,6 +272,56 @@ async fn other_server_is_recognized_by_its_version_response() {
     check(response(200, "", "hello"), "/api/version returns something other than JSON").await;
     check(response(200, "", ""), "/api/version returns nothing").await;
     check(response(404, "", "404 page not found"), "it returns status 404").await;
+}
+
+#[tokio::test]
+async fn other_server_is_named_instead_of_a_missing_model() {
+    let llama_404 = r#"{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}"#;
+    let lm_studio = r#"{"error":"Unexpected endpoint or method. (GET /api/version)"}"#;
+    let models =
+        |owner: &str| format!(r#"{{"object":"list","data":[{{"id":"m","owned_by":"{owner}"}}]}}"#);
+    let check = async |paths: Vec<(&'static str, String)>, other: Vec<ScriptStep>, found: &str| {
+        let server = ScriptedServer::scripted("", move |request, _| {
+            let path = paths.iter().find(|(path, _)| request.line == format!("GET {path}"));
+            path.map_or_else(|| other.clone(), |(_, body)| response(200, "", body))
+        });
+        let ollama = connect(&server, PATIENT);
+        let errors = [
+            ollama.show("m").await.map(drop),
+            ollama.list().await.map(drop),
+            ollama.running().await.map(drop),
+            ollama.version().await.map(drop),
+            ollama.stream(&request()).await.map(drop),
+        ];
+        for error in errors.map(|result| result.expect_err("is another server")) {
+            let ModelError::NotOllama { to, found: reported } = &error else { panic!("{error}") };
+            assert_eq!((reported.as_str(), &to.model), (found, &None));
+        }
+    };
+    let named = |name: &str| format!("{name} answers there");
+    let missing = response(404, "", llama_404);
+    let props = r#"{"default_generation_settings":{"n_ctx":4096},"total_slots":1}"#.to_owned();
+    check(vec![("/props", props)], missing.clone(), &named("llama-server")).await;
+    // A llama-server that wants a key says nothing but its name.
+    let locked = response(401, "Server: llama.cpp\r\n", r#"{"error":{"code":401,"message":"no"}}"#);
+    check(vec![], locked, &named("llama-server")).await;
+    check(vec![], response(200, "", lm_studio), &named("LM Studio")).await;
+    let detail = response(404, "", r#"{"detail":"Not Found"}"#);
+    check(vec![("/v1/models", models("vllm"))], detail, &named("vLLM")).await;
+    let open_ai = named("another server with the API of OpenAI");
+    check(vec![("/v1/models", models("me"))], missing, &open_ai).await;
+    let plain = response(404, "", r#"{"error":"no such page"}"#);
+    check(vec![], plain, "it returns status 404").await;
+}
+
+#[tokio::test]
+async fn ollama_without_a_version_keeps_its_own_errors() {
+    let server = ScriptedServer::scripted("", |request, _| match request.line.as_str() {
+        "GET /" => response(200, "", "Ollama is running"),
+        _ => response(404, "", r#"{"error":"model 'm' not found"}"#),
+    });
+    let error = connect(&server, PATIENT).show("m").await.expect_err("has no models");
+    assert_eq!(error.reason(), "notFound");
 }
 
 #[tokio::test]

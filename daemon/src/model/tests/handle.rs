@@ -51,8 +51,9 @@ fn with_model(effective: u32) -> ScriptedServer {
 async fn warming_reports_the_window_and_warnings() {
     let server = with_model(8192);
     let models = models(&server);
+    let info = models.show("m").await.expect("is there");
     let LoadReport { window, running, warnings } =
-        models.warm("m", 32_768, Duration::from_secs(60)).await.expect("loads");
+        models.warm(&info, 16_384, Duration::from_secs(60)).await.expect("loads");
     let expect = Window { requested: 16_384, trained: Some(16_384), effective: Some(8192) };
     assert_eq!(window, expect);
     assert_eq!(running.map(|running| running.model).as_deref(), Some("m:latest"));
@@ -61,7 +62,7 @@ async fn warming_reports_the_window_and_warnings() {
     assert!(warnings[1].contains("a window of 4096 tokens might fit"), "{warnings:?}");
     assert_eq!(models.windows().current("m:latest"), Some(16_384));
     // A smaller window does not reload the model.
-    models.warm("m", 4096, Duration::from_secs(60)).await.expect("is loaded");
+    models.warm(&info, 4096, Duration::from_secs(60)).await.expect("is loaded");
     let sent: Vec<Value> = server
         .requests()
         .into_iter()
@@ -75,8 +76,9 @@ async fn warming_reports_the_window_and_warnings() {
 async fn warming_waits_in_the_queue() {
     let server = with_model(8192);
     let models = models(&server);
+    let info = models.show("m").await.expect("is there");
     let chat = models.queues().enter("m", Priority::Chat);
-    let warm = models.warm("m", 4096, Duration::ZERO);
+    let warm = models.warm(&info, 4096, Duration::ZERO);
     let release = async {
         let requests = server.requests();
         assert!(requests.iter().all(|request| request.line != "POST /api/chat"));

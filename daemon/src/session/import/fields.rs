@@ -1,4 +1,4 @@
-//! Access to foreign JSON: the lines of a file, and the fields of an object. A field that is not taken is a loss.
+//! The fields of a foreign JSON object. A field that is not taken is a loss.
 
 use ollm_protocol::Timestamp;
 use serde_json::{Map, Value};
@@ -9,14 +9,6 @@ use super::imported::Losses;
 const LAST_MS: i64 = 253_402_300_799_999;
 /// The first time that RFC 3339 can express.
 const FIRST_MS: i64 = -62_167_219_200_000;
-
-/// Returns the non-blank lines of a file with their numbers from 1, and whether the file ends within the line.
-pub(super) fn lines(text: &str) -> impl Iterator<Item = (u64, &str, bool)> {
-    text.split_inclusive('\n')
-        .zip(1..)
-        .map(|(line, number)| (number, line.trim(), !line.ends_with('\n')))
-        .filter(|(_, line, _)| !line.is_empty())
-}
 
 /// The fields of an object that were not taken yet.
 #[derive(Debug, Default)]

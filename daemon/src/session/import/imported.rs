@@ -1,10 +1,14 @@
 //! The result of an import: a session, its records, and a report of what could not be carried over.
 
+use std::collections::BTreeMap;
+use std::io;
+
 use hashlink::LinkedHashMap;
-use ollm_protocol::content::{
-    ImportLoss, ImportReport, LeafMove, RecordBody, RecordScope, SessionHeader,
-};
+use ollm_protocol::content::{ImportLoss, ImportReport, LeafMove, RecordBody, SessionHeader};
+use ollm_protocol::limits::{BoundedField, shorten_header};
 use ollm_protocol::{Seq, Timestamp};
+
+use super::spool::RecordSpool;
 
 /// A file could not be imported at all.
 #[derive(Debug, thiserror::Error)]
@@ -14,11 +18,22 @@ pub(crate) enum ImportError {
     Empty,
     /// The file has none of the known formats.
     #[error(
-        "the format is not known: looked for an own export (first line with `ollmExport`), a session document \
-         (an object with `messages`), and a pi session (first line with `type` \"session\" and an `id`); exports \
-         as Markdown and HTML are for reading, and sessions of other programs cannot be imported yet"
+        "the format is not known; the file is {seen}. Known are an own export (first line with `ollmExport`), a \
+         session document (an object with `messages`), and a pi session (first line with `type` \"session\" and an \
+         `id`); exports as Markdown and HTML are for reading"
     )]
-    Unrecognized,
+    Unrecognized {
+        /// A description of the beginning of the file.
+        seen: String,
+    },
+    /// The file belongs to another program, whose sessions cannot be imported.
+    #[error("this looks like {name} ({shape}), which cannot be imported yet")]
+    Foreign {
+        /// The format with its article.
+        name: &'static str,
+        /// The sign by which it was recognized.
+        shape: &'static str,
+    },
     /// A session document is not valid JSON.
     #[error("line {line} is not valid JSON")]
     Malformed {
@@ -30,18 +45,27 @@ pub(crate) enum ImportError {
     /// The brackets of a document are nested too deeply.
     #[error("brackets are nested deeper than {limit}")]
     TooDeep { limit: usize },
+    /// A value of a document has more bytes than any client could receive.
+    #[error("{place} has more than {limit} bytes")]
+    TooLarge {
+        /// The place of the value in the document.
+        place: String,
+        limit: usize,
+    },
     /// An own export has a newer version.
     #[error("version {found} of the export is newer than {supported}")]
     Newer { found: u64, supported: u64 },
+    /// The file, or a temporary file of the import, could not be read or written.
+    #[error("cannot use a temporary file of the import")]
+    File(#[source] io::Error),
 }
 
 /// A file as a session: its header, and its records in the order of the file.
-#[derive(Debug)]
 pub(crate) struct Imported {
     /// The header, which becomes record 0.
     pub header: SessionHeader,
     /// The records 1, 2, ...; a parent always precedes its children.
-    pub records: Vec<ImportedRecord>,
+    pub records: RecordSpool,
     /// The report; the caller sets `already_imported`.
     pub report: ImportReport,
 }
@@ -59,13 +83,21 @@ pub(crate) struct ImportedRecord {
 
 impl Imported {
     /// Returns the result of reading `source_records` records of a file in `format`.
+    ///
+    /// **Errors**: `File` if the records could not be written to their temporary file.
     pub(super) fn new(
         format: String,
         source_records: u64,
-        header: SessionHeader,
-        records: Vec<ImportedRecord>,
-        losses: Losses,
-    ) -> Self {
+        mut header: SessionHeader,
+        mut records: RecordSpool,
+        mut losses: Losses,
+    ) -> Result<Self, ImportError> {
+        if let Some(error) = records.error() {
+            return Err(ImportError::File(error));
+        }
+        let of_header = shorten_header(&mut header).into_iter().map(|field| (field, 1)).collect();
+        losses.add_shortened(of_header);
+        losses.add_shortened(records.take_shortened());
         let report = ImportReport {
             format,
             source_records,
@@ -73,7 +105,7 @@ impl Imported {
             already_imported: false,
             losses: losses.finish(),
         };
-        Self { header, records, report }
+        Ok(Self { header, records, report })
     }
 }
 
@@ -83,9 +115,8 @@ pub(in crate::session) const fn seq_of(index: usize) -> Seq {
 }
 
 /// Appends a record that moves the active leaf to `leaf`, unless the last record on a path is `leaf`.
-pub(super) fn move_leaf(records: &mut Vec<ImportedRecord>, leaf: Option<usize>, at: Timestamp) {
-    let last = records.iter().rposition(|record| record.body.kind().scope() == RecordScope::Path);
-    if last != leaf {
+pub(super) fn move_leaf(records: &mut RecordSpool, leaf: Option<usize>, at: Timestamp) {
+    if records.last_on_path() != leaf {
         let body = RecordBody::Leaf(LeafMove { to: leaf.map(seq_of), cause: "import".to_owned() });
         records.push(ImportedRecord { parent: leaf, at, body, key: None });
     }
@@ -109,14 +140,47 @@ pub(super) struct Losses {
 impl Losses {
     /// Adds a loss; a loss of a known kind and reason only increases its count.
     pub(super) fn add(&mut self, what: &str, reason: &str) {
+        self.add_times(what, reason, 1);
+    }
+
+    /// Adds fields that were longer than their limit, with the number of their values.
+    pub(super) fn add_shortened(&mut self, fields: BTreeMap<BoundedField, u64>) {
+        self.line = None;
+        for (field, n_values) in fields {
+            let outcome = if field == BoundedField::Key { "dropped" } else { "shortened" };
+            let reason = format!("longer than {} bytes, so it was {outcome}", field.max_bytes());
+            self.add_times(field.name(), &reason, n_values);
+        }
+    }
+
+    fn add_times(&mut self, what: &str, reason: &str, n: u64) {
         let key = (shortened(what), shortened(reason));
         if let Some((_, n_times)) = self.kinds.get_mut(&key) {
-            *n_times += 1;
+            *n_times += n;
         } else if self.kinds.len() == MAX_KINDS {
-            self.further += 1;
+            self.further += n;
         } else {
-            self.kinds.insert(key, (self.line, 1));
+            self.kinds.insert(key, (self.line, n));
         }
+    }
+
+    /// Adds the losses of another part of the file behind these.
+    pub(super) fn append(&mut self, other: Self) {
+        for ((what, reason), (line, n_times)) in other.kinds {
+            if let Some((_, n_known)) = self.kinds.get_mut(&(what.clone(), reason.clone())) {
+                *n_known += n_times;
+            } else if self.kinds.len() == MAX_KINDS {
+                self.further += n_times;
+            } else {
+                self.kinds.insert((what, reason), (line, n_times));
+            }
+        }
+        self.further += other.further;
+    }
+
+    /// Adds the line as one that is longer than `limit` bytes.
+    pub(super) fn add_long_line(&mut self, limit: usize) {
+        self.add("line", &format!("it has more than {limit} bytes"));
     }
 
     /// Adds the line as one that cannot be parsed; `torn` says that the file ends within it.
@@ -148,7 +212,7 @@ impl Losses {
 }
 
 /// Returns a text of a file for a report: no control characters, at most `MAX_CHARS` characters.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     let mut kept: String = text.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect();
     if kept.len() < text.len() && text.chars().nth(MAX_CHARS).is_some() {
         kept.push('…');

@@ -2,38 +2,50 @@
 //!
 //! A damaged line loses one record; references to it are moved or dropped, see [`super::remap`].
 
+use std::io::BufRead;
+
+use memchr::memmem;
 use ollm_protocol::content::{Record, RecordBody, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;
 
-use super::fields::lines;
+use super::FileFacts;
 use super::imported::{ImportError, Imported, ImportedRecord, Losses, seq_of};
+use super::lines::{FileLine, LineReader};
 use super::remap::SeqMap;
+use super::spool::RecordSpool;
 use crate::session::export::JSONL_VERSION;
 
 /// Reads an own export as JSON lines.
 ///
-/// **Errors**: `Newer` only.
+/// **Errors**: `Newer` and `File` only.
 pub(super) fn parse(
-    text: &str,
-    digest_hex: &str,
-    fallback_id: SessionId,
+    source: impl BufRead,
+    file: &FileFacts<'_>,
+    records: RecordSpool,
 ) -> Result<Imported, ImportError> {
-    let mut reader = JsonlReader::default();
-    for (number, line, torn) in lines(text) {
-        reader.losses.line = Some(number);
-        reader.line(line, torn)?;
+    let mut lines = LineReader::new(source, file.max_record_bytes);
+    let mut reader = JsonlReader::new(records);
+    while let Some(line) = lines.next().map_err(ImportError::File)?
+        && !reader.records.has_failed()
+    {
+        reader.losses.line = Some(line.number);
+        if line.is_too_long {
+            reader.n_lines += 1;
+            reader.losses.add_long_line(file.max_record_bytes);
+            continue;
+        }
+        reader.line(&line)?;
     }
-    Ok(reader.finish(digest_hex, fallback_id))
+    reader.finish(file.digest_hex, file.fallback_id)
 }
 
-#[derive(Default)]
 struct JsonlReader {
     header: Option<SessionHeader>,
     /// The id of the first line, which names the format.
     session_id: Option<SessionId>,
-    records: Vec<ImportedRecord>,
+    records: RecordSpool,
     map: SeqMap,
     last_seq: Option<Seq>,
     n_lines: u64,
@@ -41,27 +53,39 @@ struct JsonlReader {
 }
 
 impl JsonlReader {
-    fn line(&mut self, line: &str, torn: bool) -> Result<(), ImportError> {
-        if self.session_id.is_none() && self.first_line(line)? {
+    fn new(records: RecordSpool) -> Self {
+        Self {
+            header: None,
+            session_id: None,
+            records,
+            map: SeqMap::default(),
+            last_seq: None,
+            n_lines: 0,
+            losses: Losses::default(),
+        }
+    }
+
+    fn line(&mut self, line: &FileLine<'_>) -> Result<(), ImportError> {
+        if self.session_id.is_none() && self.first_line(line.text)? {
             return Ok(());
         }
         self.n_lines += 1;
-        match serde_json::from_str::<Record>(line) {
+        match serde_json::from_slice::<Record>(line.text) {
             Ok(record) => self.record(record),
             Err(cause) if cause.classify() == Category::Data => {
                 self.losses.add("record", "not a record of this version");
             }
-            Err(_) => self.losses.add_damaged_line(torn),
+            Err(_) => self.losses.add_damaged_line(line.is_torn),
         }
         Ok(())
     }
 
     /// Reads the line that names the format; returns false for any other line.
-    fn first_line(&mut self, line: &str) -> Result<bool, ImportError> {
-        if !line.contains("\"ollmExport\"") {
+    fn first_line(&mut self, line: &[u8]) -> Result<bool, ImportError> {
+        if memmem::find(line, b"\"ollmExport\"").is_none() {
             return Ok(false);
         }
-        let Ok(Value::Object(first)) = serde_json::from_str(line) else { return Ok(false) };
+        let Ok(Value::Object(first)) = serde_json::from_slice(line) else { return Ok(false) };
         let Some(found) = first.get("ollmExport") else { return Ok(false) };
         let found = found.as_u64().unwrap_or(u64::MAX);
         if found > JSONL_VERSION {
@@ -108,11 +132,11 @@ impl JsonlReader {
         usize::try_from(found.0).ok()?.checked_sub(1)
     }
 
-    fn finish(mut self, digest_hex: &str, fallback_id: SessionId) -> Imported {
+    fn finish(mut self, digest_hex: &str, fallback_id: SessionId) -> Result<Imported, ImportError> {
         let header = self.header.take().unwrap_or_else(|| {
             self.losses.line = None;
             self.losses.add("header", "it is lost; only the id and the start time are known");
-            let first = self.records.iter().map(|record| record.at).min();
+            let first = self.records.first_at();
             SessionHeader {
                 imported_from: Some(format!("jsonl:{digest_hex}")),
                 ..SessionHeader::new(

@@ -1,90 +1,105 @@
 //! Imports: own and foreign session files, read into records that a session can append.
 //!
-//! The module detects the format by content and reports everything that it cannot carry over. It is pure: it uses no
-//! file, no store and no clock. It relies on the numbering of the store: the header becomes record 0 and `records[i]`
-//! becomes record `i + 1`, so that references between records are final.
+//! The module detects the format by content and reports everything that it cannot carry over. It uses no store and no
+//! clock, and its files are those that the caller gives it: the file to import, and temporary files for records. A file
+//! is read from its beginning to its end and never held; memory depends on the largest record and, with a few bytes for
+//! each, on the number of records.
+//!
+//! It relies on the numbering of the store: the header becomes record 0 and record `i` of the file becomes record
+//! `i + 1`, so that references between records are final.
 
+mod detect;
 mod document;
 mod fields;
 mod imported;
 mod jsonl;
+mod lines;
 mod pi;
 mod remap;
+mod spool;
+
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 use ollm_protocol::SessionId;
-use serde_json::Value;
+use ollm_protocol::limits::MAX_RECORD_BYTES;
 
+use self::detect::FileFormat;
 #[cfg(test)]
 pub(super) use imported::seq_of;
 pub(crate) use imported::{ImportError, Imported, ImportedRecord};
+pub(crate) use spool::{RecordSpool, SpoolFile};
 
-/// Number of non-blank lines that detection reads; more than one, because the first line may be damaged.
-const DETECT_LINES: usize = 5;
 /// Maximum depth of nested brackets; the JSON parser stops there to protect the stack.
 const MAX_DEPTH: usize = 128;
+/// The buffer for reading a file.
+const READ_BYTES: usize = 64 * 1024;
+/// The mark at the beginning of some UTF-8 files, which is not part of the text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// A file that can be read more than once.
+pub(crate) trait ImportSource: Read + Seek {}
+
+impl<F: Read + Seek> ImportSource for F {}
 
 /// Reads a file after detecting its format.
 ///
 /// `digest_hex` is the hash of the file for `importedFrom`; `fallback_id` becomes the id of the session if the file has
-/// none that is a UUID.
+/// none that is a UUID. `make_spool` makes empty temporary files.
 ///
 /// **Errors**: only if nothing can be carried over. Damaged lines are reported as losses.
-pub(crate) fn detect_and_parse(
-    text: &str,
+pub(crate) fn read(
+    source: &mut dyn ImportSource,
     digest_hex: &str,
     fallback_id: SessionId,
+    make_spool: &dyn Fn() -> io::Result<Box<dyn SpoolFile>>,
 ) -> Result<Imported, ImportError> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if text.trim().is_empty() {
-        return Err(ImportError::Empty);
+    let file = FileFacts { digest_hex, fallback_id, max_record_bytes: MAX_RECORD_BYTES };
+    read_limited(source, &file, make_spool)
+}
+
+/// The properties of a file that a format needs.
+struct FileFacts<'a> {
+    digest_hex: &'a str,
+    fallback_id: SessionId,
+    /// The largest line of a format of lines, and the largest value of a document.
+    max_record_bytes: usize,
+}
+
+fn read_limited(
+    source: &mut dyn ImportSource,
+    file: &FileFacts<'_>,
+    make_spool: &dyn Fn() -> io::Result<Box<dyn SpoolFile>>,
+) -> Result<Imported, ImportError> {
+    let spool = || make_spool().map(RecordSpool::new).map_err(ImportError::File);
+    let beginning = detect::beginning_of(from_start(source)?)?;
+    if let Some(foreign) = detect::detect_foreign(&beginning) {
+        return Err(foreign);
     }
-    match detect_lines(text) {
-        Some(LinesFormat::Export) => return jsonl::parse(text, digest_hex, fallback_id),
-        Some(LinesFormat::Pi) => return Ok(pi::parse(text, digest_hex, fallback_id)),
-        None => {}
-    }
-    match serde_json::from_str::<Value>(text) {
-        Ok(Value::Object(map)) if map.get("messages").is_some_and(Value::is_array) => {
-            Ok(document::parse(Value::Object(map), digest_hex, fallback_id))
+    let unrecognized = || ImportError::Unrecognized { seen: detect::describe(&beginning) };
+    let format = detect::detect(from_start(source)?)?.ok_or_else(unrecognized)?;
+    let source = from_start(source)?;
+    match format {
+        FileFormat::Export => jsonl::parse(source, file, spool()?),
+        FileFormat::Pi => pi::parse(source, file, spool()?),
+        FileFormat::Document => {
+            let parsed = document::parse(source, file, spool()?, spool()?)?;
+            parsed.ok_or_else(unrecognized)
         }
-        Ok(_) => Err(ImportError::Unrecognized),
-        // The parser has no other sign of this error than its text.
-        Err(cause) if cause.to_string().starts_with("recursion limit") => {
-            Err(ImportError::TooDeep { limit: MAX_DEPTH })
-        }
-        Err(cause) if text.contains("\"messages\"") && text.contains("\"sessionId\"") => {
-            Err(ImportError::Malformed { line: cause.line() as u64, cause })
-        }
-        Err(_) => Err(ImportError::Unrecognized),
     }
 }
 
-/// A format of JSON lines.
-enum LinesFormat {
-    /// An own export.
-    Export,
-    /// A session of pi.
-    Pi,
-}
-
-/// Returns the format that the first lines identify, or `None` if they identify none.
-fn detect_lines(text: &str) -> Option<LinesFormat> {
-    let lines = text.lines().filter(|line| !line.trim().is_empty()).take(DETECT_LINES);
-    for line in lines {
-        let Ok(Value::Object(object)) = serde_json::from_str::<Value>(line) else { continue };
-        if object.contains_key("ollmExport") {
-            return Some(LinesFormat::Export);
-        }
-        let is_header = object.get("type").and_then(Value::as_str) == Some("session");
-        // The lines of a session log have a `seq`; they are not entries of pi.
-        if is_header
-            && object.get("id").is_some_and(Value::is_string)
-            && !object.contains_key("seq")
-        {
-            return Some(LinesFormat::Pi);
-        }
-    }
-    None
+/// Returns a reader of the file from its beginning, without a byte order mark.
+fn from_start(source: &mut dyn ImportSource) -> Result<impl io::BufRead, ImportError> {
+    let mut start = Vec::new();
+    let read = source
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| source.take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut start))
+        .and_then(|_| {
+            let begin = if start == BYTE_ORDER_MARK { start.len() as u64 } else { 0 };
+            source.seek(SeekFrom::Start(begin))
+        });
+    read.map_err(ImportError::File)?;
+    Ok(BufReader::with_capacity(READ_BYTES, source))
 }
 
 #[cfg(test)]

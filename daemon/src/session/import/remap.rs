@@ -10,32 +10,52 @@ use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, RecordBody};
 
 /// A map from the record numbers of a file to those of the store.
+///
+/// Its size depends on the number of gaps and not on that of records.
 #[derive(Debug, Default)]
-pub(super) struct SeqMap(BTreeMap<Seq, Seq>);
+pub(super) struct SeqMap(BTreeMap<Seq, SeqRun>);
+
+/// Consecutive records that are also consecutive in the store.
+#[derive(Clone, Copy, Debug)]
+struct SeqRun {
+    /// The number of the first one in the store.
+    store: Seq,
+    n_records: u64,
+}
 
 /// The record that another record refers to is lost, so that the other one has no meaning.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TargetLost;
 
 impl SeqMap {
-    /// Adds a record of the file.
+    /// Adds a record of the file, whose numbers are higher than all before.
     pub(super) fn insert(&mut self, file: Seq, store: Seq) {
-        self.0.insert(file, store);
+        if let Some(mut last) = self.0.last_entry() {
+            let (first, run) = (*last.key(), last.get_mut());
+            if file.0 == first.0 + run.n_records && store.0 == run.store.0 + run.n_records {
+                run.n_records += 1;
+                return;
+            }
+        }
+        self.0.insert(file, SeqRun { store, n_records: 1 });
     }
 
     /// Returns the new number, or `None` if the record is lost.
     pub(super) fn exact(&self, seq: Seq) -> Option<Seq> {
-        self.0.get(&seq).copied()
+        let (first, run) = self.0.range(..=seq).next_back()?;
+        let distance = seq.0 - first.0;
+        (distance < run.n_records).then_some(Seq(run.store.0 + distance))
     }
 
     /// Returns the new number of the record or of the nearest one before it.
     pub(super) fn at_or_before(&self, seq: Seq) -> Option<Seq> {
-        self.0.range(..=seq).next_back().map(|(_, &store)| store)
+        let (first, run) = self.0.range(..=seq).next_back()?;
+        Some(Seq(run.store.0 + (seq.0 - first.0).min(run.n_records - 1)))
     }
 
     /// Returns the new number of the record or of the nearest one after it.
     fn at_or_after(&self, seq: Seq) -> Option<Seq> {
-        self.0.range(seq..).next().map(|(_, &store)| store)
+        self.exact(seq).or_else(|| self.0.range(seq..).next().map(|(_, run)| run.store))
     }
 
     /// Converts every reference in a body.

@@ -8,12 +8,16 @@
 //! record. After a failed write or sync, every further write fails until the file is opened again and truncated to the
 //! last acknowledged byte, because the content of the disk is unknown after a failed sync.
 
+mod reading;
 pub(super) mod recover;
 mod v1;
 
 use std::io;
 use std::path::Path;
 
+pub(super) use reading::LogReader;
+#[cfg(test)]
+pub(crate) use reading::ReadFaults;
 pub(super) use v1::{EncodedLine, LineFields, decode_line, encode_line, line_crc};
 
 use crate::fsutil::DiskFile;

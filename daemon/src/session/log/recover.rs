@@ -5,12 +5,12 @@
 //! below one of these are damage: the scan skips and counts them, and the other records stay readable. FORMAT.md,
 //! "Reading back".
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use ollm_protocol::content::{RecordKind, Role};
 
+use super::reading::LogReader;
 use super::v1::{self, MAX_VERSION, ScannedLine};
 use crate::session::error::LogError;
 use crate::session::index::{ScanPoint, ScannedRecord};
@@ -46,19 +46,18 @@ pub(crate) trait ScanSink {
     fn receive(&mut self, item: ScanItem);
 }
 
-/// Scans `file` from a point to its end. `durable` is the highest number that is known to have been synced.
+/// Scans a log from a point to its end. `durable` is the highest number that is known to have been synced.
 ///
-/// **Errors**: `Io`; `UpgradeRequired` for an intact line of a newer version.
+/// **Errors**: `Io`, `File` for a blob that exists and cannot be read; `UpgradeRequired` for an intact line of a newer
+/// version.
 pub(crate) fn scan(
-    path: &Path,
-    file: &File,
+    log: &LogReader,
     (from, durable): (ScanPoint, Option<u64>),
     blobs: &Path,
     sink: &mut dyn ScanSink,
 ) -> Result<ScanEnd, LogError> {
-    let fail = |source| LogError::io("read", path, source);
-    let mut lines = BufReader::with_capacity(CHUNK_BYTES, file);
-    lines.seek(SeekFrom::Start(from.bytes)).map_err(fail)?;
+    let fail = |source| LogError::io("read", log.path(), source);
+    let mut lines = BufReader::with_capacity(CHUNK_BYTES, log.stream(from.bytes));
     let mut line = Vec::new();
     let mut scan =
         LogScan { sink, point: from, offset: from.bytes, durable, gap: None, damaged_places: 0 };
@@ -71,11 +70,11 @@ pub(crate) fn scan(
         let len = line.len() as u64;
         let position = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
         let wants_body = |kind, role| scan.sink.wants_body(kind, role);
-        match v1::scan(&line, position, blobs, &wants_body) {
+        match v1::scan(&line, position, blobs, &wants_body)? {
             ScannedLine::Record { record, durable, crc } => scan.good(record, durable, crc, len),
             ScannedLine::Damaged => scan.bad(len),
             ScannedLine::Newer(found) => {
-                let path = path.to_owned();
+                let path = log.path().to_owned();
                 return Err(LogError::UpgradeRequired { path, found, supported: MAX_VERSION });
             }
         }

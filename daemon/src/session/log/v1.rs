@@ -17,6 +17,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
+use super::reading::read_blob;
 use crate::fsutil::{self, FsError};
 use crate::session::error::LogError;
 use crate::session::index::{IndexEntry, KeyEntry, ScannedRecord};
@@ -88,9 +89,10 @@ pub(crate) fn encode_line(
 }
 
 /// Reads a line, including its line break, as a record with its blobs; returns `None` for a damaged one.
-pub(crate) fn decode_line(line: &[u8], blobs: &Path) -> Option<Record> {
-    let (json, _) = checked(line)?;
-    decode(json, blobs)
+///
+/// **Errors**: a blob exists and cannot be read.
+pub(crate) fn decode_line(line: &[u8], blobs: &Path) -> Result<Option<Record>, FsError> {
+    checked(line).map_or(Ok(None), |(json, _)| decode(json, blobs))
 }
 
 /// Returns the checksum of an intact line.
@@ -115,34 +117,35 @@ pub(super) enum ScannedLine {
 }
 
 /// Reads the envelope of a line, and its body if `wants_body` returns true.
+///
+/// **Errors**: a blob of the body exists and cannot be read.
 pub(super) fn scan(
     line: &[u8],
     position: (u64, u32),
     blobs: &Path,
     wants_body: &dyn Fn(RecordKind, Option<Role>) -> bool,
-) -> ScannedLine {
+) -> Result<ScannedLine, FsError> {
     let Some((json, crc)) = checked(line) else {
-        return newer_version(line).map_or(ScannedLine::Damaged, ScannedLine::Newer);
+        return Ok(newer_version(line).map_or(ScannedLine::Damaged, ScannedLine::Newer));
     };
     let line: LineEnvelope<'_> = match serde_json::from_slice(json) {
         Ok(line) => line,
         Err(_) => match serde_json::from_slice::<VersionOnly>(json) {
-            Ok(only) if only.v > MAX_VERSION => return ScannedLine::Newer(only.v),
-            _ => return ScannedLine::Damaged,
+            Ok(only) if only.v > MAX_VERSION => return Ok(ScannedLine::Newer(only.v)),
+            _ => return Ok(ScannedLine::Damaged),
         },
     };
     if line.v > MAX_VERSION {
-        return ScannedLine::Newer(line.v);
+        return Ok(ScannedLine::Newer(line.v));
     }
     let role = line.message.as_ref().map(|message| message.role);
-    let body = if wants_body(line.kind, role) {
-        match decode(json, blobs).and_then(Record::into_body) {
-            Some(body) => Some(body),
-            None => return ScannedLine::Damaged,
-        }
-    } else {
-        None
-    };
+    let wants_body = wants_body(line.kind, role);
+    let body = if wants_body { decode(json, blobs)?.and_then(Record::into_body) } else { None };
+    let lacks_body = wants_body && body.is_none();
+    // The line is intact. Without blobs it cannot be read by this version; a blob may come back.
+    if lacks_body && line.blobs.is_none() {
+        return Ok(ScannedLine::Damaged);
+    }
     let mut flags = body.as_ref().map_or_else(|| line.flags(), IndexEntry::flags_of);
     if line.blobs.is_some() {
         flags |= IndexEntry::HAS_BLOBS;
@@ -150,8 +153,8 @@ pub(super) fn scan(
     let (parent, tokens) = (line.parent.map(Seq), line.tokens.unwrap_or_default());
     let entry = IndexEntry::new(position, parent, line.kind, role, tokens, flags);
     let key = line.key_digest.as_deref().and_then(|digest| unhex(digest, line.seq));
-    let record = ScannedRecord { seq: Seq(line.seq), at: line.at, entry, key, body };
-    ScannedLine::Record { record, durable: line.durable, crc }
+    let record = ScannedRecord { seq: Seq(line.seq), at: line.at, entry, key, body, lacks_body };
+    Ok(ScannedLine::Record { record, durable: line.durable, crc })
 }
 
 /// Returns the JSON and the checksum of a line whose checksum is correct.
@@ -303,13 +306,38 @@ struct VersionOnly {
 }
 
 /// Reads the JSON of a line as a record; returns `None` if it is not one or a blob is missing.
-fn decode(json: &[u8], blobs: &Path) -> Option<Record> {
+fn decode(json: &[u8], blobs: &Path) -> Result<Option<Record>, FsError> {
     if let Ok(line) = serde_json::from_slice::<CommonLine>(json)
         && let Some(record) = line.into_record()
     {
-        return Some(record);
+        return Ok(Some(record));
     }
-    decode_any(json, blobs)
+    match decode_any(json, blobs) {
+        Ok(record) => Ok(Some(record)),
+        Err(DecodeError::Damaged) => Ok(None),
+        Err(DecodeError::Unreadable(error)) => Err(error),
+    }
+}
+
+/// The reason why a line is not a record.
+#[derive(Debug)]
+enum DecodeError {
+    /// It is not one of this version, or a blob is missing or has another content.
+    Damaged,
+    /// A blob could not be read.
+    Unreadable(FsError),
+}
+
+impl From<FsError> for DecodeError {
+    fn from(error: FsError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+impl From<serde_json::Error> for DecodeError {
+    fn from(_: serde_json::Error) -> Self {
+        Self::Damaged
+    }
 }
 
 /// A line without blobs of one of the three kinds that most lines have.
@@ -357,17 +385,17 @@ impl CommonLine {
 const LOG_ONLY: [&str; 6] = ["v", "durable", "tokenizer", "keyDigest", "blobs", "crc"];
 
 /// Reads the JSON of any line as a record by way of a map of its fields.
-fn decode_any(json: &[u8], blobs: &Path) -> Option<Record> {
-    let mut line: serde_json::Map<String, Value> = serde_json::from_slice(json).ok()?;
+fn decode_any(json: &[u8], blobs: &Path) -> Result<Record, DecodeError> {
+    let mut line: serde_json::Map<String, Value> = serde_json::from_slice(json)?;
     if let Some(hashes) = line.get("blobs") {
-        let hashes: Vec<String> = serde_json::from_value(hashes.clone()).ok()?;
-        let kind = line.get("type")?.as_str()?.to_owned();
-        load_blobs(line.get_mut(&kind)?, &hashes, blobs)?;
+        let hashes: Vec<String> = serde_json::from_value(hashes.clone())?;
+        let kind = line.get("type").and_then(Value::as_str).ok_or(DecodeError::Damaged)?.to_owned();
+        load_blobs(line.get_mut(&kind).ok_or(DecodeError::Damaged)?, &hashes, blobs)?;
     }
     for name in LOG_ONLY {
         line.remove(name);
     }
-    serde_json::from_value(Value::Object(line)).ok()
+    Ok(serde_json::from_value(Value::Object(line))?)
 }
 
 /// Writes every large text of a body to a blob, replaces it by a reference, and returns the hashes.
@@ -392,19 +420,18 @@ fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
     Ok(hashes)
 }
 
-/// Replaces every reference by its text; returns `None` if a blob is missing or damaged.
-fn load_blobs(body: &mut Value, hashes: &[String], dir: &Path) -> Option<()> {
+/// Replaces every reference by its text.
+fn load_blobs(body: &mut Value, hashes: &[String], dir: &Path) -> Result<(), DecodeError> {
     visit(body, &mut |value| {
         let Some(hash) = listed_reference(value, hashes) else { return Ok(()) };
         // The hash is one of 64 hex digits and covered by the checksum of the line, so it is never a path.
-        let bytes = std::fs::read(dir.join(&hash)).map_err(|_| ())?;
+        let bytes = read_blob(&dir.join(&hash))?.ok_or(DecodeError::Damaged)?;
         if blake3::hash(&bytes).to_hex().as_str() != hash {
-            return Err(());
+            return Err(DecodeError::Damaged);
         }
-        *value = Value::String(String::from_utf8(bytes).map_err(|_| ())?);
+        *value = Value::String(String::from_utf8(bytes).map_err(|_| DecodeError::Damaged)?);
         Ok(())
     })
-    .ok()
 }
 
 /// Returns the hash of a value that is a reference to one of the listed blobs.
@@ -461,7 +488,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let body = user("hello \"world\"\n\u{1F980}");
         let line = line_of(&body, dir.path());
-        let record = decode_line(&line, dir.path()).expect("reads");
+        let record = decode_line(&line, dir.path()).expect("reads").expect("is intact");
         assert_eq!(record.key.as_deref(), Some("k"));
         assert_eq!(record.tokens, Some(12));
         assert_eq!(record.into_body(), Some(body));
@@ -494,7 +521,7 @@ mod tests {
             let line = line_of(body, dir.path());
             let (json, _) = checked(&line).expect("intact");
             let common: CommonLine = serde_json::from_slice(json).expect("is a common line");
-            assert_eq!(common.into_record(), decode_any(json, dir.path()));
+            assert_eq!(common.into_record(), decode_any(json, dir.path()).ok());
         }
     }
 
@@ -505,7 +532,7 @@ mod tests {
         let body = user(&"0123456789".repeat(20_000));
         let line = line_of(&body, &blobs_dir);
         assert!(line.len() < 1000, "the text is in a blob");
-        let read = || decode_line(&line, &blobs_dir).and_then(Record::into_body);
+        let read = || decode_line(&line, &blobs_dir).expect("reads").and_then(Record::into_body);
         assert_eq!(read(), Some(body));
         std::fs::remove_dir_all(&blobs_dir).expect("removes");
         assert_eq!(read(), None, "a missing blob is damage, not an empty text");
@@ -523,7 +550,7 @@ mod tests {
         });
         let line = line_of(&RecordBody::Message(message), dir.path());
         for wanted in [true, false] {
-            let found = scan(&line, (0, 9), dir.path(), &|_, _| wanted);
+            let found = scan(&line, (0, 9), dir.path(), &|_, _| wanted).expect("reads");
             let ScannedLine::Record { record: scanned, durable, .. } = found else {
                 panic!("a record");
             };
@@ -544,7 +571,8 @@ mod tests {
             let of_other_form = format!("{unchecked}}}\n");
             let with_checksum = format!("{unchecked},\"crc\":\"{crc:08x}\"}}\n");
             for line in [of_other_form, with_checksum] {
-                let found = scan(line.as_bytes(), (0, 9), dir.path(), &|_, _| false);
+                let found =
+                    scan(line.as_bytes(), (0, 9), dir.path(), &|_, _| false).expect("reads");
                 assert_eq!(matches!(found, ScannedLine::Newer(2)), is_newer, "{line}");
                 assert_eq!(matches!(found, ScannedLine::Damaged), !is_newer, "{line}");
             }

@@ -37,6 +37,7 @@ impl Observer for ChangeLog {
             SessionChange::Recovered { torn_bytes, damaged } => {
                 format!("torn {torn_bytes} {damaged}")
             }
+            SessionChange::Healed { records } => format!("healed {records}"),
         };
         self.0.lock().push(line);
     }

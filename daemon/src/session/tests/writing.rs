@@ -7,7 +7,7 @@ use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody, Session, SessionSt
 
 use super::*;
 use crate::session::OpenSession;
-use crate::session::index::{HintSource, IndexProgress, IndexSource, OpenHint};
+use crate::session::index::{HintSource, IndexProgress, IndexSource, OpenHint, UpdateScope};
 
 fn meta(patch: MetaPatch) -> NewRecord {
     NewRecord::new(RecordBody::Meta(patch), None)
@@ -135,7 +135,8 @@ fn hint_is_used_if_it_describes_the_log_and_ignored_otherwise() {
     let fixture = Fixture::new();
     let (first, id) = (&fixture.sessions, fixture.id);
     append(first, id, message("one"), key("k", "one")).expect("records");
-    let update = first.update(id, IndexProgress::default()).expect("reads").expect("has a log");
+    let none = IndexProgress::default();
+    let update = first.update(id, none, UpdateScope::New).expect("reads").expect("has a log");
     fixture.append(message("two"));
     let hint = OpenHint {
         point: update.point,

@@ -43,14 +43,29 @@ const ADDED_IN_16: &[(u32, u32)] = &[
     (0x1fbcb, 0x1fbef),
 ];
 
-const ASCII: [u8; 128] = {
+/// The characters that white space consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WhiteSpace {
+    /// All white space of Unicode.
+    Unicode,
+    /// Space, tab, line feed, form feed and carriage return.
+    Ascii,
+}
+
+const ASCII: [u8; 128] = ascii_classes(b'\x0b');
+/// The classes if a vertical tab is no white space.
+const ASCII_WITHOUT_VT: [u8; 128] = ascii_classes(0xff);
+
+/// Returns the classes of ASCII, where `vertical_tab` is white space.
+const fn ascii_classes(vertical_tab: u8) -> [u8; 128] {
     let mut classes = [OTHER; 128];
     let mut byte = 0;
     while byte < 128_u8 {
         classes[byte as usize] = match byte {
             b'a'..=b'z' | b'A'..=b'Z' => LETTER,
             b'0'..=b'9' => NUMBER,
-            b' ' | b'\t'..=b'\r' => SPACE,
+            b' ' | b'\t' | b'\n' | b'\x0c' | b'\r' => SPACE,
+            _ if byte == vertical_tab => SPACE,
             b'$' | b'+' | b'<' | b'=' | b'>' | b'^' | b'`' | b'|' | b'~' => SYMBOL,
             b'!'..=b'~' => PUNCTUATION,
             _ => OTHER,
@@ -58,7 +73,7 @@ const ASCII: [u8; 128] = {
         byte += 1;
     }
     classes
-};
+}
 
 /// Number of code points in a block of the table.
 const BLOCK: usize = 256;
@@ -69,10 +84,12 @@ struct ClassTable {
     classes: Vec<u8>,
 }
 
-static TABLE: LazyLock<ClassTable> = LazyLock::new(ClassTable::new);
+static TABLE: LazyLock<ClassTable> = LazyLock::new(|| ClassTable::new(class_of));
+/// The classes for [`WhiteSpace::Ascii`].
+static TABLE_OF_GO: LazyLock<ClassTable> = LazyLock::new(|| ClassTable::new(class_in_go));
 
 impl ClassTable {
-    fn new() -> Self {
+    fn new(class_of: fn(u32) -> u8) -> Self {
         let mut table = Self { block_of: Vec::new(), classes: Vec::new() };
         for first in (0..=u32::from(char::MAX)).step_by(BLOCK) {
             let block: Vec<u8> = (first..first + 256).map(class_of).collect();
@@ -134,17 +151,44 @@ fn class_of(code: u32) -> u8 {
     }
 }
 
+/// Returns the class of a code point for Go's tables, which are Unicode 15.0, and its white space.
+fn class_in_go(code: u32) -> u8 {
+    // The code points that Unicode 15.1 assigned.
+    const ADDED_IN_15_1: [(u32, u32); 3] =
+        [(0x2ffc, 0x2fff), (0x31ef, 0x31ef), (0x2_ebf0, 0x2_ee5d)];
+    match class_of(code) {
+        SPACE if !matches!(code, 0x20 | 0x09 | 0x0a | 0x0c | 0x0d) => OTHER,
+        _ if ADDED_IN_15_1.iter().any(|(first, last)| (*first..=*last).contains(&code)) => OTHER,
+        class => class,
+    }
+}
+
+/// Returns whether a letter or mark may be in the upper part and in the lower part of a cased word: `\p{Lu}`,
+/// `\p{Lt}`, `\p{Lm}`, `\p{Lo}` and `\p{M}`, or `\p{Ll}` instead of `\p{Lu}` and `\p{Lt}`.
+pub(super) fn cases(code: u32) -> (bool, bool) {
+    match char::from_u32(code).map(get_general_category) {
+        Some(Category::UppercaseLetter | Category::TitlecaseLetter) => (true, false),
+        Some(Category::LowercaseLetter) => (false, true),
+        Some(_) if class_in_go(code) & (LETTER | MARK) != 0 => (true, true),
+        _ => (false, false),
+    }
+}
+
 /// Reads the characters of one piece of text. A rule sees nothing outside of the piece.
 #[derive(Clone, Copy)]
 pub(super) struct CharReader<'t> {
     pub(super) text: &'t [u8],
+    ascii: &'static [u8; 128],
     table: &'static ClassTable,
 }
 
 impl<'t> CharReader<'t> {
     /// Creates a reader of UTF-8 text. Invalid bytes have an arbitrary class, and never cause a panic.
-    pub(super) fn new(text: &'t [u8]) -> Self {
-        Self { text, table: &TABLE }
+    pub(super) fn new(text: &'t [u8], white_space: WhiteSpace) -> Self {
+        match white_space {
+            WhiteSpace::Unicode => Self { text, ascii: &ASCII, table: &TABLE },
+            WhiteSpace::Ascii => Self { text, ascii: &ASCII_WITHOUT_VT, table: &TABLE_OF_GO },
+        }
     }
 
     /// Returns the class and the length in bytes of the character at a position; (0, 0) at the end.
@@ -152,7 +196,7 @@ impl<'t> CharReader<'t> {
     pub(super) fn class(self, at: usize) -> (u8, usize) {
         match self.text.get(at) {
             None => (0, 0),
-            Some(&byte) if byte < 0x80 => (ASCII[usize::from(byte)], 1),
+            Some(&byte) if byte < 0x80 => (self.ascii[usize::from(byte)], 1),
             Some(_) => self.wide(at),
         }
     }
@@ -183,7 +227,7 @@ impl<'t> CharReader<'t> {
             while let Some(&byte) = self.text.get(at)
                 && byte < 0x80
             {
-                if ASCII[usize::from(byte)] & mask == 0 {
+                if self.ascii[usize::from(byte)] & mask == 0 {
                     return at;
                 }
                 at += 1;
@@ -253,13 +297,16 @@ mod tests {
     #[test]
     fn ascii_classes_equal_the_table() {
         for byte in 0..128_u8 {
-            assert_eq!(ASCII[usize::from(byte)], TABLE.class(u32::from(byte)), "{byte:#x}");
+            let code = u32::from(byte);
+            assert_eq!(ASCII[usize::from(byte)], TABLE.class(code), "{byte:#x}");
+            let in_go = ASCII_WITHOUT_VT[usize::from(byte)];
+            assert_eq!(in_go, TABLE_OF_GO.class(code), "{byte:#x}");
         }
     }
 
     #[test]
     fn invalid_bytes_are_read_to_the_end() {
-        let reader = CharReader::new(&[0xf0, 0x9f]);
+        let reader = CharReader::new(&[0xf0, 0x9f], WhiteSpace::Unicode);
         assert_eq!(reader.class(0).1, 2);
         assert_eq!(reader.run(0, ANY), 2);
     }

@@ -11,8 +11,9 @@ mod rule;
 #[cfg(test)]
 mod tests;
 
-use self::class::{LETTER, MARK};
+use self::class::{LETTER, MARK, WhiteSpace};
 use self::rule::{CasedRule, Cl100kRule, SplitRule, SplitStep};
+use super::engine::Engine;
 
 /// The settings that the name of a pre-tokenizer (`tokenizer.ggml.pre`) selects.
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +60,57 @@ impl PreTokenizer {
         Some(pre)
     }
 
+    /// Returns the pre-tokenizer with a name in an engine that runs llama.cpp; `None` for an unknown name.
+    pub(super) fn in_llama_cpp(name: &str, engine: Engine) -> Option<Self> {
+        match (engine, name) {
+            // These names are newer, and the old engine takes the default for a name that it does not know.
+            (
+                Engine::OldLlamaCpp,
+                "jina-v5-nano" | "modern-bert" | "mellum2" | "f2llmv2" | "solar-open" | "qwen35"
+                | "laguna" | "kanana2" | "talkie" | "joyai-llm" | "hy_v4" | "glm5",
+            ) => Some(DEFAULT),
+            (Engine::OldLlamaCpp, "glm4") => Some(LLAMA3.without_bos()),
+            _ => Self::by_name(name),
+        }
+    }
+
+    /// Returns the pre-tokenizer of an architecture in Ollama's engine in Go, or `None` for an unknown architecture.
+    ///
+    /// **Source**: the `New` functions in Ollama 0.24's `model/models`, and `NewBytePairEncoding`, which takes a word
+    /// that is a token as this token. The expressions are compiled with `regexp2.RE2`, whose `\s` is ASCII.
+    pub(super) fn in_ollama_go(architecture: &str, name: &str) -> Option<Self> {
+        let pre = match architecture {
+            "qwen2" | "qwen3" | "qwen3moe" | "qwen3vl" | "qwen3vlmoe" | "qwen25vl"
+            | "qwen3next" | "qwen35" | "qwen35moe" | "nemotron_h" | "nemotron_h_moe"
+            | "nemotron_h_omni" => QWEN2,
+            "lfm2" | "lfm2moe" if name == "default" => GPT2,
+            "mllama" | "olmo3" | "glm4moelite" | "glmocr" | "lfm2" | "lfm2moe" => LLAMA3,
+            "llama4" | "gptoss" | "gpt-oss" => {
+                const RULE: CasedRule = CasedRule { max_digits: 3, contractions: true };
+                PreTokenizer::new(&[SplitStep::CasedInGo(RULE)])
+            }
+            "mistral3" => TEKKEN_IN_GO,
+            "deepseek2" | "deepseekocr" => DEEPSEEK3,
+            "laguna" => PreTokenizer::new(&[
+                SplitStep::LineBreaks,
+                SplitStep::Cl100k(Cl100kRule { letters: LETTER, max_digits: 1 }),
+            ]),
+            "gemma3" => GPT2,
+            "llama" => match name {
+                "default" => GPT2,
+                "qwen2" => QWEN2,
+                "refact" => STARCODER,
+                "tekken" => TEKKEN_IN_GO,
+                _ => LLAMA3,
+            },
+            _ => return None,
+        };
+        let rule = SplitRule { white_space: WhiteSpace::Ascii, ..pre.rule };
+        Some(Self { rule, ignores_merges: true, ..pre })
+    }
+
     const fn new(steps: &'static [SplitStep]) -> Self {
-        let rule = SplitRule(steps);
+        let rule = SplitRule { steps, white_space: WhiteSpace::Unicode };
         Self { rule, ignores_merges: false, adds_bos: false, has_bos: true }
     }
 
@@ -107,6 +157,8 @@ const GPT4O: PreTokenizer =
     PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 3, contractions: true })]);
 const TEKKEN: PreTokenizer =
     PreTokenizer::new(&[SplitStep::Cased(CasedRule { max_digits: 1, contractions: false })]);
+const TEKKEN_IN_GO: PreTokenizer =
+    PreTokenizer::new(&[SplitStep::CasedInGo(CasedRule { max_digits: 1, contractions: false })]);
 const DEEPSEEK_LLM: PreTokenizer = PreTokenizer::new(&[
     SplitStep::Runs(rule::breaks, 1),
     SplitStep::RunsWithSpace(rule::deepseek_letters),

@@ -10,20 +10,25 @@
 //! **Source**: `llm_tokenizer_bpe` in llama.cpp's `llama-vocab.cpp`, and `unicode_regex_split` with the
 //! `unicode_regex_split_custom_*` functions in its `unicode.cpp`.
 
-use super::class::{ANY, CharReader, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL};
+use super::class::{
+    ANY, CharReader, LETTER, MARK, NUMBER, PUNCTUATION, SPACE, SYMBOL, WhiteSpace, cases,
+};
 
 /// The way in which a family of vocabularies splits text into words.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct SplitRule(pub(super) &'static [SplitStep]);
+pub(in super::super) struct SplitRule {
+    pub(super) steps: &'static [SplitStep],
+    pub(super) white_space: WhiteSpace,
+}
 
 impl SplitRule {
     /// Calls `emit` with the start and end of each word of a text, in order.
     #[inline]
     pub(in super::super) fn split(self, text: &[u8], emit: &mut impl FnMut(usize, usize)) {
-        match self.0 {
+        match self.steps {
             // The common rules have one step, into which `emit` can be inlined.
-            [step] => step.split(text, emit),
-            steps => split_by_steps(steps, text, 0, emit),
+            [step] => step.split(CharReader::new(text, self.white_space), emit),
+            steps => split_by_steps(steps, self.white_space, text, 0, emit),
         }
     }
 }
@@ -37,8 +42,12 @@ pub(super) enum SplitStep {
     Cl100k(Cl100kRule),
     /// Words in which a capital begins a new word.
     Cased(CasedRule),
+    /// The same by the expressions of Ollama's engine in Go, which know the case of all letters.
+    CasedInGo(CasedRule),
     /// The last step of DeepSeek V3.
     DeepSeek3,
+    /// Runs of line feeds, each with an optional carriage return before it.
+    LineBreaks,
     /// Runs of a character set, each of at most the given number of characters.
     Runs(CharSet, usize),
     /// Groups of exactly three ASCII digits.
@@ -111,29 +120,39 @@ fn split_by_matches(
 /// Splits a piece, which begins at `offset` of the text, by several steps.
 fn split_by_steps(
     steps: &[SplitStep],
+    white_space: WhiteSpace,
     piece: &[u8],
     offset: usize,
     emit: &mut dyn FnMut(usize, usize),
 ) {
     match steps {
         [] => emit(offset, offset + piece.len()),
-        [last] => last.split(piece, &mut |start, end| emit(offset + start, offset + end)),
-        [step, rest @ ..] => step.split(piece, &mut |start, end| {
-            split_by_steps(rest, &piece[start..end], offset + start, emit);
-        }),
+        [last] => {
+            let reader = CharReader::new(piece, white_space);
+            last.split(reader, &mut |start, end| emit(offset + start, offset + end));
+        }
+        [step, rest @ ..] => {
+            step.split(CharReader::new(piece, white_space), &mut |start, end| {
+                split_by_steps(rest, white_space, &piece[start..end], offset + start, emit);
+            });
+        }
     }
 }
 
 impl SplitStep {
     #[inline]
-    fn split(self, piece: &[u8], emit: &mut impl FnMut(usize, usize)) {
-        let reader = CharReader::new(piece);
+    fn split(self, reader: CharReader<'_>, emit: &mut impl FnMut(usize, usize)) {
+        let piece = reader.text;
         match self {
             Self::Gpt2 => split_fully(reader, |at| gpt2_word(reader, at), emit),
             Self::Cl100k(rule) => {
                 split_fully(reader, |at| cl100k_word(reader, at, rule), emit);
             }
             Self::Cased(rule) => split_fully(reader, |at| cased_word(reader, at, rule), emit),
+            Self::CasedInGo(rule) => {
+                split_by_matches(reader, |at| cased_word_in_go(reader, at, rule), emit);
+            }
+            Self::LineBreaks => split_by_matches(reader, |at| line_breaks(piece, at), emit),
             Self::DeepSeek3 => {
                 split_by_matches(reader, |at| deepseek3_word(reader, at), emit);
             }
@@ -309,6 +328,89 @@ fn cased_letters(reader: CharReader<'_>, start: usize) -> usize {
             return at;
         }
         at += len;
+    }
+}
+
+/// Returns the end of the cased word at a position, as Ollama's engine in Go finds it:
+/// `[^\r\n\p{L}\p{N}]?U*W+|[^\r\n\p{L}\p{N}]?U+W*|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`,
+/// where `U` is `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]` and `W` is `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`, and a contraction may follow a
+/// word.
+fn cased_word_in_go(reader: CharReader<'_>, at: usize, rule: CasedRule) -> Option<usize> {
+    const OTHERS: u8 = ANY & !(LETTER | NUMBER | SPACE);
+    let first = *reader.text.get(at)?;
+    let (class, len) = reader.class(at);
+    let may_lead = class & (LETTER | NUMBER) == 0 && first != b'\r' && first != b'\n';
+    let starts = [may_lead.then_some(at + len), Some(at)];
+    let mut starts_in_order = starts.iter().flatten();
+    let word = starts_in_order
+        .clone()
+        .find_map(|start| lower_word(reader, *start))
+        .or_else(|| starts_in_order.find_map(|start| upper_word(reader, *start)));
+    if let Some(end) = word {
+        return Some(end + if rule.contractions { contraction(reader, end, true) } else { 0 });
+    }
+    if class & NUMBER != 0 {
+        return Some(reader.run_up_to(at, NUMBER, rule.max_digits));
+    }
+    let (next, _) = reader.class(at + len);
+    let is_other = if first == b' ' { next & OTHERS != 0 } else { class & OTHERS != 0 };
+    if is_other {
+        return Some(reader.run_of_bytes(reader.run(at + len, OTHERS), b"\r\n/"));
+    }
+    (class & SPACE != 0).then(|| reader.white_space(at, true))
+}
+
+/// Returns whether the character at a position is in `U` and in `W`, and its length.
+fn cases_at(reader: CharReader<'_>, at: usize) -> (bool, bool, usize) {
+    match reader.text.get(at) {
+        None => (false, false, 0),
+        Some(byte) if byte.is_ascii() => (byte.is_ascii_uppercase(), byte.is_ascii_lowercase(), 1),
+        Some(_) => {
+            let (code, len) = reader.code(at);
+            let (is_upper, is_lower) = cases(code);
+            (is_upper, is_lower, len)
+        }
+    }
+}
+
+/// Returns the end of `U*W+` at a position.
+fn lower_word(reader: CharReader<'_>, start: usize) -> Option<usize> {
+    let (mut at, mut after_both) = (start, None);
+    loop {
+        match cases_at(reader, at) {
+            (true, is_lower, len) => {
+                at += len;
+                after_both = if is_lower { Some(at) } else { after_both };
+            }
+            (false, true, _) => break,
+            // Without a small letter, the expression backtracks to the last letter that is in both sets.
+            (false, false, _) => return after_both,
+        }
+    }
+    while let (_, true, len) = cases_at(reader, at) {
+        at += len;
+    }
+    Some(at)
+}
+
+/// Returns the end of `U+W*` at a position, where `U*W+` does not match.
+fn upper_word(reader: CharReader<'_>, start: usize) -> Option<usize> {
+    let mut at = start;
+    while let (true, _, len) = cases_at(reader, at) {
+        at += len;
+    }
+    (at > start).then_some(at)
+}
+
+/// Returns the end of `(?:\r?\n)+` at a position.
+fn line_breaks(text: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    loop {
+        match text.get(at..).unwrap_or_default() {
+            [b'\n', ..] => at += 1,
+            [b'\r', b'\n', ..] => at += 2,
+            _ => return (at > start).then_some(at),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use ollm_protocol::content::{ContextFunction, ContextMessage, ContextToolCall, R
 use serde_json::{Value, json};
 
 use super::calls::{ArgumentForm, CallForm, JsonStyle, split_at};
-use super::{Neighbor, RoleTrims, Seam, Template, Trim};
+use super::{Neighbor, RoleTrims, Seam, Template, Trim, TrimmedChars};
 use crate::tokens::tokenizer::Tokenizer;
 
 /// Texts that are searched for in prompts; no template contains them.
@@ -17,14 +17,18 @@ const MARKERS: [&str; 6] =
 /// Names of called tools that are searched for in prompts.
 const TOOLS: [&str; 2] = ["zqnameone", "zqnametwo"];
 /// Texts for checks that tokenizers and templates treat in special ways.
-const DIFFICULT: [&str; 6] = [
+const DIFFICULT: [&str; 7] = [
     "It's done. \n",
     "\n\n  12345 items...\n\n",
     " fn main() {\n\tlet x = \"é字\";\n}",
     "!?\r\n",
     "  two  spaces  ",
+    "\u{a0}wide \u{2003}\u{3000}",
     "x",
 ];
+/// White space around a text. The outermost character belongs to all sets of [`super::TrimmedChars`], and the innermost
+/// to the largest set alone, so that what remains of it is the set.
+const TRIMMED: [&str; 2] = ["\n \u{b}\u{3000}", "\u{3000}\u{b} \n"];
 
 // The positions of the probes. Probes whose names begin with CHECK are used only for checks.
 const USER: usize = 0;
@@ -33,12 +37,15 @@ const ASSISTANT_LAST: usize = 2;
 const CHECK_SYSTEM: usize = 3;
 const CHECK: usize = 4;
 const NO_SYSTEM: usize = 5;
-const ONE_CALL: usize = 6;
-const TWO_CALLS: usize = 7;
-const RESULT_LAST: usize = 8;
-const CHECK_TWO_CALLS: usize = 9;
-const CHECK_CALL_AFTER_TEXT: usize = 10;
-const CHECK_SINGLE_CALLS: usize = 11;
+const TRIMMED_SYSTEM: usize = 6;
+const TRIMMED_TURNS: usize = 7;
+const ONE_CALL: usize = 8;
+const TWO_CALLS: usize = 9;
+const RESULT_LAST: usize = 10;
+const CHECK_TWO_CALLS: usize = 11;
+const CHECK_CALL_AFTER_TEXT: usize = 12;
+const CHECK_SINGLE_CALLS: usize = 13;
+const TRIMMED_RESULT: usize = 14;
 
 /// Returns the conversations to render, in the order in which [`learn`] expects the prompts.
 pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
@@ -56,6 +63,8 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
         difficult(&[S, U, A, U, A, U, A, U]),
         difficult(&[U, A, U, A, U]),
         marked(&[U, A, U], 1),
+        with_white_space(marked(&[S, U, A, U], 0)),
+        with_white_space(marked(&[U, A, U], 1)),
     ];
     if !with_calls {
         return probes;
@@ -83,8 +92,19 @@ pub(crate) fn probes(with_calls: bool) -> Vec<Vec<ContextMessage>> {
         message.tool_call_id.iter_mut().for_each(|id| id.make_ascii_uppercase());
         message.tool_name.iter_mut().for_each(|name| TOOLS[1].clone_into(name));
     }
-    probes.extend([one, two, result_last, check_two, check_after_text, check_single]);
+    let mut trimmed = with_white_space(marked(&[U, A, T, U], 1));
+    trimmed[1] = one[1].clone();
+    probes.extend([one, two, result_last, check_two, check_after_text, check_single, trimmed]);
     probes
+}
+
+/// Puts white space around every text.
+fn with_white_space(mut messages: Vec<ContextMessage>) -> Vec<ContextMessage> {
+    let [before, after] = TRIMMED;
+    for message in &mut messages {
+        message.content = format!("{before}{}{after}", message.content);
+    }
+    messages
 }
 
 /// Learns a template from the prompts that the server rendered of the probes; `None` if it is not understood.
@@ -94,8 +114,8 @@ pub(crate) fn learn(tokenizer: &Tokenizer, prompts: &[Option<String>]) -> Option
     let learner = Learner { tokenizer, probes: probes(prompts.len() > ONE_CALL), prompts };
     // Some templates move the system message, so conversations without one are tried separately.
     let template = learner
-        .without_calls(SYSTEM, &[CHECK_SYSTEM, CHECK])
-        .or_else(|| learner.without_calls(NO_SYSTEM, &[CHECK]))?;
+        .without_calls(SYSTEM, TRIMMED_SYSTEM, &[CHECK_SYSTEM, CHECK])
+        .or_else(|| learner.without_calls(NO_SYSTEM, TRIMMED_TURNS, &[CHECK]))?;
     let with_calls = learner.with_calls(&template);
     Some(with_calls.unwrap_or(template))
 }
@@ -115,8 +135,9 @@ impl Learner<'_> {
         self.prompts.get(probe)?.as_deref()
     }
 
-    /// Learns conversations without tools from one probe, and checks the template against others.
-    fn without_calls(&self, probe: usize, checks: &[usize]) -> Option<Template> {
+    /// Learns conversations without tools from one probe and the trimming from another, and checks the template against
+    /// others.
+    fn without_calls(&self, probe: usize, trimmed: usize, checks: &[usize]) -> Option<Template> {
         let mut seams = Vec::new();
         self.add_seams(probe, None, &mut seams)?;
         self.add_seams(USER, None, &mut seams)?;
@@ -125,10 +146,35 @@ impl Learner<'_> {
         if self.add_seams(ASSISTANT_LAST, None, &mut seams).is_none() {
             seams.truncate(n_seams);
         }
-        let template = Template { seams, calls: None, results: None, trims: RoleTrims::default() };
-        RoleTrims::without_tools()
-            .map(|trims| Template { trims, ..template.clone() })
-            .find(|template| checks.iter().all(|check| self.is_reproduced(template, *check)))
+        let mut template =
+            Template { seams, calls: None, results: None, trims: RoleTrims::default() };
+        template.trims = self.trims(&template, trimmed)?;
+        checks.iter().all(|check| self.is_reproduced(&template, *check)).then_some(template)
+    }
+
+    /// Finds the trimming of each role's texts in a probe with white space around them, or returns `None` if the
+    /// template does not cover its prompt.
+    fn trims(&self, template: &Template, probe: usize) -> Option<RoleTrims> {
+        let (prompt, messages) = (self.prompt(probe)?, &self.probes[probe]);
+        let mut trims = template.trims;
+        let (mut written, mut before) = (String::new(), Neighbor::Start);
+        for (at, message) in messages.iter().enumerate() {
+            let kind = Neighbor::of(message);
+            let after = messages.get(at + 1).map_or(Neighbor::End, Neighbor::of);
+            written.push_str(&template.seam(before, kind)?.text());
+            let end = template.seam(kind, after)?.text();
+            let body = if kind == Neighbor::Calls {
+                template.body(message)?.into_owned()
+            } else {
+                let until = |body: &&str| prompt.starts_with(&format!("{written}{body}{end}"));
+                let trim = Trim::all().find(|trim| until(&trim.apply(&message.content)))?;
+                trims.set(message.role, trim);
+                trim.apply(&message.content).to_owned()
+            };
+            written.push_str(&body);
+            before = kind;
+        }
+        Some(trims)
     }
 
     /// Extends a template by tool calls and results, if they are understood.
@@ -148,7 +194,8 @@ impl Learner<'_> {
         let several = self.with_call_form(template, form, text, true);
         let single = || self.with_call_form(template, form, text, false);
         let checked = |template: &Template, check: usize| {
-            result_forms(template, form.style()).find(|found| self.is_reproduced(found, check))
+            let mut forms = self.result_forms(template, form.style());
+            forms.find(|found| self.is_reproduced(found, check))
         };
         // A model that makes single calls only refuses conversations with two.
         let mut found = several
@@ -160,6 +207,23 @@ impl Learner<'_> {
             calls.open_behind_text = None;
         }
         Some(found)
+    }
+
+    /// Returns a template with each form that the results of tools may have.
+    fn result_forms(
+        &self,
+        template: &Template,
+        style: JsonStyle,
+    ) -> impl Iterator<Item = Template> {
+        let verbatim = self.trims(template, TRIMMED_RESULT);
+        let verbatim = verbatim.map(|trims| Template { trims, results: None, ..template.clone() });
+        let template = template.clone();
+        let as_json = TrimmedChars::ALL.into_iter().map(move |set| {
+            let tool = Trim { start: set, end: set };
+            let trims = RoleTrims { tool, ..template.trims };
+            Template { trims, results: Some(style), ..template.clone() }
+        });
+        verbatim.into_iter().chain(as_json)
     }
 
     /// Reads the form and the seams of calls from the probes, with several calls in one message or with single calls.
@@ -258,18 +322,6 @@ fn end_of_calls(prompt: &str, message: &ContextMessage, arguments: &str) -> Opti
     message.tool_calls.iter().try_fold(0, |end, call| {
         let name = end + prompt[end..].find(&call.function.name)?;
         Some(name + prompt[name..].find(arguments)? + arguments.len())
-    })
-}
-
-/// Returns a template with each form that the results of tools may have.
-fn result_forms(template: &Template, style: JsonStyle) -> impl Iterator<Item = Template> {
-    let trimmed = Trim::ALL
-        .map(|tool| Template { trims: RoleTrims { tool, ..template.trims }, ..template.clone() });
-    trimmed.into_iter().flat_map(move |template| {
-        [
-            Template { results: None, ..template.clone() },
-            Template { results: Some(style), ..template },
-        ]
     })
 }
 

@@ -132,28 +132,53 @@ impl Template {
 
 /// The white space that a template trims from the ends of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Trim {
-    #[default]
-    None,
-    /// White space at both ends.
-    Both,
-    /// White space at the end.
-    End,
-    /// Line feeds at the beginning.
-    FirstBreaks,
+struct Trim {
+    start: TrimmedChars,
+    end: TrimmedChars,
 }
 
 impl Trim {
-    /// Every kind of trimming, the most common first.
-    const ALL: [Self; 4] = [Self::None, Self::Both, Self::End, Self::FirstBreaks];
+    /// Returns every kind of trimming, the least first.
+    fn all() -> impl Iterator<Item = Self> {
+        let sets = TrimmedChars::ALL.into_iter();
+        sets.flat_map(|start| TrimmedChars::ALL.into_iter().map(move |end| Self { start, end }))
+    }
 
     fn apply(self, text: &str) -> &str {
+        let text = text.trim_start_matches(|char| self.start.contains(char));
+        text.trim_end_matches(|char| self.end.contains(char))
+    }
+}
+
+/// The characters that are trimmed from one end of a text. Each set contains the one before it.
+///
+/// **Source**: `strings.TrimSpace` and `strings.TrimLeft(text, "\n")` in Ollama's renderers, `isspace` in llama.cpp's
+/// template engine, and `" \t\n\r"` in the one that it had before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum TrimmedChars {
+    #[default]
+    None,
+    /// Line feeds.
+    LineFeeds,
+    /// Spaces, tabs, line feeds and carriage returns.
+    Blanks,
+    /// The same, vertical tabs and form feeds.
+    Ascii,
+    /// All white space of Unicode.
+    Unicode,
+}
+
+impl TrimmedChars {
+    const ALL: [Self; 5] = [Self::None, Self::LineFeeds, Self::Blanks, Self::Ascii, Self::Unicode];
+
+    fn contains(self, char: char) -> bool {
         match self {
-            Self::None => text,
-            Self::Both => text.trim(),
-            Self::End => text.trim_end(),
-            Self::FirstBreaks => text.trim_start_matches('\n'),
+            Self::None => false,
+            Self::LineFeeds => char == '\n',
+            Self::Blanks => matches!(char, ' ' | '\t' | '\n' | '\r'),
+            Self::Ascii => matches!(char, ' ' | '\t'..='\r'),
+            Self::Unicode => char.is_whitespace(),
         }
     }
 }
@@ -168,16 +193,13 @@ struct RoleTrims {
 }
 
 impl RoleTrims {
-    /// Returns every combination for conversations without tools.
-    fn without_tools() -> impl Iterator<Item = Self> {
-        let each = |make: fn(Self, Trim) -> Self| {
-            move |trims: Self| Trim::ALL.into_iter().map(move |trim| make(trims, trim))
-        };
-        Trim::ALL
-            .into_iter()
-            .map(|user| Self { user, ..Self::default() })
-            .flat_map(each(|trims, assistant| Self { assistant, ..trims }))
-            .flat_map(each(|trims, system| Self { system, ..trims }))
+    const fn set(&mut self, role: Role, trim: Trim) {
+        match role {
+            Role::System => self.system = trim,
+            Role::User => self.user = trim,
+            Role::Assistant => self.assistant = trim,
+            Role::Tool => self.tool = trim,
+        }
     }
 
     const fn of(self, role: Role) -> Trim {
@@ -234,9 +256,9 @@ impl Seam {
         match tokenizer.ids_with("", true).as_slice() {
             [] => Some(Self::new("", text, 0)),
             // The engine adds BOS unless the text begins with it.
-            [bos] if tokenizer.adds_bos() => {
-                let has_bos = tokenizer.ids(text).first() == Some(bos);
-                Some(Self::new("", text, i32::from(!has_bos)))
+            [_] if tokenizer.adds_bos() => {
+                let n_added = tokenizer.n_added(tokenizer.ids(text).first());
+                Some(Self::new("", text, i32::try_from(n_added).ok()?))
             }
             _ => None,
         }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::learn::{learn, probes};
 use super::*;
 use crate::tokens::testing::vocabulary;
-use crate::tokens::{CachedTokenizer, Counter, ExactCounter, Tokenizer};
+use crate::tokens::{CachedTokenizer, Counter, Engine, ExactCounter, Tokenizer};
 
 type Render = fn(&[ContextMessage]) -> Option<String>;
 
@@ -61,6 +61,16 @@ fn instructions(messages: &[ContextMessage]) -> Option<String> {
 fn trimming(messages: &[ContextMessage]) -> Option<String> {
     let trimmed = messages.iter().cloned().map(|mut message| {
         message.content = message.content.trim().to_owned();
+        message
+    });
+    chat_ml(&trimmed.collect::<Vec<_>>())
+}
+
+/// Trims ASCII white space only, as C's `isspace` does.
+fn trimming_ascii(messages: &[ContextMessage]) -> Option<String> {
+    let trimmed = messages.iter().cloned().map(|mut message| {
+        let is_space = |char: char| matches!(char, ' ' | '\t'..='\r');
+        message.content = message.content.trim_matches(is_space).to_owned();
         message
     });
     chat_ml(&trimmed.collect::<Vec<_>>())
@@ -183,13 +193,16 @@ fn covers(template: &Template, messages: &[ContextMessage]) -> bool {
     template.chunks(messages).is_some()
 }
 
-static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2")).unwrap());
+static GPT2: LazyLock<Tokenizer> =
+    LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2"), Engine::LlamaCpp).unwrap());
 static LLAMA: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm")).unwrap());
+    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm"), Engine::LlamaCpp).unwrap());
 
 fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
     let template = Some(Arc::new(learned(tokenizer, render).unwrap()));
-    let tokenizer = Arc::new(CachedTokenizer::new(Tokenizer::new(&vocabulary(name)).unwrap()));
+    let tokenizer = Arc::new(CachedTokenizer::new(
+        Tokenizer::new(&vocabulary(name), Engine::LlamaCpp).unwrap(),
+    ));
     Counter::exact(ExactCounter {
         tokenizer,
         without_tools: template.clone(),
@@ -199,9 +212,10 @@ fn counter(name: &str, tokenizer: &Tokenizer, render: Render) -> Counter {
 
 /// Counters with the functions that render the prompts that they count.
 static COUNTERS: LazyLock<Vec<(Counter, &Tokenizer, Render)>> = LazyLock::new(|| {
-    let all: [(&str, &Tokenizer, Render); 5] = [
+    let all: [(&str, &Tokenizer, Render); 6] = [
         ("gpt-2", &GPT2, chat_ml),
         ("gpt-2", &GPT2, trimming),
+        ("gpt-2", &GPT2, trimming_ascii),
         ("gpt-2", &GPT2, trimming_some),
         ("llama-spm", &LLAMA, instructions),
         ("llama-spm", &LLAMA, chat_ml),
@@ -221,7 +235,7 @@ fn template_that_is_not_understood_is_not_used() {
     assert_eq!(template.calls, None);
     let template = learned(&GPT2, trimming).unwrap();
     assert!(template.calls.is_some());
-    let both = Trim::Both;
+    let both = Trim { start: TrimmedChars::Unicode, end: TrimmedChars::Unicode };
     assert_eq!(template.trims, RoleTrims { system: both, user: both, assistant: both, tool: both });
     let calls = learned(&GPT2, chat_ml).and_then(|template| template.calls);
     let calls = calls.unwrap();
@@ -252,14 +266,37 @@ fn serialized_form_is_unchanged() {
     });
     assert_eq!(stored(with_python_tags)["calls"], calls);
     let trimmed = stored(trimming_some);
-    let trims =
-        json!({ "system": "both", "user": "none", "assistant": "firstBreaks", "tool": "none" });
+    let none = json!({ "start": "none", "end": "none" });
+    let trims = json!({
+        "system": { "start": "none", "end": "unicode" }, "user": none,
+        "assistant": { "start": "lineFeeds", "end": "none" }, "tool": none,
+    });
     assert_eq!(trimmed["trims"], trims);
     let seam = json!(["user", "assistant", {
         "left": "<", "right": "|im_end|>\n<|im_start|>assistant\n", "extra": 0,
     }]);
     assert_eq!(trimmed["seams"][2], seam);
     assert_eq!(serde_json::from_value::<Template>(single).ok(), learned(&GPT2, one_call));
+}
+
+#[test]
+fn characters_that_are_trimmed_are_learned() {
+    let trims = |render: Render| learned(&GPT2, render).unwrap().trims;
+    let both = |set| Trim { start: set, end: set };
+    assert_eq!(trims(chat_ml), RoleTrims::default());
+    let ascii = trims(trimming_ascii);
+    assert_eq!((ascii.system, ascii.user), (both(TrimmedChars::Ascii), both(TrimmedChars::Ascii)));
+    assert_eq!((ascii.assistant, ascii.tool), (ascii.user, ascii.user));
+    // What remains of white space at the ends, by what the server renders of such a message.
+    for (render, text) in [(trimming as Render, "字"), (trimming_ascii, "\u{3000}字\u{85}\u{a0}")]
+    {
+        let template = learned(&GPT2, render).unwrap();
+        let messages = [ContextMessage::text(Role::User, " \n\u{3000}字\u{85}\u{a0}\u{b}\t")];
+        let chunks = template.chunks(&messages).unwrap();
+        let prompt: String = chunks.iter().map(|chunk| chunk.text.as_str()).collect();
+        assert_eq!(prompt, render(&messages).unwrap());
+        assert!(prompt.contains(&format!("user\n{text}<|im_end|>")), "{prompt:?}");
+    }
 }
 
 #[test]
@@ -330,7 +367,7 @@ proptest! {
     #[test]
     fn counts_of_parts_add_up_to_the_prompt(
         has_system in any::<bool>(),
-        texts in proptest::collection::vec("[a-zA-Z0-9 \\n.'é字{}<|>]{1,40}", 1..8),
+        texts in proptest::collection::vec("[a-zA-Z0-9 \\n.'é字{}<|>\u{b}\u{85}\u{a0}\u{3000}]{1,40}", 1..8),
     ) {
         for (counter, tokenizer, render) in COUNTERS.iter() {
             let messages = conversation(has_system, &texts);

@@ -2,8 +2,8 @@
 //!
 //! Must not know messages, templates or windows.
 //!
-//! **Invariant**: the ids are those that llama.cpp's `llama_tokenize` returns with `parse_special`, and a count is the
-//! number of these ids.
+//! **Invariant**: the ids are those that the engine returns: llama.cpp's `llama_tokenize` with `parse_special`, or
+//! `Encode` of Ollama's engine in Go. A count is the number of these ids.
 
 #[cfg(test)]
 mod tests;
@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::byte_level::ByteLevel;
 use super::char_level::CharLevel;
+use super::engine::Engine;
 use super::special::{Fragment, SpecialTokens};
 use super::split::PreTokenizer;
 use super::vocab::{TokenRole, Vocabulary};
@@ -49,6 +50,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// The token after a whole prompt.
     eos: Option<u32>,
+    engine: Engine,
     identity: Arc<str>,
     /// Buffers that no thread uses; locked only to take or return one.
     idle: Mutex<Vec<WordBuffers>>,
@@ -70,21 +72,32 @@ struct AddedTokens {
 }
 
 impl Tokenizer {
-    /// Creates the tokenizer of a vocabulary, which it does not keep.
+    /// Creates the tokenizer that an engine has for a vocabulary, which it does not keep.
     ///
     /// **Errors**: if the rules of the vocabulary are unknown.
-    pub fn new(vocabulary: &Vocabulary) -> Result<Self, TokenizerError> {
-        let (family, added) = TokenizerFamily::new(vocabulary)?;
+    pub fn new(vocabulary: &Vocabulary, engine: Engine) -> Result<Self, TokenizerError> {
+        let (family, added, engine) = match engine {
+            Engine::OllamaGo => match TokenizerFamily::in_go(vocabulary) {
+                Some((family, added)) => (family, added, engine),
+                // Ollama runs a vocabulary that its engine in Go refuses with llama.cpp.
+                None => return Self::new(vocabulary, Engine::OldLlamaCpp),
+            },
+            _ => {
+                let (family, added) = TokenizerFamily::in_llama_cpp(vocabulary, engine)?;
+                (family, added, engine)
+            }
+        };
         let existing = |id: Option<u32>| id.filter(|id| *id < vocabulary.n_tokens);
         let bos = vocabulary.role(TokenRole::Bos).or(existing(added.default_bos));
         let eos = vocabulary.role(TokenRole::Eos).or(existing(added.default_eos));
         let hash = blake3::Hash::from(vocabulary.digest).to_hex();
         Ok(Self {
             family,
-            specials: SpecialTokens::new(vocabulary),
+            specials: SpecialTokens::new(vocabulary, engine),
             bos: bos.filter(|_| added.adds_bos),
             eos: eos.filter(|_| vocabulary.adds_eos.unwrap_or(false)),
-            identity: format!("vocab-v{CODE_VERSION}-{}", &hash[..16]).into(),
+            engine,
+            identity: format!("vocab-v{CODE_VERSION}{}-{}", engine.mark(), &hash[..16]).into(),
             idle: Mutex::default(),
         })
     }
@@ -106,13 +119,17 @@ impl Tokenizer {
         u32::try_from(count.0).unwrap_or(u32::MAX)
     }
 
-    /// Counts the tokens of a whole prompt as the engine does: BOS and EOS are added unless the prompt begins with
-    /// them.
+    /// Counts the tokens of a whole prompt as the engine does.
     pub(super) fn count_prompt(&self, prompt: &str) -> u32 {
         let ids = self.ids(prompt);
+        u32::try_from(ids.len() + self.n_added(ids.first())).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the number of tokens that the engine adds to a prompt: BOS and EOS, or in some engines none if the
+    /// prompt begins with BOS.
+    pub(super) fn n_added(&self, first: Option<&u32>) -> usize {
         let added = self.ids_with("", true);
-        let n_added = if ids.first() == added.first() { 0 } else { added.len() };
-        u32::try_from(ids.len() + n_added).unwrap_or(u32::MAX)
+        if !self.engine.repeats_bos() && first == added.first() { 0 } else { added.len() }
     }
 
     /// Returns the tokens of a part of a prompt.
@@ -157,11 +174,66 @@ impl Tokenizer {
 }
 
 impl TokenizerFamily {
-    /// Builds the tables of a vocabulary.
+    /// Builds the tables of a vocabulary for Ollama's engine in Go, or returns `None` if that engine refuses it.
+    ///
+    /// **Source**: the `New` functions in Ollama 0.24's `model/models`.
+    fn in_go(vocabulary: &Vocabulary) -> Option<(Self, AddedTokens)> {
+        let Vocabulary { architecture, model, pre, .. } = vocabulary;
+        let refused = match architecture.as_str() {
+            "deepseek2" => pre != "deepseek-v3",
+            "glm4moelite" => pre != "glm4",
+            "laguna" => pre != "laguna",
+            "lfm2" | "lfm2moe" => model != "gpt2",
+            "qwen2" => model == "llama",
+            _ => false,
+        };
+        let family = match architecture.as_str() {
+            _ if refused => return None,
+            "gemma2" | "gemma3n" => {
+                Self::CharLevel(CharLevel::sentence_piece(vocabulary, Engine::OllamaGo))
+            }
+            "gemma3" if model != "gpt2" => {
+                Self::CharLevel(CharLevel::sentence_piece(vocabulary, Engine::OllamaGo))
+            }
+            "llama" if model == "llama" => {
+                Self::CharLevel(CharLevel::sentence_piece(vocabulary, Engine::OllamaGo))
+            }
+            "gemma4" => Self::CharLevel(CharLevel::gemma_in_go(vocabulary)),
+            architecture => {
+                let pre = PreTokenizer::in_ollama_go(architecture, pre)?;
+                Self::ByteLevel(ByteLevel::new(vocabulary, pre, Engine::OllamaGo))
+            }
+        };
+        let without_bos = matches!(
+            architecture.as_str(),
+            "gemma4"
+                | "glm4moelite"
+                | "glmocr"
+                | "gptoss"
+                | "gpt-oss"
+                | "nemotron_h"
+                | "nemotron_h_moe"
+                | "nemotron_h_omni"
+                | "olmo3"
+                | "qwen25vl"
+                | "qwen35"
+                | "qwen35moe"
+                | "qwen3next"
+                | "qwen3vl"
+                | "qwen3vlmoe"
+        );
+        let adds_bos = vocabulary.adds_bos.unwrap_or(!without_bos);
+        Some((family, AddedTokens { adds_bos, default_bos: Some(0), default_eos: Some(0) }))
+    }
+
+    /// Builds the tables of a vocabulary for llama.cpp.
     ///
     /// **Source**: `llama_vocab::impl::load`: the defaults of each family, overridden by the model, except that
     /// Gemma 4 always adds BOS.
-    fn new(vocabulary: &Vocabulary) -> Result<(Self, AddedTokens), TokenizerError> {
+    fn in_llama_cpp(
+        vocabulary: &Vocabulary,
+        engine: Engine,
+    ) -> Result<(Self, AddedTokens), TokenizerError> {
         let pre = vocabulary.pre.as_str();
         let gemma = |has_line_feed_tokens| {
             Self::CharLevel(CharLevel::gemma(vocabulary, has_line_feed_tokens))
@@ -173,10 +245,10 @@ impl TokenizerFamily {
                 "gemma4" | "granite-embed-multi-311m" => (gemma(true), true, Some(11), Some(11)),
                 "sarvam-moe" => (gemma(false), adds_bos(false), Some(11), Some(11)),
                 _ => {
-                    let Some(pre) = PreTokenizer::by_name(pre) else {
+                    let Some(pre) = PreTokenizer::in_llama_cpp(pre, engine) else {
                         return Err(TokenizerError::UnknownPreTokenizer(pre.to_owned()));
                     };
-                    let family = Self::ByteLevel(ByteLevel::new(vocabulary, pre));
+                    let family = Self::ByteLevel(ByteLevel::new(vocabulary, pre, engine));
                     (family, adds_bos(pre.adds_bos), pre.has_bos.then_some(11), Some(11))
                 }
             },
@@ -184,7 +256,7 @@ impl TokenizerFamily {
                 return Err(TokenizerError::MissingName);
             }
             "llama" => {
-                let family = Self::CharLevel(CharLevel::sentence_piece(vocabulary));
+                let family = Self::CharLevel(CharLevel::sentence_piece(vocabulary, engine));
                 (family, adds_bos(true), Some(1), Some(2))
             }
             model => return Err(TokenizerError::UnknownModel(model.to_owned())),

@@ -5,14 +5,16 @@ use std::sync::LazyLock;
 use proptest::prelude::*;
 
 use super::{Tokenizer, TokenizerError};
-use crate::tokens::testing::{GgufBuilder, byte_level, byte_level_of, golden, vocabulary};
+use crate::tokens::testing::{GgufBuilder, byte_level, byte_level_of, fixture, golden, vocabulary};
+use crate::tokens::{Engine, Vocabulary};
 
-static GPT2: LazyLock<Tokenizer> = LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2")).unwrap());
+static GPT2: LazyLock<Tokenizer> =
+    LazyLock::new(|| Tokenizer::new(&vocabulary("gpt-2"), Engine::LlamaCpp).unwrap());
 static LLAMA: LazyLock<Tokenizer> =
-    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm")).unwrap());
+    LazyLock::new(|| Tokenizer::new(&vocabulary("llama-spm"), Engine::LlamaCpp).unwrap());
 
 fn tokenizer(gguf: &GgufBuilder) -> Tokenizer {
-    Tokenizer::new(&gguf.vocabulary()).unwrap()
+    Tokenizer::new(&gguf.vocabulary(), Engine::LlamaCpp).unwrap()
 }
 
 #[test]
@@ -26,6 +28,87 @@ fn ids_equal_those_of_the_engine() {
             assert_eq!(tokenizer.count(text) as usize, ids.len(), "{name}: {text:?}");
         }
     }
+}
+
+/// Texts and their ids in Ollama's engine in Go, for a vocabulary of the fixtures with another architecture and
+/// pre-tokenizer.
+#[derive(serde::Deserialize)]
+struct EngineCases {
+    vocabulary: String,
+    architecture: String,
+    pre: String,
+    cases: Vec<(String, Vec<u32>)>,
+}
+
+#[test]
+fn ids_in_go_equal_those_of_ollama() {
+    // Encoded by Ollama 0.24.0: `Encode` in its package `tokenizer`, with the expressions of the architecture.
+    let cases: Vec<EngineCases> = serde_json::from_slice(&fixture("ollama-0.24.json")).unwrap();
+    assert_eq!(cases.len(), 8);
+    let vocabularies = ["gpt-2", "llama-spm"].map(|name| (name, vocabulary(name)));
+    for EngineCases { vocabulary, architecture, pre, cases } in cases {
+        let (_, known) = vocabularies.iter().find(|(name, _)| *name == vocabulary).unwrap();
+        let changed = Vocabulary { architecture: architecture.clone(), pre, ..known.clone() };
+        let tokenizer = Tokenizer::new(&changed, Engine::OllamaGo).unwrap();
+        for (text, ids) in cases {
+            assert_eq!(tokenizer.ids(&text), ids, "{architecture}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn gemma4_in_go_merges_whole_texts_in_the_order_of_the_heap() {
+    let tokens = ["<bos>", "<0x21>", "▁", "a", "b", "a▁b", "a▁", "\n", "\n\n", "aa", "aaaa", "aaa"];
+    let header = GgufBuilder::new("gemma4")
+        .text("general.architecture", "gemma4")
+        .texts("tokenizer.ggml.tokens", &tokens)
+        .texts("tokenizer.ggml.merges", &["a ▁", "a▁ b", "a a", "aa aa", "a aa"])
+        .numbers("tokenizer.ggml.token_type", &[3, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    let gemma = Tokenizer::new(&header.vocabulary(), Engine::OllamaGo).unwrap();
+    // Encoded by Ollama 0.24.0.
+    let cases: [(&str, &[u32]); 9] = [
+        ("ab a!", &[3, 4, 2, 3, 1]),
+        ("\n\n\n", &[7, 7, 7]),
+        ("\n\na", &[7, 7, 3]),
+        ("aaa", &[11]),
+        ("aaaaa", &[9, 11]),
+        ("aaaaaa", &[10, 9]),
+        ("aaaaaaaaaaa", &[9, 11, 11, 11]),
+        ("a a a b", &[6, 6, 5]),
+        ("<bos>a b", &[0, 5]),
+    ];
+    for (text, ids) in cases {
+        assert_eq!(gemma.ids(text), ids, "{text:?}");
+    }
+}
+
+#[test]
+fn old_llama_cpp_has_fewer_special_tokens_and_pre_tokenizers() {
+    let ids = |gguf: &GgufBuilder, engine, text: &str| {
+        Tokenizer::new(&gguf.vocabulary(), engine).unwrap().ids(text)
+    };
+    let plain = byte_level_of("qwen2", &[], &["</s>", "<|im_end|>"], 1);
+    assert_eq!(ids(&plain, Engine::LlamaCpp, "</s>"), [256]);
+    assert_eq!(ids(&plain, Engine::OldLlamaCpp, "</s>"), b"</s>".map(u32::from));
+    assert_eq!(ids(&plain, Engine::OldLlamaCpp, "<|im_end|>"), [257]);
+    // The old engine does not know the name `qwen35`: its default merges all digits but those before three others.
+    let merges = ["1 2"];
+    let [known, unknown] = ["qwen2", "qwen35"].map(|pre| byte_level(pre, &merges, &[]));
+    assert_eq!(ids(&known, Engine::OldLlamaCpp, "12"), b"12".map(u32::from));
+    assert_eq!(ids(&unknown, Engine::LlamaCpp, "12"), b"12".map(u32::from));
+    assert_eq!(ids(&unknown, Engine::OldLlamaCpp, "12"), [256]);
+}
+
+#[test]
+fn ollama_repeats_bos_in_front_of_a_prompt_that_has_one() {
+    let header = byte_level("llama-bpe", &[], &["<s>"])
+        .text("general.architecture", "llama")
+        .number("tokenizer.ggml.bos_token_id", 256);
+    let vocabulary = header.vocabulary();
+    let count = |engine| Tokenizer::new(&vocabulary, engine).unwrap().count_prompt("<s>a");
+    assert_eq!(count(Engine::LlamaCpp), 2);
+    assert_eq!(count(Engine::OldLlamaCpp), 3);
+    assert_eq!(count(Engine::OllamaGo), 3);
 }
 
 #[test]
@@ -98,8 +181,14 @@ fn special_tokens_strip_white_space_if_the_model_is_named_phi_3() {
     let other = tokenizer(&phi().text("general.name", "other"));
     assert_eq!(other.ids("<|end|> a"), [3, 4, 6]);
     let unnamed = phi().vocabulary();
-    assert_eq!(Tokenizer::new(&unnamed).unwrap_err(), TokenizerError::MissingName);
-    assert_eq!(Tokenizer::new(&unnamed.with_name("Phi3")).unwrap().ids("a<|end|> a"), [6, 3, 6]);
+    assert_eq!(
+        Tokenizer::new(&unnamed, Engine::LlamaCpp).unwrap_err(),
+        TokenizerError::MissingName
+    );
+    assert_eq!(
+        Tokenizer::new(&unnamed.with_name("Phi3"), Engine::LlamaCpp).unwrap().ids("a<|end|> a"),
+        [6, 3, 6]
+    );
 }
 
 #[test]
@@ -119,7 +208,8 @@ fn gemma_merges_across_words_and_falls_back_to_bytes() {
 
 #[test]
 fn unknown_model_or_pre_tokenizer_is_an_error() {
-    let error = |gguf: &GgufBuilder| Tokenizer::new(&gguf.vocabulary()).unwrap_err();
+    let error =
+        |gguf: &GgufBuilder| Tokenizer::new(&gguf.vocabulary(), Engine::LlamaCpp).unwrap_err();
     let other = GgufBuilder::new("bert").texts("tokenizer.ggml.tokens", &["a"]);
     assert_eq!(error(&other), TokenizerError::UnknownModel("bert".into()));
     let newer = byte_level("qwen9", &[], &[]);

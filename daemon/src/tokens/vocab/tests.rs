@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::tokens::Tokenizer;
 use crate::tokens::testing::{GgufBuilder, byte_level, vocabulary};
+use crate::tokens::{Engine, Tokenizer};
 
 fn small() -> GgufBuilder {
     byte_level("llama-bpe", &["a b", "ab c", "Ġ a"], &["<|end|>"])
@@ -159,7 +159,7 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = byte;
         if let Ok(vocabulary) = Vocabulary::from_gguf(bytes.as_slice())
-            && let Ok(tokenizer) = Tokenizer::new(&vocabulary)
+            && let Ok(tokenizer) = Tokenizer::new(&vocabulary, Engine::LlamaCpp)
         {
             tokenizer.count("a ab abc <|end|> é");
         }
@@ -178,7 +178,7 @@ proptest! {
         let hash = blake3::hash(&bytes[BODY..]);
         bytes[BODY - 32..BODY].copy_from_slice(hash.as_bytes());
         if let Ok(vocabulary) = Vocabulary::from_bytes(&bytes)
-            && let Ok(tokenizer) = Tokenizer::new(&vocabulary)
+            && let Ok(tokenizer) = Tokenizer::new(&vocabulary, Engine::LlamaCpp)
         {
             tokenizer.count_with("a ab abc <|end|> é", true);
         }

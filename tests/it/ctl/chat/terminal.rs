@@ -43,11 +43,12 @@ fn missing_model_is_chosen_from_a_list() {
     let fake = FakeOllama::new();
     let fixture = ChatFixture::with_config(&format!("ollama:\n  host: {}\n", fake.host()));
     let error = fixture.chat(&["hello"], "").fails(2);
-    for name in ["tiny:latest", "thinker:latest", "plain:latest", "try: ollmctl chat --model "] {
+    let names = ["tiny:latest", "thinker:latest", "seer:latest", "plain:latest"];
+    for name in names.into_iter().chain(["try: ollmctl chat --model "]) {
         assert!(error.contains(name), "{name}: {error}");
     }
     let mut terminal = fixture.terminal(&["hello"]);
-    terminal.expect("Which one, 1 to 3?");
+    terminal.expect("Which one, 1 to 4?");
     terminal.send("tiny:latest\r");
     terminal.expect("ok");
     assert_eq!(terminal.exit_code(), 0);

@@ -115,6 +115,13 @@ fn path_name(path: &str, request: &Value) -> String {
 
 fn route(server: &Server, method: &Method, path: &str, is_empty: bool, request: &Value) -> Reply {
     let mut state = server.state();
+    if let Some(paths) = &state.other {
+        let found = paths.iter().find(|(known, _)| *known == path);
+        let missing = json!({ "error": {
+            "code": 404, "message": "File Not Found", "type": "not_found_error" } });
+        let missing = Reply::Whole(404, "application/json", missing.to_string().into_bytes());
+        return found.map_or(missing, |(_, json)| Reply::json(json));
+    }
     let is_post = ["/api/chat", "/api/show"].contains(&path);
     let is_get = ["/", "/api/version", "/api/tags", "/api/ps"].contains(&path);
     if !is_post && !is_get {

@@ -37,8 +37,8 @@ pub(crate) struct FakeOllama {
 impl FakeOllama {
     /// Starts a server of the newest known version.
     ///
-    /// It has the models `tiny` (calls tools), `thinker` (calls tools and thinks) and `plain` (has a system message
-    /// and an example conversation of its own).
+    /// It has the models `tiny` (calls tools), `thinker` (calls tools and thinks), `seer` (reads images) and `plain` (has
+    /// a system message and an example conversation of its own).
     pub(crate) fn new() -> Self {
         Self::with_version("0.33.0")
     }
@@ -62,6 +62,13 @@ impl FakeOllama {
             });
         });
         Self { host, server, _stop: stop }
+    }
+
+    /// Starts a server that is not Ollama: it answers some paths with JSON, and all others with the 404 of llama-server.
+    pub(crate) fn other(paths: &[(&'static str, serde_json::Value)]) -> Self {
+        let fake = Self::new();
+        fake.server.state().other = Some(paths.to_vec());
+        fake
     }
 
     /// Returns the address as `OLLAMA_HOST` takes it.
@@ -113,6 +120,11 @@ impl FakeOllama {
         self.server.state().load(model, num_ctx);
     }
 
+    /// Unloads all models, as another client would.
+    pub(crate) fn unload_all(&self) {
+        self.server.state().loaded.clear();
+    }
+
     /// Returns the number of times that any model was loaded.
     pub(crate) fn n_loads(&self) -> usize {
         self.server.state().n_loads
@@ -132,6 +144,11 @@ impl FakeOllama {
     pub(crate) fn set_trained_context(&self, num_ctx: u64) {
         let mut state = self.server.state();
         (state.trained_context, state.largest_window) = (num_ctx, num_ctx);
+    }
+
+    /// Sets the window that the Modelfile of every model sets.
+    pub(crate) fn set_modelfile_window(&self, num_ctx: u64) {
+        self.server.state().modelfile_window = Some(num_ctx);
     }
 
     /// Sets the path that every model reports for its weights file.

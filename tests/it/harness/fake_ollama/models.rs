@@ -34,6 +34,7 @@ const MODELS: &[Model] = &[
         system: "",
         messages: &[],
     },
+    Model { name: "seer", capabilities: &["completion", "vision"], system: "", messages: &[] },
     Model {
         name: "plain",
         capabilities: &["completion"],
@@ -59,8 +60,6 @@ pub(super) fn list(state: &State) -> Reply {
         if state.is_at_least(0, 30, 0) {
             tag["details"]["context_length"] = json!(state.trained_context);
             tag["details"]["embedding_length"] = json!(64);
-        }
-        if state.is_at_least(0, 9, 1) {
             tag["capabilities"] = json!(model.capabilities);
         }
         tag
@@ -106,6 +105,11 @@ pub(super) fn show(state: &State, request: &Value) -> Reply {
         "model_info": model.info(state.trained_context, request["verbose"] == true),
         "modified_at": "2026-01-27T10:00:00.123456789+01:00",
     });
+    if let Some(num_ctx) = state.modelfile_window {
+        show["parameters"] = json!(format!(
+            "num_ctx                        {num_ctx}\nstop                           \"<|im_end|>\""
+        ));
+    }
     if !model.system.is_empty() {
         show["system"] = json!(model.system);
     }

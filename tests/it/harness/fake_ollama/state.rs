@@ -172,6 +172,10 @@ pub(super) struct State {
     pub(super) n_held: usize,
     /// The path of the weights file of every model.
     pub(super) weights: String,
+    /// The paths of another kind of server, with their JSON.
+    pub(super) other: Option<Vec<(&'static str, Value)>>,
+    /// The window that the Modelfile of every model sets.
+    pub(super) modelfile_window: Option<u64>,
 }
 
 impl State {
@@ -194,6 +198,8 @@ impl State {
             requests: Vec::new(),
             n_held: 0,
             weights: "/nowhere/blobs/sha256-0".to_owned(),
+            modelfile_window: None,
+            other: None,
         }
     }
 

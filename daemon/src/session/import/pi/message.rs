@@ -52,8 +52,8 @@ impl PiReader {
         }
         let usage = fields.object("usage").and_then(|usage| self.usage(usage, &answer));
         let reason = answer.finish_reason.clone();
-        let index = self.push(RecordBody::Message(answer));
-        self.note_calls(index);
+        self.note_calls(&answer);
+        self.push(RecordBody::Message(answer));
         if let Some(usage) = usage {
             self.push(RecordBody::Usage(usage));
         }
@@ -98,7 +98,7 @@ impl PiReader {
             self.losses.add("toolResult.details", "data for the display of the tool");
         }
         let only_text = parts.iter().all(|part| matches!(part, Part::Text { .. }));
-        if let Some((called, args)) = self.find_call(&id).filter(|_| only_text) {
+        if only_text && let Some((called, args)) = self.find_call(&id) {
             let result = ToolResult {
                 llm_content: message(Role::Tool, parts, timestamp).plain_text(),
                 display_content,
@@ -197,7 +197,7 @@ impl PiReader {
     /// Carries over the summary of a branch.
     pub(super) fn branch_summary(&mut self, fields: &mut Fields) {
         let from = fields.text("fromId").filter(|id| id != "root");
-        let span = from.as_ref().and_then(|id| self.by_id.get(id));
+        let span = from.as_ref().and_then(|id| self.entry_by_id(id));
         if from.is_some() && span.is_none() {
             self.losses.add("branch_summary.fromId", "no such entry");
         }

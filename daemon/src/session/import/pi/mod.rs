@@ -9,30 +9,48 @@
 mod message;
 mod reader;
 
+use std::io::BufRead;
+
 use ollm_protocol::content::{Custom, Label, MetaPatch, RecordBody, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 
 use self::reader::{EntrySpan, PiReader};
-use super::fields::{Fields, lines};
-use super::imported::{Imported, move_leaf, seq_of};
+use super::FileFacts;
+use super::fields::Fields;
+use super::imported::{ImportError, Imported, move_leaf, seq_of};
+use super::lines::LineReader;
+use super::spool::RecordSpool;
 
 /// The newest version whose entries are known.
 const NEWEST: u64 = 3;
 
 /// Reads a pi session; entries that cannot be read are in the report.
-pub(super) fn parse(text: &str, digest_hex: &str, fallback_id: SessionId) -> Imported {
-    let mut reader = PiReader { version: 1, ..PiReader::default() };
+///
+/// **Errors**: `File` only.
+pub(super) fn parse(
+    source: impl BufRead,
+    file: &FileFacts<'_>,
+    records: RecordSpool,
+) -> Result<Imported, ImportError> {
+    let mut lines = LineReader::new(source, file.max_record_bytes);
+    let mut reader = PiReader::new(records);
     let mut n_lines = 0;
-    for (number, line, torn) in lines(text) {
+    while let Some(line) = lines.next().map_err(ImportError::File)?
+        && !reader.records.has_failed()
+    {
         n_lines += 1;
-        reader.losses.line = Some(number);
-        match serde_json::from_str(line).ok().and_then(Fields::of) {
-            Some(fields) => reader.line(fields, fallback_id),
-            None => reader.losses.add_damaged_line(torn),
+        reader.losses.line = Some(line.number);
+        if line.is_too_long {
+            reader.losses.add_long_line(file.max_record_bytes);
+            continue;
+        }
+        match serde_json::from_slice(line.text).ok().and_then(Fields::of) {
+            Some(fields) => reader.line(fields, file.fallback_id),
+            None => reader.losses.add_damaged_line(line.is_torn),
         }
     }
-    reader.finish(n_lines, digest_hex, fallback_id)
+    reader.finish(n_lines, file.digest_hex, file.fallback_id)
 }
 
 impl PiReader {
@@ -40,7 +58,7 @@ impl PiReader {
         let kind = fields.text("type").unwrap_or_default();
         if kind == "session" && self.header.is_none() {
             self.header(fields, fallback_id);
-            self.by_index.push(EntrySpan::default());
+            self.note_entry(None, EntrySpan::default());
             return;
         }
         let id = fields.text("id");
@@ -53,10 +71,7 @@ impl PiReader {
         self.entry(&kind, id.as_deref(), fields);
         span.first = (self.records.len() > n_before).then_some(n_before);
         span.tail = self.tail;
-        self.by_index.push(span);
-        if let Some(id) = id {
-            self.by_id.insert(id, span);
-        }
+        self.note_entry(id.as_deref(), span);
     }
 
     fn header(&mut self, mut fields: Fields, fallback_id: SessionId) {
@@ -90,7 +105,7 @@ impl PiReader {
     /// Continues the path of the entry's parent, or of the previous entry if the parent is lost.
     fn find_parent(&mut self, fields: &mut Fields) {
         if let Some(parent) = fields.text("parentId") {
-            if let Some(span) = self.by_id.get(&parent) {
+            if let Some(span) = self.entry_by_id(&parent) {
                 self.tail = span.tail;
             } else {
                 self.losses.add("parentId", "no such entry; the entry follows the previous one");
@@ -161,11 +176,9 @@ impl PiReader {
     /// Carries over a compaction, whose summary replaces all records of the path before the first kept entry.
     fn compaction(&mut self, fields: &mut Fields) {
         let kept = if let Some(id) = fields.text("firstKeptEntryId") {
-            self.by_id.get(&id).copied()
+            self.entry_by_id(&id)
         } else {
-            fields
-                .count("firstKeptEntryIndex")
-                .and_then(|index| self.by_index.get(usize::try_from(index).ok()?).copied())
+            fields.count("firstKeptEntryIndex").and_then(|index| self.entry_at(index))
         };
         let range = kept.and_then(|kept| self.range_before(&kept));
         if kept.is_none() {
@@ -179,8 +192,9 @@ impl PiReader {
     /// Returns the records from the start of the path to the last one before an entry, or `None` if there are none.
     fn range_before(&self, kept: &EntrySpan) -> Option<(Seq, Seq)> {
         let to = kept.before?;
-        let same_path = self.tail.is_some_and(|tail| self.roots[tail] == self.roots[to]);
-        same_path.then(|| (seq_of(self.roots[to]), seq_of(to)))
+        let root = self.root_of(to);
+        let same_path = self.tail.is_some_and(|tail| self.root_of(tail) == root);
+        same_path.then(|| (seq_of(root), seq_of(to)))
     }
 
     fn custom(&mut self, fields: &mut Fields) {
@@ -193,7 +207,7 @@ impl PiReader {
     }
 
     fn label(&mut self, fields: &mut Fields) {
-        let target = fields.text("targetId").and_then(|id| self.by_id.get(&id)?.first);
+        let target = fields.text("targetId").and_then(|id| self.entry_by_id(&id)?.first);
         let name = fields.text("label").filter(|name| !name.is_empty());
         match target {
             Some(first) => {
@@ -203,12 +217,17 @@ impl PiReader {
         }
     }
 
-    fn finish(mut self, n_lines: u64, digest_hex: &str, fallback_id: SessionId) -> Imported {
+    fn finish(
+        mut self,
+        n_lines: u64,
+        digest_hex: &str,
+        fallback_id: SessionId,
+    ) -> Result<Imported, ImportError> {
         let end = self.now();
         move_leaf(&mut self.records, self.tail, end);
         let mut header = self.header.unwrap_or_else(|| SessionHeader::new(fallback_id, end));
         // A branched session has entries that are older than its header.
-        let first = self.records.iter().map(|record| record.at).min();
+        let first = self.records.first_at();
         header.start_time = first.map_or(header.start_time, |first| first.min(header.start_time));
         header.title = self.title;
         header.imported_from = Some(format!("pi:{digest_hex}"));

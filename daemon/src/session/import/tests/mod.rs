@@ -7,10 +7,18 @@ use ollm_protocol::SessionId;
 use ollm_protocol::content::{Part, RecordBody, Role};
 
 use super::*;
-use crate::session::testing::{FALLBACK_ID, active_roles, losses, numbered};
+use crate::session::testing::{FALLBACK_ID, WholeImport, active_roles, losses, numbered};
 
-fn parse(text: &str) -> Result<Imported, ImportError> {
-    detect_and_parse(text, "d1ge57", SessionId::from_uuid(FALLBACK_ID))
+fn parse(text: &str) -> Result<WholeImport, ImportError> {
+    parse_limited(text, MAX_RECORD_BYTES)
+}
+
+fn parse_limited(text: &str, max_record_bytes: usize) -> Result<WholeImport, ImportError> {
+    let mut source = io::Cursor::new(text.as_bytes());
+    let make_spool = || Ok(Box::new(io::Cursor::new(Vec::new())) as Box<dyn SpoolFile>);
+    let fallback_id = SessionId::from_uuid(FALLBACK_ID);
+    let file = FileFacts { digest_hex: "d1ge57", fallback_id, max_record_bytes };
+    read_limited(&mut source, &file, &make_spool).map(WholeImport::of)
 }
 
 #[test]
@@ -29,6 +37,117 @@ fn file_that_cannot_be_imported_is_refused_with_a_reason() {
     check(r#"{"ollmExport":2}"#, "version 2 of the export is newer than 1");
     check(&format!("{{\"messages\":{}", "[".repeat(10_000)), "brackets are nested deeper than 128");
     check("{\n\"sessionId\":\"x\",\n\"messages\":[{]\n}", "line 3 is not valid JSON");
+}
+
+#[test]
+fn common_foreign_formats_are_named_in_the_refusal() {
+    let check = |text: &str, expect: &str| {
+        let error = parse(text).expect_err(text);
+        assert!(matches!(error, ImportError::Foreign { .. }), "{text:?}: {error}");
+        assert!(error.to_string().contains(expect), "{text:?}: {error}");
+    };
+    let claude =
+        r#"{"parentUuid":null,"isSidechain":false,"uuid":"a","sessionId":"b","type":"user"}"#;
+    check(claude, "Claude Code");
+    check(&format!("{{\"type\":\"file-history-snapshot\"}}\n{claude}"), "Claude Code");
+    check(r#"{"type":"summary","summary":"s","leafUuid":"x"}"#, "Claude Code");
+    check(r#"{"timestamp":"t","type":"session_meta","payload":{"id":"x"}}"#, "Codex");
+    check(r#"[{"title":"t","create_time":1.5,"mapping":{"a":{"message":null}}}]"#, "ChatGPT");
+    check("[\n  {\n    \"title\": \"t\", \"create_time\": 1, \"mapping\": {", "ChatGPT");
+    check(r#"[{"id":"i","user_id":"u","title":"t","chat":{"messages":[]}}]"#, "Open WebUI");
+    let studio =
+        r#"{"name":"n","pinned":false,"createdAt":1,"preset":"","tokenCount":2,"messages":[]}"#;
+    check(studio, "LM Studio");
+    check("\n# aider chat started at 2025-01-01 10:00:00\n\n#### hi\n", "aider");
+    check("SQLite format 3\u{0}", "SQLite");
+}
+
+#[test]
+fn refusal_of_an_unknown_format_describes_the_file() {
+    let check = |text: &str, expect: &str| {
+        let error = parse(text).expect_err(text).to_string();
+        assert!(error.contains(expect), "{text:?}: {error}");
+    };
+    check("hello\nworld", r#"the file is text that begins with "hello""#);
+    check(r#"{"a":1,"b":{},"c":2,"d":3,"e":4}"#, "whose first fields are `a`, `b`, `c`, `d`.");
+    check("[1, 2]", "a JSON list, with an element without fields");
+    check("\u{1b}[31mred", r#"begins with "[31mred""#);
+}
+
+#[test]
+fn document_with_fields_in_any_order_gives_the_same_records() {
+    let head =
+        r#""sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00Z""#;
+    let messages = r#""messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b",
+        "timestamp":"2026-01-01T00:00:05Z"}]"#;
+    let calls =
+        r#""toolCalls":[{"id":"c","name":"n","result":"r","timestamp":"2026-01-01T00:00:03Z"}]"#;
+    let orders = [[head, messages, calls], [calls, messages, head], [messages, head, calls]];
+    let [first, others @ ..] = orders.map(|fields| {
+        let imported = parse(&format!("{{{}}}", fields.join(","))).expect("a document");
+        (imported.header.start_time, imported.records, imported.report.losses)
+    });
+    assert_eq!(first.1.len(), 3);
+    assert!(others.iter().all(|other| *other == first), "{first:?} and {others:?}");
+}
+
+#[test]
+fn record_above_the_limit_is_a_loss_or_refused_with_the_limit() {
+    let large = "x".repeat(1000);
+    let pi = format!(
+        "{{\"type\":\"session\",\"id\":\"x\",\"version\":1,\"timestamp\":0}}\n{{\"type\":\"{large}\"}}\n"
+    );
+    let imported = parse_limited(&pi, 1000).expect("the header is carried over");
+    assert_eq!(losses(&imported), ["session id", "line"]);
+    let export = format!("{{\"ollmExport\":1}}\n{{\"seq\":0,\"{large}\":1}}\n");
+    let imported = parse_limited(&export, 1000).expect("the first line is carried over");
+    assert_eq!(losses(&imported), ["line", "header"]);
+    let document = |bytes: usize| {
+        let content = "x".repeat(bytes);
+        format!(
+            "{{\"other\":\"{large}\",\"messages\":[{{\"role\":\"user\",\"content\":\"{content}\"}}]}}"
+        )
+    };
+    let error = parse_limited(&document(1000), 1000).expect_err("too large").to_string();
+    assert_eq!(error, "message 1 has more than 1000 bytes");
+    assert_eq!(parse_limited(&document(900), 1000).expect("fits").records.len(), 1);
+}
+
+#[test]
+fn fields_above_their_limit_are_shortened_and_reported() {
+    let long = "x".repeat(5000);
+    let document = format!(
+        r#"{{"sessionId":"550e8400-e29b-41d4-a716-446655440000","model":"{long}","provider":"{long}",
+        "startTime":"2026-01-01T00:00:00Z","metadata":{{"title":"{long}","modeHistory":[{{"to":"{long}"}}]}},
+        "messages":[{{"role":"assistant","content":"{long}","model":"{long}","timestamp":1}},
+        {{"role":"assistant","content":"a","finishReason":"{long}","timestamp":2}}]}}"#
+    );
+    let export = format!(
+        "{}\n{}\n{}\n",
+        r#"{"ollmExport":1,"sessionId":"550e8400-e29b-41d4-a716-446655440000"}"#,
+        r#"{"seq":0,"at":"2026-01-01T00:00:00.000Z","type":"session","session":{"sessionId":"550e8400-e29b-41d4-a716-446655440000","startTime":"2026-01-01T00:00:00.000Z"}}"#,
+        format_args!(
+            r#"{{"seq":1,"at":"2026-01-01T00:00:00.000Z","type":"custom","key":"{long}","custom":{{"name":"{long}"}}}}"#
+        ),
+    );
+    let pi = format!(
+        "{{\"type\":\"session\",\"id\":\"x\",\"version\":3,\"timestamp\":0,\"modelId\":\"{long}\"}}\n\
+         {{\"type\":\"session_info\",\"name\":\"{long}\",\"timestamp\":1,\"parentId\":null}}\n"
+    );
+    let check = |text: &str, expect: &[&str]| {
+        let imported = parse(text).expect("is imported");
+        let shortened = imported.report.losses.iter().filter(|loss| loss.reason.contains("longer"));
+        let what: Vec<_> = shortened.map(|loss| loss.what.as_str()).collect();
+        assert_eq!(what, expect, "{:?}", imported.report.losses);
+        for record in numbered(&imported) {
+            let text_bytes = record.message.as_ref().map_or(0, |m| m.plain_text().len());
+            let json = serde_json::to_string(&record).expect("JSON");
+            assert!(json.len() - text_bytes < 8000, "{} bytes", json.len());
+        }
+    };
+    check(&document, &["mode", "model", "finishReason", "title", "model", "provider"]);
+    check(&export, &["name", "key"]);
+    check(&pi, &["title", "model"]);
 }
 
 #[test]

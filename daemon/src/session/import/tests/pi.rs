@@ -5,15 +5,14 @@ use ollm_protocol::{Seq, SessionId};
 use serde_json::json;
 
 use super::parse;
-use crate::session::import::Imported;
-use crate::session::testing::{FALLBACK_ID, active_roles, losses, numbered};
+use crate::session::testing::{FALLBACK_ID, WholeImport, active_roles, losses, numbered};
 
 const V1: &str = include_str!("../../../../../tests/fixtures/import/pi-v1.jsonl");
 const V2: &str = include_str!("../../../../../tests/fixtures/import/pi-v2.jsonl");
 const V3: &str = include_str!("../../../../../tests/fixtures/import/pi-v3.jsonl");
 const REAL: &str = include_str!("../../../../../tests/fixtures/import/pi-mono-session.jsonl");
 
-fn kinds(imported: &Imported) -> Vec<RecordKind> {
+fn kinds(imported: &WholeImport) -> Vec<RecordKind> {
     imported.records.iter().map(|record| record.body.kind()).collect()
 }
 

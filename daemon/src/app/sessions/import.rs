@@ -1,0 +1,241 @@
+//! `session.import`: files as sessions, chunk by chunk and then record by record.
+//!
+//! A file is read twice from the disk: once to check it and to collect its records in a temporary file, and then page
+//! by page from there. So nothing is written for a file that cannot be read to its end, and memory does not depend on the
+//! size of the file.
+
+use std::io::{self, Cursor};
+use std::sync::Arc;
+
+use ollm_protocol::content::{ImportLoss, ImportReport, RecordBody};
+use ollm_protocol::methods::session::{SessionImportParams, SessionImportResult};
+use ollm_protocol::{Seq, SessionId, Timestamp};
+
+use crate::app::core::Core;
+use crate::app::drafts::session_counter;
+use crate::app::error::Result;
+use crate::projects::Projects;
+use crate::session::import::{
+    self, ImportError, ImportSource, Imported, ImportedRecord, RecordSpool,
+};
+use crate::session::{IdempotencyKey, NewRecord, NewSession, Parent, SessionError};
+use crate::tokens::Counter;
+
+/// The most records in one append.
+const CHUNK_RECORDS: usize = 256;
+/// Bytes of records in one append, except for a larger record. The writer holds them several times: as values, as the
+/// lines of the log, and for the observers.
+const CHUNK_BYTES: usize = 1024 * 1024;
+
+/// Takes a chunk of a file, and imports the session with the last one (`session.import`). Blocks on the disk.
+pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<SessionImportResult> {
+    let SessionImportParams { upload_id, data, last, project_path, dry_run } = params;
+    let mut source: Box<dyn ImportSource> = if upload_id.is_none() && last {
+        Box::new(Cursor::new(data.into_bytes()))
+    } else {
+        let id = match upload_id {
+            Some(id) => id,
+            None => core.uploads.begin(core.clock.uuid().to_string())?,
+        };
+        core.uploads.append(&id, &data)?;
+        if !last {
+            return Ok(SessionImportResult { upload_id: Some(id), session: None, report: None });
+        }
+        Box::new(core.uploads.take(&id)?)
+    };
+    let project_path = project_path.as_deref().map(Projects::canonical).transpose()?;
+    let mut imported = read_file(core, source.as_mut())?;
+    drop(source);
+    if project_path.is_some() {
+        imported.header.project_path = project_path;
+    }
+    let Imported { header, mut records, mut report } = imported;
+    let id = header.session_id;
+    let _one_at_a_time = core.imports.begin(id);
+    let existing = existing(core, id, &mut records)?;
+    existing.complete_report(records.len(), &mut report);
+    if dry_run {
+        let session = core.sessions.summary(id).ok();
+        return Ok(SessionImportResult { upload_id: None, session, report: Some(report) });
+    }
+    if matches!(existing, ExistingSession::None) {
+        core.sessions.create(NewSession { header, key: None })?;
+    }
+    if let ExistingSession::None | ExistingSession::Prefix(_) = existing {
+        append_rest(core, id, &mut records, existing.n_known())?;
+    }
+    let session = Some(core.sessions.summary(id)?);
+    Ok(SessionImportResult { upload_id: None, session, report: Some(report) })
+}
+
+/// Reads a file into temporary files.
+fn read_file(core: &Core, source: &mut dyn ImportSource) -> Result<Imported> {
+    let failed = |error| core.uploads.file_error(error);
+    let mut hasher = blake3::Hasher::new();
+    io::copy(source, &mut hasher).map_err(failed)?;
+    let hash = hasher.finalize();
+    let digest = hash.to_hex();
+    let make_spool = || core.uploads.temporary_file().map(|file| Box::new(file) as Box<_>);
+    let imported = import::read(source, &digest, id_from_hash(&hash), &make_spool);
+    let mut imported = imported.map_err(|error| match error {
+        ImportError::File(error) => failed(error),
+        other => other.into(),
+    })?;
+    // Retention exempts sessions with this field, which the header of the file may lack.
+    imported.header.imported_from.get_or_insert_with(|| format!("jsonl:{digest}"));
+    Ok(imported)
+}
+
+/// The session that already has the id of a file.
+#[derive(Clone, Copy)]
+enum ExistingSession {
+    None,
+    /// It consists of this many of the file's first records.
+    Prefix(usize),
+    /// It has all of the file's records.
+    Complete,
+    /// It has the same messages and tool calls, but not the file's other records: it was imported from a document.
+    SameConversation,
+}
+
+impl ExistingSession {
+    /// Returns how many records of the file need not be written.
+    const fn n_known(self) -> usize {
+        if let Self::Prefix(known) = self { known } else { 0 }
+    }
+
+    /// Completes the report of a file with `n_records`.
+    fn complete_report(self, n_records: usize, report: &mut ImportReport) {
+        report.already_imported = matches!(self, Self::Complete | Self::SameConversation);
+        report.imported_records =
+            if report.already_imported { 0 } else { (n_records - self.n_known()) as u64 };
+        if matches!(self, Self::SameConversation) {
+            report.losses.push(ImportLoss {
+                line: None,
+                what: "records that are not messages or tool calls".to_owned(),
+                reason: "the session exists already with the same messages; to import these records too, \
+                         delete it and import the file again"
+                    .to_owned(),
+            });
+        }
+    }
+}
+
+/// Compares a file's records with the session of its id.
+///
+/// **Errors**: `Exists` if the session has other content.
+fn existing(core: &Core, id: SessionId, records: &mut RecordSpool) -> Result<ExistingSession> {
+    let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
+        Ok(len) => len.saturating_sub(1),
+        Err(SessionError::NotFound { .. }) => return Ok(ExistingSession::None),
+        Err(error) => return Err(error.into()),
+    };
+    let same = stored.min(records.len());
+    if has_same_records(core, id, same, records)? {
+        let is_complete = stored > 0 && stored >= records.len();
+        return Ok(match is_complete {
+            true => ExistingSession::Complete,
+            false => ExistingSession::Prefix(same),
+        });
+    }
+    // A document has fewer kinds of records than a log: it is recognized by its messages and tool calls.
+    if has_same_conversation(core, id, stored, records)? {
+        return Ok(ExistingSession::SameConversation);
+    }
+    Err(SessionError::Exists { id }.into())
+}
+
+/// Returns the id of a session whose file has no usable one; the same file always gets the same id.
+fn id_from_hash(hash: &blake3::Hash) -> SessionId {
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.as_bytes()[..16]);
+    SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+/// Returns whether the first `n_records` of a session equal the imported ones.
+fn has_same_records(
+    core: &Core,
+    id: SessionId,
+    n_records: usize,
+    records: &mut RecordSpool,
+) -> Result<bool> {
+    for (new, seq) in records.iter_from(0, CHUNK_BYTES).take(n_records).zip((1..).map(Seq)) {
+        let new = new.map_err(|error| core.uploads.file_error(error))?;
+        let is_equal =
+            stored(core, id, seq)?.is_some_and(|(at, body)| at == new.at && body == new.body);
+        if !is_equal {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns whether the messages and tool calls of a session begin as the imported ones do.
+fn has_same_conversation(
+    core: &Core,
+    id: SessionId,
+    n_stored: usize,
+    records: &mut RecordSpool,
+) -> Result<bool> {
+    let is_conversation =
+        |body: &RecordBody| matches!(body, RecordBody::Message(_) | RecordBody::ToolCall(_));
+    let mut imported = records
+        .iter_from(0, CHUNK_BYTES)
+        .filter(|record| record.as_ref().map_or(true, |record| is_conversation(&record.body)));
+    for seq in (1..=n_stored as u64).map(Seq) {
+        let Some((_, body)) = stored(core, id, seq)?.filter(|(_, body)| is_conversation(body))
+        else {
+            continue;
+        };
+        match imported.next().transpose().map_err(|error| core.uploads.file_error(error))? {
+            None => return Ok(true),
+            Some(record) if record.body == body => {}
+            Some(_) => return Ok(false),
+        }
+    }
+    Ok(imported.next().is_none())
+}
+
+/// Reads the time and the body of one record of a session; returns `None` for a damaged one.
+fn stored(core: &Core, id: SessionId, seq: Seq) -> Result<Option<(Timestamp, RecordBody)>> {
+    let found = core.sessions.records(id, &[seq])?.pop().flatten();
+    Ok(found.and_then(|record| Some((record.at, record.into_body()?))))
+}
+
+/// Appends the records after the first `n_known` in chunks, so that later records prove earlier ones durable. An
+/// import that is cut off continues when it is repeated. Blocks on the disk.
+fn append_rest(
+    core: &Arc<Core>,
+    id: SessionId,
+    records: &mut RecordSpool,
+    n_known: usize,
+) -> Result<()> {
+    let counter = session_counter(core, id);
+    let mut next = n_known;
+    while next < records.len() {
+        let page = records.read(next, CHUNK_RECORDS, CHUNK_BYTES);
+        let page = page.map_err(|error| core.uploads.file_error(error))?;
+        let count = page.len();
+        let drafts: Vec<NewRecord> = page.into_iter().map(|new| draft(&counter, new)).collect();
+        let appended = core.sessions.append(id, drafts, None)?.wait()?;
+        if appended.seq != Seq(next as u64 + 1) {
+            // A concurrent record shifted the seqs, so the references inside the file are wrong now.
+            return Err(SessionError::LeafMoved { id }.into());
+        }
+        next += count;
+    }
+    Ok(())
+}
+
+/// Returns a record of a file as a draft; the file's first record is the session's second.
+fn draft(counter: &Counter, record: ImportedRecord) -> NewRecord {
+    let ImportedRecord { parent, at, body, key } = record;
+    let tokens = counter.count_record(&body);
+    NewRecord {
+        tokens: Some((tokens, counter.identity())),
+        at: Some(at),
+        parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
+        key: key.map(|key| IdempotencyKey::new("session.import", key, &[])),
+        body,
+    }
+}

@@ -1,0 +1,106 @@
+//! The programs that tokenize prompts, and which of them a model server uses for a model.
+//!
+//! A vocabulary alone does not decide how a text becomes tokens: the same file has other counts in another engine.
+//! Must not know vocabularies or how they are applied.
+//!
+//! **Source**: `NewLlamaServer` in `llm/server.go` and `OllamaEngineRequired` in `fs/ggml/ggml.go` of each Ollama
+//! release.
+
+use serde::{Deserialize, Serialize};
+
+/// A program that tokenizes prompts. Its serialized form is part of `vocab/models.json`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Engine {
+    /// The llama.cpp of 2026, which Ollama runs for all GGUF models from 0.30 on.
+    #[default]
+    LlamaCpp,
+    /// The llama.cpp inside of Ollama up to 0.24, where fewer texts are special tokens and fewer rules have a name.
+    OldLlamaCpp,
+    /// The engine in Go of Ollama up to 0.24, for the architectures that require it.
+    OllamaGo,
+}
+
+/// A release number: major, minor, patch.
+pub(crate) type Release = (u32, u32, u32);
+
+/// The first Ollama release that runs every model with llama.cpp's own server.
+const FIRST_WITH_LLAMA_SERVER: Release = (0, 30, 0);
+
+/// The architectures that Ollama ran with its engine in Go, and the first release that did.
+#[rustfmt::skip]
+const GO_ARCHITECTURES: &[(&str, Release)] = &[
+    ("gemma3", (0, 6, 0)), ("mistral3", (0, 6, 5)), ("llama4", (0, 6, 7)), ("mllama", (0, 7, 0)),
+    ("qwen25vl", (0, 7, 0)), ("gemma3n", (0, 9, 3)), ("gptoss", (0, 11, 0)), ("gpt-oss", (0, 11, 5)),
+    ("qwen3", (0, 12, 0)), ("qwen3moe", (0, 12, 2)), ("qwen3vl", (0, 12, 7)), ("qwen3vlmoe", (0, 12, 7)),
+    ("deepseekocr", (0, 13, 0)), ("deepseek2", (0, 13, 0)), ("olmo3", (0, 13, 4)), ("glm4moelite", (0, 14, 3)),
+    ("lfm2", (0, 14, 3)), ("qwen3next", (0, 15, 5)), ("glmocr", (0, 15, 5)), ("nemotron_h", (0, 17, 1)),
+    ("nemotron_h_moe", (0, 17, 1)), ("qwen35", (0, 17, 1)), ("qwen35moe", (0, 17, 1)), ("lfm2moe", (0, 17, 1)),
+    ("gemma4", (0, 20, 0)), ("laguna", (0, 22, 0)), ("nemotron_h_omni", (0, 22, 0)),
+];
+
+/// The architectures whose text is split by several expressions in the engine in Go.
+const STEPWISE: [&str; 2] = ["deepseek2", "deepseekocr"];
+/// The first Ollama release that applies several expressions correctly; earlier ones repeat parts of the text.
+const FIRST_WITH_STEPS: Release = (0, 22, 0);
+
+impl Engine {
+    /// Returns the engine that an Ollama release uses for a model, or `None` if its rules are not known here. A build
+    /// without a release number is a new one.
+    ///
+    /// `has_projector`: images are encoded by a file of their own, which the engine in Go does not support.
+    pub(crate) fn of_ollama(
+        release: Option<Release>,
+        architecture: &str,
+        has_projector: bool,
+    ) -> Option<Self> {
+        let Some(release) = release.filter(|release| *release < FIRST_WITH_LLAMA_SERVER) else {
+            return Some(Self::LlamaCpp);
+        };
+        let runs_in_go =
+            |(name, since): &(&str, Release)| *name == architecture && release >= *since;
+        if has_projector || !GO_ARCHITECTURES.iter().any(runs_in_go) {
+            return Some(Self::OldLlamaCpp);
+        }
+        let is_known = release >= FIRST_WITH_STEPS || !STEPWISE.contains(&architecture);
+        is_known.then_some(Self::OllamaGo)
+    }
+
+    /// Returns the mark of the engine in the identity of a tokenizer.
+    pub(super) const fn mark(self) -> &'static str {
+        match self {
+            Self::LlamaCpp => "",
+            Self::OldLlamaCpp => "o",
+            Self::OllamaGo => "g",
+        }
+    }
+
+    /// Returns whether a prompt that already begins with BOS gets another one.
+    ///
+    /// **Source**: Ollama from 0.30 on removes the text of BOS before llama.cpp adds the token
+    /// (`completionPrompt` in `llm/llama_server.go`); earlier releases add it regardless.
+    pub(super) const fn repeats_bos(self) -> bool {
+        !matches!(self, Self::LlamaCpp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engine_depends_on_release_architecture_and_projector() {
+        let check = |release, architecture, has_projector, expect| {
+            let engine = Engine::of_ollama(release, architecture, has_projector);
+            assert_eq!(engine, expect, "{release:?} {architecture} {has_projector}");
+        };
+        check(Some((0, 24, 0)), "qwen3", false, Some(Engine::OllamaGo));
+        check(Some((0, 24, 0)), "qwen2", false, Some(Engine::OldLlamaCpp));
+        check(Some((0, 24, 0)), "gemma3", true, Some(Engine::OldLlamaCpp));
+        check(Some((0, 11, 11)), "qwen3", false, Some(Engine::OldLlamaCpp));
+        check(Some((0, 30, 0)), "qwen3", false, Some(Engine::LlamaCpp));
+        check(Some((0, 22, 1)), "deepseek2", false, Some(Engine::OllamaGo));
+        check(Some((0, 21, 2)), "deepseek2", false, None);
+        check(None, "gemma3", false, Some(Engine::LlamaCpp));
+    }
+}

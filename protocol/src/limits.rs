@@ -1,0 +1,467 @@
+//! The limits of the fields that clients and imported files set: one table, and the functions that apply it.
+//!
+//! A field with a limit is short text that results repeat: every list of sessions has their titles. Its limit keeps
+//! results below a frame. The daemon refuses a longer field of a call with `tooLarge`, and shortens that of an imported
+//! file or of a model's answer. Texts of messages, arguments and results of tools are contents and have no limit of
+//! their own. Implements PROTOCOL.md, section 6.
+
+use serde_json::Value;
+
+use crate::content::{
+    GoalChange, GoalMarker, GoalStep, Meta, MetaPatch, Part, RecordBody, Session, SessionHeader,
+};
+
+const KIB: usize = 1024;
+
+/// The largest record in bytes of JSON, more than a frame can hold: numbers such as `1e9` become longer when they are
+/// stored. A record of an imported file that is larger is left out; a reader holds one record in memory.
+pub const MAX_RECORD_BYTES: usize = 64 * 1024 * KIB;
+
+/// The most bytes of JSON in a page of a list, far enough below a frame that one more item and the envelope fit too.
+pub const MAX_PAGE_BYTES: usize = 6 * 1024 * KIB;
+
+/// The largest window that a session can request, in tokens: more than any model has.
+pub const MAX_CONTEXT_SIZE: u32 = 16 * 1024 * 1024;
+
+/// The end of a text that was shortened.
+const ELLIPSIS: char = '…';
+
+macro_rules! bounded_fields {
+    ($($(#[$doc:meta])* $field:ident = $name:literal, $bytes:expr;)*) => {
+        /// A field that has a limit.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum BoundedField {
+            $($(#[$doc])* $field,)*
+        }
+
+        impl BoundedField {
+            /// All fields, in the order of PROTOCOL.md.
+            pub const ALL: &[Self] = &[$(Self::$field,)*];
+
+            /// Returns the name, which errors and `daemon.hello` use.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$field => $name,)*
+                }
+            }
+
+            /// Returns the largest size in bytes: of UTF-8 for a text, of JSON for an object.
+            #[must_use]
+            pub const fn max_bytes(self) -> usize {
+                match self {
+                    $(Self::$field => $bytes,)*
+                }
+            }
+        }
+    };
+}
+
+bounded_fields! {
+    /// The title of a session.
+    Title = "title", 4 * KIB;
+    /// The description of a session.
+    Description = "description", 4 * KIB;
+    /// The system prompt of a session: more than any window takes.
+    SystemPrompt = "systemPrompt", 1024 * KIB;
+    /// The client data of a session, all names together.
+    Metadata = "metadata", 256 * KIB;
+    /// The path of a project; systems have a limit of 4 KiB.
+    ProjectPath = "projectPath", 4 * KIB;
+    /// A model.
+    Model = "model", 512;
+    /// The provider of a model.
+    Provider = "provider", 512;
+    /// A mode.
+    Mode = "mode", 512;
+    /// The cause of a change of the mode, or of a move of the leaf.
+    Trigger = "trigger", 512;
+    /// The source of an imported session.
+    ImportedFrom = "importedFrom", 512;
+    /// The name of a tool.
+    ToolName = "toolName", 512;
+    /// The id of a tool call. Some clients put a signature into it.
+    ToolCallId = "toolCallId", 4 * KIB;
+    /// The reason for the end of an answer.
+    FinishReason = "finishReason", 512;
+    /// The type of an image.
+    MimeType = "mimeType", 512;
+    /// The name of custom data.
+    CustomName = "name", 512;
+    /// A label of a record.
+    Label = "label", 512;
+    /// The key of a context entry.
+    EntryKey = "entryKey", 256;
+    /// The source of a context entry.
+    EntrySource = "source", 512;
+    /// The text of a context entry.
+    EntryContent = "content", 1024 * KIB;
+    /// An idempotency key.
+    Key = "key", 256;
+    /// A text of a goal: a description, the kind of a decision, the path or type of an artifact, a next step.
+    GoalText = "goalText", 4 * KIB;
+}
+
+/// A field is larger than its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} has {bytes} bytes; the limit is {}", field.name(), field.max_bytes())]
+pub struct OverLimit {
+    /// The field.
+    pub field: BoundedField,
+    /// Its size in bytes.
+    pub bytes: usize,
+}
+
+impl BoundedField {
+    /// Checks the size of this field.
+    ///
+    /// **Errors**: `OverLimit`.
+    pub const fn check(self, bytes: usize) -> Result<(), OverLimit> {
+        if bytes > self.max_bytes() { Err(OverLimit { field: self, bytes }) } else { Ok(()) }
+    }
+
+    /// Checks the size of a text that may be absent.
+    ///
+    /// **Errors**: `OverLimit`.
+    pub fn check_text(self, text: Option<&str>) -> Result<(), OverLimit> {
+        self.check(text.map_or(0, str::len))
+    }
+
+    /// Shortens a text to this field's limit; returns whether it was longer.
+    pub fn shorten(self, text: &mut String) -> bool {
+        shorten_text(text, self.max_bytes())
+    }
+}
+
+/// Shortens a text to at most `max_bytes`, at a character boundary and ending with `…`; returns whether it was longer.
+///
+/// A text is never shortened to more than `max_bytes`; below three bytes it becomes empty.
+pub fn shorten_text(text: &mut String, max_bytes: usize) -> bool {
+    if text.len() <= max_bytes {
+        return false;
+    }
+    let end = max_bytes.saturating_sub(ELLIPSIS.len_utf8());
+    let end = (0..=end).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.truncate(end);
+    if text.len() + ELLIPSIS.len_utf8() <= max_bytes {
+        text.push(ELLIPSIS);
+    }
+    text.shrink_to_fit();
+    true
+}
+
+/// Returns the size of client data in bytes of JSON.
+#[must_use]
+pub fn metadata_bytes(metadata: &Meta) -> usize {
+    json_bytes(metadata)
+}
+
+/// Returns the size of a value in bytes of JSON; a value that has no JSON has 0.
+#[must_use]
+pub fn json_bytes(value: &impl serde::Serialize) -> usize {
+    let mut counter = ByteCounter(0);
+    // The writer never fails, and the types of this crate always have a JSON form.
+    match serde_json::to_writer(&mut counter, value) {
+        Ok(()) => counter.0,
+        Err(_) => 0,
+    }
+}
+
+/// Counts the bytes that are written to it.
+struct ByteCounter(usize);
+
+impl std::io::Write for ByteCounter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Drops names from client data until the rest is within the limit, in the order of the names; returns whether any
+/// was dropped.
+fn shorten_metadata(metadata: &mut Meta) -> bool {
+    if metadata_bytes(metadata) <= BoundedField::Metadata.max_bytes() {
+        return false;
+    }
+    let mut left = BoundedField::Metadata.max_bytes() - "{}".len();
+    metadata.retain(|name, value: &mut Value| {
+        let bytes = json_bytes(name) + json_bytes(value) + ":,".len();
+        let fits = bytes <= left;
+        left -= if fits { bytes } else { 0 };
+        fits
+    });
+    true
+}
+
+/// Checks all bounded fields of a record.
+///
+/// **Errors**: `OverLimit` for the first field that is too large.
+pub fn check_record(body: &mut RecordBody) -> Result<(), OverLimit> {
+    let mut result = Ok(());
+    each_field(body, &mut |field, value| {
+        if result.is_ok() {
+            result = field.check(value.bytes());
+        }
+    });
+    result
+}
+
+/// Shortens all bounded fields of a record to their limits; returns the shortened fields, each once.
+#[must_use]
+pub fn shorten_record(body: &mut RecordBody) -> Vec<BoundedField> {
+    shortened(|each| each_field(body, each))
+}
+
+/// Shortens the fields of a header to their limits; returns the shortened fields, each once.
+#[must_use]
+pub fn shorten_header(header: &mut SessionHeader) -> Vec<BoundedField> {
+    shortened(|each| header_fields(header, each))
+}
+
+/// Shortens the fields of a session to their limits, so that a list of sessions with larger fields, which an earlier
+/// version accepted, still fits into a frame; notes the names of the shortened fields in the session.
+pub fn shorten_session(session: &mut Session) {
+    let fields = shortened(|each| session_fields(session, each));
+    if !fields.is_empty() {
+        session.shortened = fields.iter().map(|field| field.name().to_owned()).collect();
+    }
+}
+
+fn shortened(visit: impl FnOnce(&mut EachField<'_>)) -> Vec<BoundedField> {
+    let mut fields = Vec::new();
+    visit(&mut |field, value| {
+        if value.shorten(field) && !fields.contains(&field) {
+            fields.push(field);
+        }
+    });
+    fields
+}
+
+/// The value of a bounded field.
+enum FieldValue<'a> {
+    Text(&'a mut String),
+    Metadata(&'a mut Meta),
+}
+
+impl FieldValue<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Metadata(metadata) => metadata_bytes(metadata),
+        }
+    }
+
+    fn shorten(self, field: BoundedField) -> bool {
+        match self {
+            Self::Text(text) => field.shorten(text),
+            Self::Metadata(metadata) => shorten_metadata(metadata),
+        }
+    }
+}
+
+type EachField<'a> = dyn FnMut(BoundedField, FieldValue<'_>) + 'a;
+
+fn text(each: &mut EachField<'_>, field: BoundedField, value: &mut String) {
+    each(field, FieldValue::Text(value));
+}
+
+fn optional(each: &mut EachField<'_>, field: BoundedField, value: &mut Option<String>) {
+    if let Some(value) = value {
+        text(each, field, value);
+    }
+}
+
+/// Calls `each` with every bounded field of a record.
+fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
+    use BoundedField as F;
+    match body {
+        RecordBody::Session(header) => header_fields(header, each),
+        RecordBody::Meta(patch) => patch_fields(patch, each),
+        RecordBody::Message(message) => {
+            optional(each, F::ToolCallId, &mut message.tool_call_id);
+            optional(each, F::ToolName, &mut message.tool_name);
+            optional(each, F::Model, &mut message.model);
+            optional(each, F::FinishReason, &mut message.finish_reason);
+            for part in &mut message.parts {
+                match part {
+                    Part::ToolCall { id, name, .. } => {
+                        text(each, F::ToolCallId, id);
+                        text(each, F::ToolName, name);
+                    }
+                    Part::Image { mime_type, .. } => text(each, F::MimeType, mime_type),
+                    Part::Text { .. } | Part::Thinking { .. } => {}
+                }
+            }
+        }
+        RecordBody::ToolCall(call) => {
+            text(each, F::ToolCallId, &mut call.id);
+            text(each, F::ToolName, &mut call.name);
+        }
+        RecordBody::Goal(change) => goal_fields(change, each),
+        RecordBody::ContextEntry(entry) => {
+            text(each, F::EntryKey, &mut entry.key);
+            optional(each, F::EntryContent, &mut entry.content);
+            optional(each, F::EntrySource, &mut entry.source);
+        }
+        RecordBody::ModeChange(change) => {
+            optional(each, F::Mode, &mut change.from);
+            text(each, F::Mode, &mut change.to);
+            text(each, F::Trigger, &mut change.trigger);
+        }
+        RecordBody::Custom(custom) => text(each, F::CustomName, &mut custom.name),
+        RecordBody::Label(label) => optional(each, F::Label, &mut label.name),
+        RecordBody::Leaf(moved) => text(each, F::Trigger, &mut moved.cause),
+        RecordBody::Snapshot(mark) => text(each, F::Trigger, &mut mark.reason),
+        RecordBody::Loop(mark) => {
+            for tool in mark.pattern.iter_mut().flat_map(|pattern| &mut pattern.tools) {
+                text(each, F::ToolName, tool);
+            }
+        }
+        RecordBody::Compaction(_)
+        | RecordBody::Epoch(_)
+        | RecordBody::Delta(_)
+        | RecordBody::BranchSummary(_)
+        | RecordBody::Usage(_)
+        | RecordBody::Pin(_)
+        | RecordBody::Close(_) => {}
+    }
+}
+
+fn header_fields(header: &mut SessionHeader, each: &mut EachField<'_>) {
+    use BoundedField as F;
+    optional(each, F::ProjectPath, &mut header.project_path);
+    optional(each, F::Model, &mut header.model);
+    optional(each, F::Provider, &mut header.provider);
+    optional(each, F::Title, &mut header.title);
+    optional(each, F::SystemPrompt, &mut header.system_prompt);
+    optional(each, F::Mode, &mut header.mode);
+    optional(each, F::ImportedFrom, &mut header.imported_from);
+    each(F::Metadata, FieldValue::Metadata(&mut header.metadata));
+}
+
+fn patch_fields(patch: &mut MetaPatch, each: &mut EachField<'_>) {
+    use BoundedField as F;
+    optional(each, F::Title, &mut patch.title);
+    optional(each, F::Description, &mut patch.description);
+    optional(each, F::Model, &mut patch.model);
+    optional(each, F::Provider, &mut patch.provider);
+    optional(each, F::SystemPrompt, &mut patch.system_prompt);
+    optional(each, F::ProjectPath, &mut patch.project_path);
+    each(F::Metadata, FieldValue::Metadata(&mut patch.metadata));
+}
+
+fn session_fields(session: &mut Session, each: &mut EachField<'_>) {
+    use BoundedField as F;
+    text(each, F::Title, &mut session.title);
+    text(each, F::Description, &mut session.description);
+    optional(each, F::ProjectPath, &mut session.project_path);
+    optional(each, F::ProjectPath, &mut session.project_name);
+    optional(each, F::Model, &mut session.model);
+    optional(each, F::Provider, &mut session.provider);
+    optional(each, F::Mode, &mut session.mode);
+    optional(each, F::ImportedFrom, &mut session.imported_from);
+    each(F::Metadata, FieldValue::Metadata(&mut session.metadata));
+}
+
+fn goal_fields(change: &mut GoalChange, each: &mut EachField<'_>) {
+    let field = BoundedField::GoalText;
+    for step in &mut change.steps {
+        match step {
+            GoalStep::Create { description, .. } | GoalStep::AddCheckpoint { description, .. } => {
+                text(each, field, description);
+            }
+            GoalStep::Update { description, .. }
+            | GoalStep::UpdateCheckpoint { description, .. } => optional(each, field, description),
+            GoalStep::AddDecision { kind, description, .. } => {
+                optional(each, field, kind);
+                text(each, field, description);
+            }
+            GoalStep::AddArtifact { kind, path, .. } => {
+                optional(each, field, kind);
+                text(each, field, path);
+            }
+            GoalStep::SetNextSteps { next_steps, .. } => {
+                next_steps.iter_mut().for_each(|step| text(each, field, step));
+            }
+            GoalStep::LockDecision { .. } => {}
+            GoalStep::Mark { marker, .. } => marker_fields(marker, each),
+        }
+    }
+}
+
+fn marker_fields(marker: &mut GoalMarker, each: &mut EachField<'_>) {
+    let field = BoundedField::GoalText;
+    match marker {
+        GoalMarker::Goal { description, .. }
+        | GoalMarker::Checkpoint { description, .. }
+        | GoalMarker::Decision { description, .. } => text(each, field, description),
+        GoalMarker::Artifact { path, .. } => text(each, field, path),
+        GoalMarker::Next { steps } => steps.iter_mut().for_each(|step| text(each, field, step)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::content::{Custom, Message, Role};
+    use crate::{SessionId, Timestamp};
+
+    #[test]
+    fn text_is_shortened_at_a_character_boundary_within_its_limit() {
+        let check = |text: &str, max_bytes, expect: &str| {
+            let mut text = text.to_owned();
+            shorten_text(&mut text, max_bytes);
+            assert_eq!(text, expect);
+        };
+        check("abcdef", 6, "abcdef");
+        check("abcdefg", 6, "abc…");
+        check("ééé", 5, "é…");
+        check("abc", 2, "");
+        check("", 0, "");
+    }
+
+    #[test]
+    fn every_field_of_a_record_is_checked_and_shortened() {
+        let long = "x".repeat(5 * KIB);
+        let mut message = Message::text(Role::Assistant, long.clone(), Timestamp::from_unix_ms(0));
+        message.model = Some(long.clone());
+        message.parts.push(Part::ToolCall {
+            id: "a".to_owned(),
+            name: long.clone(),
+            args: json!(long),
+        });
+        let mut body = RecordBody::Message(message);
+        let over = check_record(&mut body).expect_err("two fields are too long");
+        assert_eq!((over.field, over.bytes), (BoundedField::Model, 5 * KIB));
+        assert_eq!(over.to_string(), "model has 5120 bytes; the limit is 512");
+        assert_eq!(shorten_record(&mut body), [BoundedField::Model, BoundedField::ToolName]);
+        assert_eq!(check_record(&mut body), Ok(()));
+        let RecordBody::Message(message) = &body else { panic!("still a message") };
+        assert_eq!(message.plain_text(), long, "contents have no limit");
+
+        let mut custom = Custom { name: long, data: json!(null), context_text: None };
+        custom.name.truncate(512);
+        assert_eq!(check_record(&mut RecordBody::Custom(custom)), Ok(()));
+    }
+
+    #[test]
+    fn metadata_keeps_the_names_that_fit() {
+        let id = SessionId::from_uuid(uuid::Uuid::nil());
+        let mut header = SessionHeader::new(id, Timestamp::from_unix_ms(0));
+        let value = json!("v".repeat(200 * KIB));
+        for name in ["a", "b", "c"] {
+            header.metadata.insert(name.to_owned(), value.clone());
+        }
+        header.metadata.insert("d".to_owned(), json!(1));
+        assert_eq!(shorten_header(&mut header), [BoundedField::Metadata]);
+        assert_eq!(header.metadata.keys().collect::<Vec<_>>(), ["a", "d"]);
+        assert!(metadata_bytes(&header.metadata) <= BoundedField::Metadata.max_bytes());
+        assert!(shorten_header(&mut header).is_empty());
+    }
+}
