@@ -9,7 +9,8 @@
 //!   variables of tools; `projects`: files of projects; `events`: the event ring.
 //! - `session`: the logs and their folds.
 //! - `goal`: the fold of goals; `tokens`: counting; `model`: the connection to the model server.
-//! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time.
+//! - `config`: the settings; `shutdown`: the tasks; `fsutil`, `clock`: files and time;
+//!   `nesting`: the limit of nested JSON.
 //!
 //! `ARCHITECTURE.md` beside this crate explains the design, `FORMAT.md` the files.
 
@@ -29,6 +30,7 @@ mod fsutil;
 mod goal;
 mod loops;
 mod model;
+mod nesting;
 mod projects;
 mod rpc;
 mod server;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ollm_protocol::content::{RecordBody, Session};
-use ollm_protocol::{EventKind, Seq, SessionId};
+use ollm_protocol::{EventKind, Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 
@@ -82,6 +82,14 @@ impl Core {
             creating: Mutex::new(()),
             deleting: Mutex::new(()),
             config: RwLock::new(Arc::new(config)),
+        }
+    }
+
+    /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
+    pub(crate) fn rest_sessions(&self, before: Timestamp) {
+        // A mark between the records of an import would change the numbers that later ones refer to.
+        if !self.imports.is_any() {
+            self.sessions.rest_unused(before);
         }
     }
 

@@ -5,7 +5,9 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use ollm_protocol::content::{GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody};
+use ollm_protocol::content::{
+    GoalChange, GoalStep, LeafMove, LoopMark, MetaPatch, RecordBody, SnapshotMark,
+};
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::{Value, json};
 
@@ -55,6 +57,10 @@ impl Observer for SessionObserver {
                     data: json!({ "title": session.title }),
                 });
             }
+            // A mark of a resting session changes nothing that clients see.
+            SessionChange::Recorded { seq, body, .. } if is_rest_mark(body) => {
+                loops::follow(&core, id, *seq, body);
+            }
             SessionChange::Recorded { seq, at, body, tokens } => {
                 if let Some((kind, data)) = event_of(body, *tokens) {
                     let (session_id, seq) = (Some(id), Some(*seq));
@@ -74,6 +80,10 @@ impl Observer for SessionObserver {
             }
         }
     }
+}
+
+fn is_rest_mark(body: &RecordBody) -> bool {
+    matches!(body, RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST)
 }
 
 /// Returns the event of a record, or `None` for kinds that subscribers do not need.

@@ -106,6 +106,11 @@ impl RunningImports {
         }
         RunningImport { imports: self, id }
     }
+
+    /// Returns whether any import runs.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.sessions.lock().is_empty()
+    }
 }
 
 /// The import of one session; ended by its drop.

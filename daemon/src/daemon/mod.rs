@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jsonrpsee::Methods;
-use ollm_protocol::PROTOCOL_VERSION;
 use ollm_protocol::address::DaemonFile;
+use ollm_protocol::{PROTOCOL_VERSION, Timestamp};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::WorkerGuard;
@@ -178,6 +178,7 @@ impl Parts {
         }
         let core = Arc::clone(&control.core);
         let finished = tokio::task::spawn_blocking(move || {
+            core.rest_sessions(Timestamp::from_unix_ms(i64::MAX));
             documents::write_small(&core);
             core.catalog.shutdown();
         });

@@ -24,6 +24,9 @@ use crate::shutdown::Tasks;
 
 /// A session that is unused for this long is closed; opening it again takes milliseconds.
 const IDLE_MS: i64 = 5 * 60 * 1000;
+/// A session that is unused for this long rests: its log gets a mark that confirms its last records. Shorter, and a
+/// conversation gets a mark for nearly every turn.
+const REST_MS: i64 = 60 * 1000;
 /// The interval at which idle resources are released.
 const IDLE_CHECK: Duration = Duration::from_secs(60);
 /// The delay of start-up work that no call waits for.
@@ -80,8 +83,11 @@ async fn release_idle(core: Arc<Core>) {
     let mut heap = HeapTrimmer::default();
     loop {
         tokio::time::sleep(IDLE_CHECK).await;
-        let before = core.clock.now().unix_ms() - IDLE_MS;
-        let closed = core.sessions.close_unused(Timestamp::from_unix_ms(before));
+        let now = core.clock.now().unix_ms();
+        let resting = Arc::clone(&core);
+        let rest = move || resting.rest_sessions(Timestamp::from_unix_ms(now - REST_MS));
+        drop(tokio::task::spawn_blocking(rest).await);
+        let closed = core.sessions.close_unused(Timestamp::from_unix_ms(now - IDLE_MS));
         core.models.release_idle();
         core.counts.drop_idle();
         if closed > 0 {

@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::host::InvalidHost;
+use crate::nesting::MAX_LEVELS;
 
 /// Maximum length of a server's message that is repeated. Error messages have one or two lines; a longer text is
 /// probably something else, such as a page.
@@ -133,6 +134,9 @@ pub(crate) enum ModelError {
     /// A part of the answer is not valid.
     #[error("{to} sent an invalid answer: {problem}")]
     Garbage { to: CallTarget, problem: String },
+    /// The arguments of a tool call are nested too deeply.
+    #[error("{to} called a tool with arguments that are nested deeper than {MAX_LEVELS} levels")]
+    TooDeep { to: CallTarget },
     /// A response, or a line of an answer, exceeds the size limit.
     #[error("{to} sent {what} of more than {limit_bytes} bytes")]
     TooLarge { to: CallTarget, what: &'static str, limit_bytes: usize },
@@ -169,6 +173,7 @@ impl ModelError {
             Self::Unauthorized { .. } => "unauthorized",
             Self::NotOllama { .. } => "notOllama",
             Self::Garbage { .. } => "garbage",
+            Self::TooDeep { .. } => "tooDeep",
             Self::TooLarge { .. } => "tooLarge",
             Self::Redirected { .. } => "redirected",
             Self::Client { .. } => "client",
@@ -208,6 +213,7 @@ impl ModelError {
             | Self::Unauthorized { to, .. }
             | Self::NotOllama { to, .. }
             | Self::Garbage { to, .. }
+            | Self::TooDeep { to }
             | Self::TooLarge { to, .. }
             | Self::Redirected { to, .. }
             | Self::Client { to, .. } => Some(to),

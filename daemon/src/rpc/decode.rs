@@ -2,9 +2,11 @@
 
 use jsonrpsee::types::Params;
 use ollm_protocol::{ErrorKind, InvalidId};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::{RpcError, shorten};
+use crate::nesting::{self, MAX_LEVELS};
 
 /// The longest path in a message, in bytes. Its keys come from the client and may be long.
 const MAX_PATH_BYTES: usize = 200;
@@ -12,8 +14,8 @@ const MAX_PATH_BYTES: usize = 200;
 /// Reads the params of a call to `method`: an object; absent params count as an empty one.
 ///
 /// **Errors**: `invalidParams` with serde's text and the path of the field, which is also in `data.field`; `invalidId`
-/// for an invalid id.
-pub(crate) fn decode<P: DeserializeOwned>(
+/// for an invalid id; `invalidParams` with `data.limit` for a value that is nested too deeply.
+pub(crate) fn decode<P: DeserializeOwned + Serialize>(
     method: &str,
     params: &Params<'_>,
 ) -> Result<P, RpcError> {
@@ -25,7 +27,27 @@ pub(crate) fn decode<P: DeserializeOwned>(
             return Err(RpcError::new(ErrorKind::InvalidParams, message));
         }
     };
-    serde_json::from_str(text).map_err(|error| refusal(method, error_path::<P>(text), &error))
+    match serde_json::from_str::<P>(text) {
+        Ok(params) => match nesting::check(&params) {
+            Ok(()) => Ok(params),
+            Err(too_deep) => Err(too_deep_refusal(method, too_deep.field)),
+        },
+        Err(_) if nesting::is_unparsable(text.as_bytes()) => {
+            Err(too_deep_refusal(method, error_path::<P>(text)))
+        }
+        Err(error) => Err(refusal(method, error_path::<P>(text), &error)),
+    }
+}
+
+/// Returns the error for a value that is nested too deeply.
+fn too_deep_refusal(method: &str, mut path: String) -> RpcError {
+    shorten(&mut path, MAX_PATH_BYTES);
+    let message = format!(
+        "the params of {method} are invalid at `{path}`: nested deeper than {MAX_LEVELS} levels"
+    );
+    RpcError::new(ErrorKind::InvalidParams, message)
+        .with_field("field", path)
+        .with_field("limit", MAX_LEVELS)
 }
 
 /// Returns the path of the first error in `text`; empty if the error is in no field. Params are read a second time for
@@ -62,12 +84,16 @@ fn refusal(method: &str, mut path: String, error: &serde_json::Error) -> RpcErro
 mod tests {
     use ollm_protocol::methods::daemon::{DaemonHelloParams, NoParams};
     use ollm_protocol::methods::session::{
-        SessionCreateParams, SessionListParams, SessionRecordParams,
+        SessionCreateParams, SessionListParams, SessionRecordCustomParams, SessionRecordParams,
     };
 
     use super::*;
 
-    fn check<P: DeserializeOwned>(params: Option<&str>, field: Option<&str>, text: &str) {
+    fn check<P: DeserializeOwned + Serialize>(
+        params: Option<&str>,
+        field: Option<&str>,
+        text: &str,
+    ) {
         let error = decode::<P>("a.b", &Params::new(params)).map(drop).expect_err("is refused");
         let is_id = text == InvalidId::PROBLEM;
         let expect = if is_id { ErrorKind::InvalidId } else { ErrorKind::InvalidParams };
@@ -107,12 +133,32 @@ mod tests {
     }
 
     #[test]
+    fn value_at_the_limit_is_accepted_and_a_deeper_one_is_refused_with_its_field() {
+        let id = "00000000-0000-7000-8000-000000000000";
+        let nested = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        let check = |levels: usize, limit: Option<u64>| {
+            let data = nested(levels);
+            let text = format!(r#"{{"sessionId":"{id}","name":"n","data":{data}}}"#);
+            let found = decode::<SessionRecordCustomParams>("a.b", &Params::new(Some(&text)));
+            let refused = found.as_ref().err().map(|error| &error.fields);
+            assert_eq!(refused.and_then(|fields| fields.get("limit")?.as_u64()), limit, "{levels}");
+            let field = refused.and_then(|fields| fields.get("field")?.as_str());
+            assert_eq!(field.is_some_and(|field| field.starts_with("data")), limit.is_some());
+        };
+        check(1, None);
+        check(96, None);
+        for levels in [97, 122, 125, 126, 127, 128, 10_000] {
+            check(levels, Some(96));
+        }
+    }
+
+    #[test]
     fn deep_nesting_is_refused_with_a_short_path() {
         let nested =
             format!(r#"{{"metadata":{{"a":{}1{}}}}}"#, "[".repeat(10_000), "]".repeat(10_000));
         let error = decode::<SessionCreateParams>("a.b", &Params::new(Some(&nested)));
         let error = error.map(drop).expect_err("is refused");
-        assert!(error.message.contains("recursion limit"), "{}", error.message);
+        assert!(error.message.contains("deeper than 96 levels"), "{}", error.message);
         let field = error.fields["field"].as_str().expect("a path");
         assert!(field.starts_with("metadata.a[0]"), "{field}");
         assert!(field.len() <= MAX_PATH_BYTES + "…".len());

@@ -16,6 +16,7 @@ use crate::error_chain::with_sources;
 use crate::fsutil::{FsError, is_full};
 use crate::goal::{GoalError, MAX_ITEMS};
 use crate::model::{CallPhase, ModelError};
+use crate::nesting::MAX_LEVELS;
 use crate::projects::ProjectError;
 use crate::session::SessionError;
 use crate::session::import::ImportError;
@@ -117,6 +118,9 @@ impl From<SessionError> for RpcError {
             SessionError::Exists { id } => reply(ErrorKind::Conflict)
                 .with_hint(format!("ollmctl sessions view {id}"))
                 .with_field("holder", id.to_string()),
+            SessionError::TooDeep { .. } => {
+                reply(ErrorKind::InvalidParams).with_field("limit", MAX_LEVELS)
+            }
             SessionError::Damaged { .. } => reply(ErrorKind::Corrupted),
             SessionError::Busy { .. } | SessionError::LeafMoved { .. } => reply(ErrorKind::Busy),
             SessionError::Storage { path, full, .. } => {
@@ -185,6 +189,7 @@ impl From<ImportError> for RpcError {
         let message = with_sources(&error);
         let reply = |kind| Self::new(kind, message);
         match error {
+            ImportError::TooDeep => reply(ErrorKind::InvalidParams).with_field("limit", MAX_LEVELS),
             ImportError::Newer { found, supported } => reply(ErrorKind::UnsupportedVersion)
                 .with_field("found", found)
                 .with_field("supported", supported),
@@ -229,6 +234,7 @@ impl From<ModelError> for RpcError {
             | ModelError::Incomplete { .. }
             | ModelError::Disconnected { .. }
             | ModelError::Garbage { .. }
+            | ModelError::TooDeep { .. }
             | ModelError::TooLarge { .. } => {
                 (ErrorKind::ModelFailed, Some("ollmctl models running"))
             }

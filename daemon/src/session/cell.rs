@@ -8,14 +8,16 @@
 //! whole batch and while the session is opened; the lock of the fold is never held during an append or a sync.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use ollm_protocol::content::Session;
-use ollm_protocol::{Seq, SessionId};
+use ollm_protocol::content::{RecordBody, Session, SnapshotMark};
+use ollm_protocol::{Seq, SessionId, SnapshotId};
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
 
 use super::error::{LogError, SessionError};
 use super::index::{ScanPoint, ScannedRecord};
@@ -24,7 +26,8 @@ use super::log::{LogFile, LogReader};
 use super::open_session::OpenSession;
 use super::plan::{WritePlan, WritePlanner, WriteRequest, send_reply};
 use super::shared::StoreShared;
-use super::write::{NewSession, SessionChange};
+use super::store::PendingAppend;
+use super::write::{NewRecord, NewSession, SessionChange};
 use crate::error_chain::with_sources;
 use crate::fsutil;
 
@@ -32,6 +35,8 @@ use crate::fsutil;
 const MAX_WAITING: usize = 4096;
 /// Maximum number of requests in a batch, so that the first one does not wait for megabytes of others.
 const MAX_BATCH: usize = 256;
+/// Bytes of a torn tail that are copied at once. A tail can have any size if another program appended to the log.
+const COPY_BYTES: usize = 256 * 1024;
 
 /// A session with a log, open or closed, or a draft.
 pub(super) struct SessionCell {
@@ -367,13 +372,30 @@ impl SessionCell {
         true
     }
 
+    /// Queues a mark that the records before it are synced, unless this writer wrote nothing after the last mark. Waits
+    /// for a running write. FORMAT.md, "Rest marks".
+    pub(super) fn rest(self: &Arc<Self>) -> Option<PendingAppend> {
+        // A session that was only read is not written because of that.
+        let is_written = self.writer.lock().log.is_some();
+        let is_due = is_written && self.peek(OpenSession::needs_rest_mark).unwrap_or_default();
+        is_due.then(|| {
+            let snapshot_id = SnapshotId::from_uuid(self.shared.clock.uuid());
+            let leaf = self.peek(|session| session.state.leaf()).flatten();
+            let mark = SnapshotMark { snapshot_id, leaf, reason: SnapshotMark::REST.to_owned() };
+            let records = vec![NewRecord::new(RecordBody::Snapshot(mark), None)];
+            let (reply, result) = oneshot::channel();
+            self.submit(WriteRequest { records, key: None, expected_leaf: None, reply });
+            PendingAppend(result)
+        })
+    }
+
     /// Opens the fold if it is closed. The caller holds the writer's lock, so that no other thread opens it too.
     fn ensure_open(&self) -> Result<(), SessionError> {
         if self.open.read().is_some() {
             return Ok(());
         }
         let path = self.shared.paths.log(self.id);
-        if !path.exists() {
+        if !self.shared.paths.has_log(self.id) {
             return Err(SessionError::NotFound { id: self.id });
         }
         let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
@@ -385,8 +407,8 @@ impl SessionCell {
             self.shared.set_aside_empty_log(self.id);
             return Err(SessionError::NotFound { id: self.id });
         }
-        let ScanEnd { torn_bytes, damaged_places, .. } = end;
-        let damaged = damaged_places + session.unreadable().len() as u64;
+        let ScanEnd { torn_bytes, damaged_places, missing_records, .. } = end;
+        let damaged = damaged_places + missing_records + session.unreadable().len() as u64;
         *self.open.write() = Some(session);
         if torn_bytes > 0 || damaged > 0 {
             let change = SessionChange::Recovered { torn_bytes, damaged };
@@ -473,12 +495,27 @@ impl SessionCell {
         path: &Path,
         tail: Range<u64>,
     ) -> Result<(), LogError> {
-        let mut bytes = vec![0; usize::try_from(tail.end - tail.start).unwrap_or_default()];
-        log.read_at(&mut bytes, tail.start)
-            .map_err(|source| LogError::io("read the torn tail of", path, source))?;
         let aside = self.shared.paths.torn(self.id, self.shared.clock.now());
-        fsutil::replace_atomically(&aside, &bytes)?;
-        tracing::warn!(session = %self.id, bytes = bytes.len(), "cut a torn tail");
+        let mut unreadable = None;
+        let copied = fsutil::replace_with(&aside, |out| {
+            let mut buffer = vec![0; COPY_BYTES];
+            for start in tail.clone().step_by(COPY_BYTES) {
+                let len = usize::try_from(tail.end - start).unwrap_or(usize::MAX).min(COPY_BYTES);
+                let chunk = &mut buffer[..len];
+                log.read_at(chunk, start).map_err(|source| {
+                    let kind = source.kind();
+                    unreadable = Some(source);
+                    io::Error::from(kind)
+                })?;
+                out.write_all(chunk)?;
+            }
+            Ok(())
+        });
+        if let Some(source) = unreadable {
+            return Err(LogError::io("read the torn tail of", path, source));
+        }
+        copied?;
+        tracing::warn!(session = %self.id, bytes = tail.end - tail.start, "cut a torn tail");
         Ok(())
     }
 }

@@ -9,6 +9,7 @@ use ollm_protocol::{Seq, SessionId};
 
 use crate::error_chain::with_sources;
 use crate::fsutil::{self, FsError};
+use crate::nesting::MAX_LEVELS;
 
 /// A log could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +33,9 @@ pub(crate) enum LogError {
         #[source]
         source: serde_json::Error,
     },
+    /// A record is nested deeper than its readers allow.
+    #[error("a record of session log {} is nested too deeply", path.display())]
+    TooDeep { path: PathBuf },
     /// A blob or a directory could not be written.
     #[error(transparent)]
     File(#[from] FsError),
@@ -78,6 +82,9 @@ pub(crate) enum SessionError {
     /// The record exists and cannot be read.
     #[error("record {seq} of session {id} is damaged")]
     Damaged { id: SessionId, seq: Seq },
+    /// A record is nested deeper than its readers allow.
+    #[error("a record of session {id} is nested deeper than {MAX_LEVELS} levels")]
+    TooDeep { id: SessionId },
     /// The active leaf is not the one that the write expected.
     #[error("session {id} changed concurrently")]
     LeafMoved { id: SessionId },
@@ -104,6 +111,7 @@ impl SessionError {
                 let message = with_sources(error);
                 Self::Storage { id, path: path.clone(), message, full: false }
             }
+            LogError::TooDeep { .. } => Self::TooDeep { id },
             LogError::File(error) => Self::fs(id, error),
         }
     }

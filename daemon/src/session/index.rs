@@ -4,7 +4,7 @@
 //! This file owns the packed shapes (FORMAT.md, "Catalog") and the traits by which sessions and a catalog exchange
 //! them; neither side knows the other.
 
-use ollm_protocol::content::{Part, Record, RecordBody, RecordKind, Role, Session};
+use ollm_protocol::content::{Part, Record, RecordBody, RecordKind, Role, Session, SnapshotMark};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 /// The packed `parent` of a record without parent.
@@ -47,6 +47,9 @@ impl IndexEntry {
     /// The record freezes a context head: an epoch, or a compaction that opens one.
     pub(crate) const OPENS_EPOCH: u16 = 64;
 
+    /// The record says that its session rests, and thereby that all records before it are synced.
+    pub(crate) const REST_MARK: u16 = 128;
+
     /// Returns the entry of a readable record.
     pub(crate) fn new(
         (offset, len): (u64, u32),
@@ -82,6 +85,7 @@ impl IndexEntry {
             RecordBody::Custom(custom) if custom.context_text.is_some() => Self::IN_CONTEXT,
             RecordBody::Compaction(compaction) if compaction.epoch.is_some() => Self::OPENS_EPOCH,
             RecordBody::Epoch(_) => Self::OPENS_EPOCH,
+            RecordBody::Snapshot(mark) if mark.reason == SnapshotMark::REST => Self::REST_MARK,
             _ => 0,
         }
     }

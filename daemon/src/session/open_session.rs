@@ -53,14 +53,20 @@ impl OpenSession {
         // The records that a catalog has seen were synced, even if its hint cannot be used any more.
         let hinted_records = hint.as_ref().map_or(0, |hint| hint.point.records);
         let durable = hinted_records.max(seen_records).checked_sub(1);
+        let shrunk = hint.as_ref().filter(|hint| len < hint.point.bytes);
+        let known = shrunk.map(|hint| hint.entries.clone()).unwrap_or_default();
         let hinted = hint.and_then(|hint| SessionState::from_hint(id, hint));
         let mut state = match hinted {
             Some(state) if describes(&state, &log, len)? => state,
             _ => SessionState::new(id),
         };
-        let end = recover::scan(&log, (state.point(), durable), &blobs, &mut state)?;
+        let mut end = recover::scan(&log, (state.point(), durable), &blobs, &mut state)?;
         state.set_point(end.point);
         state.note_damage(end.damaged_places);
+        if end.torn_bytes == 0 {
+            end.missing_records = n_missing(&state, &known);
+            state.note_missing(end.missing_records);
+        }
         let unreadable = state.lacking().iter().copied().collect();
         Ok((Self { state, log: Some(Arc::new(log)), blobs, unreadable, draft: None }, end))
     }
@@ -104,6 +110,12 @@ impl OpenSession {
         (lost, healed)
     }
 
+    /// Returns whether the log does not end with the mark of a resting session.
+    pub(super) fn needs_rest_mark(&self) -> bool {
+        let last = self.state.entries().last();
+        self.draft.is_none() && last.is_some_and(|last| !last.has(IndexEntry::REST_MARK))
+    }
+
     /// Returns a reader that works without the lock of the fold.
     pub(crate) fn reader(&self) -> RecordReader {
         RecordReader { log: self.log.clone(), blobs: self.blobs.clone() }
@@ -123,6 +135,18 @@ fn describes(state: &SessionState, log: &LogReader, len: u64) -> Result<bool, Fs
     let Some(last) = state.entries().last() else { return Ok(false) };
     let mut line = vec![0; last.len as usize];
     Ok(log.read_exact(&mut line, last.offset)? && log::line_crc(&line) == Some(point.last_crc))
+}
+
+/// Returns the number of known records after the end of a log that lost its end between two records.
+///
+/// A log that differs from what is known in its last record is another file, which lost nothing.
+fn n_missing(state: &SessionState, known: &[IndexEntry]) -> u64 {
+    let n_left = state.entries().len();
+    let line = |entry: &IndexEntry| (entry.offset, entry.len, entry.kind(), entry.parent());
+    let is_prefix = n_left
+        .checked_sub(1)
+        .is_some_and(|last| known.get(last).map(line) == state.entries().last().map(line));
+    if is_prefix { known.len().saturating_sub(n_left) as u64 } else { 0 }
 }
 
 /// Maximum number of adjacent lines that are read at once. Few lines have more than 64 KiB, so this is about 1 MiB.

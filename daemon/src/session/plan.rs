@@ -220,7 +220,11 @@ impl<'a> WritePlanner<'a> {
         let NewRecord { body, tokens, at, key, .. } = record;
         let ScanPoint { records, bytes: offset, .. } = self.plan.end;
         let seq = Seq(records);
-        let at = at.unwrap_or_else(|| self.shared.clock.now().max(self.last_at));
+        // Resting is no activity, so its mark has the time of the newest record.
+        let is_rest_mark = IndexEntry::flags_of(&body) == IndexEntry::REST_MARK;
+        let now =
+            || if is_rest_mark { self.last_at } else { self.shared.clock.now().max(self.last_at) };
+        let at = at.unwrap_or_else(now);
         let digest = key.as_ref().map(|key| {
             let seq = u32::try_from(seq.0).unwrap_or(u32::MAX);
             KeyEntry { seq, ..key.digest }

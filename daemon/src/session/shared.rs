@@ -1,5 +1,6 @@
 //! The parts that all sessions of a directory share: the paths of files, the clock, the pool and the observer.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -25,6 +26,12 @@ pub(super) struct SessionPaths {
 impl SessionPaths {
     pub(super) fn log(&self, id: SessionId) -> PathBuf {
         self.dir.join(format!("{id}.jsonl"))
+    }
+
+    /// Returns whether a session has a log. Anything else by that name, such as a directory, a link or a pipe, is not
+    /// opened: reading a pipe would wait for a writer.
+    pub(super) fn has_log(&self, id: SessionId) -> bool {
+        self.log(id).symlink_metadata().is_ok_and(|file| file.is_file())
     }
 
     /// Returns the path of a log that is being deleted. Its existence makes the next start finish the deletion.
@@ -59,11 +66,21 @@ pub(super) struct StoreShared {
     /// The newest write that the disk refused.
     pub(super) failed_write: Mutex<Option<FailedWrite>>,
     pub(super) hints: OnceLock<Arc<dyn HintSource>>,
+    /// The names of logs that are no regular files and were reported.
+    pub(super) foreign_names: Mutex<HashSet<SessionId>>,
 }
 
 impl StoreShared {
     pub(super) fn hint(&self, id: SessionId) -> Option<OpenHint> {
         self.hints.get().and_then(|hints| hints.hint(id))
+    }
+
+    /// Reports a name of a log that is no regular file, once.
+    pub(super) fn report_foreign_name(&self, id: SessionId) {
+        if self.foreign_names.lock().insert(id) {
+            let path = self.paths.log(id);
+            tracing::warn!(path = %path.display(), "not a regular file, so it is not a session");
+        }
     }
 
     /// Remembers a write that the disk refused, for `daemon.status`.

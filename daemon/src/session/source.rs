@@ -1,16 +1,23 @@
 //! Sessions as the source of a catalog's index: open sessions from memory, closed ones from their logs.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::Record;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 
 use super::error::{LogError, SessionError};
-use super::index::{IndexEntry, IndexProgress, IndexSource, IndexUpdate, SourceError, UpdateScope};
+use super::index::{
+    IndexEntry, IndexProgress, IndexSource, IndexUpdate, OpenHint, SourceError, UpdateScope,
+};
 use super::log::LogReader;
 use super::open_session::{OpenSession, RecordReader};
 use super::store::Sessions;
+use super::write::SessionChange;
 use crate::fsutil::FsError;
+
+/// The longest wait for the source of hints, which the composition root sets at once.
+const HINT_WAIT: Duration = Duration::from_secs(1);
 
 impl IndexSource for Sessions {
     fn logs(&self) -> Result<Vec<(SessionId, u64)>, SourceError> {
@@ -25,6 +32,9 @@ impl IndexSource for Sessions {
     ) -> Result<Option<IndexUpdate>, SourceError> {
         let now = self.shared.clock.now();
         let path = self.shared.paths.log(id);
+        if !self.shared.paths.has_log(id) {
+            return Ok(None);
+        }
         let log = match LogReader::open(&path) {
             Ok(log) => log,
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -35,6 +45,7 @@ impl IndexSource for Sessions {
         let acknowledged = self.peek(id, |session| session.state.point().bytes);
         let synced = log.len().and_then(|len| log.sync().map(|()| len));
         let synced = synced.map_err(|error| source_error(id, &LogError::File(error)))?;
+        let is_shorter = synced < known.point.bytes;
         if scope == UpdateScope::New {
             let update = |session: &OpenSession| update_of(session, known, now);
             if let Some(update) = self.peek(id, update) {
@@ -45,12 +56,17 @@ impl IndexSource for Sessions {
         let log = log.limited_to(acknowledged.unwrap_or(u64::MAX).min(synced));
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let hint = match scope {
-            UpdateScope::New => self.shared.hint(id),
+            UpdateScope::New => self.hint_for(id, is_shorter),
             UpdateScope::Whole => None,
         };
         let blobs = self.shared.paths.blobs(id);
         match OpenSession::open(id, log, blobs, hint, known.point.records) {
-            Ok((session, _)) if session.state.point().records > 0 => {
+            Ok((session, end)) if session.state.point().records > 0 => {
+                if end.missing_records > 0 {
+                    let damaged = end.missing_records;
+                    let change = SessionChange::Recovered { torn_bytes: end.torn_bytes, damaged };
+                    self.shared.observer.changed(id, &change);
+                }
                 let known =
                     if scope == UpdateScope::New { known } else { IndexProgress::default() };
                 Ok(update_of(&session, known, now))
@@ -85,19 +101,32 @@ fn source_error(id: SessionId, error: &LogError) -> SourceError {
         LogError::Io { source, .. } | LogError::File(FsError { source, .. }) => {
             is_directory(source)
         }
-        LogError::Encode { .. } => false,
+        LogError::Encode { .. } | LogError::TooDeep { .. } => false,
     };
     let error = io::Error::other(SessionError::log(id, error));
     if is_final { SourceError::Unusable(error) } else { SourceError::Unreadable(error) }
 }
 
 impl Sessions {
+    /// Returns the stored hint of a session. If its log is shorter than the hint says, the hint is the last witness of
+    /// the missing records, so the call waits for the source of hints, which the start sets after the catalog is open.
+    fn hint_for(&self, id: SessionId, is_shorter: bool) -> Option<OpenHint> {
+        let deadline = Instant::now() + HINT_WAIT;
+        while is_shorter && self.shared.hints.get().is_none() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.shared.hint(id)
+    }
+
     /// Returns a reader for entries that the caller has, or `None` if there is no log.
     ///
     /// A closed session is not opened, because a search reads a few records of many sessions.
     fn reader(&self, id: SessionId) -> Result<Option<RecordReader>, FsError> {
         if let Some(reader) = self.peek(id, OpenSession::reader) {
             return Ok(Some(reader));
+        }
+        if !self.shared.paths.has_log(id) {
+            return Ok(None);
         }
         match LogReader::open(&self.shared.paths.log(id)) {
             Ok(log) => Ok(Some(RecordReader::new(log, self.shared.paths.blobs(id)))),

@@ -64,6 +64,8 @@ struct Carry {
     token_count: u64,
     compaction_records: u64,
     damaged: u64,
+    /// Records that were known and are missing at the end of the log, until the next record takes their place.
+    missing: u64,
 }
 
 impl SessionState {
@@ -122,6 +124,9 @@ impl SessionState {
         let carry = &mut self.carry;
         carry.first_at.get_or_insert(at);
         carry.last_at = carry.last_at.max(Some(at));
+        if !entry.has(IndexEntry::REST_MARK) {
+            carry.missing = 0;
+        }
         // Building a context is no activity, and neither is the snapshot mark before it.
         if !matches!(kind, RecordKind::Epoch | RecordKind::Snapshot) {
             carry.last_activity = carry.last_activity.max(Some(at));
@@ -217,6 +222,11 @@ impl SessionState {
     /// lost leaves no hole.
     pub(super) fn note_damage(&mut self, places: u64) {
         self.carry.damaged = self.carry.damaged.max(places);
+    }
+
+    /// Sets the number of records that are missing at the end of the log, if there are any.
+    pub(super) fn note_missing(&mut self, records: u64) {
+        self.carry.missing = self.carry.missing.max(records);
     }
 
     /// Returns the records that the fold lacks, because blobs of them are missing.
@@ -423,7 +433,7 @@ impl SessionState {
             compression_count: self.compression_count(),
             forked_from: header.and_then(|header| header.forked_from),
             imported_from: of_header(|header| header.imported_from.clone()),
-            damaged_records: self.carry.damaged,
+            damaged_records: self.carry.damaged + self.carry.missing,
             draft: false,
             metadata: self.metadata(),
             shortened: Vec::new(),
@@ -448,7 +458,7 @@ impl SessionState {
     fn status(&self, now: Timestamp) -> SessionStatus {
         let carry = &self.carry;
         let idle_ms = now.unix_ms() - carry.last_activity.unwrap_or(now).unix_ms();
-        if carry.damaged > 0 {
+        if carry.damaged + carry.missing > 0 {
             SessionStatus::Corrupted
         } else if carry.patch.archived.unwrap_or_default() {
             SessionStatus::Archived

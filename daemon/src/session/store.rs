@@ -26,7 +26,7 @@ use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared};
 use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
-use crate::fsutil::{self, FsError};
+use crate::fsutil::FsError;
 
 /// Maximum number of open sessions; each has one or two open files and takes 24 bytes for each record.
 const MAX_OPEN: usize = 256;
@@ -38,7 +38,7 @@ const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
 /// A queued write: a future of its result, which is known when the records are synced.
 ///
 /// Dropping it does not cancel the write.
-pub(crate) struct PendingAppend(oneshot::Receiver<Result<Appended, SessionError>>);
+pub(crate) struct PendingAppend(pub(super) oneshot::Receiver<Result<Appended, SessionError>>);
 
 impl PendingAppend {
     /// Waits for the result. Blocks the thread.
@@ -89,6 +89,7 @@ impl Sessions {
             n_syncs: AtomicU64::new(0),
             failed_write: Mutex::default(),
             hints: OnceLock::new(),
+            foreign_names: Mutex::default(),
         };
         Self { shared: Arc::new(shared), cells: Arc::default() }
     }
@@ -115,7 +116,7 @@ impl Sessions {
         if self.shared.paths.deleting(id).exists() {
             return Err(SessionError::Busy { id, waiting: 1 });
         }
-        if cells.contains_key(&id) || self.shared.paths.log(id).exists() {
+        if cells.contains_key(&id) || self.shared.paths.log(id).symlink_metadata().is_ok() {
             return Err(SessionError::Exists { id });
         }
         let cell = SessionCell::new(Arc::clone(&self.shared), id, Some(session));
@@ -140,7 +141,7 @@ impl Sessions {
         if let Some(cell) = cells.to_back(&id) {
             return Ok(Arc::clone(cell));
         }
-        if !self.shared.paths.log(id).exists() {
+        if !self.shared.paths.has_log(id) {
             return Err(SessionError::NotFound { id });
         }
         close_least_used(&mut cells);
@@ -294,6 +295,22 @@ impl Sessions {
         count - cells.len()
     }
 
+    /// Marks the sessions that were not used since `before` as resting. Blocks on the disk.
+    ///
+    /// Only sessions that were written since they were opened get a mark, and only one after their last record.
+    pub(crate) fn rest_unused(&self, before: Timestamp) {
+        let is_unused = |cell: &&Arc<SessionCell>| cell.used_ms() < before.unix_ms();
+        let cells: Vec<_> = self.cells().values().filter(is_unused).cloned().collect();
+        let marks: Vec<_> = cells.iter().filter_map(SessionCell::rest).collect();
+        marks.into_iter().for_each(wait_for_mark);
+    }
+
+    /// Marks a session as resting, see [`Sessions::rest_unused`]. Blocks on the disk.
+    pub(crate) fn rest(&self, id: SessionId) {
+        let cell = self.cells().get(&id).cloned();
+        cell.and_then(|cell| cell.rest()).into_iter().for_each(wait_for_mark);
+    }
+
     /// Returns the state of the store. Counts the sessions on disk by reading their directory.
     pub(crate) fn status(&self) -> StoreStatus {
         let open = self.cells().values().filter(|cell| cell.peek(|_| ()).is_some()).count();
@@ -313,8 +330,12 @@ impl Sessions {
         let names = self.file_names()?;
         let logs = names.iter().filter_map(|name| {
             let id = name.strip_suffix(".jsonl")?.parse().ok()?;
-            let size = fsutil::file_len(&self.shared.paths.log(id)).filter(|size| *size > 0)?;
-            Some((id, size))
+            let file = self.shared.paths.log(id).symlink_metadata().ok()?;
+            if !file.is_file() {
+                self.shared.report_foreign_name(id);
+                return None;
+            }
+            Some((id, file.len())).filter(|(_, size)| *size > 0)
         });
         Ok(logs.collect())
     }
@@ -329,6 +350,11 @@ impl Sessions {
         }
         Ok(names)
     }
+}
+
+/// Waits for a mark. Without it nothing is lost, and the disk's error is in the log of the daemon.
+fn wait_for_mark(mark: PendingAppend) {
+    drop(mark.wait());
 }
 
 /// Returns whether only the map holds a cell. The caller holds the lock of the map, so no clone is made concurrently.

@@ -97,8 +97,13 @@ pub struct SnapshotMark {
     pub snapshot_id: SnapshotId,
     /// The active leaf at that time; null before the first record.
     pub leaf: Option<Seq>,
-    /// The change that follows: `compaction`, `epoch` or `modeChange`.
+    /// The change that follows: `compaction`, `epoch` or `modeChange`; or [`SnapshotMark::REST`].
     pub reason: String,
+}
+
+impl SnapshotMark {
+    /// The reason of the mark that a log gets when its session rests. Clients do not receive such records.
+    pub const REST: &str = "rest";
 }
 
 /// A detected loop, or a reset of the loop detection.

@@ -106,3 +106,30 @@ fn missing_tool_results_end_the_turn_after_the_configured_time() {
     assert!(error["message"].as_str().unwrap().contains("no results"), "{error}");
     assert_eq!(text_of(&chat.turn("never mind")), "ok");
 }
+
+#[test]
+fn arguments_at_the_nesting_limit_are_passed_on_and_deeper_ones_end_the_turn() {
+    let nested =
+        |levels: usize| (1..levels).fold(json!({ "v": 1 }), |inner, _| json!({ "v": inner }));
+    for (levels, is_refused) in [(96, false), (97, true), (118, true)] {
+        let fake = FakeOllama::new();
+        fake.script(read_call(nested(levels)));
+        fake.script(Answer::text("read"));
+        let mut chat = ModelSession::new(&fake);
+        send_with_tool(&mut chat, "what is in a?");
+        if is_refused {
+            let error = chat.events_until("error").pop().unwrap();
+            assert_eq!(error["data"]["reason"], "tooDeep", "{error}");
+            assert!(error["message"].as_str().unwrap().contains("96 levels"), "{error}");
+            continue;
+        }
+        let event = chat.events_until("toolCalls").pop().unwrap();
+        assert_eq!(event["calls"][0]["args"], nested(levels));
+        submit_first(&mut chat, &event, "nothing");
+        assert_eq!(text_of(&chat.events_until("done")), "read");
+        let mut chat = chat.kill_and_restart();
+        let records = chat.records();
+        let called = records.iter().find(|record| record["message"]["role"] == "assistant");
+        assert_eq!(called.unwrap()["message"]["parts"][0]["args"], nested(levels));
+    }
+}

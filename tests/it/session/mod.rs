@@ -3,7 +3,9 @@
 mod delete;
 mod import_export;
 mod list;
+mod nesting;
 mod record;
+mod rest;
 
 use serde_json::{Value, json};
 

@@ -16,8 +16,9 @@ use crate::app::drafts::session_counter;
 use crate::app::error::Result;
 use crate::projects::Projects;
 use crate::session::import::{
-    self, ImportError, ImportSource, Imported, ImportedRecord, RecordSpool,
+    self, ImportError, ImportSource, Imported, ImportedRecord, RecordSpool, SeqMap,
 };
+use crate::session::index::IndexEntry;
 use crate::session::{IdempotencyKey, NewRecord, NewSession, Parent, SessionError};
 use crate::tokens::Counter;
 
@@ -52,7 +53,8 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
     let Imported { header, mut records, mut report } = imported;
     let id = header.session_id;
     let _one_at_a_time = core.imports.begin(id);
-    let existing = existing(core, id, &mut records)?;
+    let stored = StoredSeqs::of(core, id, records.len())?;
+    let existing = existing(core, id, stored.as_ref(), &mut records)?;
     existing.complete_report(records.len(), &mut report);
     if dry_run {
         let session = core.sessions.summary(id).ok();
@@ -62,7 +64,9 @@ pub(crate) fn import(core: &Arc<Core>, params: SessionImportParams) -> Result<Se
         core.sessions.create(NewSession { header, key: None })?;
     }
     if let ExistingSession::None | ExistingSession::Prefix(_) = existing {
-        append_rest(core, id, &mut records, existing.n_known())?;
+        append_rest(core, id, &stored.unwrap_or_default(), (&mut records, existing.n_known()))?;
+        // Later records confirm earlier ones, and no record may follow for a long time.
+        core.sessions.rest(id);
     }
     let session = Some(core.sessions.summary(id)?);
     Ok(SessionImportResult { upload_id: None, session, report: Some(report) })
@@ -121,18 +125,71 @@ impl ExistingSession {
     }
 }
 
+/// The numbers of the records of a session that a file may have too. Marks of a resting session are not among them.
+#[derive(Default)]
+struct StoredSeqs {
+    /// The numbers after that of the header.
+    seqs: Vec<Seq>,
+    /// The number of the next record.
+    next: u64,
+    /// The numbers in the session by those in the file, if some of them differ because of marks.
+    map: Option<SeqMap>,
+}
+
+impl StoredSeqs {
+    /// Returns the numbers for a file of `n_records`, or `None` if there is no session with this id.
+    fn of(core: &Core, id: SessionId, n_records: usize) -> Result<Option<Self>> {
+        let found = core.sessions.with(id, |live| {
+            let entries = live.state().entries();
+            let shown = (0..).map(Seq).zip(entries).skip(1);
+            let shown = shown.filter(|(_, entry)| !entry.has(IndexEntry::REST_MARK));
+            let seqs = shown.map(|(seq, _)| seq).collect();
+            Self { seqs, next: entries.len() as u64, map: None }
+        });
+        let mut found = match found {
+            Ok(found) => found,
+            Err(SessionError::NotFound { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if (0..n_records).any(|at| found.seq(at) != Seq(at as u64 + 1)) {
+            let mut map = SeqMap::default();
+            map.insert(Seq(0), Seq(0));
+            (0..n_records).for_each(|at| map.insert(Seq(at as u64 + 1), found.seq(at)));
+            found.map = Some(map);
+        }
+        Ok(Some(found))
+    }
+
+    /// Returns the number that a record of the file has, or gets if it is written.
+    fn seq(&self, at: usize) -> Seq {
+        let new = || Seq(self.next.max(1) + (at - self.seqs.len()) as u64);
+        self.seqs.get(at).copied().unwrap_or_else(new)
+    }
+
+    /// Converts the references of a record to the numbers of the session.
+    fn renumbered(&self, mut record: ImportedRecord) -> ImportedRecord {
+        if let Some(map) = &self.map {
+            // Every record of the file is in the map, so no target is lost.
+            drop(map.apply(&mut record.body));
+        }
+        record
+    }
+}
+
 /// Compares a file's records with the session of its id.
 ///
 /// **Errors**: `Exists` if the session has other content.
-fn existing(core: &Core, id: SessionId, records: &mut RecordSpool) -> Result<ExistingSession> {
-    let stored = match core.sessions.with(id, |live| live.state().entries().len()) {
-        Ok(len) => len.saturating_sub(1),
-        Err(SessionError::NotFound { .. }) => return Ok(ExistingSession::None),
-        Err(error) => return Err(error.into()),
-    };
-    let same = stored.min(records.len());
-    if has_same_records(core, id, same, records)? {
-        let is_complete = stored > 0 && stored >= records.len();
+fn existing(
+    core: &Core,
+    id: SessionId,
+    stored: Option<&StoredSeqs>,
+    records: &mut RecordSpool,
+) -> Result<ExistingSession> {
+    let Some(stored) = stored else { return Ok(ExistingSession::None) };
+    let n_stored = stored.seqs.len();
+    let same = n_stored.min(records.len());
+    if has_same_records(core, id, stored, records)? {
+        let is_complete = n_stored > 0 && n_stored >= records.len();
         return Ok(match is_complete {
             true => ExistingSession::Complete,
             false => ExistingSession::Prefix(same),
@@ -152,17 +209,17 @@ fn id_from_hash(hash: &blake3::Hash) -> SessionId {
     SessionId::from_uuid(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// Returns whether the first `n_records` of a session equal the imported ones.
+/// Returns whether the records of a session equal the imported ones, as far as there are both.
 fn has_same_records(
     core: &Core,
     id: SessionId,
-    n_records: usize,
+    numbers: &StoredSeqs,
     records: &mut RecordSpool,
 ) -> Result<bool> {
-    for (new, seq) in records.iter_from(0, CHUNK_BYTES).take(n_records).zip((1..).map(Seq)) {
-        let new = new.map_err(|error| core.uploads.file_error(error))?;
+    for (new, seq) in records.iter_from(0, CHUNK_BYTES).zip(&numbers.seqs) {
+        let new = numbers.renumbered(new.map_err(|error| core.uploads.file_error(error))?);
         let is_equal =
-            stored(core, id, seq)?.is_some_and(|(at, body)| at == new.at && body == new.body);
+            stored(core, id, *seq)?.is_some_and(|(at, body)| at == new.at && body == new.body);
         if !is_equal {
             return Ok(false);
         }
@@ -174,7 +231,7 @@ fn has_same_records(
 fn has_same_conversation(
     core: &Core,
     id: SessionId,
-    n_stored: usize,
+    numbers: &StoredSeqs,
     records: &mut RecordSpool,
 ) -> Result<bool> {
     let is_conversation =
@@ -182,14 +239,14 @@ fn has_same_conversation(
     let mut imported = records
         .iter_from(0, CHUNK_BYTES)
         .filter(|record| record.as_ref().map_or(true, |record| is_conversation(&record.body)));
-    for seq in (1..=n_stored as u64).map(Seq) {
-        let Some((_, body)) = stored(core, id, seq)?.filter(|(_, body)| is_conversation(body))
+    for seq in &numbers.seqs {
+        let Some((_, body)) = stored(core, id, *seq)?.filter(|(_, body)| is_conversation(body))
         else {
             continue;
         };
         match imported.next().transpose().map_err(|error| core.uploads.file_error(error))? {
             None => return Ok(true),
-            Some(record) if record.body == body => {}
+            Some(record) if numbers.renumbered(record.clone()).body == body => {}
             Some(_) => return Ok(false),
         }
     }
@@ -207,8 +264,8 @@ fn stored(core: &Core, id: SessionId, seq: Seq) -> Result<Option<(Timestamp, Rec
 fn append_rest(
     core: &Arc<Core>,
     id: SessionId,
-    records: &mut RecordSpool,
-    n_known: usize,
+    numbers: &StoredSeqs,
+    (records, n_known): (&mut RecordSpool, usize),
 ) -> Result<()> {
     let counter = session_counter(core, id);
     let mut next = n_known;
@@ -216,9 +273,10 @@ fn append_rest(
         let page = records.read(next, CHUNK_RECORDS, CHUNK_BYTES);
         let page = page.map_err(|error| core.uploads.file_error(error))?;
         let count = page.len();
-        let drafts: Vec<NewRecord> = page.into_iter().map(|new| draft(&counter, new)).collect();
+        let drafts: Vec<NewRecord> =
+            page.into_iter().map(|new| draft(&counter, numbers, new)).collect();
         let appended = core.sessions.append(id, drafts, None)?.wait()?;
-        if appended.seq != Seq(next as u64 + 1) {
+        if appended.seq != numbers.seq(next) {
             // A concurrent record shifted the seqs, so the references inside the file are wrong now.
             return Err(SessionError::LeafMoved { id }.into());
         }
@@ -227,14 +285,14 @@ fn append_rest(
     Ok(())
 }
 
-/// Returns a record of a file as a draft; the file's first record is the session's second.
-fn draft(counter: &Counter, record: ImportedRecord) -> NewRecord {
-    let ImportedRecord { parent, at, body, key } = record;
+/// Returns a record of a file as a draft.
+fn draft(counter: &Counter, numbers: &StoredSeqs, record: ImportedRecord) -> NewRecord {
+    let ImportedRecord { parent, at, body, key } = numbers.renumbered(record);
     let tokens = counter.count_record(&body);
     NewRecord {
         tokens: Some((tokens, counter.identity())),
         at: Some(at),
-        parent: parent.map_or(Parent::Root, |at| Parent::Record(Seq(at as u64 + 1))),
+        parent: parent.map_or(Parent::Root, |at| Parent::Record(numbers.seq(at))),
         key: key.map(|key| IdempotencyKey::new("session.import", key, &[])),
         body,
     }

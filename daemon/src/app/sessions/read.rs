@@ -102,7 +102,11 @@ fn first_of(live: &OpenSession, from: i64) -> Result<u64, SessionError> {
     let len = live.state().entries().len() as u64;
     let (id, distance) = (live.state().id(), from.unsigned_abs());
     if from < 0 {
-        return Ok(len.saturating_sub(distance));
+        // Marks of a resting session are no records to a client.
+        let entries = live.state().entries().iter().enumerate().rev();
+        let mut shown = entries.filter(|(_, entry)| !entry.has(IndexEntry::REST_MARK));
+        let first = shown.nth(usize::try_from(distance - 1).unwrap_or(usize::MAX));
+        return Ok(first.map_or(0, |(at, _)| at as u64));
     }
     // A client that follows a session asks for the record after the newest one.
     if distance > len {
@@ -124,13 +128,16 @@ fn select(
     let mut wanted = Vec::new();
     let mut next = range.start;
     for entry in state.entries().iter().skip(usize::try_from(next).unwrap_or(usize::MAX)) {
-        if wanted.len() == limit || next == range.end {
+        // The marks of a resting session after the last record of a page belong to that page.
+        let is_full = wanted.len() == limit && !entry.has(IndexEntry::REST_MARK);
+        if is_full || next == range.end {
             break;
         }
         let seq = Seq(next);
         next += 1;
         let active = state.is_on_path(seq, &path);
-        if !entry.is_damaged() && (active || branch == BranchFilter::All) {
+        let is_shown = !entry.is_damaged() && !entry.has(IndexEntry::REST_MARK);
+        if is_shown && (active || branch == BranchFilter::All) {
             wanted.push((seq, *entry, active));
         }
     }

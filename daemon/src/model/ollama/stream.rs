@@ -14,9 +14,10 @@ use super::error_response::from_error_line;
 use super::http::{Deadline, next_chunk};
 use super::wire::{ChatLine, ErrorLine};
 use crate::model::backend::{AnswerStream, BackendFuture};
-use crate::model::chat::ChatItem;
+use crate::model::chat::{ChatDelta, ChatItem};
 use crate::model::error::{CallPhase, CallTarget, ModelError};
 use crate::model::info::Version;
+use crate::nesting;
 
 /// The longest wait for the end of the body after the end marker, so that the connection can be reused. Servers send
 /// both at once.
@@ -113,6 +114,11 @@ impl OllamaStream {
         self.n_lines += 1;
         self.first = None;
         for delta in line.take_deltas() {
+            if let ChatDelta::ToolCalls(calls) = &delta
+                && calls.iter().any(|call| nesting::check(&call.args).is_err())
+            {
+                return Err(ModelError::TooDeep { to: self.to.clone() });
+            }
             self.n_bytes += delta.bytes();
             self.ready.push_back(ChatItem::Delta(delta));
         }
@@ -161,9 +167,12 @@ impl AnswerStream for OllamaStream {
 /// Parses a line. If it contains an error, everything else in it is ignored.
 pub(super) fn parse(to: &CallTarget, number: u64, line: &[u8]) -> Result<ChatLine, ModelError> {
     // The text of the line is not repeated, because it may be part of a conversation.
-    let garbage = || ModelError::Garbage {
-        to: to.clone(),
-        problem: format!("line {number} ({} bytes) cannot be parsed", line.len()),
+    let garbage = || {
+        if nesting::is_unparsable(line) {
+            return ModelError::TooDeep { to: to.clone() };
+        }
+        let problem = format!("line {number} ({} bytes) cannot be parsed", line.len());
+        ModelError::Garbage { to: to.clone(), problem }
     };
     // serde would read an array as the fields of a struct.
     if line.first() != Some(&b'{') {

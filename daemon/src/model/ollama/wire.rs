@@ -20,6 +20,7 @@ use crate::model::chat::{
 use crate::model::error::sanitized;
 use crate::model::info::{KvGeometry, ModelInfo, Version};
 use crate::model::listed::{ModelVariant, absent_or_null, positive_u32, unless_empty};
+use crate::nesting;
 
 /// `POST /api/chat`.
 #[derive(Serialize)]
@@ -348,7 +349,8 @@ impl LineCall {
             Value::Null => Value::Object(Map::new()),
             // Some templates return an object as text, as other APIs do.
             Value::String(text) => {
-                let parsed = serde_json::from_str(&text).ok().filter(Value::is_object);
+                let is_args = |value: &Value| value.is_object() && nesting::check(value).is_ok();
+                let parsed = serde_json::from_str(&text).ok().filter(is_args);
                 parsed.unwrap_or(Value::String(text))
             }
             other => other,

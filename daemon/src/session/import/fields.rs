@@ -4,6 +4,7 @@ use ollm_protocol::Timestamp;
 use serde_json::{Map, Value};
 
 use super::imported::Losses;
+use crate::nesting;
 
 /// The last time that RFC 3339 can express; a log with a later time could not be read again.
 const LAST_MS: i64 = 253_402_300_799_999;
@@ -28,9 +29,10 @@ impl Fields {
         self.0.insert(name.to_owned(), value);
     }
 
-    /// Takes a field of any type; a null counts as absent.
+    /// Takes a field of any type; a null counts as absent, and a value that is nested too deeply stays.
     pub(super) fn value(&mut self, name: &str) -> Option<Value> {
-        self.0.shift_remove(name).filter(|value| !value.is_null())
+        self.take(name, |value| nesting::check(value).is_ok().then(|| value.take()))
+            .filter(|value| !value.is_null())
     }
 
     /// Takes a field if it is a string.
@@ -82,8 +84,11 @@ impl Fields {
         // Sorted by name, because a field that was put back is the last one in the object.
         remaining.sort_by(|one, other| one.0.cmp(&other.0));
         for (name, value) in remaining {
-            if !value.is_null() {
-                losses.add(&format!("{owner}.{name}"), "a session has no such field");
+            let what = format!("{owner}.{name}");
+            if nesting::check(&value).is_err() {
+                losses.add_too_deep(&what);
+            } else if !value.is_null() {
+                losses.add(&what, "a session has no such field");
             }
         }
     }

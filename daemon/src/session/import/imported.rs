@@ -9,6 +9,7 @@ use ollm_protocol::limits::{BoundedField, shorten_header};
 use ollm_protocol::{Seq, Timestamp};
 
 use super::spool::RecordSpool;
+use crate::nesting::{self, MAX_LEVELS};
 
 /// A file could not be imported at all.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +43,9 @@ pub(crate) enum ImportError {
         #[source]
         cause: serde_json::Error,
     },
-    /// The brackets of a document are nested too deeply.
-    #[error("brackets are nested deeper than {limit}")]
-    TooDeep { limit: usize },
+    /// A value of a document is nested too deeply, so that the document cannot be parsed.
+    #[error("a value is nested deeper than {MAX_LEVELS} levels")]
+    TooDeep,
     /// A value of a document has more bytes than any client could receive.
     #[error("{place} has more than {limit} bytes")]
     TooLarge {
@@ -92,6 +93,11 @@ impl Imported {
         mut records: RecordSpool,
         mut losses: Losses,
     ) -> Result<Self, ImportError> {
+        if nesting::check(&header).is_err() {
+            header.metadata.clear();
+            losses.line = None;
+            losses.add_too_deep("metadata of the session");
+        }
         if let Some(error) = records.error() {
             return Err(ImportError::File(error));
         }
@@ -191,6 +197,11 @@ impl Losses {
             ("damaged line", "it is not valid JSON")
         };
         self.add(what, reason);
+    }
+
+    /// Adds a value, or a record with a value, that is nested deeper than a session may store.
+    pub(super) fn add_too_deep(&mut self, what: &str) {
+        self.add(what, &format!("nested deeper than {MAX_LEVELS} levels"));
     }
 
     pub(super) fn finish(self) -> Vec<ImportLoss> {

@@ -5,7 +5,7 @@
 use std::io::BufRead;
 
 use memchr::memmem;
-use ollm_protocol::content::{Record, RecordBody, SessionHeader};
+use ollm_protocol::content::{Record, RecordBody, RecordKind, SessionHeader};
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use serde_json::Value;
 use serde_json::error::Category;
@@ -15,6 +15,7 @@ use super::imported::{ImportError, Imported, ImportedRecord, Losses, seq_of};
 use super::lines::{FileLine, LineReader};
 use super::remap::SeqMap;
 use super::spool::RecordSpool;
+use crate::nesting;
 use crate::session::export::JSONL_VERSION;
 
 /// Reads an own export as JSON lines.
@@ -71,7 +72,14 @@ impl JsonlReader {
         }
         self.n_lines += 1;
         match serde_json::from_slice::<Record>(line.text) {
+            // A header without its metadata is still a header.
+            Ok(record)
+                if record.kind != RecordKind::Session && nesting::check(&record).is_err() =>
+            {
+                self.losses.add_too_deep("record");
+            }
             Ok(record) => self.record(record),
+            Err(_) if nesting::is_unparsable(line.text) => self.losses.add_too_deep("record"),
             Err(cause) if cause.classify() == Category::Data => {
                 self.losses.add("record", "not a record of this version");
             }

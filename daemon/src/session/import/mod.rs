@@ -27,10 +27,9 @@ use self::detect::FileFormat;
 #[cfg(test)]
 pub(super) use imported::seq_of;
 pub(crate) use imported::{ImportError, Imported, ImportedRecord};
+pub(crate) use remap::SeqMap;
 pub(crate) use spool::{RecordSpool, SpoolFile};
 
-/// Maximum depth of nested brackets; the JSON parser stops there to protect the stack.
-const MAX_DEPTH: usize = 128;
 /// The buffer for reading a file.
 const READ_BYTES: usize = 64 * 1024;
 /// The mark at the beginning of some UTF-8 files, which is not part of the text.

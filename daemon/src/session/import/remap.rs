@@ -13,7 +13,7 @@ use ollm_protocol::content::{HeadItem, RecordBody};
 ///
 /// Its size depends on the number of gaps and not on that of records.
 #[derive(Debug, Default)]
-pub(super) struct SeqMap(BTreeMap<Seq, SeqRun>);
+pub(crate) struct SeqMap(BTreeMap<Seq, SeqRun>);
 
 /// Consecutive records that are also consecutive in the store.
 #[derive(Clone, Copy, Debug)]
@@ -25,11 +25,11 @@ struct SeqRun {
 
 /// The record that another record refers to is lost, so that the other one has no meaning.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TargetLost;
+pub(crate) struct TargetLost;
 
 impl SeqMap {
     /// Adds a record of the file, whose numbers are higher than all before.
-    pub(super) fn insert(&mut self, file: Seq, store: Seq) {
+    pub(crate) fn insert(&mut self, file: Seq, store: Seq) {
         if let Some(mut last) = self.0.last_entry() {
             let (first, run) = (*last.key(), last.get_mut());
             if file.0 == first.0 + run.n_records && store.0 == run.store.0 + run.n_records {
@@ -59,7 +59,7 @@ impl SeqMap {
     }
 
     /// Converts every reference in a body.
-    pub(super) fn apply(&self, body: &mut RecordBody) -> Result<(), TargetLost> {
+    pub(crate) fn apply(&self, body: &mut RecordBody) -> Result<(), TargetLost> {
         match body {
             RecordBody::ToolCall(call) => {
                 call.message_seq = call.message_seq.and_then(|seq| self.exact(seq));

@@ -8,6 +8,8 @@
 //! record. After a failed write or sync, every further write fails until the file is opened again and truncated to the
 //! last acknowledged byte, because the content of the disk is unknown after a failed sync.
 
+mod blobs;
+mod flipped_bit;
 mod reading;
 pub(super) mod recover;
 mod v1;

@@ -2,14 +2,15 @@
 //!
 //! Every line holds the highest number that was synced when it was written. Unreadable bytes whose number is above
 //! all of these were never acknowledged: they are the torn tail, which the next write cuts. Unreadable bytes at or
-//! below one of these are damage: the scan skips and counts them, and the other records stay readable. FORMAT.md,
-//! "Reading back".
+//! below one of these are damage: the scan skips and counts them, and the other records stay readable. So is a record
+//! of which a single bit was flipped, wherever it is. FORMAT.md, "Reading back".
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use ollm_protocol::content::{RecordKind, Role};
 
+use super::flipped_bit;
 use super::reading::LogReader;
 use super::v1::{self, MAX_VERSION, ScannedLine};
 use crate::session::error::LogError;
@@ -36,6 +37,9 @@ pub(crate) struct ScanEnd {
     pub torn_bytes: u64,
     /// The number of damaged places, including those in which no number was lost.
     pub damaged_places: u64,
+    /// The number of records at the end that were known and are missing without a trace. The opener of a session sets
+    /// it, because a scan does not know of them.
+    pub missing_records: u64,
 }
 
 /// The receiver of a scan.
@@ -59,25 +63,22 @@ pub(crate) fn scan(
     let fail = |source| LogError::io("read", log.path(), source);
     let mut lines = BufReader::with_capacity(CHUNK_BYTES, log.stream(from.bytes));
     let mut line = Vec::new();
-    let mut scan =
-        LogScan { sink, point: from, offset: from.bytes, durable, gap: None, damaged_places: 0 };
+    let mut scan = LogScan {
+        sink,
+        point: from,
+        offset: from.bytes,
+        durable,
+        gap: None,
+        bad_bytes: Vec::new(),
+        damaged_places: 0,
+    };
     loop {
         line.clear();
         // The last line may lack its line break.
         if lines.read_until(b'\n', &mut line).map_err(fail)? == 0 {
             return Ok(scan.finish());
         }
-        let len = line.len() as u64;
-        let position = (scan.offset, u32::try_from(len).unwrap_or(u32::MAX));
-        let wants_body = |kind, role| scan.sink.wants_body(kind, role);
-        match v1::scan(&line, position, blobs, &wants_body)? {
-            ScannedLine::Record { record, durable, crc } => scan.good(record, durable, crc, len),
-            ScannedLine::Damaged => scan.bad(len),
-            ScannedLine::Newer(found) => {
-                let path = log.path().to_owned();
-                return Err(LogError::UpgradeRequired { path, found, supported: MAX_VERSION });
-            }
-        }
+        scan.line(&line, blobs, log.path())?;
     }
 }
 
@@ -89,12 +90,15 @@ struct Gap {
     after: Vec<(ScannedRecord, u32, u64)>,
 }
 
+/// The state of a scan.
 struct LogScan<'a> {
     sink: &'a mut dyn ScanSink,
     point: ScanPoint,
     offset: u64,
     durable: Option<u64>,
     gap: Option<Gap>,
+    /// The bytes of the bad lines since the last good one, up to one more than are examined for a flipped bit.
+    bad_bytes: Vec<u8>,
     damaged_places: u64,
 }
 
@@ -107,8 +111,36 @@ impl LogScan<'_> {
         }
     }
 
-    fn bad(&mut self, len: u64) {
-        self.offset += len;
+    /// Receives the next line. Returns the version of a line of a newer version.
+    fn line(&mut self, mut line: &[u8], blobs: &Path, log: &Path) -> Result<(), LogError> {
+        loop {
+            let position = (self.offset, u32::try_from(line.len()).unwrap_or(u32::MAX));
+            let wants_body = |kind, role| self.sink.wants_body(kind, role);
+            match v1::scan(line, position, blobs, &wants_body)? {
+                ScannedLine::Record { record, durable, crc } => {
+                    self.good(record, durable, crc, line);
+                }
+                ScannedLine::Damaged => {
+                    if let Some(first_len) = flipped_bit::joined_at(line) {
+                        self.bad(&line[..first_len]);
+                        line = &line[first_len..];
+                        continue;
+                    }
+                    self.bad(line);
+                }
+                ScannedLine::Newer(found) => {
+                    let path = log.to_owned();
+                    return Err(LogError::UpgradeRequired { path, found, supported: MAX_VERSION });
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    fn bad(&mut self, line: &[u8]) {
+        self.offset += line.len() as u64;
+        let room = (flipped_bit::MAX_BYTES + 1).saturating_sub(self.bad_bytes.len());
+        self.bad_bytes.extend_from_slice(&line[..room.min(line.len())]);
         self.open_gap();
     }
 
@@ -117,14 +149,17 @@ impl LogScan<'_> {
         self.gap.get_or_insert_with(|| Gap { first_lost, after: Vec::new() });
     }
 
-    fn good(&mut self, record: ScannedRecord, durable: Option<u64>, crc: u32, len: u64) {
+    fn good(&mut self, record: ScannedRecord, durable: Option<u64>, crc: u32, line: &[u8]) {
         let seq = record.seq.0;
         // A repeated number breaks the order of the log, so the line counts as unreadable.
         if seq < self.expected() {
-            return self.bad(len);
+            return self.bad(line);
         }
-        self.offset += len;
+        self.offset += line.len() as u64;
         let end = self.offset;
+        // One flipped bit is damage, so the lost record was complete once. The records before it are accepted already.
+        let is_flipped = self.is_one_flipped_record() && seq == self.expected() + 1;
+        self.bad_bytes.clear();
         self.durable = self.durable.max(durable);
         if seq > self.expected() {
             self.open_gap();
@@ -134,11 +169,19 @@ impl LogScan<'_> {
             Some(gap) => {
                 gap.after.push((record, crc, end));
                 // The lost numbers were synced, so the gap is damage and the records after it are valid.
-                if self.durable >= Some(gap.first_lost) {
+                if is_flipped || self.durable >= Some(gap.first_lost) {
                     self.close_gap();
                 }
             }
         }
+    }
+
+    /// Returns whether the gap so far is the line of the expected record with one flipped bit.
+    fn is_one_flipped_record(&self) -> bool {
+        self.gap.as_ref().is_some_and(|gap| {
+            gap.after.is_empty()
+                && flipped_bit::flipped_record(&self.bad_bytes) == Some(gap.first_lost)
+        })
     }
 
     /// Counts the gap as damage and accepts the records after it.
@@ -164,11 +207,13 @@ impl LogScan<'_> {
         if self.point.records == 0 && self.gap.as_ref().is_some_and(|gap| !gap.after.is_empty()) {
             self.close_gap();
         }
-        // The end of the log was synced once: it is cut like a torn tail, but it also counts as damage.
-        if self.gap.as_ref().is_some_and(|gap| self.durable >= Some(gap.first_lost)) {
+        // The end of the log was complete once: it is cut like a torn tail, but it also counts as damage.
+        let was_synced = |gap: &Gap| self.durable >= Some(gap.first_lost);
+        if self.gap.as_ref().is_some_and(was_synced) || self.is_one_flipped_record() {
             self.damaged_places += 1;
         }
         let torn_bytes = self.offset - self.point.bytes;
-        ScanEnd { point: self.point, torn_bytes, damaged_places: self.damaged_places }
+        let (point, damaged_places) = (self.point, self.damaged_places);
+        ScanEnd { point, torn_bytes, damaged_places, missing_records: 0 }
     }
 }

@@ -3,34 +3,39 @@
 //! `{"v":1,"seq":3,"parent":2,"durable":2,"at":"...","type":"message","tokens":12,"tokenizer":"...",
 //! "message":{...},"crc":"0badcafe"}`: the checksum is the last field and covers every byte before its comma, so a
 //! line is verified without being parsed.
-//!
-//! A large text becomes a file `<sessionId>.blobs/<blake3>`, and a reference `{"$blob":"<hash>","bytes":N}` replaces it.
-//! The line lists the hashes in `blobs`; only an object that names a listed hash is a reference.
+//! The large texts of a line are stored elsewhere, see [`super::blobs`].
 
 use std::borrow::Cow;
 use std::path::Path;
 
-use ollm_protocol::content::{Custom, Message, Record, RecordBody, RecordKind, Role, ToolCall};
+use ollm_protocol::content::{
+    Custom, Message, Record, RecordBody, RecordKind, Role, SnapshotMark, ToolCall,
+};
 use ollm_protocol::{Seq, Timestamp};
 use serde::de::IgnoredAny;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::reading::read_blob;
-use crate::fsutil::{self, FsError};
+use super::blobs;
+use crate::fsutil::FsError;
+use crate::nesting;
 use crate::session::error::LogError;
 use crate::session::index::{IndexEntry, KeyEntry, ScannedRecord};
 
 /// The newest version that can be read, and the only one that is written.
 pub(super) const MAX_VERSION: u32 = 1;
 
+/// The first version; no line was ever written with a lower one.
+const MIN_VERSION: u32 = 1;
+
 /// The length of `,"crc":"01234567"}` and the line break.
-const TRAILER_BYTES: usize = 19;
+pub(super) const TRAILER_BYTES: usize = 19;
 const CRC_FIELD: &[u8] = b",\"crc\":\"";
 
-/// Longer texts become blobs. A larger limit slows scans down; a smaller one makes a conversation many files.
-const BLOB_THRESHOLD_BYTES: usize = 64 * 1024;
+/// Maximum number of nested lists and objects of a line that is written. A value may have 96 levels, and the fields
+/// around it in a line add less than this; a reply and an event add 4 more, and readers take 127.
+const MAX_LINE_LEVELS: usize = 112;
 
 /// The content of a line to be written.
 pub(crate) struct LineFields<'a> {
@@ -58,20 +63,20 @@ pub(crate) struct EncodedLine {
 
 /// Appends the line of a record to `out`, with its checksum and its line break. Blobs are synced when this returns.
 ///
-/// **Errors**: `Encode`; `File` if a blob cannot be written.
+/// **Errors**: `Encode`; `TooDeep`; `File` if a blob cannot be written. With an error, `out` may have an incomplete line.
 pub(crate) fn encode_line(
     fields: &LineFields<'_>,
-    blobs: &Path,
+    blobs_dir: &Path,
     out: &mut Vec<u8>,
 ) -> Result<EncodedLine, LogError> {
     let start = out.len();
-    let fail = |source| LogError::Encode { path: blobs.to_owned(), source };
+    let fail = |source| LogError::Encode { path: blobs_dir.to_owned(), source };
     serde_json::to_writer(&mut *out, &LineJson { fields, blobs: &[], body: fields.body })
         .map_err(fail)?;
     let mut has_blobs = false;
-    if out.len() - start > BLOB_THRESHOLD_BYTES {
+    if out.len() - start > blobs::THRESHOLD_BYTES {
         let mut body = serde_json::to_value(fields.body).map_err(fail)?;
-        let stored = store_blobs(&mut body, blobs)?;
+        let stored = blobs::store(&mut body, blobs_dir)?;
         if !stored.is_empty() {
             has_blobs = true;
             out.truncate(start);
@@ -81,8 +86,11 @@ pub(crate) fn encode_line(
     }
     out.pop();
     let crc = crc32c::crc32c(&out[start..]);
-    out.extend_from_slice(CRC_FIELD);
-    out.extend_from_slice(format!("{crc:08x}\"}}\n").as_bytes());
+    out.extend_from_slice(trailer(crc).as_bytes());
+    if nesting::is_deeper_than(MAX_LINE_LEVELS, &out[start..]) {
+        out.truncate(start);
+        return Err(LogError::TooDeep { path: blobs_dir.to_owned() });
+    }
     // A frame has at most 16 MiB, so a line is far below 4 GiB.
     let len = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
     Ok(EncodedLine { len, crc, has_blobs })
@@ -135,8 +143,10 @@ pub(super) fn scan(
             _ => return Ok(ScannedLine::Damaged),
         },
     };
-    if line.v > MAX_VERSION {
-        return Ok(ScannedLine::Newer(line.v));
+    match line.v {
+        MIN_VERSION..=MAX_VERSION => {}
+        0 => return Ok(ScannedLine::Damaged),
+        newer => return Ok(ScannedLine::Newer(newer)),
     }
     let role = line.message.as_ref().map(|message| message.role);
     let wants_body = wants_body(line.kind, role);
@@ -161,10 +171,30 @@ pub(super) fn scan(
 fn checked(line: &[u8]) -> Option<(&[u8], u32)> {
     let json = line.strip_suffix(b"\n")?;
     let body_len = line.len().checked_sub(TRAILER_BYTES)?;
-    let trailer = &json[body_len..];
-    let digits = trailer.strip_prefix(CRC_FIELD)?.strip_suffix(b"\"}")?;
-    let stated = u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+    let stated = stated_crc(&line[body_len..])?;
     (crc32c::crc32c(&json[..body_len]) == stated).then_some((json, stated))
+}
+
+/// Returns the end of a line with this checksum.
+pub(super) fn trailer(crc: u32) -> String {
+    format!(",\"crc\":\"{crc:08x}\"}}\n")
+}
+
+/// Returns the checksum that the end of a line states.
+pub(super) fn stated_crc(trailer: &[u8]) -> Option<u32> {
+    let digits = trailer.strip_prefix(CRC_FIELD)?.strip_suffix(b"\"}\n")?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+}
+
+/// Returns whether bytes begin as the end of a line does.
+pub(super) fn is_trailer_start(bytes: &[u8]) -> bool {
+    bytes.starts_with(CRC_FIELD)
+}
+
+/// Returns the number of the record in an intact line.
+pub(super) fn line_seq(line: &[u8]) -> Option<u64> {
+    let line: LineEnvelope<'_> = serde_json::from_slice(checked(line)?.0).ok()?;
+    (line.v == MAX_VERSION).then_some(line.seq)
 }
 
 /// Returns the version of a line that does not end as version 1 does, if it is newer.
@@ -247,6 +277,8 @@ struct LineEnvelope<'a> {
     message: Option<MessageEnvelope<'a>>,
     custom: Option<CustomEnvelope>,
     compaction: Option<CompactionEnvelope>,
+    #[serde(borrow)]
+    snapshot: Option<SnapshotEnvelope<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -266,6 +298,12 @@ struct PartEnvelope<'a> {
 #[serde(rename_all = "camelCase")]
 struct CustomEnvelope {
     context_text: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct SnapshotEnvelope<'a> {
+    #[serde(borrow)]
+    reason: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
@@ -290,6 +328,9 @@ impl LineEnvelope<'_> {
         }
         if self.custom.as_ref().is_some_and(|custom| custom.context_text.is_some()) {
             flags |= IndexEntry::IN_CONTEXT;
+        }
+        if self.snapshot.as_ref().is_some_and(|mark| mark.reason == SnapshotMark::REST) {
+            flags |= IndexEntry::REST_MARK;
         }
         let compaction_opens = self.compaction.as_ref().is_some_and(|body| body.epoch.is_some());
         if compaction_opens || self.kind == RecordKind::Epoch {
@@ -321,7 +362,7 @@ fn decode(json: &[u8], blobs: &Path) -> Result<Option<Record>, FsError> {
 
 /// The reason why a line is not a record.
 #[derive(Debug)]
-enum DecodeError {
+pub(super) enum DecodeError {
     /// It is not one of this version, or a blob is missing or has another content.
     Damaged,
     /// A blob could not be read.
@@ -385,74 +426,17 @@ impl CommonLine {
 const LOG_ONLY: [&str; 6] = ["v", "durable", "tokenizer", "keyDigest", "blobs", "crc"];
 
 /// Reads the JSON of any line as a record by way of a map of its fields.
-fn decode_any(json: &[u8], blobs: &Path) -> Result<Record, DecodeError> {
+fn decode_any(json: &[u8], blobs_dir: &Path) -> Result<Record, DecodeError> {
     let mut line: serde_json::Map<String, Value> = serde_json::from_slice(json)?;
     if let Some(hashes) = line.get("blobs") {
         let hashes: Vec<String> = serde_json::from_value(hashes.clone())?;
         let kind = line.get("type").and_then(Value::as_str).ok_or(DecodeError::Damaged)?.to_owned();
-        load_blobs(line.get_mut(&kind).ok_or(DecodeError::Damaged)?, &hashes, blobs)?;
+        blobs::load(line.get_mut(&kind).ok_or(DecodeError::Damaged)?, &hashes, blobs_dir)?;
     }
     for name in LOG_ONLY {
         line.remove(name);
     }
     Ok(serde_json::from_value(Value::Object(line))?)
-}
-
-/// Writes every large text of a body to a blob, replaces it by a reference, and returns the hashes.
-fn store_blobs(body: &mut Value, dir: &Path) -> Result<Vec<String>, FsError> {
-    let mut hashes = Vec::new();
-    visit(body, &mut |value| {
-        let Value::String(text) = value else { return Ok(()) };
-        if text.len() <= BLOB_THRESHOLD_BYTES {
-            return Ok(());
-        }
-        let hash = blake3::hash(text.as_bytes()).to_hex().to_string();
-        let path = dir.join(&hash);
-        fsutil::create_private_dir(dir)?;
-        // An existing file may be damaged, or its name may not be durable yet; writing it again repairs both.
-        fsutil::replace_atomically(&path, text.as_bytes())?;
-        *value = json!({ "$blob": hash, "bytes": text.len() });
-        if !hashes.contains(&hash) {
-            hashes.push(hash);
-        }
-        Ok(())
-    })?;
-    Ok(hashes)
-}
-
-/// Replaces every reference by its text.
-fn load_blobs(body: &mut Value, hashes: &[String], dir: &Path) -> Result<(), DecodeError> {
-    visit(body, &mut |value| {
-        let Some(hash) = listed_reference(value, hashes) else { return Ok(()) };
-        // The hash is one of 64 hex digits and covered by the checksum of the line, so it is never a path.
-        let bytes = read_blob(&dir.join(&hash))?.ok_or(DecodeError::Damaged)?;
-        if blake3::hash(&bytes).to_hex().as_str() != hash {
-            return Err(DecodeError::Damaged);
-        }
-        *value = Value::String(String::from_utf8(bytes).map_err(|_| DecodeError::Damaged)?);
-        Ok(())
-    })
-}
-
-/// Returns the hash of a value that is a reference to one of the listed blobs.
-fn listed_reference(value: &Value, hashes: &[String]) -> Option<String> {
-    let object = value.as_object().filter(|object| object.len() == 2)?;
-    let hash = object.get("$blob")?.as_str()?;
-    let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_hash && hashes.iter().any(|listed| listed == hash)).then(|| hash.to_owned())
-}
-
-/// Calls `change` on every value, parents first.
-fn visit<E>(
-    value: &mut Value,
-    change: &mut dyn FnMut(&mut Value) -> Result<(), E>,
-) -> Result<(), E> {
-    change(value)?;
-    match value {
-        Value::Array(items) => items.iter_mut().try_for_each(|item| visit(item, change)),
-        Value::Object(fields) => fields.values_mut().try_for_each(|field| visit(field, change)),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
@@ -559,6 +543,23 @@ mod tests {
             assert_eq!(scanned.entry.role(), Some(Role::Assistant));
             assert!(scanned.entry.has(IndexEntry::CALLS_TOOLS | IndexEntry::HAS_THINKING));
             assert_eq!(scanned.body.is_some(), wanted);
+        }
+    }
+
+    #[test]
+    fn line_of_version_0_is_damaged() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let line = String::from_utf8(line_of(&user("x"), dir.path())).expect("is UTF-8");
+        let of_version = |version: &str| {
+            let content = line.replace("\"v\":1", version);
+            let content = content.rsplit_once(",\"crc\"").expect("has a checksum").0;
+            format!("{content}{}", trailer(crc32c::crc32c(content.as_bytes())))
+        };
+        for (version, is_read) in [("\"v\":1", true), ("\"v\":0", false), ("\"v\":-1", false)] {
+            let line = of_version(version);
+            let found = scan(line.as_bytes(), (0, 9), dir.path(), &|_, _| false);
+            assert_eq!(matches!(found, Ok(ScannedLine::Record { .. })), is_read, "{line}");
+            assert_eq!(matches!(found, Ok(ScannedLine::Damaged)), !is_read, "{line}");
         }
     }
 

@@ -12,6 +12,7 @@ use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
+use super::index::{HintSource, OpenHint};
 use super::log::{OpenLogFile, open_real};
 use super::store::Sessions;
 use super::{
@@ -49,6 +50,15 @@ fn open_with(dir: &Path, open: Box<OpenLogFile>) -> (Sessions, Arc<ChangeLog>) {
     let clock = Arc::new(Clock::system());
     let observer = Arc::<ChangeLog>::clone(&changes);
     (Sessions::with_files(dir.to_owned(), clock, observer, open), changes)
+}
+
+/// A catalog with one hint.
+struct StoredHint(OpenHint);
+
+impl HintSource for StoredHint {
+    fn hint(&self, _: SessionId) -> Option<OpenHint> {
+        Some(self.0.clone())
+    }
 }
 
 /// A session in a directory of its own.

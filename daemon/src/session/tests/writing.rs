@@ -7,7 +7,7 @@ use ollm_protocol::content::{LeafMove, MetaPatch, RecordBody, Session, SessionSt
 
 use super::*;
 use crate::session::OpenSession;
-use crate::session::index::{HintSource, IndexProgress, IndexSource, OpenHint, UpdateScope};
+use crate::session::index::{IndexProgress, IndexSource, OpenHint, UpdateScope};
 
 fn meta(patch: MetaPatch) -> NewRecord {
     NewRecord::new(RecordBody::Meta(patch), None)
@@ -119,15 +119,6 @@ fn concurrent_writers_share_syncs_and_keep_their_order() {
     let status = fixture.sessions.status();
     assert_eq!(status.records_written, (WRITERS * EACH + 1) as u64);
     assert!(status.syncs <= status.records_written);
-}
-
-/// A catalog with one hint.
-struct StoredHint(OpenHint);
-
-impl HintSource for StoredHint {
-    fn hint(&self, _: SessionId) -> Option<OpenHint> {
-        Some(self.0.clone())
-    }
 }
 
 #[test]

@@ -11,7 +11,6 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use super::items::{DocumentItem, message, mode_change, tool_call};
-use crate::session::import::MAX_DEPTH;
 use crate::session::import::fields::Fields;
 use crate::session::import::imported::{ImportError, ImportedRecord, Losses};
 use crate::session::import::spool::RecordSpool;
@@ -150,9 +149,7 @@ pub(super) fn read(
         }
         Err(cause) if cause.is_io() => Err(ImportError::File(cause.into())),
         // The parser has no other sign of this error than its text.
-        Err(cause) if cause.to_string().starts_with("recursion limit") => {
-            Err(ImportError::TooDeep { limit: MAX_DEPTH })
-        }
+        Err(cause) if cause.to_string().starts_with("recursion limit") => Err(ImportError::TooDeep),
         Err(cause) if content.is_document => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }

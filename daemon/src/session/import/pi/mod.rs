@@ -21,6 +21,7 @@ use super::fields::Fields;
 use super::imported::{ImportError, Imported, move_leaf, seq_of};
 use super::lines::LineReader;
 use super::spool::RecordSpool;
+use crate::nesting;
 
 /// The newest version whose entries are known.
 const NEWEST: u64 = 3;
@@ -47,6 +48,7 @@ pub(super) fn parse(
         }
         match serde_json::from_slice(line.text).ok().and_then(Fields::of) {
             Some(fields) => reader.line(fields, file.fallback_id),
+            None if nesting::is_unparsable(line.text) => reader.losses.add_too_deep("entry"),
             None => reader.losses.add_damaged_line(line.is_torn),
         }
     }

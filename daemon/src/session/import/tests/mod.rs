@@ -35,7 +35,10 @@ fn file_that_cannot_be_imported_is_refused_with_a_reason() {
     check(r#"{"type":"summary","leafUuid":"x"}"#, "the format is not known");
     check(r#"{"v":1,"seq":0,"type":"session","id":"x"}"#, "the format is not known");
     check(r#"{"ollmExport":2}"#, "version 2 of the export is newer than 1");
-    check(&format!("{{\"messages\":{}", "[".repeat(10_000)), "brackets are nested deeper than 128");
+    check(
+        &format!("{{\"messages\":{}", "[".repeat(10_000)),
+        "a value is nested deeper than 96 levels",
+    );
     check("{\n\"sessionId\":\"x\",\n\"messages\":[{]\n}", "line 3 is not valid JSON");
 }
 
@@ -145,7 +148,7 @@ fn fields_above_their_limit_are_shortened_and_reported() {
             assert!(json.len() - text_bytes < 8000, "{} bytes", json.len());
         }
     };
-    check(&document, &["mode", "model", "finishReason", "title", "model", "provider"]);
+    check(&document, &["model (2 times)", "mode", "finishReason", "title", "provider"]);
     check(&export, &["name", "key"]);
     check(&pi, &["title", "model"]);
 }

@@ -1,0 +1,116 @@
+//! Sessions at rest: damage in their logs costs the damaged records alone, without a catalog and without a repair.
+
+use serde_json::{Value, json};
+
+use super::text_of;
+use crate::harness::{Sandbox, Wire, array, start};
+
+/// Returns the texts of all messages of a session.
+fn texts(wire: &mut Wire, session: &str) -> Vec<String> {
+    let records = wire.records(session);
+    let messages = records.iter().filter(|record| record["type"] == "message");
+    messages.map(|record| text_of(record).to_owned()).collect()
+}
+
+/// Changes the line of a log that contains `text`.
+fn damage(sandbox: &Sandbox, session: &str, text: &str, change: impl Fn(&mut [u8])) {
+    let path = sandbox.log_path(session);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(text.len()).position(|found| found == text.as_bytes()).unwrap();
+    let start = bytes[..at].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    let end = at + bytes[at..].iter().position(|byte| *byte == b'\n').unwrap();
+    change(&mut bytes[start..end]);
+    std::fs::write(&path, bytes).unwrap();
+}
+
+/// Returns an export with this many messages.
+fn export_of(count: usize) -> String {
+    let (_sandbox, _daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    for at in 0..count {
+        wire.record(&session, "user", &format!("message {at:03}"));
+    }
+    wire.export(&session, "jsonl")
+}
+
+#[test]
+fn damage_in_an_import_costs_one_record_after_a_kill_without_the_catalog() {
+    let text = export_of(60);
+    for is_one_bit in [true, false] {
+        let (sandbox, daemon, mut wire) = start();
+        let imported = wire.ok("session.import", json!({ "data": text, "last": true }));
+        let session = imported["session"]["sessionId"].as_str().unwrap().to_owned();
+        let last_activity = imported["session"]["lastActivity"].clone();
+        daemon.kill();
+        sandbox.remove_catalog();
+        damage(&sandbox, &session, "message 020", |line| match is_one_bit {
+            true => line[40] ^= 4,
+            false => line[10..60].fill(0),
+        });
+        let (_daemon, mut wire) = sandbox.daemon_and_wire();
+        let expected: Vec<_> =
+            (0..60).filter(|at| *at != 20).map(|at| format!("message {at:03}")).collect();
+        assert_eq!(texts(&mut wire, &session), expected);
+        let found = wire.session(&session);
+        assert_eq!(found["damagedRecords"], 1, "{found}");
+        assert_eq!(found["status"], "corrupted");
+        assert_eq!(found["lastActivity"], last_activity);
+    }
+}
+
+#[test]
+fn stopped_daemon_leaves_a_mark_that_no_client_sees() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    for text in ["one", "two", "three"] {
+        wire.record(&session, "user", text);
+    }
+    wire.subscribe(json!({}));
+    let shown = |wire: &mut Wire| -> Value {
+        let newest = wire.ok("session.get", json!({ "sessionId": session, "from": -1 }));
+        assert_eq!(array(&newest["records"]).len(), 1);
+        assert_eq!(newest.get("nextFrom"), None);
+        let page = wire.ok("session.get", json!({ "sessionId": session, "limit": 4 }));
+        assert_eq!(page.get("nextFrom"), None);
+        json!([
+            newest,
+            wire.records(&session),
+            wire.export(&session, "jsonl"),
+            wire.export(&session, "json")
+        ])
+    };
+    let before = shown(&mut wire);
+    daemon.terminate();
+    let log = || std::fs::read_to_string(sandbox.log_path(&session)).unwrap();
+    assert_eq!(log().matches("\"reason\":\"rest\"").count(), 1, "{}", log());
+    let (daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(shown(&mut wire), before);
+    daemon.terminate();
+    assert_eq!(log().lines().count(), 5, "a session that was only read gets no mark");
+
+    sandbox.remove_catalog();
+    damage(&sandbox, &session, "two", |line| line.fill(b'x'));
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    assert_eq!(texts(&mut wire, &session), ["one", "three"]);
+    assert_eq!(wire.record(&session, "user", "four"), 5);
+}
+
+#[test]
+fn import_continues_after_a_mark_between_its_records() {
+    let text = export_of(12);
+    let first: String = text.split_inclusive('\n').take(7).collect();
+    let (sandbox, daemon, mut wire) = start();
+    let import = |wire: &mut Wire, text: &str| {
+        wire.ok("session.import", json!({ "data": text, "last": true }))
+    };
+    import(&mut wire, &first);
+    daemon.terminate();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+    let whole = import(&mut wire, &text);
+    assert_eq!(whole["session"]["messageCount"], 12, "{whole}");
+    let session = whole["session"]["sessionId"].as_str().unwrap();
+    assert_eq!(texts(&mut wire, session).len(), 12);
+    let active = wire.ok("session.get", json!({ "sessionId": session, "branch": "active" }));
+    assert_eq!(array(&active["records"]).len(), 13, "one path");
+    assert_eq!(import(&mut wire, &text)["report"]["alreadyImported"], true);
+}
