@@ -183,6 +183,7 @@ impl Projects {
     /// Clears the current session of every project where it is `id`.
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
         let _guard = self.changing.lock();
+        fsutil::remove_leftovers(&self.dir)?;
         self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))
     }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 pub(crate) use disk::{DiskFile, sync_content};
+use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 /// The prefix of the names of temporary files.
@@ -27,6 +28,9 @@ static OWN_TEMPORARY: LazyLock<String> = LazyLock::new(|| {
     let random = RandomState::new().build_hasher().finish();
     format!("{TEMPORARY}{}-{random:016x}-", std::process::id())
 });
+
+/// The temporary files that this process gave up and could not remove.
+static LEFTOVERS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// A failed file operation.
 #[derive(Debug, thiserror::Error)]
@@ -219,13 +223,26 @@ impl TemporaryFile {
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // The next start removes a file that is left.
+        let path = self.file.path();
         if !self.is_renamed
-            && let Err(error) = disk::remove_file(self.file.path())
+            && let Err(error) = disk::remove_file(path)
         {
-            tracing::warn!(path = %self.file.path().display(), "cannot remove a file: {error}");
+            tracing::warn!(path = %path.display(), "cannot remove a file yet: {error}");
+            LEFTOVERS.lock().push(path.to_owned());
         }
     }
+}
+
+/// Removes the temporary files in a directory that this process gave up and could not remove then.
+///
+/// A deletion calls it, because they may hold content of what is deleted. After a restart, [`sweep_temporaries`] does.
+pub(crate) fn remove_leftovers(dir: &Path) -> Result<(), FsError> {
+    let mut leftovers = LEFTOVERS.lock();
+    while let Some(at) = leftovers.iter().position(|path| path.parent() == Some(dir)) {
+        remove_file(&leftovers[at])?;
+        leftovers.swap_remove(at);
+    }
+    Ok(())
 }
 
 /// Removes the temporary files in a directory that another process created; returns their number.

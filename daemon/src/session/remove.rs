@@ -52,6 +52,7 @@ impl Sessions {
 
     fn remove_files(&self, id: SessionId) -> Result<(), FsError> {
         let paths = &self.shared.paths;
+        fsutil::remove_leftovers(&paths.dir)?;
         fsutil::remove_file(&paths.document(id))?;
         fsutil::remove_dir_all(&paths.blobs(id))?;
         let torn = format!("{id}.torn-");

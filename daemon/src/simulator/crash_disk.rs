@@ -111,10 +111,15 @@ impl CrashDisk {
             DiskStep::Create(path) => self.add(path, DiskNode::File(FileNode::default())),
             DiskStep::Append(path, bytes) => self.file(path).append(bytes),
             DiskStep::SetLen(path, len) => self.file(path).set_len(*len as usize),
-            DiskStep::Sync(path) => self.file(path).sync(),
+            // A reader may sync a log that was renamed after it opened it: a sync that nobody relies on.
+            DiskStep::Sync(path) => {
+                if let Some(DiskNode::File(file)) = self.find(path) {
+                    file.sync();
+                }
+            }
+            // A directory whose sync failed is only not synced.
             DiskStep::FailedSync(path) => {
-                // A directory whose sync failed is only not synced.
-                if let DiskNode::File(file) = self.node(path) {
+                if let Some(DiskNode::File(file)) = self.find(path) {
                     file.fail_sync();
                 }
             }
@@ -147,15 +152,18 @@ impl CrashDisk {
     }
 
     fn node(&mut self, path: &Path) -> &mut DiskNode {
+        self.find(path).unwrap_or_else(|| panic!("{path:?} is not on the disk"))
+    }
+
+    fn find(&mut self, path: &Path) -> Option<&mut DiskNode> {
         let mut at = 0;
         for part in path {
             let DiskNode::Dir(dir) = &self.nodes[at] else {
                 panic!("{path:?} leads through a file")
             };
-            let part = Path::new(part);
-            at = *dir.visible.get(part).unwrap_or_else(|| panic!("{path:?} is not on the disk"));
+            at = *dir.visible.get(Path::new(part))?;
         }
-        &mut self.nodes[at]
+        self.nodes.get_mut(at)
     }
 
     fn dir(&mut self, path: &Path) -> &mut DirNode {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::dice::Dice;
 use super::home::OpenHome;
-use super::model::{ExpectedSession, Model, RecordContent};
+use super::model::{ExpectedRecord, ExpectedSession, Model, RecordContent};
 use super::workload::{Workload, of};
 use crate::app::error::AppError;
 use crate::app::sessions::{create, list};
@@ -278,9 +278,10 @@ fn check_catalog(
         law!(row == session, "law 3: the list has {row:?} for {session:?}");
     }
     for session in model.sessions.iter().filter(|one| existing.contains_key(&one.id)) {
-        let acked = session.records.iter().filter(|record| record.span.is_acked());
-        let Some(newest) = acked.filter(|one| one.content != RecordContent::Other).next_back()
-        else {
+        let is_newest = |record: &&ExpectedRecord| {
+            record.span.is_acked() && record.content != RecordContent::Other
+        };
+        let Some(newest) = session.records.iter().rfind(is_newest) else {
             continue;
         };
         let params = json!({ "query": newest.token });

@@ -202,14 +202,14 @@ fn context(
     const N_SHOWN: usize = 24;
     let mut lines = vec![format!("after {at} of {} changes:", steps.len())];
     let first = at.saturating_sub(N_SHOWN);
-    for number in first..(at + 3).min(steps.len()) {
+    for (number, step) in steps.iter().enumerate().take(at + 3).skip(first) {
         for (_, call) in story.iter().filter(|(called, _)| *called == number) {
             lines.push(format!("        {call}"));
         }
         if number == at {
             lines.push("  ---- the crash".to_owned());
         }
-        lines.push(format!("  {number:4} {}", shown(&steps[number])));
+        lines.push(format!("  {number:4} {}", shown(step)));
     }
     lines.push(format!("{REPEAT}{case} cargo test -p ollm-daemon --lib simulator"));
     lines.join("\n")
