@@ -184,7 +184,9 @@ impl Projects {
     pub(crate) fn forget(&self, id: SessionId) -> Result<(), ProjectError> {
         let _guard = self.changing.lock();
         fsutil::remove_leftovers(&self.dir)?;
-        self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))
+        self.paths_with_current(id).iter().try_for_each(|path| self.store_current(path, None))?;
+        // An earlier attempt may have changed a file and failed to sync that.
+        if self.dir.exists() { Ok(fsutil::sync_dir(&self.dir)?) } else { Ok(()) }
     }
 
     /// Removes the temporary files that a crash left in the directory of projects; returns their number.
@@ -294,6 +296,26 @@ mod tests {
         assert_eq!(projects.current("/a").expect("reads"), None);
         assert_eq!(projects.current("/b").expect("reads"), None);
         assert_eq!(projects.current("/c").expect("reads"), Some(two));
+    }
+
+    #[test]
+    fn entry_set_again_after_a_failed_sync_is_durable() {
+        use crate::fsutil::trace::{DiskFault, DiskStep, DiskTrace, FaultKind};
+
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let projects = Projects::new(home.path());
+        let trace = DiskTrace::new(home.path());
+        let set = || {
+            let (content, source) = ("tabs".to_owned(), "user".to_owned());
+            let entry = StoredEntry { content, priority: 1, source };
+            projects.set_entry(Owner::Global, "style", Some(entry))
+        };
+        // Create, append, sync and rename succeed; the sync of the directory fails.
+        let kind = FaultKind::Error(rustix::io::Errno::IO.raw_os_error());
+        trace.set_fault(Some(DiskFault { at: 4, count: 1, kind }));
+        set().expect_err("is not durable");
+        assert!(!set().expect("is durable"), "the file has the entry already");
+        assert_eq!(trace.steps().last(), Some(&DiskStep::SyncDir("".into())));
     }
 
     #[test]

@@ -379,6 +379,33 @@ mod tests {
     }
 
     #[test]
+    fn leftover_of_a_failed_replacement_is_removed_when_the_disk_allows_it() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let trace = trace::DiskTrace::new(home.path());
+        // Create, append and sync succeed; the rename and the removal after it fail.
+        let kind = trace::FaultKind::Error(rustix::io::Errno::IO.raw_os_error());
+        trace.set_fault(Some(trace::DiskFault { at: 3, count: 3, kind }));
+        replace_atomically(&home.path().join("x.json"), b"text").expect_err("is not renamed");
+        let n_files = || fs::read_dir(home.path()).expect("lists").count();
+        assert_eq!(n_files(), 1, "the temporary file is left");
+        remove_leftovers(home.path()).expect_err("the disk still fails");
+        remove_leftovers(home.path()).expect("removes");
+        assert_eq!(n_files(), 0);
+    }
+
+    #[test]
+    fn created_directories_are_durable_and_existing_ones_are_synced_again() {
+        let home = tempfile::tempdir().expect("a scratch directory");
+        let trace = trace::DiskTrace::new(home.path());
+        let synced = |dir: &str| trace::DiskStep::SyncDir(dir.into());
+        create_private_dir(&home.path().join("a/b")).expect("creates");
+        let steps = trace.steps();
+        assert!(steps.contains(&synced("")) && steps.contains(&synced("a")), "{steps:?}");
+        create_private_dir(&home.path().join("a/b")).expect("exists");
+        assert_eq!(trace.steps().last(), Some(&synced("a")));
+    }
+
+    #[test]
     fn sweep_removes_temporary_files_of_other_processes_only() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let file = dir.path().join("x.json");
