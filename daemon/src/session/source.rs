@@ -31,6 +31,14 @@ impl IndexSource for Sessions {
         scope: UpdateScope,
     ) -> Result<Option<IndexUpdate>, SourceError> {
         let now = self.shared.clock.now();
+        let update = |session: &OpenSession| update_of(session, known, now);
+        let is_synced = self.peek(id, |session| !session.may_be_unsynced);
+        if scope == UpdateScope::New
+            && is_synced == Some(true)
+            && let Some(update) = self.peek(id, update)
+        {
+            return Ok(update);
+        }
         let path = self.shared.paths.log(id);
         if !self.shared.paths.has_log(id) {
             return Ok(None);
@@ -40,17 +48,16 @@ impl IndexSource for Sessions {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(source_error(id, &LogError::File(error))),
         };
-        // Records that a catalog has seen count as synced from then on. Those of a running write are not read. A process
-        // that was killed may have left records in the system's cache only, also those of a session that is open now.
+        // Records that a catalog has seen count as synced from then on, so they are synced before. Those of a running
+        // write are not read.
         let acknowledged = self.peek(id, |session| session.state.point().bytes);
         let synced = log.len().and_then(|len| log.sync().map(|()| len));
         let synced = synced.map_err(|error| source_error(id, &LogError::File(error)))?;
         let is_shorter = synced < known.point.bytes;
-        if scope == UpdateScope::New {
-            let update = |session: &OpenSession| update_of(session, known, now);
-            if let Some(update) = self.peek(id, update) {
-                return Ok(update);
-            }
+        if scope == UpdateScope::New
+            && let Some(update) = self.peek(id, update)
+        {
+            return Ok(update);
         }
         // A closed session is opened for this call only, because a catalog reads all logs one after the other.
         let log = log.limited_to(acknowledged.unwrap_or(u64::MAX).min(synced));

@@ -40,14 +40,14 @@ const MAX_STARTS: usize = 5;
 /// The calls of one workload.
 const N_CALLS: usize = 30;
 /// The states of one workload.
-const STATES_PER_RUN: usize = 300;
+const STATES_PER_RUN: usize = 80;
 /// The states after one fault.
 const STATES_PER_FAULT: usize = 3;
 /// The crashes after a crash, for each hundred crashes.
 const SECOND_CRASHES: usize = 40;
 /// The states and the faults of a test in the usual test run.
-const FEW_STATES: usize = 600;
-const FEW_FAULTS: usize = 60;
+const FEW_STATES: usize = 240;
+const FEW_FAULTS: usize = 32;
 
 /// The beginning of the line that repeats a state.
 const REPEAT: &str = "OLLM_SIM_CASE=";
@@ -116,14 +116,17 @@ struct FinishedRun {
     model: Model,
     story: Vec<(Position, String)>,
     copies: CatalogCopies,
+    /// Whether the run began with a catalog that a crash alone does not leave.
+    has_damaged_catalog: bool,
 }
 
 impl FinishedRun {
     fn of(daemon: Workload) -> Self {
         let (n_changes, n_failed) = daemon.home.trace.counts();
         let steps = daemon.home.trace.steps();
+        let has_damaged_catalog = daemon.home.has_damaged_catalog;
         let Workload { model, story, copies, .. } = daemon;
-        Self { steps, n_changes, n_failed, model, story, copies }
+        Self { steps, n_changes, n_failed, model, story, copies, has_damaged_catalog }
     }
 
     /// Chooses a number of steps. Most kills are chosen where something is visible and not durable, which matters if a
@@ -278,7 +281,7 @@ fn crash_and_start(
     laws::check_before_start(scratch.path(), &model).map_err(explain)?;
     let trace = DiskTrace::new(scratch.path());
     let mut home = OpenHome::start(scratch.path(), trace).map_err(explain)?;
-    home.has_damaged_catalog = catalog.is_damage();
+    home.has_damaged_catalog = catalog.is_damage() || run.has_damaged_catalog;
     let mut daemon = Workload::new(home, model, dice.split(), false);
     daemon.copies.push((0, found));
     let checked = laws::check(&daemon.home, &daemon.model)
