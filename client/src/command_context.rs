@@ -3,15 +3,16 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use ollm_protocol::content::Record;
 use ollm_protocol::method::{
     ContextBuild, ContextCheckpoints, ContextCompact, ContextInspect, ContextStatus,
     ModelCountTokens, ModelList, ModelRunning, ModelShow, ModelWarm, SessionCleanup, SessionClear,
-    SessionDelete, SessionGet, SessionImport, SessionList,
+    SessionDelete, SessionGet, SessionGetRecord, SessionImport, SessionList,
 };
-use ollm_protocol::methods::session::{SessionListParams, SessionListResult};
+use ollm_protocol::methods::session::{SessionGetResult, SessionListParams, SessionListResult};
 use ollm_protocol::{Method, SessionId, sanitize};
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use crate::address::{Address, Environment};
@@ -152,6 +153,27 @@ impl<'a> CommandContext<'a> {
         let raw = client.call_raw(M::NAME, params)?;
         let value = decode(M::NAME, &raw)?;
         Ok(CallReply { raw, value })
+    }
+
+    /// Fetches the contents of the records of a page that were too large for it.
+    pub(crate) fn fetch_contents(
+        &mut self,
+        reply: &mut CallReply<SessionGetResult>,
+    ) -> Result<(), ClientError> {
+        let session_id = reply.value.session.session_id;
+        let is_large = |record: &Record| record.size_bytes.is_some();
+        if !reply.value.records.iter().any(is_large) {
+            return Ok(());
+        }
+        let client = self.client()?;
+        let records = std::mem::take(&mut reply.value.records).into_iter();
+        let whole = records.map(|record| client.whole_record(session_id, record));
+        reply.value.records = whole.collect::<Result<_, _>>()?;
+        reply.raw = to_raw_value(&reply.value).map_err(|source| ClientError::BadReply {
+            method: SessionGetRecord::NAME.to_owned(),
+            source,
+        })?;
+        Ok(())
     }
 
     /// Returns the longest wait for a method's reply: `--timeout`, else that of the method.

@@ -5,10 +5,13 @@
 //! file or of a model's answer. Texts of messages, arguments and results of tools are contents and have no limit of
 //! their own. Implements PROTOCOL.md, section 6.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::content::{
-    GoalChange, GoalMarker, GoalStep, Meta, MetaPatch, Part, RecordBody, Session, SessionHeader,
+    ContextEntry, Goal, GoalChange, GoalMarker, GoalStep, Message, Meta, MetaPatch, Part,
+    RecordBody, Session, SessionHeader,
 };
 
 const KIB: usize = 1024;
@@ -19,6 +22,12 @@ pub const MAX_RECORD_BYTES: usize = 64 * 1024 * KIB;
 
 /// The most bytes of JSON in a page of a list, far enough below a frame that one more item and the envelope fit too.
 pub const MAX_PAGE_BYTES: usize = 6 * 1024 * KIB;
+
+/// The largest record in bytes of JSON in a page of records. Beside it, the session and the envelope fit into a frame.
+pub const MAX_INLINE_RECORD_BYTES: usize = 12 * 1024 * KIB;
+
+/// The most bytes of JSON in one part of a record, or in one chunk of an export, as a JSON string.
+pub const MAX_PART_BYTES: usize = 12 * 1024 * KIB;
 
 /// The largest window that a session can request, in tokens: more than any model has.
 pub const MAX_CONTEXT_SIZE: u32 = 16 * 1024 * 1024;
@@ -102,6 +111,13 @@ bounded_fields! {
     GoalText = "goalText", 4 * KIB;
 }
 
+/// Returns the limits by name, as `daemon.hello` does.
+#[must_use]
+pub fn field_bytes() -> BTreeMap<String, u64> {
+    let limit = |field: &BoundedField| (field.name().to_owned(), field.max_bytes() as u64);
+    BoundedField::ALL.iter().map(limit).collect()
+}
+
 /// A field is larger than its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} has {bytes} bytes; the limit is {}", field.name(), field.max_bytes())]
@@ -167,6 +183,24 @@ pub fn json_bytes(value: &impl serde::Serialize) -> usize {
     }
 }
 
+/// Returns the longest beginning of a text, in bytes, whose JSON string has at most `max_bytes`. It ends at a character
+/// boundary and has at least one character.
+#[must_use]
+pub fn part_of(text: &str, max_bytes: usize) -> usize {
+    let mut bytes = "\"\"".len();
+    for (at, char) in text.char_indices() {
+        bytes += match char {
+            '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+            '\0'..='\u{1f}' => 6,
+            _ => char.len_utf8(),
+        };
+        if bytes > max_bytes && at > 0 {
+            return at;
+        }
+    }
+    text.len()
+}
+
 /// Counts the bytes that are written to it.
 struct ByteCounter(usize);
 
@@ -201,8 +235,39 @@ fn shorten_metadata(metadata: &mut Meta) -> bool {
 ///
 /// **Errors**: `OverLimit` for the first field that is too large.
 pub fn check_record(body: &mut RecordBody) -> Result<(), OverLimit> {
+    checked(|each| each_field(body, each))
+}
+
+/// Checks all bounded fields of a header.
+///
+/// **Errors**: `OverLimit` for the first field that is too large.
+pub fn check_header(header: &mut SessionHeader) -> Result<(), OverLimit> {
+    checked(|each| header_fields(header, each))
+}
+
+/// Checks all bounded fields of a message.
+///
+/// **Errors**: `OverLimit` for the first field that is too large.
+pub fn check_message(message: &mut Message) -> Result<(), OverLimit> {
+    checked(|each| message_fields(message, each))
+}
+
+/// Shortens all bounded fields of a message, for an answer of a model; returns the shortened fields, each once.
+#[must_use]
+pub fn shorten_message(message: &mut Message) -> Vec<BoundedField> {
+    shortened(|each| message_fields(message, each))
+}
+
+/// Checks all bounded fields of changed settings.
+///
+/// **Errors**: `OverLimit` for the first field that is too large.
+pub fn check_patch(patch: &mut MetaPatch) -> Result<(), OverLimit> {
+    checked(|each| patch_fields(patch, each))
+}
+
+fn checked(visit: impl FnOnce(&mut EachField<'_>)) -> Result<(), OverLimit> {
     let mut result = Ok(());
-    each_field(body, &mut |field, value| {
+    visit(&mut |field, value| {
         if result.is_ok() {
             result = field.check(value.bytes());
         }
@@ -228,6 +293,40 @@ pub fn shorten_session(session: &mut Session) {
     let fields = shortened(|each| session_fields(session, each));
     if !fields.is_empty() {
         session.shortened = fields.iter().map(|field| field.name().to_owned()).collect();
+    }
+}
+
+/// Shortens the texts of a goal, all to the same length, until it fits into a page with others.
+pub fn shorten_goal(goal: &mut Goal) {
+    let mut max_bytes = BoundedField::GoalText.max_bytes();
+    while json_bytes(goal) > MAX_PAGE_BYTES / 2 && max_bytes > 0 {
+        goal.shortened = true;
+        max_bytes /= 2;
+        let Goal { description, checkpoints, decisions, artifacts, next_steps, .. } = goal;
+        let checkpoints = checkpoints.iter_mut().map(|item| &mut item.description);
+        let decisions = decisions
+            .iter_mut()
+            .flat_map(|item| item.kind.iter_mut().chain([&mut item.description]));
+        let artifacts =
+            artifacts.iter_mut().flat_map(|item| item.kind.iter_mut().chain([&mut item.path]));
+        let texts = checkpoints.chain(decisions).chain(artifacts).chain(next_steps);
+        for text in texts.chain([description]) {
+            shorten_text(text, max_bytes);
+        }
+    }
+}
+
+/// Shortens the texts of context entries, all to the same length, until their list fits into a page.
+pub fn shorten_entries(entries: &mut [ContextEntry]) {
+    let mut max_bytes = BoundedField::EntryContent.max_bytes();
+    while json_bytes(&entries) > MAX_PAGE_BYTES && max_bytes > 0 {
+        max_bytes /= 2;
+        for entry in &mut *entries {
+            let is_shorter = shorten_text(&mut entry.content, max_bytes)
+                | shorten_text(&mut entry.key, max_bytes)
+                | shorten_text(&mut entry.source, max_bytes);
+            entry.shortened |= is_shorter;
+        }
     }
 }
 
@@ -281,22 +380,7 @@ fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
     match body {
         RecordBody::Session(header) => header_fields(header, each),
         RecordBody::Meta(patch) => patch_fields(patch, each),
-        RecordBody::Message(message) => {
-            optional(each, F::ToolCallId, &mut message.tool_call_id);
-            optional(each, F::ToolName, &mut message.tool_name);
-            optional(each, F::Model, &mut message.model);
-            optional(each, F::FinishReason, &mut message.finish_reason);
-            for part in &mut message.parts {
-                match part {
-                    Part::ToolCall { id, name, .. } => {
-                        text(each, F::ToolCallId, id);
-                        text(each, F::ToolName, name);
-                    }
-                    Part::Image { mime_type, .. } => text(each, F::MimeType, mime_type),
-                    Part::Text { .. } | Part::Thinking { .. } => {}
-                }
-            }
-        }
+        RecordBody::Message(message) => message_fields(message, each),
         RecordBody::ToolCall(call) => {
             text(each, F::ToolCallId, &mut call.id);
             text(each, F::ToolName, &mut call.name);
@@ -328,6 +412,24 @@ fn each_field(body: &mut RecordBody, each: &mut EachField<'_>) {
         | RecordBody::Usage(_)
         | RecordBody::Pin(_)
         | RecordBody::Close(_) => {}
+    }
+}
+
+fn message_fields(message: &mut Message, each: &mut EachField<'_>) {
+    use BoundedField as F;
+    optional(each, F::ToolCallId, &mut message.tool_call_id);
+    optional(each, F::ToolName, &mut message.tool_name);
+    optional(each, F::Model, &mut message.model);
+    optional(each, F::FinishReason, &mut message.finish_reason);
+    for part in &mut message.parts {
+        match part {
+            Part::ToolCall { id, name, .. } => {
+                text(each, F::ToolCallId, id);
+                text(each, F::ToolName, name);
+            }
+            Part::Image { mime_type, .. } => text(each, F::MimeType, mime_type),
+            Part::Text { .. } | Part::Thinking { .. } => {}
+        }
     }
 }
 
@@ -409,7 +511,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::content::{Custom, Message, Role};
+    use crate::content::{Custom, Role};
     use crate::{SessionId, Timestamp};
 
     #[test]
@@ -448,6 +550,19 @@ mod tests {
         let mut custom = Custom { name: long, data: json!(null), context_text: None };
         custom.name.truncate(512);
         assert_eq!(check_record(&mut RecordBody::Custom(custom)), Ok(()));
+    }
+
+    #[test]
+    fn part_of_a_text_fits_as_a_json_string() {
+        let text = "a\"\n\u{1}\u{7f}é€\\".repeat(20);
+        for max_bytes in 0..json_bytes(&text) + 2 {
+            let part = &text[..part_of(&text, max_bytes)];
+            assert!(json_bytes(&part) <= max_bytes || part.chars().count() == 1, "{max_bytes}");
+            let next = text[part.len()..].chars().next();
+            let longer: String = part.chars().chain(next).collect();
+            assert!(part.len() == text.len() || json_bytes(&longer) > max_bytes, "{max_bytes}");
+        }
+        assert_eq!(part_of("", 10), 0);
     }
 
     #[test]

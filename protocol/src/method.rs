@@ -101,6 +101,7 @@ methods! {
     SessionGet = "session.get", Read, session::SessionGetParams => session::SessionGetResult, "Returns a page of records.";
     SessionList = "session.list", Read, session::SessionListParams => session::SessionListResult, "Lists sessions, the most recently active first.";
     SessionSearch = "session.search", Read, session::SessionSearchParams => session::SessionSearchResult, "Searches the text of all records.";
+    SessionGetRecord = "session.getRecord", Read, session::SessionGetRecordParams => session::SessionGetRecordResult, "Returns a part of a record that is too large for a page of records.";
     SessionResume = "session.resume", Write, session::SessionResumeParams => session::SessionGetResult, "Announces that a session is resumed, and returns its last page of records.";
     SessionCurrent = "session.current", Read, session::SessionCurrentParams => session::SessionCurrentResult, "Returns the current session of a project.";
     SessionSetCurrent = "session.setCurrent", Write, session::SessionSetCurrentParams => session::SessionCurrentResult, "Sets or clears the current session of a project.";

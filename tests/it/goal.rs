@@ -111,7 +111,7 @@ fn invalid_params_and_retried_keys_change_nothing() {
     let unknown = UNKNOWN_SESSION;
     for (method, params, kind) in [
         ("goal.create", json!({ "description": " \n" }), "invalidParams"),
-        ("goal.create", json!({ "description": "x".repeat(5000) }), "invalidParams"),
+        ("goal.create", json!({ "description": "x".repeat(5000) }), "tooLarge"),
         ("goal.create", json!({ "description": "x", "priority": "urgent" }), "invalidParams"),
         ("goal.update", json!({}), "invalidParams"),
         ("goal.update", json!({ "goalId": unknown, "status": "paused" }), "goalNotFound"),

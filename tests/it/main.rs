@@ -28,6 +28,7 @@ mod harness;
 mod history;
 mod home;
 mod images;
+mod limits;
 mod loops;
 mod model;
 mod search;

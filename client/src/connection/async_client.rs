@@ -10,14 +10,15 @@ use jsonrpsee::core::client::{
     SubscriptionCloseReason, TransportReceiverT, TransportSenderT,
 };
 use jsonrpsee::core::traits::ToRpcParams;
+use ollm_protocol::content::Record;
 use ollm_protocol::frame::MAX_FRAME_BYTES;
 use ollm_protocol::method::{
-    CHAT_UNSUBSCRIBE, ChatSend, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe,
+    CHAT_UNSUBSCRIBE, ChatSend, DaemonHello, EVENT_UNSUBSCRIBE, EventSubscribe, SessionGetRecord,
 };
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::daemon::{DaemonHelloParams, DaemonHelloResult};
 use ollm_protocol::methods::event::EventSubscribeParams;
-use ollm_protocol::{Event, Method, PROTOCOL_VERSION};
+use ollm_protocol::{Event, Method, PROTOCOL_VERSION, SessionId};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -25,6 +26,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::connector::Connector;
+use super::record_parts::RecordParts;
 use crate::error::{ClientError, RpcFailure};
 
 /// Events of a subscription that wait for their reader, so that a reader that pauses for a while does not lose a
@@ -93,6 +95,23 @@ impl AsyncClient {
     /// **Cancel safety**: a call of class `Write` that was sent is carried out; its reply is dropped.
     pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Result, ClientError> {
         call::<M>(&self.client, params, self.timeout).await
+    }
+
+    /// Returns a record of a page with its content, which is fetched in parts if it was too large for the page.
+    ///
+    /// **Errors**: as [`AsyncClient::call`].
+    pub async fn whole_record(
+        &self,
+        session_id: SessionId,
+        record: Record,
+    ) -> Result<Record, ClientError> {
+        let Some(mut parts) = RecordParts::of(session_id, &record) else { return Ok(record) };
+        loop {
+            let part = self.call::<SessionGetRecord>(&parts.params).await?;
+            if let Some(whole) = parts.add(&part)? {
+                return Ok(whole);
+            }
+        }
     }
 
     /// Subscribes to events.

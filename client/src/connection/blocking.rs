@@ -9,17 +9,19 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ollm_protocol::content::Record;
 use ollm_protocol::frame::MAX_FRAME_BYTES;
-use ollm_protocol::method::{ChatSend, EventSubscribe};
+use ollm_protocol::method::{ChatSend, EventSubscribe, SessionGetRecord};
 use ollm_protocol::methods::chat::{ChatEvent, ChatSendParams};
 use ollm_protocol::methods::event::EventSubscribeParams;
-use ollm_protocol::{Class, Event, METHODS, Method};
+use ollm_protocol::{Class, Event, METHODS, Method, SessionId};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::connector::Connector;
+use super::record_parts::RecordParts;
 use crate::error::{ClientError, RpcFailure};
 
 /// Bytes of one read; the buffer takes no memory before it is filled.
@@ -180,6 +182,23 @@ impl BlockingClient {
         self.timeout = timeout;
         self.started |= started;
         self.call_once(method, params)
+    }
+
+    /// Returns a record of a page with its content, which is fetched in parts if it was too large for the page.
+    ///
+    /// **Errors**: as [`BlockingClient::call`].
+    pub fn whole_record(
+        &mut self,
+        session_id: SessionId,
+        record: Record,
+    ) -> Result<Record, ClientError> {
+        let Some(mut parts) = RecordParts::of(session_id, &record) else { return Ok(record) };
+        loop {
+            let part = self.call::<SessionGetRecord>(&parts.params)?;
+            if let Some(whole) = parts.add(&part)? {
+                return Ok(whole);
+            }
+        }
     }
 
     /// Subscribes to events; the connection serves nothing else from then on.

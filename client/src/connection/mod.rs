@@ -13,6 +13,7 @@ mod blocking;
 mod connector;
 mod hello;
 mod probe;
+mod record_parts;
 
 pub use async_client::{AsyncClient, EventStream};
 pub(crate) use blocking::decode;

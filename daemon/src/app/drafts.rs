@@ -7,6 +7,7 @@ use ollm_protocol::content::{
     CountKind, GoalChange, GoalMarker, GoalSource, GoalStep, Message, RecordBody, RecordKind, Role,
     SnapshotMark,
 };
+use ollm_protocol::limits::BoundedField;
 use ollm_protocol::{GoalId, Method, Seq, SessionId, SnapshotId};
 use serde::Serialize;
 
@@ -16,9 +17,6 @@ use crate::clock::Clock;
 use crate::goal::markers;
 use crate::session::{IdempotencyKey, NewRecord};
 use crate::tokens::Counter;
-
-/// The longest idempotency key in bytes. Ids of clients are shorter; a longer key is content by mistake.
-const MAX_KEY_BYTES: usize = 256;
 
 /// Returns a record with its tokens, counted by `counter`.
 pub(crate) fn counted(body: RecordBody, counter: &Counter) -> NewRecord {
@@ -147,16 +145,16 @@ pub(crate) fn take_key<M: Method>(
 
 /// Digests an idempotency key with the payload that it is used for.
 ///
-/// **Errors**: `Invalid` for a key that is empty or longer than 256 bytes.
+/// **Errors**: `Invalid` for an empty key; `TooLarge`.
 pub(crate) fn key_use<M: Method>(
     key: Option<String>,
     payload: &impl Serialize,
 ) -> Result<Option<IdempotencyKey>> {
     let Some(key) = key else { return Ok(None) };
-    if key.is_empty() || key.len() > MAX_KEY_BYTES {
-        let problem = format!("must have 1 to {MAX_KEY_BYTES} bytes");
-        return Err(AppError::invalid("key", problem));
+    if key.is_empty() {
+        return Err(AppError::invalid("key", "must not be empty"));
     }
+    BoundedField::Key.check(key.len())?;
     let payload = serde_json::to_vec(payload)
         .map_err(|error| AppError::invalid("params", error.to_string()))?;
     Ok(Some(IdempotencyKey::new(M::NAME, key, &payload)))

@@ -6,7 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use ollm_protocol::content::{LoopPattern, MIN_CONTEXT_SIZE};
+use ollm_protocol::limits::{MAX_CONTEXT_SIZE, MAX_PAGE_BYTES, OverLimit, json_bytes};
 use ollm_protocol::{Seq, SessionId, Timestamp};
+use serde::Serialize;
 
 use crate::catalog::CatalogError;
 use crate::context::ContextError;
@@ -47,6 +49,12 @@ pub(crate) enum AppError {
     /// A parameter is invalid. `field` is its name on the wire.
     #[error("{field}: {problem}")]
     Invalid { field: &'static str, problem: String },
+    /// A field is larger than its limit.
+    #[error(transparent)]
+    TooLarge(#[from] OverLimit),
+    /// All context entries that apply together have more bytes than a list of them can have.
+    #[error("all context entries together would have {bytes} bytes; the limit is {limit}")]
+    EntriesTooLarge { bytes: usize, limit: usize },
     /// The upload is unknown or too large.
     #[error("upload {id}: {problem}")]
     Upload { id: String, problem: &'static str },
@@ -65,13 +73,17 @@ impl AppError {
     }
 }
 
-/// Refuses a window below the smallest one.
+/// Refuses a window below the smallest one or above the largest one.
 pub(crate) fn check_context_size(size: Option<u32>) -> Result<()> {
     match size {
         Some(size) if size < MIN_CONTEXT_SIZE => {
             let problem = format!(
                 "{size} is below {MIN_CONTEXT_SIZE} tokens; a model with a smaller window uses its own"
             );
+            Err(AppError::invalid("contextSize", problem))
+        }
+        Some(size) if size > MAX_CONTEXT_SIZE => {
+            let problem = format!("{size} is above {MAX_CONTEXT_SIZE} tokens");
             Err(AppError::invalid("contextSize", problem))
         }
         _ => Ok(()),
@@ -87,6 +99,22 @@ pub(crate) fn page_limit(limit: Option<u32>, default: u32, max: u32) -> Result<u
         return Ok(limit as usize);
     }
     Err(AppError::invalid("limit", format!("must lie between 1 and {max}")))
+}
+
+/// Shortens a page to the first items that fit into a reply, at least one; returns whether some were dropped.
+pub(crate) fn limit_page<T: Serialize>(items: &mut Vec<T>) -> bool {
+    let n_items = items.len();
+    let mut bytes = 0;
+    let mut n_fitting = 0;
+    for item in items.iter() {
+        bytes += json_bytes(item) + ",".len();
+        if bytes > MAX_PAGE_BYTES && n_fitting > 0 {
+            break;
+        }
+        n_fitting += 1;
+    }
+    items.truncate(n_fitting);
+    n_fitting < n_items
 }
 
 /// A chat turn did not start, or ended without an answer.

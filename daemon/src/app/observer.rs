@@ -62,6 +62,10 @@ impl Observer for SessionObserver {
                 loops::follow(&core, id, *seq, body);
             }
             SessionChange::Recorded { seq, at, body, tokens } => {
+                // A closed session counts for the limits. Other changes make it active, which exempts it.
+                if matches!(body, RecordBody::Close(_)) {
+                    self.retention.request();
+                }
                 if let Some((kind, data)) = event_of(body, *tokens) {
                     let (session_id, seq) = (Some(id), Some(*seq));
                     core.events.publish(EventDraft { session_id, seq, kind, at: *at, data });

@@ -26,8 +26,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ollm_protocol::SessionId;
 use ollm_protocol::content::{CatalogStatus, Session};
+use ollm_protocol::{SessionId, limits};
 use parking_lot::Mutex;
 use rusqlite::Connection;
 
@@ -156,20 +156,26 @@ impl Catalog {
 
     /// Returns sessions, the most recently active first, and by id where the last activity is equal.
     pub(crate) fn list(&self, query: &ListQuery<'_>) -> Result<Vec<Session>, CatalogError> {
-        let mut page = Vec::new();
         let hidden = self.shared.queue.hidden();
         self.shared.read(|conn| {
+            let (mut page, mut bytes) = (Vec::new(), 0);
             sessions::each_listed(conn, query, |num, id| {
-                if page.len() >= query.limit {
+                if page.len() >= query.limit || bytes > query.max_bytes {
                     return Ok(false);
                 }
-                if !query.exclude.contains(&id) && !hidden.contains(&id) {
-                    page.extend(sessions::details::<Session>(conn, num)?);
+                if !query.exclude.contains(&id)
+                    && !hidden.contains(&id)
+                    && let Some(mut session) = sessions::details::<Session>(conn, num)?
+                {
+                    // Earlier versions stored fields of any size.
+                    limits::shorten_session(&mut session);
+                    bytes += limits::json_bytes(&session) + ",".len();
+                    page.push(session);
                 }
                 Ok(true)
-            })
-        })?;
-        Ok(page)
+            })?;
+            Ok(page)
+        })
     }
 
     /// Searches all indexed text. The newest hits come first: by the hour between pages, exactly within a page.

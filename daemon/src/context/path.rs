@@ -7,6 +7,8 @@ use std::ops::Range;
 use ollm_protocol::Seq;
 use ollm_protocol::content::{HeadItem, RecordBody, RecordKind, Role};
 
+use crate::session::SessionError;
+
 /// Maximum number of records of one read: enough to make its fixed cost small, few enough to stop early.
 const BATCH_RECORDS: usize = 64;
 
@@ -119,10 +121,10 @@ pub(super) fn between(path: &[PathItem], from: Seq, to: Seq) -> Range<usize> {
     start..end.max(start)
 }
 
-/// The records of a context could not be read at all.
+/// The records of a context could not be read at all, for example because their session is being deleted.
 #[derive(Debug, thiserror::Error)]
-#[error("reading the records of a context")]
-pub(crate) struct ContentsError(#[from] std::io::Error);
+#[error(transparent)]
+pub(crate) struct ContentsError(#[from] pub(crate) SessionError);
 
 /// A source of the contents of records.
 pub(crate) trait Contents {

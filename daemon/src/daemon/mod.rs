@@ -170,7 +170,9 @@ impl Parts {
         tracing::info!(socket = %listener.path().display(), "ready");
         readiness.ready();
         let connections = control.connections.clone();
-        crate::server::run(listener, methods, tasks.clone(), limits, connections).await;
+        let sessions = control.core.sessions.clone();
+        let relief = Arc::new(move || sessions.close_half());
+        crate::server::run(listener, methods, tasks.clone(), limits, connections, relief).await;
         readiness::stopping();
         let left = tasks.drain(DRAIN).await;
         if left > 0 {

@@ -56,6 +56,13 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Returns whether an error says that the process, or the system, has no free file descriptor.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let is = |errno: Errno| error.raw_os_error() == Some(errno.raw_os_error());
+    is(Errno::MFILE) || is(Errno::NFILE)
+}
+
 /// Creates a directory and its missing parents with mode 0700, or makes an existing directory private.
 ///
 /// Its name is durable afterwards, also that of an existing directory: a crash may have interrupted its creation.

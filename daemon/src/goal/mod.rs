@@ -11,7 +11,7 @@ pub(crate) mod block;
 pub(crate) mod markers;
 mod state;
 
-pub(crate) use state::{GoalError, GoalState, MAX_ITEMS, MAX_TEXT_BYTES, on_one_line};
+pub(crate) use state::{GoalError, GoalState, MAX_ITEMS, on_one_line};
 
 #[cfg(test)]
 mod tests;

@@ -14,10 +14,8 @@ use serde::{Deserialize, Serialize};
 use ollm_protocol::sanitize;
 
 /// Maximum number of goals of a session, and of checkpoints, decisions, artifacts and next steps of a goal: far more
-/// than a person keeps in view. With texts of [`MAX_TEXT_BYTES`] one goal fits into a frame.
+/// than a person keeps in view.
 pub(crate) const MAX_ITEMS: usize = 500;
-/// Maximum length of a description in bytes, which is some paragraphs: it is sent with every prompt.
-pub(crate) const MAX_TEXT_BYTES: usize = 4096;
 
 /// The reason why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -234,6 +232,7 @@ impl GoalState {
             decisions: Vec::new(),
             artifacts: Vec::new(),
             next_steps: Vec::new(),
+            shortened: false,
         });
         Ok(true)
     }

@@ -122,7 +122,9 @@ impl From<SessionError> for RpcError {
                 reply(ErrorKind::InvalidParams).with_field("limit", MAX_LEVELS)
             }
             SessionError::Damaged { .. } => reply(ErrorKind::Corrupted),
-            SessionError::Busy { .. } | SessionError::LeafMoved { .. } => reply(ErrorKind::Busy),
+            SessionError::Busy { .. }
+            | SessionError::TooManyDrafts { .. }
+            | SessionError::LeafMoved { .. } => reply(ErrorKind::Busy),
             SessionError::Storage { path, full, .. } => {
                 reply(ErrorKind::Storage).with_file(&path, full)
             }
@@ -167,7 +169,7 @@ impl From<ContextError> for RpcError {
                 .with_field("needed", needed)
                 .with_field("available", available),
             ContextError::UnknownStrategy { .. } => reply(ErrorKind::InvalidParams),
-            ContextError::Contents(_) => reply(ErrorKind::Storage),
+            ContextError::Contents(error) => error.0.into(),
         }
     }
 }
@@ -388,6 +390,12 @@ impl From<AppError> for RpcError {
             AppError::Compact(error) => error.into(),
             AppError::Storage(error) => error.into(),
             AppError::Invalid { .. } | AppError::Upload { .. } => reply(ErrorKind::InvalidParams),
+            AppError::TooLarge(over) => reply(ErrorKind::TooLarge)
+                .with_field("field", over.field.name())
+                .with_field("limit", over.field.max_bytes()),
+            AppError::EntriesTooLarge { limit, .. } => {
+                reply(ErrorKind::TooLarge).with_field("limit", limit)
+            }
             AppError::LoopDetected { id, pattern } => reply(ErrorKind::LoopDetected)
                 .with_hint(format!("ollmctl loop reset {id}"))
                 .with_field("pattern", json!(pattern)),

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use ollm_protocol::methods::daemon::{
     DaemonHelloParams, DaemonHelloResult, DaemonReloadResult, DaemonShutdownResult,
-    DaemonStatusResult, NoParams,
+    DaemonStatusResult, Limits, NoParams,
 };
 use ollm_protocol::methods::env::{EnvRulesResult, EnvSanitizeParams, EnvSanitizeResult};
-use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, method as m};
+use ollm_protocol::{ErrorKind, PROTOCOL_VERSION, SCHEMA_REVISION, limits, method as m};
 use serde_json::Value;
 
 use super::discover::document;
@@ -59,6 +59,7 @@ fn session(registry: &mut Registry) {
     registry.app::<m::SessionRecordToolCall, _, _>(input::record_tool_call);
     registry.app::<m::SessionRecordCustom, _, _>(input::record_custom);
     registry.app_blocking::<m::SessionGet>(read::get);
+    registry.app_blocking::<m::SessionGetRecord>(read::get_record);
     registry.app_blocking::<m::SessionResume>(read::resume);
     registry.app_blocking::<m::SessionList>(list::list);
     registry.app_blocking::<m::SessionSearch>(list::search);
@@ -127,7 +128,7 @@ async fn hello(
         pid: std::process::id(),
         epoch: handles.core.events.epoch().to_owned(),
         home_id: Some(handles.home_id.clone()),
-        limits: handles.limits.clone(),
+        limits: Limits { field_bytes: limits::field_bytes(), ..handles.limits.clone() },
     })
 }
 

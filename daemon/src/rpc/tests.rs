@@ -46,7 +46,13 @@ pub(crate) fn idle_handles() -> Arc<Handles> {
         core: crate::app::testing::scratch_core(dir.path()),
         shutdown: Tasks::new(),
         control: Arc::new(NoProcess),
-        limits: Limits { frame_bytes: 1, batch: 2, subscriptions: 3, in_flight: 4 },
+        limits: Limits {
+            frame_bytes: 1,
+            batch: 2,
+            subscriptions: 3,
+            in_flight: 4,
+            field_bytes: std::collections::BTreeMap::new(),
+        },
     })
 }
 

@@ -13,6 +13,7 @@
 //! reach a limit, so a client that sends too much or does not read slows down only itself; an error in one frame does
 //! not affect the others; reads are canceled with the connection.
 
+use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
@@ -78,6 +79,8 @@ impl Default for ConnectionLimits {
                 batch: 256,
                 subscriptions: 64,
                 in_flight: 256,
+                // Added to the reply, so that a connection does not hold the table.
+                field_bytes: BTreeMap::new(),
             },
             held_bytes: 2 * MAX_FRAME_BYTES,
             stall: Duration::from_secs(30),

@@ -28,6 +28,7 @@ use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use crate::fsutil;
 use crate::rpc::error::RpcError;
 use crate::shutdown::Tasks;
 use connection::ConnectionContext;
@@ -68,6 +69,9 @@ impl Default for ServerLimits {
     }
 }
 
+/// Frees file descriptors for new connections; returns how many uses of some it ended.
+pub(crate) type DescriptorRelief = Arc<dyn Fn() -> usize + Send + Sync>;
+
 /// The number of open connections; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenConnections(Arc<AtomicUsize>);
@@ -91,6 +95,7 @@ pub(crate) async fn run(
     tasks: Tasks,
     limits: ServerLimits,
     open: OpenConnections,
+    relief: DescriptorRelief,
 ) {
     raise_file_limit();
     let ids = Arc::new(SubscriptionIds::default());
@@ -102,7 +107,7 @@ pub(crate) async fn run(
         memory: ConnectionMemory::default(),
     };
     let mut connections = JoinSet::new();
-    accept(&listener, &context, limits.connections, &mut connections, &open).await;
+    accept(&listener, &context, limits.connections, &mut connections, &open, &relief).await;
     listener.close().await;
     let finished = async {
         while connections.join_next().await.is_some() {
@@ -127,6 +132,7 @@ async fn accept(
     max_connections: usize,
     connections: &mut JoinSet<()>,
     open: &OpenConnections,
+    relief: &DescriptorRelief,
 ) {
     let mut socket_check = tokio::time::interval(SOCKET_CHECK);
     socket_check.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -159,6 +165,8 @@ async fn accept(
                         }
                     });
                 }
+                // The connection waits in the socket and is accepted next.
+                Err(error) if fsutil::is_out_of_descriptors(&error) && relief() > 0 => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::select! {

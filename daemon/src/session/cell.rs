@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use ollm_protocol::content::{RecordBody, Session, SnapshotMark};
 use ollm_protocol::{Seq, SessionId, SnapshotId};
@@ -46,6 +46,10 @@ pub(super) struct SessionCell {
     writer: Mutex<LogWriter>,
     /// The fold, `None` while the session is closed.
     open: RwLock<Option<OpenSession>>,
+    /// Whether the session has no log yet; read without waiting for the lock of the fold.
+    draft: AtomicBool,
+    /// The size of the header of a draft in bytes of JSON, which is in memory only.
+    header_bytes: usize,
     used_ms: AtomicI64,
 }
 
@@ -68,14 +72,16 @@ struct LogWriter {
 }
 
 impl SessionCell {
-    /// Returns the cell of a session that has a log, or of a new one that has none yet.
+    /// Returns the cell of a session that has a log, or of a draft, with the size of its header in bytes.
     pub(super) fn new(
         shared: Arc<StoreShared>,
         id: SessionId,
-        draft: Option<NewSession>,
+        draft: Option<(NewSession, usize)>,
     ) -> Arc<Self> {
         let blobs = shared.paths.blobs(id);
-        let open = draft.map(|draft| OpenSession::draft(draft, blobs));
+        let header_bytes = draft.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let open = draft.map(|(draft, _)| OpenSession::draft(draft, blobs));
+        let draft = AtomicBool::new(open.is_some());
         let used_ms = AtomicI64::new(shared.clock.now().unix_ms());
         Arc::new(Self {
             id,
@@ -83,6 +89,8 @@ impl SessionCell {
             queue: Mutex::default(),
             writer: Mutex::default(),
             open: RwLock::new(open),
+            draft,
+            header_bytes,
             used_ms,
         })
     }
@@ -186,7 +194,8 @@ impl SessionCell {
         log.sync().map_err(|source| LogError::io("sync", &path, source))?;
         self.shared.n_syncs.fetch_add(1, Ordering::Relaxed);
         if plan.is_birth {
-            fsutil::sync_dir(&self.shared.paths.dir)?;
+            let dir = &self.shared.paths.dir;
+            self.shared.with_descriptors(|| Ok(fsutil::sync_dir(dir)?))?;
         }
         Ok(())
     }
@@ -200,6 +209,7 @@ impl SessionCell {
         let Some(session) = open.as_mut() else { return };
         if let Some(reader) = reader.filter(|_| is_birth) {
             session.set_log(reader);
+            self.draft.store(false, Ordering::Relaxed);
         }
         for write in writes {
             for record in write.records {
@@ -246,6 +256,10 @@ impl SessionCell {
             return Ok(read(session));
         }
         let guard = self.writer.lock();
+        // A deletion that began in the meantime must not open the session again.
+        if self.is_deleting() {
+            return Err(SessionError::NotFound { id: self.id });
+        }
         self.ensure_open()?;
         drop(guard);
         let open = self.open.read();
@@ -339,9 +353,14 @@ impl SessionCell {
         self.queue.lock().deleting
     }
 
-    /// Returns whether the session has no log yet.
+    /// Returns whether the session has no log yet. Never waits, so the lock of the map may be held.
     pub(super) fn is_draft(&self) -> bool {
-        self.peek(|session| session.draft.is_some()).unwrap_or_default()
+        self.draft.load(Ordering::Relaxed)
+    }
+
+    /// Returns the size of a draft's header in bytes of JSON.
+    pub(super) const fn header_bytes(&self) -> usize {
+        self.header_bytes
     }
 
     /// Returns the time of the last use in milliseconds since 1970.
@@ -398,10 +417,14 @@ impl SessionCell {
         if !self.shared.paths.has_log(self.id) {
             return Err(SessionError::NotFound { id: self.id });
         }
-        let (blobs, hint) = (self.shared.paths.blobs(self.id), self.shared.hint(self.id));
-        let (session, end) = LogReader::open(&path)
-            .map_err(LogError::File)
-            .and_then(|log| OpenSession::open(self.id, log, blobs, hint, 0))
+        let blobs = self.shared.paths.blobs(self.id);
+        let open = || {
+            let log = LogReader::open(&path)?;
+            OpenSession::open(self.id, log, blobs.clone(), self.shared.hint(self.id), 0)
+        };
+        let (session, end) = self
+            .shared
+            .with_descriptors(open)
             .map_err(|error| SessionError::log(self.id, &error))?;
         if end.point.records == 0 {
             self.shared.set_aside_empty_log(self.id);
@@ -431,16 +454,21 @@ impl SessionCell {
         };
         let path = self.shared.paths.log(self.id);
         let after_failure = writer.cut_to.is_some();
-        let opened = if is_draft {
-            self.create_log(&path, after_failure).and_then(|log| {
-                // If it cannot be opened now, the next write uses this file, as it cannot create another one.
-                writer.cut_to = Some(0);
-                writer.reader = Some(LogReader::open(&path)?);
-                Ok(log)
-            })
-        } else {
-            self.reopen_log(&path, point, after_failure)
-        };
+        // After a failed attempt an empty log may exist.
+        let mut after_failure = after_failure;
+        let opened = self.shared.with_descriptors(|| {
+            if !is_draft {
+                return self.reopen_log(&path, point, after_failure);
+            }
+            let log = self.create_log(&path, after_failure)?;
+            after_failure = true;
+            writer.reader = Some(LogReader::open(&path)?);
+            Ok(log)
+        });
+        if opened.is_err() && after_failure {
+            // The next attempt must not create the log again.
+            writer.cut_to.get_or_insert(point.bytes);
+        }
         writer.log = Some(opened.map_err(|error| SessionError::log(self.id, &error))?);
         writer.cut_to = None;
         if let Some(session) = self.open.write().as_mut() {

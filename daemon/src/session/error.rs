@@ -42,6 +42,15 @@ pub(crate) enum LogError {
 }
 
 impl LogError {
+    /// Returns whether the process had no free file descriptor.
+    pub(crate) fn is_out_of_descriptors(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => fsutil::is_out_of_descriptors(source),
+            Self::File(error) => fsutil::is_out_of_descriptors(&error.source),
+            Self::UpgradeRequired { .. } | Self::Encode { .. } | Self::TooDeep { .. } => false,
+        }
+    }
+
     pub(crate) fn io(attempt: &'static str, path: &Path, source: std::io::Error) -> Self {
         Self::Io { attempt, path: path.to_owned(), source }
     }
@@ -66,6 +75,9 @@ pub(crate) enum SessionError {
     /// The queue of writes is full.
     #[error("session {id} has {waiting} writes waiting")]
     Busy { id: SessionId, waiting: usize },
+    /// Too many sessions were created and not used yet.
+    #[error("{drafts} sessions without records, with {bytes} bytes, wait for their first record")]
+    TooManyDrafts { drafts: usize, bytes: usize },
     /// The disk refused an operation; nothing that was acknowledged is lost.
     #[error("session {id}: {message}")]
     Storage {

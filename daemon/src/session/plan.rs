@@ -239,8 +239,11 @@ impl<'a> WritePlanner<'a> {
             body: &body,
         };
         let blobs = self.shared.paths.blobs(self.session.state.id());
-        let EncodedLine { len, crc, has_blobs } =
-            log::encode_line(&fields, &blobs, &mut self.plan.bytes)?;
+        let start = self.plan.bytes.len();
+        let EncodedLine { len, crc, has_blobs } = self.shared.with_descriptors(|| {
+            self.plan.bytes.truncate(start);
+            log::encode_line(&fields, &blobs, &mut self.plan.bytes)
+        })?;
         let mut flags = IndexEntry::flags_of(&body);
         if has_blobs {
             flags |= IndexEntry::HAS_BLOBS;

@@ -4,18 +4,24 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use ollm_protocol::content::FailedWrite;
 use ollm_protocol::{SessionId, Timestamp};
 use parking_lot::Mutex;
 
-use super::error::SessionError;
+use super::error::{LogError, SessionError};
 use super::index::{HintSource, OpenHint};
 use super::log::OpenLogFile;
 use super::pool::SyncPool;
 use super::write::Observer;
 use crate::clock::Clock;
 use crate::fsutil;
+
+/// The pause before another attempt to get a file descriptor while every session is in use.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
+/// Maximum number of these pauses in one operation, together a second.
+const MAX_PAUSES: u32 = 50;
 
 /// The paths of the files of sessions. FORMAT.md, "Directories and modes".
 pub(super) struct SessionPaths {
@@ -65,6 +71,8 @@ pub(super) struct StoreShared {
     pub(super) n_syncs: AtomicU64,
     /// The newest write that the disk refused.
     pub(super) failed_write: Mutex<Option<FailedWrite>>,
+    /// Closes unused sessions and returns their number; set by the owner of the cells.
+    pub(super) close_unused: OnceLock<Box<dyn Fn() -> usize + Send + Sync>>,
     pub(super) hints: OnceLock<Arc<dyn HintSource>>,
     /// The names of logs that are no regular files and were reported.
     pub(super) foreign_names: Mutex<HashSet<SessionId>>,
@@ -80,6 +88,31 @@ impl StoreShared {
         if self.foreign_names.lock().insert(id) {
             let path = self.paths.log(id);
             tracing::warn!(path = %path.display(), "not a regular file, so it is not a session");
+        }
+    }
+
+    /// Calls `open`, and calls it again after unused sessions were closed if the process has no free descriptor.
+    ///
+    /// When every session is in use, it waits a moment: most descriptors are in use only for one operation. Blocks.
+    pub(super) fn with_descriptors<T>(
+        &self,
+        mut open: impl FnMut() -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        let mut n_pauses = 0;
+        loop {
+            let error = match open() {
+                Err(error) if error.is_out_of_descriptors() => error,
+                result => return result,
+            };
+            let closed = self.close_unused.get().map_or(0, |close| close());
+            if closed > 0 {
+                tracing::debug!(closed, "closed unused sessions, because no descriptor was free");
+            } else if n_pauses < MAX_PAUSES {
+                n_pauses += 1;
+                std::thread::sleep(DESCRIPTOR_PAUSE);
+            } else {
+                return Err(error);
+            }
         }
     }
 

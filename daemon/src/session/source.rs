@@ -43,27 +43,30 @@ impl IndexSource for Sessions {
         if !self.shared.paths.has_log(id) {
             return Ok(None);
         }
-        let log = match LogReader::open(&path) {
-            Ok(log) => log,
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(source_error(id, &LogError::File(error))),
-        };
+        let acknowledged = self.peek(id, |session| session.state.point().bytes);
         // Records that a catalog has seen count as synced from then on, so they are synced before. Those of a running
         // write are not read.
-        let acknowledged = self.peek(id, |session| session.state.point().bytes);
-        let synced = log.len().and_then(|len| log.sync().map(|()| len));
-        let synced = synced.map_err(|error| source_error(id, &LogError::File(error)))?;
-        let is_shorter = synced < known.point.bytes;
+        let open_synced = || {
+            let log = LogReader::open(&path)?;
+            let len = log.len()?;
+            log.sync()?;
+            Ok((log.limited_to(acknowledged.unwrap_or(u64::MAX).min(len)), len))
+        };
+        let (log, len) = match self.shared.with_descriptors(open_synced) {
+            Ok(opened) => opened,
+            Err(LogError::File(error)) if error.source.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            Err(error) => return Err(source_error(id, &error)),
+        };
         if scope == UpdateScope::New
             && let Some(update) = self.peek(id, update)
         {
             return Ok(update);
         }
-        // A closed session is opened for this call only, because a catalog reads all logs one after the other.
-        let log = log.limited_to(acknowledged.unwrap_or(u64::MAX).min(synced));
         // The hint is missing during the start; the catalog itself then says what it has seen.
         let hint = match scope {
-            UpdateScope::New => self.hint_for(id, is_shorter),
+            UpdateScope::New => self.hint_for(id, len < known.point.bytes),
             UpdateScope::Whole => None,
         };
         let blobs = self.shared.paths.blobs(id);

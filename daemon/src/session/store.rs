@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 
 use hashlink::LinkedHashMap;
 use ollm_protocol::content::{Record, RecordBody, Session, StoreStatus};
+use ollm_protocol::limits::json_bytes;
 use ollm_protocol::{Seq, SessionId, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
@@ -28,10 +29,12 @@ use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
 use crate::fsutil::FsError;
 
-/// Maximum number of open sessions; each has one or two open files and takes 24 bytes for each record.
+/// Maximum number of open sessions with a log; each has one or two open files and takes 24 bytes for each record.
 const MAX_OPEN: usize = 256;
 /// Maximum number of drafts; more of them are a sign of a client that creates sessions and does not use them.
 const MAX_DRAFTS: usize = 10_000;
+/// Maximum size of the headers of all drafts in bytes of JSON; they are in memory only.
+const MAX_DRAFT_BYTES: usize = 64 * 1024 * 1024;
 /// A draft that was not used for this long is dropped, in milliseconds.
 const DRAFT_MS: i64 = 24 * 60 * 60 * 1000;
 
@@ -88,10 +91,16 @@ impl Sessions {
             n_records: AtomicU64::new(0),
             n_syncs: AtomicU64::new(0),
             failed_write: Mutex::default(),
+            close_unused: OnceLock::new(),
             hints: OnceLock::new(),
             foreign_names: Mutex::default(),
         };
-        Self { shared: Arc::new(shared), cells: Arc::default() }
+        let sessions = Self { shared: Arc::new(shared), cells: Arc::default() };
+        // Weak, because the cells own what they share.
+        let cells = Arc::downgrade(&sessions.cells);
+        let close = move || cells.upgrade().map_or(0, |cells| close_half(&mut cells.lock()));
+        drop(sessions.shared.close_unused.set(Box::new(close)));
+        sessions
     }
 
     /// Sets the source of stored folds; called once, before the first session is opened.
@@ -106,12 +115,15 @@ impl Sessions {
 
     /// Creates a session in memory; its first write creates its files.
     ///
-    /// **Errors**: `Busy` if there are too many unused drafts or the session is being deleted; `Exists`.
+    /// **Errors**: `TooManyDrafts`; `Busy` if the session is being deleted; `Exists`.
     pub(crate) fn create(&self, session: NewSession) -> Result<Session, SessionError> {
         let id = session.header.session_id;
+        let header_bytes = json_bytes(&session.header);
         let mut cells = self.cells();
-        if cells.len() >= MAX_DRAFTS {
-            return Err(SessionError::Busy { id, waiting: cells.len() });
+        let drafts: Vec<_> = cells.values().filter(|cell| cell.is_draft()).collect();
+        let draft_bytes: usize = drafts.iter().map(|cell| cell.header_bytes()).sum();
+        if drafts.len() >= MAX_DRAFTS || draft_bytes + header_bytes > MAX_DRAFT_BYTES {
+            return Err(SessionError::TooManyDrafts { drafts: drafts.len(), bytes: draft_bytes });
         }
         if self.shared.paths.deleting(id).exists() {
             return Err(SessionError::Busy { id, waiting: 1 });
@@ -119,8 +131,7 @@ impl Sessions {
         if cells.contains_key(&id) || self.shared.paths.log(id).symlink_metadata().is_ok() {
             return Err(SessionError::Exists { id });
         }
-        let cell = SessionCell::new(Arc::clone(&self.shared), id, Some(session));
-        cells.insert(id, Arc::clone(&cell));
+        let cell = self.insert(&mut cells, id, Some((session, header_bytes)));
         drop(cells);
         let now = self.shared.clock.now();
         cell.peek(|session| session.summary(now)).ok_or(SessionError::NotFound { id })
@@ -139,15 +150,37 @@ impl Sessions {
     pub(super) fn cell(&self, id: SessionId) -> Result<Arc<SessionCell>, SessionError> {
         let mut cells = self.cells();
         if let Some(cell) = cells.to_back(&id) {
-            return Ok(Arc::clone(cell));
+            let cell = Arc::clone(cell);
+            if cell.is_draft() {
+                // The call may write the first record, with which the session is no draft any more.
+                close_least_used(&mut cells);
+            }
+            return Ok(cell);
         }
         if !self.shared.paths.has_log(id) {
             return Err(SessionError::NotFound { id });
         }
-        close_least_used(&mut cells);
-        let cell = SessionCell::new(Arc::clone(&self.shared), id, None);
+        Ok(self.insert(&mut cells, id, None))
+    }
+
+    /// Adds the cell of a session, which is a draft if it has a header here. Cells enter the map only here, after others
+    /// were closed to make room.
+    fn insert(
+        &self,
+        cells: &mut Cells,
+        id: SessionId,
+        draft: Option<(NewSession, usize)>,
+    ) -> Arc<SessionCell> {
+        close_least_used(cells);
+        let cell = SessionCell::new(Arc::clone(&self.shared), id, draft);
         cells.insert(id, Arc::clone(&cell));
-        Ok(cell)
+        cell
+    }
+
+    /// Closes half of the unused sessions, the least recently used first; returns their number. For a process that has
+    /// no free descriptor.
+    pub(crate) fn close_half(&self) -> usize {
+        close_half(&mut self.cells())
     }
 
     /// Queues records that become durable together. The order of calls is the order in the log.
@@ -233,6 +266,10 @@ impl Sessions {
         let records = records.map_err(|error| SessionError::fs(id, &error))?;
         let reads: Vec<_> =
             seqs.iter().zip(&records).map(|(seq, record)| (*seq, record.is_some())).collect();
+        if reads.iter().any(|(_, is_read)| !is_read) {
+            // A deletion removes contents that are being read; they are not damaged.
+            self.with(id, |_| ())?;
+        }
         self.note_reads(id, &reads);
         Ok(records)
     }
@@ -313,7 +350,8 @@ impl Sessions {
 
     /// Returns the state of the store. Counts the sessions on disk by reading their directory.
     pub(crate) fn status(&self) -> StoreStatus {
-        let open = self.cells().values().filter(|cell| cell.peek(|_| ()).is_some()).count();
+        let cells: Vec<_> = self.cells().values().cloned().collect();
+        let open = cells.iter().filter(|cell| cell.peek(|_| ()).is_some()).count();
         let is_log = |name: &&String| name.ends_with(".jsonl");
         let n_logs = self.file_names().map_or(0, |names| names.iter().filter(is_log).count());
         StoreStatus {
@@ -372,15 +410,25 @@ fn close_least_used(cells: &mut Cells) {
     if cells.len() < MAX_OPEN {
         return;
     }
-    let mut n_open = cells.values().filter(|cell| !cell.is_draft()).count();
-    if n_open < MAX_OPEN {
-        return;
+    let n_open = cells.values().filter(|cell| !cell.is_draft()).count();
+    close_up_to(cells, (n_open + 1).saturating_sub(MAX_OPEN));
+}
+
+/// Closes half of the unused sessions, the least recently used first; returns their number.
+fn close_half(cells: &mut Cells) -> usize {
+    let n_unused = cells.values().filter(|cell| !cell.is_draft() && is_unshared(cell)).count();
+    close_up_to(cells, n_unused.div_ceil(2))
+}
+
+/// Closes up to `count` unused sessions, the least recently used first; returns their number.
+fn close_up_to(cells: &mut Cells, count: usize) -> usize {
+    let can_close = |cell: &Arc<SessionCell>| !cell.is_draft() && close(cell);
+    let closed = cells.iter().filter(|(_, cell)| can_close(cell)).map(|(id, _)| *id);
+    let closed: Vec<SessionId> = closed.take(count).collect();
+    for id in &closed {
+        cells.remove(id);
     }
-    cells.retain_with_order(|_, cell| {
-        let is_closed = n_open >= MAX_OPEN && !cell.is_draft() && close(cell);
-        n_open -= usize::from(is_closed);
-        !is_closed
-    });
+    closed.len()
 }
 
 #[cfg(test)]
@@ -419,5 +467,24 @@ mod tests {
         let is_open = |id: SessionId| sessions.peek(id, |_| ()).is_some();
         assert_eq!(sessions.status().open_sessions, MAX_OPEN as u64 + 1);
         assert!(is_open(ids[0]) && !is_open(ids[1]) && is_open(ids[2]) && is_open(draft));
+    }
+    #[test]
+    fn drafts_are_limited_by_the_bytes_of_their_headers() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let clock = Arc::new(Clock::system());
+        let sessions = Sessions::new(dir.path().to_owned(), Arc::clone(&clock), Arc::new(()));
+        let create = |bytes: usize| {
+            let mut header = SessionHeader::new(clock.session_id(), clock.now());
+            header.system_prompt = Some("x".repeat(bytes));
+            let id = header.session_id;
+            sessions.create(NewSession { header, key: None }).map(|_| id)
+        };
+        let first = create(MAX_DRAFT_BYTES / 2).expect("creates");
+        create(1000).expect("creates");
+        let refused = create(MAX_DRAFT_BYTES / 2);
+        assert!(matches!(refused, Err(SessionError::TooManyDrafts { drafts: 2, .. })));
+        let record = NewRecord::new(RecordBody::Meta(MetaPatch::default()), None);
+        sessions.append(first, vec![record], None).expect("queues").wait().expect("records");
+        create(MAX_DRAFT_BYTES / 2).expect("the first one is no draft any more");
     }
 }

@@ -260,6 +260,7 @@ fn check_catalog(
         statuses: &every_status,
         id_prefix: None,
         limit: usize::MAX,
+        max_bytes: usize::MAX,
         after: None,
         exclude: &Default::default(),
     };

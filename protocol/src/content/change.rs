@@ -242,6 +242,9 @@ pub struct ContextEntry {
     pub source: String,
     /// The sessions that it applies to.
     pub scope: ContextScope,
+    /// Whether the texts are shortened here, because the list does not fit into a frame. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shortened: bool,
 }
 
 impl ContextEntry {

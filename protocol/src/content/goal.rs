@@ -37,6 +37,10 @@ pub struct Goal {
     pub artifacts: Vec<GoalArtifact>,
     /// The next steps, in order.
     pub next_steps: Vec<String>,
+    /// Whether texts of the goal are shortened here, because together they do not fit into a frame. The `goal` records
+    /// have them in full. Default false.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shortened: bool,
 }
 
 named_enum! {

@@ -106,6 +106,10 @@ macro_rules! record_kinds {
             /// The tokens that the record takes in a context; absent for a record that never enters one.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub tokens: Option<u32>,
+            /// The size of the record in bytes of JSON, if it is too large for a page of records. The record is then
+            /// without its content, which `session.getRecord` returns in parts.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub size_bytes: Option<u64>,
             $(
                 $(#[$doc])*
                 #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,12 +129,19 @@ macro_rules! record_kinds {
                     active: true,
                     key: None,
                     tokens: None,
+                    size_bytes: None,
                     $($field: None,)*
                 };
                 match body {
                     $(RecordBody::$kind(body) => record.$field = Some(body),)*
                 }
                 record
+            }
+
+            /// Returns the record without its content, whose size it names instead.
+            #[must_use]
+            pub fn without_content(self, size_bytes: u64) -> Self {
+                Self { size_bytes: Some(size_bytes), $($field: None,)* ..self }
             }
 
             /// Returns the body, or `None` if the field that `type` names is missing.

@@ -1,5 +1,6 @@
 //! `daemon.*`: the daemon itself.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -44,11 +45,11 @@ pub struct DaemonHelloResult {
     /// The id of the home that the daemon serves: the device and the inode of its directory as `<device>:<inode>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub home_id: Option<String>,
-    /// The limits of one connection.
+    /// The limits of one connection and of the fields of its calls.
     pub limits: Limits,
 }
 
-/// The limits of one connection.
+/// The limits of one connection and of the fields of its calls.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Limits {
@@ -60,6 +61,9 @@ pub struct Limits {
     pub subscriptions: u32,
     /// The most calls that run at once; further ones wait in the socket.
     pub in_flight: u32,
+    /// The largest size of each bounded field in bytes, by the name that `tooLarge` errors use.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub field_bytes: BTreeMap<String, u64>,
 }
 
 /// The result of `daemon.status`.

@@ -203,10 +203,13 @@ pub struct SessionCleanupParams {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionCleanupResult {
-    /// The sessions that were deleted, or would be.
+    /// The sessions that were deleted, or would be. Many sessions are without their metadata and descriptions.
     pub deleted: Vec<Session>,
     /// The number of sessions that were kept, without pinned and archived ones.
     pub kept: u64,
+    /// The number of further deleted sessions, for which `deleted` has no room. Default 0.
+    #[serde(default, skip_serializing_if = "crate::content::is_zero")]
+    pub more_deleted: u64,
     /// The sessions that could not be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<CleanupFailure>,
@@ -415,6 +418,32 @@ pub struct SessionGetResult {
     /// The first record of the next page; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_from: Option<i64>,
+}
+
+/// The params of `session.getRecord`.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SessionGetRecordParams {
+    /// The session.
+    pub session_id: SessionId,
+    /// The record.
+    pub seq: Seq,
+    /// The position of the part in the JSON of the record, in bytes; default 0.
+    #[serde(default)]
+    pub offset: u64,
+}
+
+/// The result of `session.getRecord`: a part of the JSON of a record.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SessionGetRecordResult {
+    /// The part. All parts, joined, are the JSON of the record.
+    pub data: String,
+    /// The `offset` of the next part; absent for the last part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_offset: Option<u64>,
+    /// The size of the whole JSON in bytes.
+    pub size_bytes: u64,
 }
 
 /// The params of `session.list`.

@@ -26,6 +26,8 @@ pub(crate) struct Wire {
     stream: UnixStream,
     framing: Framing,
     received: Vec<u8>,
+    /// The bytes of `received` without the end of a frame, so that each byte of a large frame is searched once.
+    searched: usize,
     /// Notifications that arrived before a response that was waited for.
     notifications: VecDeque<Value>,
     next_id: u64,
@@ -44,7 +46,14 @@ impl Wire {
         let stream = UnixStream::connect(socket)
             .unwrap_or_else(|error| panic!("cannot connect to {}: {error}", socket.display()));
         stream.set_write_timeout(Some(DEADLINE)).unwrap();
-        Self { stream, framing, received: Vec::new(), notifications: VecDeque::new(), next_id: 1 }
+        Self {
+            stream,
+            framing,
+            received: Vec::new(),
+            searched: 0,
+            notifications: VecDeque::new(),
+            next_id: 1,
+        }
     }
 
     /// Sends bytes without framing.
@@ -111,7 +120,13 @@ impl Wire {
     fn take_frame(&mut self) -> Option<Vec<u8>> {
         match self.framing {
             Framing::Lines => {
-                let end = self.received.iter().position(|byte| *byte == b'\n')?;
+                let rest = &self.received[self.searched..];
+                let Some(at) = rest.iter().position(|byte| *byte == b'\n') else {
+                    self.searched = self.received.len();
+                    return None;
+                };
+                let end = self.searched + at;
+                self.searched = 0;
                 let mut frame: Vec<u8> = self.received.drain(..=end).collect();
                 let _newline = frame.pop();
                 Some(frame)

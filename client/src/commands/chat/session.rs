@@ -238,7 +238,9 @@ pub(super) fn last_records(
     ctx: &mut CommandContext<'_>,
 ) -> CommandResult<SessionGetResult> {
     let params = SessionResumeParams { session_id, limit: Some(limit) };
-    Ok(ctx.call::<SessionResume>(&params)?.value)
+    let mut reply = ctx.call::<SessionResume>(&params)?;
+    ctx.fetch_contents(&mut reply)?;
+    Ok(reply.value)
 }
 
 /// Returns the current session of this directory's project.

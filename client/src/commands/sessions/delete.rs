@@ -94,7 +94,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
         let params = SessionGetParams { session_id, from: None, limit: Some(1), branch };
         sessions.push(ctx.call::<SessionGet>(&params)?.value.session);
     }
-    if !confirm(&sessions, args.yes, ctx)? {
+    if !confirm(&sessions, 0, args.yes, ctx)? {
         return Ok(());
     }
     let mut results: Vec<Value> = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn delete(args: &DeleteArgs, ctx: &mut CommandContext<'_>) -> Command
 pub(super) fn clear(args: &ClearArgs, ctx: &mut CommandContext<'_>) -> CommandResult {
     if !args.yes {
         let sessions = list::all_sessions(ctx)?;
-        if !sessions.is_empty() && !confirm(&sessions, false, ctx)? {
+        if !sessions.is_empty() && !confirm(&sessions, 0, false, ctx)? {
             return Ok(());
         }
     }
@@ -125,28 +125,33 @@ pub(super) fn cleanup(args: &CleanupArgs, ctx: &mut CommandContext<'_>) -> Comma
     let params = |dry_run| SessionCleanupParams { keep: args.keep, dry_run };
     if !args.dry_run && !args.yes {
         let plan = ctx.call::<SessionCleanup>(&params(true))?.value;
-        if !plan.deleted.is_empty() && !confirm(&plan.deleted, false, ctx)? {
+        if !plan.deleted.is_empty() && !confirm(&plan.deleted, plan.more_deleted, false, ctx)? {
             return Ok(());
         }
     }
     ctx.show::<SessionCleanup>(&params(args.dry_run), render_outcome)
 }
 
-/// Shows the sessions and asks whether to delete them.
+/// Shows the sessions and asks whether to delete them and `more` others.
 ///
 /// **Errors**: `--yes` is missing, and no person can be asked.
-fn confirm(sessions: &[Session], yes: bool, ctx: &mut CommandContext<'_>) -> CommandResult<bool> {
+fn confirm(
+    sessions: &[Session],
+    more: u64,
+    yes: bool,
+    ctx: &mut CommandContext<'_>,
+) -> CommandResult<bool> {
     if yes {
         return Ok(true);
     }
-    let number = counted(sessions.len() as u64, "session");
+    let number = counted(sessions.len() as u64 + more, "session");
     if !ctx.terminal.can_ask() {
         return Err(CommandError::usage(
             format!("this would delete {number}, and there is no terminal to ask on: add --yes"),
             "",
         ));
     }
-    ctx.terminal.eprintln(first_sessions(sessions, &ctx.render_options()).trim_end());
+    ctx.terminal.eprintln(first_sessions(sessions, more, &ctx.render_options()).trim_end());
     let confirmed = ctx.terminal.confirm(&format!("delete {number}? This cannot be undone."))?;
     if !confirmed {
         ctx.terminal.eprintln("nothing was deleted");
@@ -155,22 +160,23 @@ fn confirm(sessions: &[Session], yes: bool, ctx: &mut CommandContext<'_>) -> Com
 }
 
 /// Returns the first sessions of a list, and the number of the others.
-fn first_sessions(sessions: &[Session], options: &RenderOptions) -> String {
+fn first_sessions(sessions: &[Session], more: u64, options: &RenderOptions) -> String {
     let shown = &sessions[..sessions.len().min(SHOWN_SESSIONS)];
     let mut text = session_table::render(shown, options);
-    if let Some(more) = sessions.len().checked_sub(SHOWN_SESSIONS).filter(|more| *more > 0) {
-        text.push_str(&format!("and {} more\n", grouped(more as u64)));
+    let more = sessions.len().saturating_sub(SHOWN_SESSIONS) as u64 + more;
+    if more > 0 {
+        text.push_str(&format!("and {} more\n", grouped(more)));
     }
     text
 }
 
 fn render_outcome(result: &SessionCleanupResult, options: &RenderOptions) -> String {
-    let deleted = counted(result.deleted.len() as u64, "session");
+    let deleted = counted(result.deleted.len() as u64 + result.more_deleted, "session");
     let kept = grouped(result.kept);
     let mut text = String::new();
     if result.dry_run {
         if !result.deleted.is_empty() {
-            text.push_str(&first_sessions(&result.deleted, options));
+            text.push_str(&first_sessions(&result.deleted, result.more_deleted, options));
         }
         text.push_str(&format!("would delete {deleted}, keep {kept}\n"));
     } else {
@@ -229,7 +235,13 @@ mod tests {
         let many: Vec<_> = (10..22)
             .map(|at| session_named(&format!("0192f0{at}-9a3b-7000-8000-000000000001"), "t"))
             .collect();
-        let plan = SessionCleanupResult { deleted: many, kept: 3, failed: vec![], dry_run: true };
+        let plan = SessionCleanupResult {
+            deleted: many,
+            kept: 3,
+            more_deleted: 0,
+            failed: vec![],
+            dry_run: true,
+        };
         let text = render_outcome(&plan, &render_options(80));
         assert!(text.contains("and 2 more\nwould delete 12 sessions, keep 3\n"), "{text}");
         let done = SessionCleanupResult { dry_run: false, deleted: vec![], ..plan };

@@ -114,7 +114,8 @@ fn rename(id: &str, title: String, ctx: &mut CommandContext<'_>) -> CommandResul
 
 fn resume(args: &SessionArg, ctx: &mut CommandContext<'_>) -> CommandResult {
     let session_id = ctx.session(&args.id)?;
-    let reply = ctx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
+    let mut reply = ctx.call::<SessionResume>(&SessionResumeParams { session_id, limit: None })?;
+    ctx.fetch_contents(&mut reply)?;
     // A session without a project, or with a project of another machine, is resumed without becoming current.
     if let Some(project_path) = reply.value.session.project_path.clone() {
         let shown = sanitize::one_line(&project_path);

@@ -58,7 +58,8 @@ pub(super) fn run(args: &ViewArgs, ctx: &mut CommandContext<'_>) -> CommandResul
     let mut is_first = true;
     loop {
         params.limit = Some(missing.min(PAGE_RECORDS));
-        let reply = ctx.call::<SessionGet>(&params)?;
+        let mut reply = ctx.call::<SessionGet>(&params)?;
+        ctx.fetch_contents(&mut reply)?;
         let page = &reply.value;
         missing = missing.saturating_sub(u32::try_from(page.records.len()).unwrap_or(u32::MAX));
         let is_last = page.records.is_empty() || page.next_from.is_none() || missing == 0;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ollm_protocol::content::{CountKind, Message, Part, RecordBody, Role, Usage};
 use ollm_protocol::methods::chat::{ChatEvent, ChatToolCall, ChatUsage};
-use ollm_protocol::{EventKind, Seq};
+use ollm_protocol::{EventKind, Seq, limits};
 use serde_json::json;
 
 use super::answer::{AnswerStop, is_complete};
@@ -68,6 +68,8 @@ impl Turn {
         message.model = Some(model.clone());
         message.finish_reason = Some(answer.finish_reason().to_owned());
         message.duration_ms = Some(as_ms(answer.started.elapsed()));
+        // What a model wrote is never refused; names of tools that nobody offered can have any length.
+        drop(limits::shorten_message(&mut message));
         let is_complete = is_complete(answer.finish_reason());
         let (mut drafts, _) = message_drafts(core, id, message, is_complete);
         if let Ok(end) = &answer.end {

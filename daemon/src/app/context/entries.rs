@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{ContextEntry, ContextEntryChange, ContextScope, RecordBody};
+use ollm_protocol::limits::{self, BoundedField, json_bytes};
 use ollm_protocol::methods::context::{
     ContextAddEntryParams, ContextAddEntryResult, ContextListEntriesParams,
     ContextListEntriesResult, ContextRemoveEntryParams, ContextRemoveEntryResult, ContextSource,
@@ -18,8 +19,9 @@ use crate::projects::{Owner, Projects, StoredEntry};
 
 /// The share of a prompt that all context entries together may have, in percent.
 pub(super) const ENTRIES_PERCENT: u64 = 20;
-/// The longest key in bytes: a key is a name and not a text.
-const MAX_KEY_BYTES: usize = 256;
+/// The most bytes of JSON of all entries that apply together, so that a list of the entries of all scopes fits into a
+/// frame: it has every text twice.
+const MAX_ENTRIES_BYTES: usize = 2 * 1024 * 1024;
 
 /// Sets a context entry (`context.addEntry`).
 ///
@@ -34,6 +36,7 @@ pub(crate) async fn add(
     if content.trim().is_empty() {
         return Err(AppError::invalid("content", "must not be empty"));
     }
+    BoundedField::EntryContent.check(content.len())?;
     let source = source.map_or(ContextEntry::DEFAULT_SOURCE, ContextSource::as_str).to_owned();
     let priority = priority.unwrap_or(ContextEntry::DEFAULT_PRIORITY);
     let entry = StoredEntry { content, priority, source };
@@ -80,9 +83,11 @@ pub(crate) fn list(
     let is_global = session_id.is_none() && project_path.is_none();
     let scope = is_global.then_some(ContextScope::Global);
     let scope = EntryScope::of(session_id, project_path.as_deref(), scope)?;
-    let (data, quota) = scope.entries(core)?;
+    let (mut data, quota) = scope.entries(core)?;
+    let tokens = quota.count(&render_entries(&data));
+    // Earlier versions accepted entries of any size.
+    limits::shorten_entries(&mut data);
     let addition = render_entries(&data);
-    let tokens = quota.count(&addition);
     Ok(ContextListEntriesResult { data, addition, tokens, limit: quota.limit })
 }
 
@@ -233,12 +238,23 @@ fn check_fit(
 ) -> Result<ContextAddEntryResult> {
     let (mut entries, quota) = scope.entries(core)?;
     let StoredEntry { content, priority, source } = entry.clone();
-    let new = ContextEntry { key: key.to_owned(), content, priority, source, scope: scope.scope() };
+    let new = ContextEntry {
+        key: key.to_owned(),
+        content,
+        priority,
+        source,
+        scope: scope.scope(),
+        shortened: false,
+    };
     entries.retain(|entry| entry.key != key);
     entries.push(new.clone());
     let needed = quota.count(&render_entries(&entries));
     let changed = scope.own_entry(core, key)?.as_ref() != Some(entry);
     if changed {
+        let bytes = json_bytes(&entries);
+        if bytes > MAX_ENTRIES_BYTES {
+            return Err(AppError::EntriesTooLarge { bytes, limit: MAX_ENTRIES_BYTES });
+        }
         quota.check(needed, "text of all context entries together")?;
     }
     Ok(ContextAddEntryResult { entry: new, changed, tokens: needed, limit: quota.limit })
@@ -255,14 +271,14 @@ fn change_record(key: String, entry: Option<StoredEntry>) -> RecordBody {
 }
 
 fn check_key(key: &str) -> Result<()> {
-    let problem = if key.trim().is_empty() || key.len() > MAX_KEY_BYTES {
-        format!("must have 1 to {MAX_KEY_BYTES} bytes")
-    } else if key.chars().any(char::is_control) {
-        "must be one line without control characters".to_owned()
-    } else {
-        return Ok(());
-    };
-    Err(AppError::invalid("key", problem))
+    BoundedField::EntryKey.check(key.len())?;
+    if key.trim().is_empty() {
+        return Err(AppError::invalid("key", "must not be empty"));
+    }
+    if key.chars().any(char::is_control) {
+        return Err(AppError::invalid("key", "must be one line without control characters"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -276,6 +292,7 @@ mod tests {
             priority: 100,
             source: "user".to_owned(),
             scope: ContextScope::Session,
+            shortened: false,
         }
     }
 

@@ -98,7 +98,14 @@ pub(super) fn merged_entries(
     let mut by_key = BTreeMap::new();
     for (scope, entries) in scopes {
         for (key, StoredEntry { content, priority, source }) in entries {
-            let entry = ContextEntry { key: key.clone(), content, priority, source, scope };
+            let entry = ContextEntry {
+                key: key.clone(),
+                content,
+                priority,
+                source,
+                scope,
+                shortened: false,
+            };
             by_key.insert(key, entry);
         }
     }

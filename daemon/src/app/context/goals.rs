@@ -8,6 +8,7 @@ use std::sync::Arc;
 use ollm_protocol::content::{
     CheckpointStatus, Goal, GoalChange, GoalSource, GoalStep, RecordBody, Role,
 };
+use ollm_protocol::limits::{self, BoundedField, MAX_PAGE_BYTES};
 use ollm_protocol::methods::goal as g;
 use ollm_protocol::{DecisionId, GoalCheckpointId, GoalId, Seq, SessionId, method};
 
@@ -15,7 +16,7 @@ use super::folds::{active_path, goals};
 use crate::app::core::{Core, blocking};
 use crate::app::drafts::{marker_steps, take_key, uncounted};
 use crate::app::error::{AppError, Result, page_limit};
-use crate::goal::{GoalState, MAX_ITEMS, MAX_TEXT_BYTES, markers, on_one_line};
+use crate::goal::{GoalState, MAX_ITEMS, markers, on_one_line};
 use crate::session::{Appended, IdempotencyKey, SessionError};
 
 /// Attempts to write a change while other records move the leaf, before it fails as busy.
@@ -23,9 +24,6 @@ const MAX_TRIES: usize = 32;
 /// The default number of goals in a page; one goal has at most some megabytes.
 const DEFAULT_LIMIT: u32 = 25;
 const MAX_LIMIT: u32 = 100;
-/// The most bytes of JSON in a page, far enough below a frame.
-const PAGE_BYTES: usize = 6 * 1024 * 1024;
-
 /// Creates a goal and makes it the active one (`goal.create`).
 pub(crate) async fn create(
     core: Arc<Core>,
@@ -165,14 +163,22 @@ pub(crate) fn list(core: &Arc<Core>, params: g::GoalListParams) -> Result<g::Goa
     let mut rest = older.iter().rev().filter(wanted).peekable();
     let (mut data, mut bytes) = (Vec::new(), 0);
     for goal in rest.by_ref() {
-        bytes += serde_json::to_vec(goal).map_or(0, |json| json.len());
-        data.push(goal.clone());
-        if data.len() >= limit || bytes > PAGE_BYTES {
+        let goal = short_goal(goal);
+        bytes += limits::json_bytes(&goal);
+        data.push(goal);
+        if data.len() >= limit || bytes > MAX_PAGE_BYTES {
             break;
         }
     }
     let next_cursor = rest.peek().and(data.last()).map(|goal| goal.id);
     Ok(g::GoalListResult { data, next_cursor })
+}
+
+/// Returns a goal as results show it.
+fn short_goal(goal: &Goal) -> Goal {
+    let mut goal = goal.clone();
+    limits::shorten_goal(&mut goal);
+    goal
 }
 
 /// Applies the markers in a text or in a recorded message (`goal.applyMarkers`).
@@ -194,7 +200,7 @@ pub(crate) async fn apply_markers(
     let change = GoalChange { source: GoalSource::Marker, message_seq: seq, steps };
     let written = write(&core, session_id, key, move |_| Ok(change)).await?;
     let WrittenChange { state, n_changed, seq, duplicate, .. } = written;
-    let goal = state.active().cloned();
+    let goal = state.active().map(short_goal);
     Ok(g::GoalApplyMarkersResult { markers, applied: n_changed, goal, seq, duplicate })
 }
 
@@ -214,16 +220,13 @@ fn assistant_text(core: &Core, id: SessionId, seq: Seq) -> Result<String> {
 
 /// Returns a text as one line.
 ///
-/// **Errors**: `Invalid` if it is empty or too long.
+/// **Errors**: `Invalid` if it is empty; `TooLarge`.
 fn checked_text(field: &'static str, text: &str) -> Result<String> {
     let line = on_one_line(text, usize::MAX);
     if line.is_empty() {
         return Err(AppError::invalid(field, "must not be empty"));
     }
-    if line.len() > MAX_TEXT_BYTES {
-        let problem = format!("has {} bytes; the limit is {MAX_TEXT_BYTES}", line.len());
-        return Err(AppError::invalid(field, problem));
-    }
+    BoundedField::GoalText.check(line.len())?;
     Ok(line)
 }
 
@@ -273,7 +276,7 @@ async fn change(
     };
     let WrittenChange { state, change, seq, duplicate, .. } = write(core, id, key, make).await?;
     let (goal, checkpoint_id, decision_id) = subject(&change);
-    let goal = state.named_or_active(goal)?.clone();
+    let goal = short_goal(state.named_or_active(goal)?);
     Ok(g::GoalResult { goal, seq, checkpoint_id, decision_id, duplicate })
 }
 
@@ -436,16 +439,19 @@ mod tests {
         assert!(matches!(error, Err(AppError::Goal(_))), "there is no goal");
         session.create_goal("one", None).await;
         let len = session.bodies().len();
-        for (fields, field) in [
-            (json!({}), "params"),
-            (json!({ "description": " \n " }), "description"),
-            (json!({ "description": "x".repeat(MAX_TEXT_BYTES + 1) }), "description"),
-        ] {
+        for (fields, field) in
+            [(json!({}), "params"), (json!({ "description": " \n " }), "description")]
+        {
             let error = session.update_goal(fields).await.map(drop);
             let is_refused =
                 matches!(&error, Err(AppError::Invalid { field: at, .. }) if *at == field);
             assert!(is_refused, "{field}: {error:?}");
         }
+        let long = "x".repeat(BoundedField::GoalText.max_bytes() + 1);
+        let error = session.update_goal(json!({ "description": long })).await.map(drop);
+        let is_refused =
+            matches!(&error, Err(AppError::TooLarge(over)) if over.field == BoundedField::GoalText);
+        assert!(is_refused, "{error:?}");
         assert_eq!(session.bodies().len(), len);
     }
 

@@ -224,7 +224,6 @@ pub(crate) struct RecordContents<'a> {
 
 impl Contents for RecordContents<'_> {
     fn bodies(&self, seqs: &[Seq]) -> Result<Vec<Option<RecordBody>>, ContentsError> {
-        let bodies = self.sessions.bodies(self.id, seqs);
-        bodies.map_err(|error| ContentsError::from(std::io::Error::other(error)))
+        Ok(self.sessions.bodies(self.id, seqs)?)
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::limits::{MAX_PAGE_BYTES, json_bytes};
 use ollm_protocol::methods::session::{
     CleanupFailure, IndexCleanup, SessionCleanupParams, SessionCleanupResult, SessionClearParams,
     SessionDeleteResult, SessionIdParams,
@@ -16,12 +17,15 @@ use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result};
+use crate::app::error::{AppError, Result, limit_page};
 use crate::catalog::ListQuery;
 use crate::error_chain::with_sources;
 
 /// The wait of a deletion for the cleanup of the search index, which takes this long for about 10 MB of text.
 const CLEANUP_WAIT: Duration = Duration::from_millis(250);
+
+/// The most sessions of a result that could not be deleted; the log has all of them.
+const MAX_FAILURES: usize = 1000;
 
 /// All statuses that a session can have.
 const EVERY_STATUS: &[SessionStatus] = &[
@@ -33,21 +37,13 @@ const EVERY_STATUS: &[SessionStatus] = &[
 
 /// Deletes a session and all of its files (`session.delete`). Blocks on the disk.
 pub(crate) fn delete(core: &Arc<Core>, params: SessionIdParams) -> Result<SessionDeleteResult> {
-    delete_for(core, params.session_id, "client")
-}
-
-/// Deletes a session and announces the reason. Blocks on the disk.
-pub(super) fn delete_for(
-    core: &Arc<Core>,
-    id: SessionId,
-    reason: &'static str,
-) -> Result<SessionDeleteResult> {
+    let id = params.session_id;
     let _one_at_a_time = core.deleting.lock();
     let forks = core.catalog.forks_of(id).unwrap_or_default();
     core.sessions.begin_delete(id)?;
     remove_content(core, id)?;
     let rows = forget(core, &[id]);
-    finish(core, id, reason, rows)?;
+    finish(core, id, "client", rows)?;
     let is_clean =
         rows == DeletedRows::Removed && core.catalog.wait_clean(Instant::now() + CLEANUP_WAIT);
     let index_cleanup = (!is_clean).then_some(IndexCleanup::Pending);
@@ -153,39 +149,74 @@ pub(crate) fn cleanup(
     let keep = (params.keep as usize).min(sessions.len());
     let oldest = sessions.split_off(keep);
     if params.dry_run {
-        let (kept, failed) = (keep as u64, Vec::new());
-        return Ok(SessionCleanupResult { deleted: oldest, kept, failed, dry_run: true });
+        return Ok(cleanup_result(oldest, keep as u64, Vec::new(), true));
     }
     Ok(delete_all(core, oldest, keep as u64))
 }
 
+/// Deletes sessions and returns them with those that could not be deleted. Blocks on the disk.
 fn delete_all(core: &Arc<Core>, sessions: Vec<Session>, kept: u64) -> SessionCleanupResult {
-    let mut result =
-        SessionCleanupResult { deleted: Vec::new(), kept, failed: Vec::new(), dry_run: false };
-    let mut fail = |id, error: &AppError| {
-        result.failed.push(CleanupFailure { session_id: id, message: error.to_string() });
+    let ids: Vec<SessionId> = sessions.iter().map(|session| session.session_id).collect();
+    let failures = delete_batch(core, &ids, "client");
+    let failed_ids: HashSet<SessionId> = failures.iter().map(|(id, _)| *id).collect();
+    let deleted =
+        sessions.into_iter().filter(|session| !failed_ids.contains(&session.session_id)).collect();
+    let failure = |(id, error): (SessionId, AppError)| CleanupFailure {
+        session_id: id,
+        message: error.to_string(),
     };
+    let failed = failures.into_iter().take(MAX_FAILURES).map(failure).collect();
+    cleanup_result(deleted, kept, failed, false)
+}
+
+/// Returns a result that fits into a frame: many sessions are listed without their metadata and descriptions, and of
+/// even more only the number is given.
+fn cleanup_result(
+    mut deleted: Vec<Session>,
+    kept: u64,
+    failed: Vec<CleanupFailure>,
+    dry_run: bool,
+) -> SessionCleanupResult {
+    if json_bytes(&deleted) > MAX_PAGE_BYTES {
+        for session in &mut deleted {
+            session.metadata.clear();
+            session.description.clear();
+        }
+    }
+    let n_deleted = deleted.len();
+    limit_page(&mut deleted);
+    let more_deleted = (n_deleted - deleted.len()) as u64;
+    SessionCleanupResult { deleted, kept, more_deleted, failed, dry_run }
+}
+
+/// Deletes sessions with one change of the catalog and announces the reason; returns those that could not be deleted.
+/// Blocks on the disk.
+pub(super) fn delete_batch(
+    core: &Arc<Core>,
+    ids: &[SessionId],
+    reason: &'static str,
+) -> Vec<(SessionId, AppError)> {
     let _one_at_a_time = core.deleting.lock();
+    let mut failed = Vec::new();
     let mut removed = Vec::new();
-    for session in sessions {
-        let id = session.session_id;
+    for id in ids.iter().copied() {
         let begun = core.sessions.begin_delete(id).map_err(AppError::from);
         match begun.and_then(|()| remove_content(core, id)) {
-            Ok(()) => removed.push(session),
+            Ok(()) => removed.push(id),
             // The mark on the disk, if there is one, stays for the next start.
-            Err(error) => fail(id, &error),
+            Err(error) => {
+                tracing::warn!(session = %id, "a session was not deleted: {error}");
+                failed.push((id, error));
+            }
         }
     }
-    let ids: Vec<SessionId> = removed.iter().map(|session| session.session_id).collect();
-    let rows = forget(core, &ids);
-    for session in removed {
-        let id = session.session_id;
-        match finish(core, id, "client", rows) {
-            Ok(()) => result.deleted.push(session),
-            Err(error) => fail(id, &error),
+    let rows = forget(core, &removed);
+    for id in removed {
+        if let Err(error) = finish(core, id, reason, rows) {
+            failed.push((id, error));
         }
     }
-    result
+    failed
 }
 
 /// Lists all sessions, the most recently active first, including logs that the catalog does not know yet.
@@ -196,6 +227,7 @@ fn newest_first(core: &Arc<Core>) -> Result<Vec<Session>> {
         statuses: EVERY_STATUS,
         id_prefix: None,
         limit: usize::MAX,
+        max_bytes: usize::MAX,
         after: None,
         exclude: &exclude,
     };

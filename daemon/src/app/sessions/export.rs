@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::ExportFormat;
+use ollm_protocol::limits::{MAX_PART_BYTES, part_of};
 use ollm_protocol::methods::session::{BranchFilter, SessionExportParams, SessionExportResult};
 
-use super::read::{RecordSlice, read};
+use super::read::{LargeRecords, RecordSlice, read};
 use crate::app::core::Core;
 use crate::app::error::{AppError, Result};
 use crate::session::document::SessionOverview;
@@ -14,6 +15,8 @@ use crate::session::export::Exporter;
 
 /// The most records in one chunk.
 const CHUNK_RECORDS: usize = 256;
+/// An export has the records of all branches, of any size.
+const EVERY_RECORD: (BranchFilter, LargeRecords) = (BranchFilter::All, LargeRecords::Whole);
 
 /// Reads the next chunk of an export (`session.export`). Blocks on the disk.
 pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<SessionExportResult> {
@@ -22,8 +25,7 @@ pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<Se
         Some(cursor) => ExportProgress::parse(cursor, params.format)?,
         None => ExportProgress::start(core, id, params.format)?,
     };
-    let mut data = String::new();
-    let page = progress.advance(core, id, &mut data)?;
+    let (data, page) = progress.next_chunk(core, id)?;
     Ok(SessionExportResult {
         data,
         next_cursor: (!page.is_last).then(|| progress.to_cursor()),
@@ -33,9 +35,12 @@ pub(crate) fn export(core: &Arc<Core>, params: SessionExportParams) -> Result<Se
 }
 
 /// The progress of an export. All chunks stop at the record that was the last at the first chunk.
+#[derive(Clone)]
 pub(super) struct ExportProgress {
     end: u64,
     next: u64,
+    /// The bytes of the text of the next record that earlier chunks have; 0 for most records.
+    skip: usize,
     has_begun: bool,
     exporter: Exporter,
 }
@@ -51,7 +56,7 @@ impl ExportProgress {
     /// Starts an export.
     pub(super) fn start(core: &Core, id: SessionId, format: ExportFormat) -> Result<Self> {
         let end = core.sessions.with(id, |live| live.state().entries().len() as u64)?;
-        Ok(Self { end, next: 0, has_begun: false, exporter: Exporter::new(format) })
+        Ok(Self { end, next: 0, skip: 0, has_begun: false, exporter: Exporter::new(format) })
     }
 
     /// Writes the next page of records to `out`. Blocks on the disk.
@@ -61,8 +66,69 @@ impl ExportProgress {
         id: SessionId,
         out: &mut String,
     ) -> Result<ExportedPage> {
+        self.advance_by(core, id, CHUNK_RECORDS, out)
+    }
+
+    /// Returns the next chunk, which fits into a frame as a JSON string. Blocks on the disk.
+    ///
+    /// A text grows when it is escaped, and again as JSON: if the text of a page does not fit, the chunk has fewer
+    /// records, in the end a part of one.
+    fn next_chunk(&mut self, core: &Core, id: SessionId) -> Result<(String, ExportedPage)> {
+        if self.skip == 0 {
+            for max_records in [CHUNK_RECORDS, CHUNK_RECORDS / 16, 1] {
+                let mut progress = self.clone();
+                let mut text = String::new();
+                let page = progress.advance_by(core, id, max_records, &mut text)?;
+                if part_of(&text, MAX_PART_BYTES) == text.len() {
+                    *self = progress;
+                    return Ok((text, page));
+                }
+            }
+        }
+        self.next_part(core, id)
+    }
+
+    /// Returns the text before the first record, or a part of the text of the next record. Blocks on the disk.
+    ///
+    /// The text of a record depends on the record and on the state of the exporter alone, so the parts fit together
+    /// even if the session changes in between. The text after the last record is in a chunk of its own.
+    fn next_part(&mut self, core: &Core, id: SessionId) -> Result<(String, ExportedPage)> {
         let RecordSlice { session, system_prompt, records, next: after, .. } =
-            read(core, id, self.next..self.end, CHUNK_RECORDS, BranchFilter::All)?;
+            read(core, id, self.next..self.end, 1, EVERY_RECORD)?;
+        let mut page = ExportedPage { is_last: false, done_records: self.next };
+        let mut text = String::new();
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let overview =
+                SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
+            self.exporter.begin(&overview, &mut text);
+            return Ok((text, page));
+        }
+        let mut exporter = self.exporter.clone();
+        for record in records {
+            exporter.record(record, &mut text);
+        }
+        let invalid = || AppError::invalid("cursor", "is not a cursor of this export");
+        let rest = text.get(self.skip..).ok_or_else(invalid)?;
+        let part = part_of(rest, MAX_PART_BYTES);
+        if part < rest.len() {
+            self.skip += part;
+            return Ok((rest[..part].to_owned(), page));
+        }
+        page.done_records = after;
+        let data = rest.to_owned();
+        (self.skip, self.next, self.exporter) = (0, after, exporter);
+        Ok((data, page))
+    }
+
+    fn advance_by(
+        &mut self,
+        core: &Core,
+        id: SessionId,
+        max_records: usize,
+        out: &mut String,
+    ) -> Result<ExportedPage> {
+        let RecordSlice { session, system_prompt, records, next: after, .. } =
+            read(core, id, self.next..self.end, max_records, EVERY_RECORD)?;
         let overview =
             SessionOverview { session: &session, system_prompt: system_prompt.as_deref() };
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -78,16 +144,18 @@ impl ExportProgress {
     }
 
     fn to_cursor(&self) -> String {
-        format!("{}:{}:{}", self.end, self.next, self.exporter.to_cursor())
+        format!("{}:{}:{}:{}", self.end, self.next, self.skip, self.exporter.to_cursor())
     }
 
     fn parse(cursor: &str, format: ExportFormat) -> Result<Self> {
         let parse = || {
-            let mut fields = cursor.splitn(3, ':');
+            let mut fields = cursor.splitn(4, ':');
             let end = fields.next()?.parse().ok()?;
             let next = fields.next()?.parse().ok()?;
+            let skip = fields.next()?.parse().ok()?;
             let exporter = Exporter::from_cursor(fields.next()?)?;
-            (exporter.format() == format).then_some(Self { end, next, has_begun: true, exporter })
+            let progress = Self { end, next, skip, has_begun: true, exporter };
+            (progress.exporter.format() == format).then_some(progress)
         };
         parse().ok_or_else(|| AppError::invalid("cursor", "is not a cursor of this export"))
     }

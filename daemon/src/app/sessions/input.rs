@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use ollm_protocol::content::{CountKind, Custom, Message, Part, RecordBody, Role, ToolCall};
+use ollm_protocol::limits::{self, BoundedField};
 use ollm_protocol::methods::session::{
     MessageInput, SessionRecordCustomParams, SessionRecordParams, SessionRecordResult,
     SessionRecordToolCallParams,
@@ -38,7 +39,7 @@ pub(crate) async fn record_tool_call(
     if input.id.is_empty() || input.name.is_empty() {
         return Err(AppError::invalid("toolCall", "id and name must not be empty"));
     }
-    let body = RecordBody::ToolCall(ToolCall {
+    let mut body = RecordBody::ToolCall(ToolCall {
         id: input.id,
         name: input.name,
         args: input.args,
@@ -47,6 +48,7 @@ pub(crate) async fn record_tool_call(
         duration_ms: input.duration_ms,
         message_seq: input.message_seq,
     });
+    limits::check_record(&mut body)?;
     let (draft, kind) = counted_for(&core, session_id, body);
     write(&core, session_id, (vec![draft], kind), key).await
 }
@@ -61,6 +63,7 @@ pub(crate) async fn record_custom(
     if name.is_empty() {
         return Err(AppError::invalid("name", "must not be empty"));
     }
+    BoundedField::CustomName.check(name.len())?;
     let body = RecordBody::Custom(Custom { name, data, context_text });
     let (draft, kind) = counted_for(&core, session_id, body);
     write(&core, session_id, (vec![draft], kind), key).await
@@ -91,7 +94,7 @@ async fn write(
 
 /// Returns the message to record.
 ///
-/// **Errors**: `Invalid` if its fields contradict each other.
+/// **Errors**: `Invalid` if its fields contradict each other; `TooLarge`.
 pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Message> {
     let parts = match (input.parts, input.content) {
         (Some(parts), None) => parts,
@@ -106,7 +109,7 @@ pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Messag
         let problem = "toolCallId and toolName belong to messages of role tool";
         return Err(AppError::invalid("message", problem));
     }
-    Ok(Message {
+    let mut message = Message {
         role: input.role,
         parts,
         timestamp: input.timestamp.unwrap_or_else(|| core.clock.now()),
@@ -115,5 +118,7 @@ pub(crate) fn checked_message(core: &Core, input: MessageInput) -> Result<Messag
         model: input.model,
         finish_reason: input.finish_reason,
         duration_ms: input.duration_ms,
-    })
+    };
+    limits::check_message(&mut message)?;
+    Ok(message)
 }

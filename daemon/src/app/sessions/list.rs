@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use ollm_protocol::SessionId;
 use ollm_protocol::content::{Session, SessionStatus};
+use ollm_protocol::limits::MAX_PAGE_BYTES;
 use ollm_protocol::methods::session::{
     SessionCurrentParams, SessionCurrentResult, SessionListParams, SessionListResult,
     SessionSearchParams, SessionSearchResult, SessionSetCurrentParams,
 };
 
 use crate::app::core::Core;
-use crate::app::error::{AppError, Result, page_limit};
+use crate::app::error::{AppError, Result, limit_page, page_limit};
 use crate::catalog::{ListQuery, SearchQuery};
 use crate::projects::Projects;
 use crate::session::{IDLE_CLOSE_MS, SessionError, project_hash};
@@ -44,6 +45,7 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
         statuses: wanted.statuses(),
         id_prefix: wanted.id_prefix.as_deref(),
         limit: limit + 1,
+        max_bytes: MAX_PAGE_BYTES,
         after: wanted.after,
         exclude: &known,
     };
@@ -58,8 +60,9 @@ pub(crate) fn list(core: &Arc<Core>, params: SessionListParams) -> Result<Sessio
     });
     data.extend(stored.filter(|session| wanted.admits(session)));
     data.sort_by_key(|session| std::cmp::Reverse(order_of(session)));
-    let more = data.len() > limit;
+    let is_longer = data.len() > limit;
     data.truncate(limit);
+    let more = limit_page(&mut data) || is_longer;
     let next_cursor = more.then(|| data.last().map(cursor_of)).flatten();
     Ok(SessionListResult { data, next_cursor, behind: !core.catalog.knows_all() })
 }
@@ -172,4 +175,84 @@ pub(crate) fn set_current(
     let session = params.session_id.map(|id| core.sessions.summary(id)).transpose()?;
     core.projects.set_current(&path, params.session_id)?;
     Ok(SessionCurrentResult { session })
+}
+
+#[cfg(test)]
+mod tests {
+    use ollm_protocol::content::{MetaPatch, RecordBody, SessionHeader};
+    use ollm_protocol::limits::json_bytes;
+    use ollm_protocol::methods::session::SessionCleanupParams;
+    use serde_json::json;
+
+    use super::*;
+    use crate::app::sessions::delete;
+    use crate::app::testing::TestSession;
+    use crate::session::{NewRecord, NewSession};
+
+    /// The store accepts what earlier versions of the daemon accepted from clients.
+    fn create_with_huge_fields(core: &Core) -> SessionId {
+        let mut header = SessionHeader::new(core.clock.session_id(), core.clock.now());
+        let id = header.session_id;
+        header.title = Some("huge ".repeat(1 << 18));
+        header.model = Some("m".repeat(1 << 20));
+        header.metadata.insert("small".to_owned(), json!(1));
+        header.metadata.insert("tall".to_owned(), json!("x".repeat(1 << 20)));
+        core.sessions.create(NewSession { header, key: None }).expect("creates");
+        let record = NewRecord::new(RecordBody::Meta(MetaPatch::default()), None);
+        let pending = core.sessions.append(id, vec![record], None).expect("queues");
+        pending.wait().expect("records");
+        id
+    }
+
+    #[test]
+    fn sessions_with_huge_fields_of_an_earlier_version_are_listed() {
+        let session = TestSession::new(&[]);
+        let core = &session.core;
+        let ids = [(); 3].map(|()| create_with_huge_fields(core));
+        for open in [true, false] {
+            let page = list(core, SessionListParams::default()).expect("lists");
+            assert!(json_bytes(&page) < 64 * 1024, "open: {open}");
+            let mut listed: Vec<_> = page.data.iter().map(|session| session.session_id).collect();
+            listed.sort_unstable();
+            assert_eq!(listed, ids);
+            for session in &page.data {
+                assert_eq!(session.shortened, ["title", "model", "metadata"]);
+                assert!(session.title.starts_with("huge huge"));
+                assert_eq!(session.metadata.keys().collect::<Vec<_>>(), ["small"]);
+            }
+            let is_known = core.catalog.wait_caught_up(Instant::now() + Duration::from_secs(30));
+            assert!(is_known, "the catalog follows");
+            while core.sessions.close_half() > 0 {}
+        }
+    }
+
+    #[test]
+    fn cursor_of_a_page_that_ends_by_its_size_leads_to_the_next_session() {
+        let session = TestSession::new(&[]);
+        let core = &session.core;
+        for _ in 0..30 {
+            let mut header = SessionHeader::new(core.clock.session_id(), core.clock.now());
+            let id = header.session_id;
+            header.metadata.insert("m".to_owned(), json!("x".repeat(250 << 10)));
+            core.sessions.create(NewSession { header, key: None }).expect("creates");
+            let record = NewRecord::new(RecordBody::Meta(MetaPatch::default()), None);
+            core.sessions.append(id, vec![record], None).expect("queues").wait().expect("records");
+        }
+        let mut params = SessionListParams { limit: Some(1000), ..SessionListParams::default() };
+        let mut listed = HashSet::new();
+        for _ in 0..10 {
+            let page = list(core, params.clone()).expect("lists");
+            assert!(json_bytes(&page) <= MAX_PAGE_BYTES + 1024);
+            listed.extend(page.data.iter().map(|session| session.session_id));
+            params.cursor = page.next_cursor;
+            if params.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(listed.len(), 30);
+        let params = SessionCleanupParams { keep: 0, dry_run: true };
+        let plan = delete::cleanup(core, params).expect("plans");
+        assert!(json_bytes(&plan) <= MAX_PAGE_BYTES);
+        assert_eq!((plan.deleted.len(), plan.more_deleted), (30, 0));
+    }
 }

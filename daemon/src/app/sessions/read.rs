@@ -1,17 +1,21 @@
-//! `session.get` and `session.resume`: the records of a session, page by page.
+//! `session.get`, `resume` and `getRecord`: the records of a session page by page, and a large record part by part.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use ollm_protocol::content::{Record, Session};
+use ollm_protocol::limits::{
+    MAX_INLINE_RECORD_BYTES, MAX_PAGE_BYTES, MAX_PART_BYTES, json_bytes, part_of,
+};
 use ollm_protocol::methods::session::{
-    BranchFilter, SessionGetParams, SessionGetResult, SessionResumeParams,
+    BranchFilter, SessionGetParams, SessionGetRecordParams, SessionGetRecordResult,
+    SessionGetResult, SessionResumeParams,
 };
 use ollm_protocol::{EventKind, Seq, SessionId};
 use serde_json::Value;
 
 use crate::app::core::Core;
-use crate::app::error::{Result, page_limit};
+use crate::app::error::{AppError, Result, page_limit};
 use crate::app::partial::settle;
 use crate::session::index::IndexEntry;
 use crate::session::{OpenSession, SessionError};
@@ -19,16 +23,13 @@ use crate::session::{OpenSession, SessionError};
 const DEFAULT_LIMIT: u32 = 100;
 const DEFAULT_RESUME_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 1000;
-/// The most bytes of records in a page, far enough below a frame that escapes and names fit too.
-const PAGE_BYTES: usize = 6 * 1024 * 1024;
-
 /// Reads a page of records (`session.get`). Blocks on the disk.
 pub(crate) fn get(core: &Arc<Core>, params: SessionGetParams) -> Result<SessionGetResult> {
     let SessionGetParams { session_id: id, from, limit, branch } = params;
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     settle(core, id)?;
     let first = core.sessions.with(id, |live| first_of(live, from.unwrap_or_default()))??;
-    let found = read(core, id, first..u64::MAX, limit, branch)?;
+    let found = read(core, id, first..u64::MAX, limit, (branch, LargeRecords::WithoutContent))?;
     let more = found.next < found.len;
     let next_from = more.then(|| i64::try_from(found.next).unwrap_or(i64::MAX));
     Ok(SessionGetResult { session: found.session, records: found.records, next_from })
@@ -45,6 +46,32 @@ pub(crate) fn resume(core: &Arc<Core>, params: SessionResumeParams) -> Result<Se
     Ok(found)
 }
 
+/// Returns a part of the JSON of a record (`session.getRecord`). Blocks on the disk.
+///
+/// The JSON is the same at every call: it has no `active` flag, which may change between two calls.
+pub(crate) fn get_record(
+    core: &Arc<Core>,
+    params: SessionGetRecordParams,
+) -> Result<SessionGetRecordResult> {
+    let SessionGetRecordParams { session_id: id, seq, offset } = params;
+    if core.sessions.with(id, |live| live.state().entry(seq))?.is_none() {
+        return Err(SessionError::RecordNotFound { id, seq }.into());
+    }
+    let record = core.sessions.records(id, &[seq])?.pop().flatten();
+    let record = record.ok_or(SessionError::Damaged { id, seq })?;
+    let json = serde_json::to_string(&record)
+        .map_err(|error| AppError::invalid("seq", error.to_string()))?;
+    drop(record);
+    let rest = usize::try_from(offset).ok().and_then(|offset| json.get(offset..));
+    let rest = rest.filter(|rest| !rest.is_empty());
+    let rest = rest
+        .ok_or_else(|| AppError::invalid("offset", "is not the offset of a part of the record"))?;
+    let part = part_of(rest, MAX_PART_BYTES);
+    let next_offset = (part < rest.len()).then_some(offset + part as u64);
+    let data = rest[..part].to_owned();
+    Ok(SessionGetRecordResult { data, next_offset, size_bytes: json.len() as u64 })
+}
+
 /// Consecutive records of a session.
 pub(super) struct RecordSlice {
     pub(super) session: Session,
@@ -57,13 +84,20 @@ pub(super) struct RecordSlice {
     pub(super) len: u64,
 }
 
+/// The form of records that are too large for a page.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LargeRecords {
+    Whole,
+    WithoutContent,
+}
+
 /// Reads at most `limit` records of a range. Blocks on the disk.
 pub(super) fn read(
     core: &Core,
     id: SessionId,
     range: Range<u64>,
     limit: usize,
-    branch: BranchFilter,
+    (branch, large): (BranchFilter, LargeRecords),
 ) -> Result<RecordSlice> {
     let now = core.clock.now();
     let (mut slice, reader, wanted) = core.sessions.with(id, |live| {
@@ -77,14 +111,20 @@ pub(super) fn read(
         };
         (slice, live.reader(), wanted)
     })?;
-    let mut bytes = 0;
+    let mut page_bytes = 0;
     let mut reads = Vec::with_capacity(wanted.len());
     for (seq, entry, active) in wanted {
         let record = reader.read(entry).map_err(|error| SessionError::fs(id, &error))?;
         reads.push((seq, record.is_some()));
-        let Some(record) = record else { continue };
-        bytes += weight(&record, entry);
-        if bytes > PAGE_BYTES && !slice.records.is_empty() {
+        let Some(mut record) = record else { continue };
+        let mut bytes = weight(&record, entry);
+        if large == LargeRecords::WithoutContent && bytes > MAX_INLINE_RECORD_BYTES {
+            let whole = json_bytes(&record) as u64;
+            record = record.without_content(whole);
+            bytes = json_bytes(&record);
+        }
+        page_bytes += bytes;
+        if page_bytes > MAX_PAGE_BYTES && !slice.records.is_empty() {
             slice.next = seq.0;
             break;
         }
@@ -147,7 +187,7 @@ fn select(
 /// Estimates the bytes of a record on the wire.
 fn weight(record: &Record, entry: IndexEntry) -> usize {
     if entry.has(IndexEntry::HAS_BLOBS) {
-        return serde_json::to_vec(record).map_or(0, |json| json.len());
+        return json_bytes(record);
     }
     entry.len as usize
 }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ollm_protocol::content::SessionStatus;
 use ollm_protocol::{SessionId, Timestamp};
@@ -12,13 +13,22 @@ use tokio::sync::Notify;
 
 use super::{delete, update};
 use crate::app::core::{Core, blocking};
-use crate::app::error::Result;
+use crate::app::error::{AppError, Result};
 use crate::catalog::RetentionRow;
 use crate::config::{OnLimit, SessionsConfig};
+use crate::session::SessionError;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Runs after sessions are created and after the configuration changes, one run at a time.
+/// The wait for further changes after a request, so that the sessions of one import or script are one run.
+const QUIET: Duration = Duration::from_millis(200);
+/// The wait for the catalog, from which sessions are chosen, to learn the newest changes.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// The pause before the next run if the catalog is still behind, for example while it is being rebuilt.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Runs when a session may have exceeded a limit, one run at a time: after a session is created or closed, after the
+/// configuration changes, and when the next session becomes unused or too old by the passing of time.
 #[derive(Default)]
 pub(crate) struct RetentionTask {
     due: Notify,
@@ -32,12 +42,29 @@ impl RetentionTask {
 
     /// Runs when requested; never returns.
     pub(crate) async fn run(self: Arc<Self>, core: Arc<Core>) {
+        let mut next = None;
         loop {
-            self.due.notified().await;
-            if let Err(error) = apply(&core).await {
-                tracing::warn!("retention did not finish: {error}");
+            tokio::select! {
+                () = self.due.notified() => {}
+                () = pause(next) => {}
             }
+            tokio::time::sleep(QUIET).await;
+            next = match blocking(&core, apply).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::warn!("retention did not finish: {error}");
+                    Some(RETRY)
+                }
+            };
         }
+    }
+}
+
+/// Waits for a duration, or forever without one.
+async fn pause(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => tokio::time::sleep(duration).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -48,45 +75,61 @@ enum RetentionAction {
     Delete(SessionId),
 }
 
-/// Archives or deletes the sessions beyond the limits.
-pub(crate) async fn apply(core: &Arc<Core>) -> Result<()> {
-    let rows = blocking(core, |core| Ok(core.catalog.retention_rows()?)).await?;
-    let now = core.clock.now();
-    for action in actions(rows, &core.config().sessions, now) {
+/// Archives and deletes the sessions beyond the limits. Returns the time until the next session can exceed one without
+/// a change. Blocks on the disk.
+pub(crate) fn apply(core: &Arc<Core>) -> Result<Option<Duration>> {
+    let is_current = core.catalog.wait_caught_up(Instant::now() + CATCH_UP);
+    let rows = core.catalog.retention_rows()?;
+    let (now, config) = (core.clock.now(), core.config());
+    let next = next_run(&rows, &config.sessions, now);
+    let mut deleted = Vec::new();
+    for action in actions(rows, &config.sessions, now) {
+        let (RetentionAction::Archive(id) | RetentionAction::Delete(id)) = action;
         // A session that cannot be archived must not prevent the actions on others.
-        if let Err(error) = carry_out(core, action).await {
+        let done = is_unused(core, id).and_then(|is_unused| match action {
+            RetentionAction::Archive(id) if is_unused => update::archive_for(core, id, "retention"),
+            RetentionAction::Delete(id) if is_unused => {
+                deleted.push(id);
+                Ok(())
+            }
+            _ => Ok(()),
+        });
+        if let Err(error) = done {
             tracing::warn!(?action, "retention skipped a session: {error}");
         }
     }
-    Ok(())
+    if !deleted.is_empty() {
+        // What could not be deleted is logged there and stays for the next run.
+        drop(delete::delete_batch(core, &deleted, "retention"));
+    }
+    Ok(if is_current { next } else { Some(RETRY) })
 }
 
 /// Returns whether a session is still unused: the catalog, which chose it, may be behind.
 fn is_unused(core: &Core, id: SessionId) -> Result<bool> {
-    let session = core.summary(id)?;
+    let session = match core.summary(id) {
+        Err(AppError::Session(SessionError::NotFound { .. })) => return Ok(false),
+        session => session?,
+    };
     let is_closed = session.status == SessionStatus::Closed;
     Ok(is_closed && !session.pinned && session.imported_from.is_none())
 }
 
-async fn carry_out(core: &Arc<Core>, action: RetentionAction) -> Result<()> {
-    match action {
-        RetentionAction::Archive(id) => {
-            if !blocking(core, move |core| is_unused(core, id)).await? {
-                return Ok(());
-            }
-            update::archive_for(core, id, "retention").await?;
-        }
-        RetentionAction::Delete(id) => {
-            blocking(core, move |core| {
-                if is_unused(core, id)? {
-                    delete::delete_for(core, id, "retention")?;
-                }
-                Ok(())
-            })
-            .await?;
-        }
-    }
-    Ok(())
+/// Returns the time until the next active session counts as closed, or the next session is too old.
+fn next_run(rows: &[RetentionRow], config: &SessionsConfig, now: Timestamp) -> Option<Duration> {
+    let max_age_ms = i64::from(config.auto_archive_after_days) * DAY_MS;
+    let counts = |row: &&RetentionRow| {
+        matches!(row.status, SessionStatus::Active | SessionStatus::Closed)
+            && !row.pinned
+            && !row.imported
+    };
+    let times = rows.iter().filter(counts).flat_map(|row| {
+        let unused_at = row.last_activity_ms + DAY_MS + 1;
+        [Some(unused_at), (max_age_ms > 0).then_some(row.last_activity_ms + max_age_ms + 1)]
+    });
+    let now = now.unix_ms();
+    let next = times.flatten().filter(|at| *at > now).min()?;
+    Some(Duration::from_millis(u64::try_from(next - now).unwrap_or_default()))
 }
 
 /// Chooses actions: first for sessions that are too old or over the limit of their project, then for sessions over the
@@ -190,6 +233,22 @@ mod tests {
         ];
         let one = settings(|settings| settings.max_sessions = 1);
         check(exempt.into_iter().chain([row(1, 5)]).collect(), &one, &[]);
+    }
+
+    #[test]
+    fn next_run_is_when_a_session_becomes_unused_or_too_old() {
+        let settings = settings(|settings| settings.auto_archive_after_days = 3);
+        let next = |rows: &[RetentionRow]| {
+            let next = next_run(rows, &settings, Timestamp::from_unix_ms(NOW_MS));
+            next.map(|next| next.as_millis())
+        };
+        let day = u128::from(DAY_MS.unsigned_abs());
+        let active = |days| RetentionRow { status: SessionStatus::Active, ..row(1, days) };
+        assert_eq!(next(&[active(0), row(2, 9)]), Some(day + 1));
+        assert_eq!(next(&[row(2, 2), active(0)]), Some(day + 1));
+        assert_eq!(next(&[row(2, 1)]), Some(1), "at the limit it is not over it");
+        assert_eq!(next(&[row(2, 9)]), None);
+        assert_eq!(next(&[RetentionRow { pinned: true, ..active(0) }]), None);
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use ollm_protocol::content::{
     Close, CloseReason, MetaPatch, ModeChange, RecordBody, Session, SessionStatus,
 };
+use ollm_protocol::limits::{self, BoundedField};
 use ollm_protocol::methods::session::{
     SessionIdParams, SessionResult, SessionSetModeParams, SessionUpdateParams,
 };
 use ollm_protocol::{EventKind, SessionId};
 use serde_json::json;
 
-use super::create::{check_metadata, check_texts};
 use super::documents;
 use crate::app::context::quota::check_system_prompt;
 use crate::app::core::{Core, blocking};
@@ -26,7 +26,7 @@ const MAX_TRIES: usize = 32;
 /// Changes fields of a session (`session.update`).
 pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Result<SessionResult> {
     let id = params.session_id;
-    let patch = MetaPatch {
+    let mut patch = MetaPatch {
         title: params.title,
         description: params.description,
         model: params.model,
@@ -41,17 +41,16 @@ pub(crate) async fn update(core: Arc<Core>, params: SessionUpdateParams) -> Resu
     if patch == MetaPatch::default() {
         return Err(AppError::invalid("params", "name at least one field to change"));
     }
-    let MetaPatch { title, description, system_prompt, .. } = &patch;
     check_context_size(patch.context_size)?;
-    check_texts(title.as_deref(), description.as_deref(), system_prompt.as_deref())?;
-    if system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
+    limits::check_patch(&mut patch)?;
+    if patch.system_prompt.is_some() || patch.context_size.is_some() || patch.model.is_some() {
         let patch = patch.clone();
         blocking(&core, move |core| check_changed_prompt(core, id, patch)).await?;
     }
     if !patch.metadata.is_empty() {
         let mut all = summary(&core, id).await?.metadata;
         all.extend(patch.metadata.clone());
-        check_metadata(Some(&all))?;
+        BoundedField::Metadata.check(limits::metadata_bytes(&all))?;
     }
     Ok(SessionResult { session: write_patch(&core, id, patch).await? })
 }
@@ -68,33 +67,32 @@ fn check_changed_prompt(core: &Core, id: SessionId, patch: MetaPatch) -> Result<
 pub(crate) async fn archive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let mut session = summary(&core, params.session_id).await?;
     if session.status != SessionStatus::Archived {
-        session = archive_for(&core, params.session_id, "client").await?;
+        let id = params.session_id;
+        session = blocking(&core, move |core| {
+            archive_for(core, id, "client")?;
+            core.summary(id)
+        })
+        .await?;
     }
     Ok(SessionResult { session })
 }
 
-/// Archives a session and announces the reason, which is not recorded.
-pub(super) async fn archive_for(
-    core: &Arc<Core>,
-    id: SessionId,
-    reason: &'static str,
-) -> Result<Session> {
-    let session = set_archived(core, id, true).await?;
+/// Archives a session and announces the reason, which is not recorded. Blocks on the disk.
+pub(super) fn archive_for(core: &Core, id: SessionId, reason: &'static str) -> Result<()> {
+    let patch = MetaPatch { archived: Some(true), ..MetaPatch::default() };
+    core.sessions.append(id, vec![uncounted(RecordBody::Meta(patch))], None)?.wait()?;
     core.publish(id, None, EventKind::SessionArchived, json!({ "reason": reason }));
-    Ok(session)
+    Ok(())
 }
 
 /// Unarchives a session (`session.unarchive`).
 pub(crate) async fn unarchive(core: Arc<Core>, params: SessionIdParams) -> Result<SessionResult> {
     let mut session = summary(&core, params.session_id).await?;
     if session.status == SessionStatus::Archived {
-        session = set_archived(&core, params.session_id, false).await?;
+        let patch = MetaPatch { archived: Some(false), ..MetaPatch::default() };
+        session = write_patch(&core, params.session_id, patch).await?;
     }
     Ok(SessionResult { session })
-}
-
-async fn set_archived(core: &Arc<Core>, id: SessionId, archived: bool) -> Result<Session> {
-    write_patch(core, id, MetaPatch { archived: Some(archived), ..MetaPatch::default() }).await
 }
 
 async fn write_patch(core: &Arc<Core>, id: SessionId, patch: MetaPatch) -> Result<Session> {
@@ -115,6 +113,8 @@ pub(crate) async fn set_mode(
         return Err(AppError::invalid("confidence", "must lie between 0 and 1"));
     }
     let trigger = trigger.unwrap_or_else(|| "manual".to_owned());
+    BoundedField::Mode.check(mode.len())?;
+    BoundedField::Trigger.check(trigger.len())?;
     for _ in 0..MAX_TRIES {
         // The snapshot marker and the old mode are valid only for this leaf.
         let (from, leaf) = blocking(&core, move |core| {

@@ -51,6 +51,8 @@ pub(crate) struct ListQuery<'a> {
     pub id_prefix: Option<&'a str>,
     /// Maximum number of sessions.
     pub limit: usize,
+    /// The size of the listed sessions in bytes of JSON after which no further one is listed.
+    pub max_bytes: usize,
     /// List only sessions after this position: the last activity and the id of the previous page's last session.
     pub after: Option<(i64, SessionId)>,
     /// The sessions that the caller adds itself, because they are open.

@@ -16,6 +16,7 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 
 use ollm_protocol::content::{Role, SearchHit, SearchSort};
+use ollm_protocol::limits::BoundedField;
 use ollm_protocol::{SessionId, Timestamp};
 use rusqlite::Connection;
 
@@ -288,7 +289,11 @@ impl Search<'_> {
             for docid in &docids {
                 let Some(origin) = fulltext::origin(conn, *docid)? else { continue };
                 if let Vacant(slot) = titles.entry(origin.session) {
-                    let title: Option<SessionTitle> = sessions::details(conn, origin.session)?;
+                    let mut title: Option<SessionTitle> = sessions::details(conn, origin.session)?;
+                    // Earlier versions stored titles of any size.
+                    if let Some(title) = &mut title {
+                        BoundedField::Title.shorten(&mut title.title);
+                    }
                     slot.insert(title.filter(|title| !hidden.contains(&title.session_id)));
                 }
                 candidates.push(origin);

@@ -23,6 +23,7 @@ pub(super) fn all(exclude: &HashSet<SessionId>) -> ListQuery<'_> {
         statuses: LISTED,
         id_prefix: None,
         limit: 100,
+        max_bytes: usize::MAX,
         after: None,
         exclude,
     }

@@ -140,7 +140,8 @@ impl TestServer {
         let listener = Listener::open(&lock, home.path(), Some(&path)).expect("listens");
         prepare(&path);
         let open = OpenConnections::default();
-        let serving = run(listener, methods, tasks.clone(), limits, open.clone());
+        let relief = Arc::new(|| 0);
+        let serving = run(listener, methods, tasks.clone(), limits, open.clone(), relief);
         let running = Tasks::new().spawn(serving);
         Self { home, methods: test_methods, tasks, open, running, _lock: lock }
     }

@@ -1,0 +1,7 @@
+//! Limits: fields, records, replies, open sessions, retention, and calls during a deletion.
+
+mod deletion;
+mod fields;
+mod open_sessions;
+mod records;
+mod retention;

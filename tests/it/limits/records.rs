@@ -1,0 +1,77 @@
+//! Records that are larger than a frame can carry are read in parts, and every export has them.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Wire, array, start, text_message};
+
+/// Reads the JSON of one record in parts.
+fn record_in_parts(wire: &mut Wire, session: &str, seq: u64) -> (Value, usize) {
+    let (mut text, mut n_parts) = (String::new(), 0);
+    let mut offset = json!(0);
+    loop {
+        let params = json!({ "sessionId": session, "seq": seq, "offset": offset });
+        let part = wire.ok("session.getRecord", params);
+        text.push_str(part["data"].as_str().unwrap());
+        n_parts += 1;
+        match part.get("nextOffset") {
+            Some(next) => offset = next.clone(),
+            None => {
+                assert_eq!(part["sizeBytes"], text.len());
+                return (serde_json::from_str(&text).unwrap(), n_parts);
+            }
+        }
+    }
+}
+
+#[test]
+fn record_near_the_frame_limit_is_read_in_parts_and_exported() {
+    let (sandbox, daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "before");
+    // The request is just below 16 MiB.
+    let text = format!("\"q\"\n{}", "x".repeat((16 << 20) - 500));
+    let request = text_message(&session, "user", &text);
+    let seq = wire.ok("session.record", request)["seq"].as_u64().unwrap();
+    wire.record(&session, "user", "after");
+    drop(wire);
+    daemon.kill();
+    let (_daemon, mut wire) = sandbox.daemon_and_wire();
+
+    let records = wire.records(&session);
+    let seqs: Vec<&Value> = records.iter().map(|record| &record["seq"]).collect();
+    assert_eq!(seqs, [0, 1, 2, 3]);
+    assert_eq!(records[3]["message"]["parts"][0]["text"], "after");
+    let stub = &records[2];
+    assert_eq!(stub.get("message"), None, "the content is read in parts");
+    assert!(stub["sizeBytes"].as_u64().unwrap() > text.len() as u64);
+    let (record, n_parts) = record_in_parts(&mut wire, &session, seq);
+    assert_eq!((record["seq"].as_u64(), n_parts), (Some(seq), 2));
+    assert!(record["message"]["parts"][0]["text"] == text.as_str());
+    let resumed = wire.ok("session.resume", json!({ "sessionId": session, "limit": 3 }));
+    assert_eq!(array(&resumed["records"]).len(), 3);
+
+    let jsonl = wire.export(&session, "jsonl");
+    let lines: Vec<Value> = jsonl.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["message"]["parts"][0]["text"] == text.as_str()));
+    let document: Value = serde_json::from_str(&wire.export(&session, "json")).unwrap();
+    assert!(document["messages"][1]["parts"][0]["text"] == text.as_str());
+    assert!(wire.export(&session, "markdown").contains(&text[..1000]));
+    assert!(wire.export(&session, "html").contains("&quot;q&quot;"));
+
+    let shown = sandbox.ctl(["sessions", "view", &session, "--json"]);
+    assert!(shown.stdout.contains("after"));
+    assert!(shown.stdout.len() > text.len(), "the client reads large records in parts");
+}
+
+#[test]
+fn part_of_a_record_is_refused_for_an_unknown_record_or_offset() {
+    let (_sandbox, _daemon, mut wire) = start();
+    let session = wire.create(json!({}));
+    wire.record(&session, "user", "small");
+    let (record, n_parts) = record_in_parts(&mut wire, &session, 1);
+    assert_eq!((record["message"]["parts"][0]["text"].as_str(), n_parts), (Some("small"), 1));
+    let part =
+        |seq: u64, offset: u64| json!({ "sessionId": session, "seq": seq, "offset": offset });
+    wire.refused("session.getRecord", part(9, 0), "recordNotFound");
+    wire.refused("session.getRecord", part(1, 1 << 30), "invalidParams");
+}
