@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Wire, array, start, text_message};
+use crate::harness::{Wire, start, text_message};
 
 /// Reads the JSON of one record in parts.
 fn record_in_parts(wire: &mut Wire, session: &str, seq: u64) -> (Value, usize) {
