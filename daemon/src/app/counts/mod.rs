@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
+use crate::error_chain::with_sources;
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
     CachedTokenizer, Counter, Engine, ExactCounter, Template, Tokenizer, Vocabulary, is_plausible,
@@ -42,8 +43,10 @@ pub(crate) struct Counts {
 
 #[derive(Default)]
 struct CountsState {
-    /// `None` before the list was read.
+    /// `None` before the list was to be read.
     models: Option<BTreeMap<String, KnownModel>>,
+    /// Whether the list was read, or there is none that can be used.
+    is_read: bool,
     /// The tokenizers in memory, and when they were last used.
     tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
     /// When learning a model or a template, or reading a vocabulary, last failed.
@@ -168,16 +171,12 @@ impl Counts {
         let think = think.map(think_name);
         let missing = match self.find(model, think, tools) {
             Ok(counter) => return counter,
-            Err(MissingCounter::Model) => return Counter::ESTIMATE,
+            Err(MissingCounter::Model) if self.state.lock().is_read => return Counter::ESTIMATE,
             Err(missing) => missing,
         };
         let _one_reader = self.loading.lock();
-        if let MissingCounter::Models = missing {
-            let is_unread = self.state.lock().models.is_none();
-            if is_unread {
-                let models = self.files.models();
-                self.state.lock().models = Some(models);
-            }
+        if !matches!(missing, MissingCounter::Tokenizer(_)) {
+            self.read_models();
         }
         if let Err(MissingCounter::Tokenizer(key)) = self.find(model, think, tools)
             && self.may_try(&key.0)
@@ -185,6 +184,24 @@ impl Counts {
             self.read_tokenizer(key);
         }
         self.find(model, think, tools).unwrap_or(Counter::ESTIMATE)
+    }
+
+    /// Reads the list of models unless it was read before; returns false if the system cannot read it. What was learned
+    /// in the meantime stays. Blocks.
+    fn read_models(&self) -> bool {
+        if self.state.lock().is_read {
+            return true;
+        }
+        let stored = self.files.models().inspect_err(|error| {
+            tracing::warn!("properties of models are not stored: {}", with_sources(error));
+        });
+        let mut state = self.state.lock();
+        state.is_read = stored.is_ok();
+        let models = state.models.get_or_insert_default();
+        for (name, known) in stored.unwrap_or_default() {
+            models.entry(name).or_insert(known);
+        }
+        state.is_read
     }
 
     /// Reads a tokenizer from the disk. Blocks.
@@ -337,13 +354,17 @@ impl Counts {
     /// Changes the properties of a model and writes them to the disk. Blocks.
     fn change(&self, model: &str, change: impl FnOnce(&mut KnownModel)) {
         let _in_order = self.storing.lock();
+        let is_read = self.read_models();
         let models = {
             let mut state = self.state.lock();
             let models = state.models.get_or_insert_default();
             change(models.entry(canonical_name(model)).or_default());
             models.clone()
         };
-        self.files.store_models(&models);
+        // A list that could not be read is not replaced by one that lacks its models.
+        if is_read {
+            self.files.store_models(&models);
+        }
     }
 
     /// Returns whether learning `name`, a model, a template or a vocabulary, may be tried again after a failure.
@@ -363,5 +384,38 @@ impl Counts {
     /// Drops vocabularies that are not in use.
     pub(crate) fn drop_idle(&self) {
         self.state.lock().tokenizers.retain(|_, (_, last_used)| last_used.elapsed() < IDLE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fsutil::rename_durably;
+
+    /// A link stands for every file that exists and cannot be read, such as one on a disk with errors.
+    #[test]
+    fn unreadable_list_of_models_is_not_replaced_and_is_read_as_soon_as_it_can_be() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let counts = || Counts::new(dir.path().to_owned());
+        let think = |counts: &Counts, model: &str| {
+            counts.load(Some(model), None, &[]);
+            counts.state.lock().known(model).map(|known| known.think.clone())
+        };
+        let earlier = counts();
+        earlier.change("earlier", |known| "low".clone_into(&mut known.think));
+        let (path, real) = (dir.path().join("models.json"), dir.path().join("real"));
+        rename_durably(&path, &real).expect("renames");
+        std::os::unix::fs::symlink(&real, &path).expect("links");
+        let now = counts();
+        assert_eq!(think(&now, "earlier"), None);
+        now.change("m", |known| "high".clone_into(&mut known.think));
+        assert!(path.is_symlink(), "is not replaced");
+        assert_eq!(think(&now, "m").as_deref(), Some("high"), "is known in memory");
+        rename_durably(&real, &path).expect("renames");
+        assert_eq!(think(&now, "earlier").as_deref(), Some("low"));
+        now.change("n", |known| "max".clone_into(&mut known.think));
+        let later = counts();
+        let found = ["earlier", "m", "n"].map(|model| think(&later, model));
+        assert_eq!(found, ["low", "high", "max"].map(|think| Some(think.to_owned())));
     }
 }
