@@ -65,6 +65,44 @@ fn next_mark(json: &[u8]) -> Option<usize> {
     json.iter().position(|byte| matches!(byte, b'[' | b'{' | b']' | b'}' | b'"'))
 }
 
+/// Counts the levels of a JSON text that is read byte by byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LevelCounter {
+    levels: usize,
+    deepest: usize,
+    is_in_string: bool,
+    is_escaped: bool,
+}
+
+impl LevelCounter {
+    /// Reads the next bytes.
+    pub(crate) fn read(&mut self, json: &[u8]) {
+        for byte in json {
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' if self.is_in_string => self.is_escaped = true,
+                b'"' => self.is_in_string = !self.is_in_string,
+                b'[' | b'{' if !self.is_in_string => {
+                    self.levels += 1;
+                    self.deepest = self.deepest.max(self.levels);
+                }
+                b']' | b'}' if !self.is_in_string => self.levels = self.levels.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    /// Forgets how deep the text was so far.
+    pub(crate) const fn begin_value(&mut self) {
+        self.deepest = self.levels;
+    }
+
+    /// Returns whether serde refuses what was read since [`LevelCounter::begin_value`] because of its nesting.
+    pub(crate) const fn is_unparsable(&self) -> bool {
+        self.deepest > MAX_PARSED_LEVELS
+    }
+}
+
 /// Returns the length of a string after its opening quote, with its closing quote.
 fn string_len(json: &[u8]) -> usize {
     let mut at = 0;
@@ -352,6 +390,25 @@ mod tests {
             0 => json!([1, inner]),
             _ => json!({ "a": "x", "b": inner }),
         })
+    }
+
+    #[test]
+    fn level_counter_agrees_with_the_whole_text_however_it_is_split() {
+        for levels in [126, 127, 128] {
+            let deep = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+            for json in
+                [deep.clone(), format!(r#"{{"a[\"[{{":"[[\\","b":[]}}"#), format!("[{deep}]")]
+            {
+                let expect = is_unparsable(json.as_bytes());
+                for len in [1, 2, 7] {
+                    let mut counter = LevelCounter::default();
+                    json.as_bytes().chunks(len).for_each(|chunk| counter.read(chunk));
+                    assert_eq!(counter.is_unparsable(), expect, "{levels} {len} {json:.40}");
+                    counter.begin_value();
+                    assert!(!counter.is_unparsable());
+                }
+            }
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub const MAX_INLINE_RECORD_BYTES: usize = 12 * 1024 * KIB;
 /// The most bytes of JSON in one part of a record, or in one chunk of an export, as a JSON string.
 pub const MAX_PART_BYTES: usize = 12 * 1024 * KIB;
 
+/// The longest `id` of a JSON-RPC request, in bytes of JSON. Replies repeat it, so it takes room from every result.
+pub const MAX_ID_BYTES: usize = KIB;
+
 /// The largest window that a session can request, in tokens: more than any model has.
 pub const MAX_CONTEXT_SIZE: u32 = 16 * 1024 * 1024;
 

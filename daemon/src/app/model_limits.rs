@@ -5,7 +5,8 @@
 //! the model server is down.
 //! Must not know the model server: `models/window.rs` asks it.
 //!
-//! **Invariant**: a limit that another server reported is never returned.
+//! **Invariants**: a limit that another server reported is never returned; a file that the system cannot read is not
+//! replaced.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::fsutil::{FsError, create_private_dir, file_len, read_regular, replace_atomically};
+use crate::error_chain::with_sources;
+use crate::fsutil::{FsError, create_private_dir, read_derived, replace_atomically};
 use crate::model::{ModelInfo, canonical_name};
 
 /// The version of `limits.json`; files of other versions are ignored.
@@ -50,10 +52,18 @@ impl ModelLimits {
 /// The limits of all models that were described so far.
 pub(crate) struct KnownLimits {
     path: PathBuf,
-    /// By full name; `None` before the file was read. Held while it is read, which happens once.
-    models: Mutex<Option<BTreeMap<String, ModelLimits>>>,
+    /// Held while the file is read, which happens once.
+    state: Mutex<LimitsState>,
     /// Held while the file is written, so that an older state never replaces a newer one.
     storing: Mutex<()>,
+}
+
+#[derive(Default)]
+struct LimitsState {
+    /// By full name.
+    models: BTreeMap<String, ModelLimits>,
+    /// Whether the file was read, or there is none that can be used.
+    is_read: bool,
 }
 
 /// `limits.json`.
@@ -67,13 +77,16 @@ impl KnownLimits {
     /// Returns the limits stored in `dir`, which are read when they are needed.
     pub(crate) fn new(dir: &Path) -> Self {
         let path = dir.join("limits.json");
-        Self { path, models: Mutex::default(), storing: Mutex::default() }
+        Self { path, state: Mutex::default(), storing: Mutex::default() }
     }
 
     /// Returns the limits of a model of the server at `host`, if it was described. Blocks on the disk the first time.
     pub(crate) fn get(&self, host: &str, model: &str) -> Option<ModelLimits> {
-        let mut models = self.models.lock();
-        let known = models.get_or_insert_with(|| self.read()).get(&canonical_name(model))?;
+        let mut state = self.state.lock();
+        if let Err(error) = self.read_once(&mut state) {
+            tracing::debug!("the stored limits of models are unknown: {}", with_sources(&error));
+        }
+        let known = state.models.get(&canonical_name(model))?;
         (known.host == host).then(|| known.clone())
     }
 
@@ -85,23 +98,33 @@ impl KnownLimits {
     /// Stores the limits of a description. Blocks. An error is only logged: the model is described again.
     pub(crate) fn note(&self, host: &str, info: &ModelInfo) {
         let _in_order = self.storing.lock();
-        let models = {
-            let mut models = self.models.lock();
-            let models = models.get_or_insert_with(|| self.read());
-            models.insert(canonical_name(&info.model), ModelLimits::of(host, info));
-            models.clone()
-        };
-        let written = self.write(&LimitsFile { version: VERSION, models });
+        let mut state = self.state.lock();
+        let read = self.read_once(&mut state);
+        state.models.insert(canonical_name(&info.model), ModelLimits::of(host, info));
+        let models = state.models.clone();
+        drop(state);
+        let written = read.and_then(|()| self.write(&LimitsFile { version: VERSION, models }));
         if let Err(error) = written {
+            let error = with_sources(&error);
             tracing::warn!("the limits of models are lost at the next restart: {error}");
         }
     }
 
-    fn read(&self) -> BTreeMap<String, ModelLimits> {
-        let is_small = file_len(&self.path).is_some_and(|len| len <= MAX_BYTES);
-        let file = is_small.then(|| read_regular(&self.path).ok()).flatten();
-        let file = file.and_then(|json| serde_json::from_slice::<LimitsFile>(&json).ok());
-        file.filter(|file| file.version == VERSION).map_or_else(BTreeMap::new, |file| file.models)
+    /// Reads the file unless it was read before. Limits that were noted in the meantime stay.
+    ///
+    /// **Errors**: the system cannot read the file; the next call tries it again.
+    fn read_once(&self, state: &mut LimitsState) -> Result<(), FsError> {
+        if state.is_read {
+            return Ok(());
+        }
+        let json = read_derived(&self.path, MAX_BYTES)?;
+        let file = json.and_then(|json| serde_json::from_slice::<LimitsFile>(&json).ok());
+        let stored = file.filter(|file| file.version == VERSION);
+        for (model, limits) in stored.into_iter().flat_map(|file| file.models) {
+            state.models.entry(model).or_insert(limits);
+        }
+        state.is_read = true;
+        Ok(())
     }
 
     fn write(&self, file: &LimitsFile) -> Result<(), FsError> {
@@ -147,6 +170,28 @@ mod tests {
             assert_eq!(limits.get("h", "m"), None, "{content}");
             limits.note("h", &described("m", 8192));
             assert!(KnownLimits::new(dir.path()).get("h", "m").is_some(), "{content}");
+        }
+    }
+
+    /// A link stands for every file that exists and cannot be read, such as one on a disk with errors.
+    #[test]
+    fn unreadable_file_is_not_replaced_and_is_read_as_soon_as_it_can_be() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        KnownLimits::new(dir.path()).note("h", &described("earlier", 4096));
+        let (path, real) = (dir.path().join("limits.json"), dir.path().join("real"));
+        crate::fsutil::rename_durably(&path, &real).expect("renames");
+        std::os::unix::fs::symlink(&real, &path).expect("links");
+        let limits = KnownLimits::new(dir.path());
+        assert_eq!(limits.get("h", "earlier"), None);
+        limits.note("h", &described("m", 8192));
+        assert!(limits.get("h", "m").is_some(), "is known in memory");
+        assert!(path.is_symlink(), "is not replaced");
+        crate::fsutil::rename_durably(&real, &path).expect("renames");
+        assert!(limits.get("h", "earlier").is_some());
+        limits.note("h", &described("n", 8192));
+        let limits = KnownLimits::new(dir.path());
+        for model in ["earlier", "m", "n"] {
+            assert!(limits.get("h", model).is_some(), "{model}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Observations of models in earlier calls: how fast they read a prompt, and the window that they run with.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use hashlink::LruCache;
 use parking_lot::Mutex;
 
 use crate::model::{ChatEnd, PromptCount, canonical_name};
@@ -10,9 +10,17 @@ use crate::model::{ChatEnd, PromptCount, canonical_name};
 /// The shortest prompt, in tokens, that is long enough to measure how fast a model reads.
 const MIN_PROMPT_TOKENS: u64 = 64;
 
-/// The observations of all models, by full name; in memory only.
-#[derive(Default)]
-pub(crate) struct MeasuredModels(Mutex<HashMap<String, MeasuredModel>>);
+/// Maximum number of models with observations, more than most servers have.
+const MAX_MODELS: usize = 256;
+
+/// The observations of the models that were used last, by full name; in memory only. Clients choose the names.
+pub(crate) struct MeasuredModels(Mutex<LruCache<String, MeasuredModel>>);
+
+impl Default for MeasuredModels {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_MODELS)))
+    }
+}
 
 /// The observations of one model.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,15 +44,22 @@ impl MeasuredModels {
 
     /// Notes the window that the server gave a model, if it is smaller than requested.
     pub(crate) fn note_effective(&self, model: &str, effective: Option<u32>) {
-        self.0.lock().entry(canonical_name(model)).or_default().effective = effective;
+        self.change(model, |measured| measured.effective = effective);
     }
 
     /// Adds the observations of one answer.
     pub(crate) fn note(&self, model: &str, end: &ChatEnd, effective: Option<u32>) {
-        let mut models = self.0.lock();
-        let measured = models.entry(canonical_name(model)).or_default();
-        measured.note(end);
-        measured.effective = effective;
+        self.change(model, |measured| {
+            measured.note(end);
+            measured.effective = effective;
+        });
+    }
+
+    fn change(&self, model: &str, change: impl FnOnce(&mut MeasuredModel)) {
+        let (mut models, name) = (self.0.lock(), canonical_name(model));
+        let mut measured = models.get(&name).copied().unwrap_or_default();
+        change(&mut measured);
+        models.insert(name, measured);
     }
 }
 
@@ -97,5 +112,15 @@ mod tests {
         let measured = models.get("m");
         assert_eq!(measured.expected_reading(500), Some(Duration::from_secs(1)));
         assert_eq!(measured.effective, None);
+    }
+
+    #[test]
+    fn observations_of_many_names_are_bounded() {
+        let models = MeasuredModels::default();
+        for number in 0..10 * MAX_MODELS {
+            models.note_effective(&format!("m{number}"), Some(2048));
+        }
+        assert_eq!(models.0.lock().len(), MAX_MODELS);
+        assert_eq!(models.get("m2559").effective, Some(2048));
     }
 }

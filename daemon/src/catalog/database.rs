@@ -1,11 +1,12 @@
 //! The database of the catalog: its files, its connections, and the state that the
 //! [`Catalog`](super::Catalog) and its writer thread share.
 //!
-//! A damaged file, or one of another version, is moved aside and kept until a session is forgotten. FORMAT.md,
-//! "Catalog".
+//! A damaged file, or one of another version, is removed: it is derived, and may hold words of sessions that were deleted.
+//! FORMAT.md, "Catalog".
 //!
 //! **Invariant**: the read connection is locked for one short read at a time, and a reader never waits for the writer.
 
+use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::error::CatalogError;
 use super::query::{fulltext, schema, sessions};
 use super::queue::{PendingCleanup, WorkQueue};
 use super::seal;
-use crate::fsutil;
+use crate::fsutil::{self, FsError};
 use crate::session::index::IndexSource;
 
 /// The longest wait of one connection for the other. Only a checkpoint that truncates the journal meets the reader, whose
@@ -76,6 +77,9 @@ pub(super) struct Connections {
 
 /// Opens the database, or creates a new one in place of a file that cannot be used.
 pub(super) fn open(path: &Path) -> Result<Connections, CatalogError> {
+    if let Err(error) = remove_kept(path) {
+        tracing::warn!(error = &error as &dyn Error, "the next deletion tries it again");
+    }
     match open_existing(path) {
         Ok(Some(connections)) => return Ok(connections),
         Ok(None) => {
@@ -86,7 +90,7 @@ pub(super) fn open(path: &Path) -> Result<Connections, CatalogError> {
         }
         Err(error) => return Err(error),
     }
-    move_aside(path, true)?;
+    discard(path)?;
     open_existing(path)?.ok_or_else(|| CatalogError::Unusable { path: path.to_owned() })
 }
 
@@ -111,30 +115,18 @@ pub(super) fn pending_cleanup(
     })
 }
 
-/// Moves a file that cannot be used aside, and removes its journal and the files that were moved aside before.
-///
-/// A file that may contain text of a forgotten session is removed instead, with `keep` false.
-pub(super) fn move_aside(path: &Path, keep: bool) -> Result<(), CatalogError> {
-    let older = aside_files(path);
-    let number = older.iter().map(|(number, _)| *number).max().unwrap_or(0) + 1;
+/// Removes a file that cannot be used, with its journal and its seal.
+pub(super) fn discard(path: &Path) -> Result<(), CatalogError> {
     for suffix in ["-wal", "-shm"] {
         fsutil::remove_file(&with_suffix(path, suffix))?;
     }
     seal::remove(path)?;
-    if !keep {
-        fsutil::remove_file(path)?;
-    } else if path.exists() {
-        fsutil::rename_durably(path, &with_suffix(path, &format!(".corrupt-{number}")))?;
-    }
-    for (_, file) in older {
-        fsutil::remove_file(&file)?;
-    }
-    Ok(())
+    Ok(fsutil::remove_file(path)?)
 }
 
-/// Removes the files that [`move_aside`] kept, because they may contain text of a removed session.
-pub(super) fn remove_aside(path: &Path) -> Result<(), CatalogError> {
-    for (_, file) in aside_files(path) {
+/// Removes the damaged files that earlier versions kept, because they may contain text of a removed session.
+pub(super) fn remove_kept(path: &Path) -> Result<(), CatalogError> {
+    for file in kept_files(path)? {
         fsutil::remove_file(&file)?;
     }
     Ok(())
@@ -182,18 +174,19 @@ pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Returns the files that were moved aside, with their numbers.
-fn aside_files(path: &Path) -> Vec<(u64, PathBuf)> {
+/// Returns the damaged files that earlier versions kept.
+fn kept_files(path: &Path) -> Result<Vec<PathBuf>, FsError> {
     let prefix = format!("{}.corrupt-", path.file_name().unwrap_or_default().to_string_lossy());
-    let Ok(dir) = std::fs::read_dir(path.parent().unwrap_or(Path::new("."))) else {
-        return Vec::new();
-    };
-    dir.flatten()
-        .filter_map(|file| {
-            let number = file.file_name().to_str()?.strip_prefix(&prefix)?.parse().ok()?;
-            Some((number, file.path()))
-        })
-        .collect()
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let fail = |source| FsError::new("list", dir, source);
+    let mut kept = Vec::new();
+    for file in std::fs::read_dir(dir).map_err(fail)? {
+        let file = file.map_err(fail)?;
+        if file.file_name().to_string_lossy().starts_with(&prefix) {
+            kept.push(file.path());
+        }
+    }
+    Ok(kept)
 }
 
 /// What an error of SQLite says about the database file.

@@ -393,12 +393,6 @@ impl WorkQueue {
         self.state.lock().cleanup = cleanup;
     }
 
-    /// Returns whether words of removed sessions may still be in the files.
-    pub(super) fn is_forgetting(&self) -> bool {
-        let state = self.state.lock();
-        state.cleanup.sessions > 0 || !state.hidden.is_empty()
-    }
-
     /// Returns [`PendingCleanup::journal`].
     pub(super) fn is_journal_stale(&self) -> bool {
         self.state.lock().cleanup.journal

@@ -163,7 +163,7 @@ impl CatalogSeal {
     }
 }
 
-/// Removes the seal of a catalog that is moved aside, durably.
+/// Removes the seal of a catalog that is discarded, durably.
 pub(super) fn remove(path: &Path) -> Result<(), CatalogError> {
     let seal = seal_path(path);
     if seal.exists() {

@@ -113,6 +113,22 @@ pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a derived file that may be missing: `None` if it is, or if it has more than `max_bytes`, which its writer never
+/// writes.
+///
+/// **Errors**: the system cannot read it. Its content is unknown then, so it must not be replaced.
+pub(crate) fn read_derived(path: &Path, max_bytes: u64) -> Result<Option<Vec<u8>>, FsError> {
+    let read = || -> io::Result<_> {
+        let mut bytes = Vec::new();
+        open_regular(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+        Ok((bytes.len() as u64 <= max_bytes).then_some(bytes))
+    };
+    match read() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map_err(|source| FsError::new("read", path, source)),
+    }
+}
+
 /// Opens a file of the home with `options`; a created file has mode 0600. Never waits.
 ///
 /// **Errors**: of kind `InvalidInput` for a link, a pipe, or anything else that is not a regular file.

@@ -6,9 +6,9 @@
 //! **Invariant**: all requests to a model name the same window as long as the daemon runs; it only grows, when a
 //! larger one is needed.
 
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 
+use hashlink::LruCache;
 use parking_lot::Mutex;
 
 use super::info::{KvGeometry, canonical_name};
@@ -25,6 +25,8 @@ const MIN_VISION_WINDOW: u32 = 2048;
 const FREE_TOKENS: u32 = 1;
 /// The smallest window worth recommending.
 const MIN_ADVISED_WINDOW: u64 = 2048;
+/// Maximum number of models whose window is known, more than most servers have.
+const MAX_MODELS: usize = 256;
 /// Recommended windows are multiples of this number of tokens.
 const ADVICE_STEP: u64 = 1024;
 
@@ -93,9 +95,15 @@ pub(crate) fn advise(running: &RunningModel, geometry: Option<KvGeometry>) -> Op
     Some(text)
 }
 
-/// The window of each model, by canonical name.
-#[derive(Debug, Default)]
-pub(crate) struct ModelWindows(Mutex<HashMap<String, u32>>);
+/// The window of each model, by canonical name. Clients choose the names, so only the newest [`MAX_MODELS`] are known.
+#[derive(Debug)]
+pub(crate) struct ModelWindows(Mutex<LruCache<String, u32>>);
+
+impl Default for ModelWindows {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_MODELS)))
+    }
+}
 
 impl ModelWindows {
     /// Chooses the window to request for a caller that needs `wanted` tokens, already clamped.
@@ -103,10 +111,11 @@ impl ModelWindows {
     /// The current window stays if it is large enough. The first window is the one with which the server has `loaded`
     /// the model, if that is large enough.
     pub(crate) fn choose(&self, model: &str, wanted: u32, loaded: Option<u32>) -> u32 {
-        let mut windows = self.0.lock();
-        let window = windows.entry(canonical_name(model)).or_insert(loaded.unwrap_or(wanted));
-        *window = wanted.max(*window);
-        *window
+        let (mut windows, name) = (self.0.lock(), canonical_name(model));
+        let window =
+            windows.get(&name).copied().or(loaded).map_or(wanted, |known| known.max(wanted));
+        windows.insert(name, window);
+        window
     }
 
     /// Returns the window of a model, if one was chosen.
@@ -202,5 +211,15 @@ mod tests {
         assert_eq!(windows.choose("b", 4096, Some(2048)), 4096);
         windows.clear();
         assert_eq!(windows.current("b"), None);
+    }
+
+    #[test]
+    fn windows_of_many_names_are_bounded() {
+        let windows = ModelWindows::default();
+        for number in 0..10 * MAX_MODELS {
+            windows.choose(&format!("m{number}"), 4096, None);
+            assert_eq!(windows.choose("used", 2048, Some(8192)), 8192, "a used model stays");
+        }
+        assert_eq!(windows.0.lock().len(), MAX_MODELS);
     }
 }

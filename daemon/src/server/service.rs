@@ -20,6 +20,7 @@ use jsonrpsee::{
     Methods, SubscriptionMethod, SubscriptionState,
 };
 use ollm_protocol::frame::{Frame, partial_id};
+use ollm_protocol::limits::MAX_ID_BYTES;
 use ollm_protocol::methods::daemon::Limits;
 use ollm_protocol::{Class, ErrorKind, METHODS};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -325,6 +326,10 @@ fn parse_request(text: &str) -> Result<RpcRequest<'_>, Box<RawValue>> {
         }
         Err(error) => return Err(raw_error(None, not_json(&error))),
     };
+    if raw.id.is_some_and(|id| id.get().len() > MAX_ID_BYTES) {
+        let message = format!("an `id` has at most {MAX_ID_BYTES} bytes");
+        return Err(raw_error(None, RpcError::new(ErrorKind::InvalidRequest, message)));
+    }
     let invalid = |message: &str| {
         let id = raw.id.filter(|id| !id.get().starts_with(['{', '[', 't', 'f']));
         raw_error(id, RpcError::new(ErrorKind::InvalidRequest, message))
@@ -347,9 +352,10 @@ fn not_json(error: &serde_json::Error) -> RpcError {
     RpcError::new(ErrorKind::ParseError, format!("the frame is not JSON: {error}"))
 }
 
-/// Finds the id in the beginning of a message.
+/// Finds the id in the beginning of a message, unless it is too long to be repeated.
 fn partial_raw_id(prefix: &[u8]) -> Option<Box<RawValue>> {
-    partial_id(prefix).and_then(|id| to_raw_value(&id).ok())
+    let id = partial_id(prefix).and_then(|id| to_raw_value(&id).ok());
+    id.filter(|id| id.get().len() <= MAX_ID_BYTES)
 }
 
 /// Returns the JSON of a response. jsonrpsee's error for a response that is too large is replaced by ours.

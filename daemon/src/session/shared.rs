@@ -96,12 +96,21 @@ impl StoreShared {
     /// When every session is in use, it waits a moment: most descriptors are in use only for one operation. Blocks.
     pub(super) fn with_descriptors<T>(
         &self,
-        mut open: impl FnMut() -> Result<T, LogError>,
+        open: impl FnMut() -> Result<T, LogError>,
     ) -> Result<T, LogError> {
+        self.retry_with_descriptors(LogError::is_out_of_descriptors, open)
+    }
+
+    /// Calls `open` like [`StoreShared::with_descriptors`]; `is_out` recognizes the error.
+    pub(super) fn retry_with_descriptors<T, E>(
+        &self,
+        is_out: impl Fn(&E) -> bool,
+        mut open: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut n_pauses = 0;
         loop {
             let error = match open() {
-                Err(error) if error.is_out_of_descriptors() => error,
+                Err(error) if is_out(&error) => error,
                 result => return result,
             };
             let closed = self.close_unused.get().map_or(0, |close| close());

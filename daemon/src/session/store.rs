@@ -27,7 +27,7 @@ use super::pool::SyncPool;
 use super::shared::{SessionPaths, StoreShared};
 use super::write::{Appended, IdempotencyKey, NewRecord, NewSession, Observer};
 use crate::clock::Clock;
-use crate::fsutil::FsError;
+use crate::fsutil::{self, FsError};
 
 /// Maximum number of open sessions with a log; each has one or two open files and takes 24 bytes for each record.
 const MAX_OPEN: usize = 256;
@@ -181,6 +181,16 @@ impl Sessions {
     /// no free descriptor.
     pub(crate) fn close_half(&self) -> usize {
         close_half(&mut self.cells())
+    }
+
+    /// Writes a file beside the logs, and tries it again after unused sessions were closed if the process has no free
+    /// descriptor. Blocks.
+    pub(crate) fn with_descriptors<T>(
+        &self,
+        write: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        let is_out = |error: &FsError| fsutil::is_out_of_descriptors(&error.source);
+        self.shared.retry_with_descriptors(is_out, write)
     }
 
     /// Queues records that become durable together. The order of calls is the order in the log.

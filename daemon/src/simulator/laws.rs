@@ -316,11 +316,6 @@ fn no_byte_left(home: &OpenHome, session: &ExpectedSession) -> Result<bool, Stri
     let id = session.id.to_string();
     let words = [&session.marker[SIGNIFICANT], id.as_str()];
     for path in files_below(&home.dir) {
-        // A damaged catalog that was moved aside is kept until the next deletion.
-        let is_aside = path.to_string_lossy().contains("sqlite3.corrupt-");
-        if is_aside && home.has_damaged_catalog {
-            continue;
-        }
         let bytes = fs::read(&path).unwrap_or_default();
         for word in words {
             law!(

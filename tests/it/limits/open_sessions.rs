@@ -54,6 +54,19 @@ fn thousands_of_created_sessions_need_few_descriptors() {
 }
 
 #[test]
+fn documents_are_saved_also_when_open_sessions_use_all_descriptors() {
+    let (_sandbox, daemon, mut wire) = start();
+    limit_descriptors(&daemon);
+    let created = batched(&mut wire, "session.create", &vec![json!({}); 200]);
+    let ids = created.iter().map(|created| created["session"]["sessionId"].as_str().unwrap());
+    let messages: Vec<Value> = ids.clone().map(|id| text_message(id, "user", "hello")).collect();
+    batched(&mut wire, "session.record", &messages);
+    for id in ids {
+        wire.ok("session.save", json!({ "sessionId": id }));
+    }
+}
+
+#[test]
 fn created_sessions_are_closed_when_too_many_are_open() {
     let (_sandbox, _daemon, mut wire) = start();
     for _ in 0..2 {

@@ -1,6 +1,7 @@
 //! The files in `vocab/`: vocabularies by digest, and `models.json` with the learned properties of each model.
 //!
-//! All of it is derived: a file that is damaged, missing or of another version is learned again.
+//! All of it is derived: a file that is damaged, missing or of another version is learned again. A list of models that
+//! the system cannot read is not replaced.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fsutil::{FsError, create_private_dir, file_len, read_regular, replace_atomically};
+use crate::error_chain::with_sources;
+use crate::fsutil::{FsError, create_private_dir, read_derived, replace_atomically};
 use crate::tokens::{
     CachedTokenizer, Calibration, Doubts, Engine, Template, Tokenizer, Vocabulary, VocabularyError,
 };
@@ -72,17 +74,17 @@ impl VocabularyFiles {
         Self { dir }
     }
 
-    /// Reads the properties of all models; returns none if the file cannot be used.
-    pub(super) fn models(&self) -> BTreeMap<String, KnownModel> {
-        let Some(bytes) = self.read("models.json") else { return BTreeMap::new() };
-        match serde_json::from_slice::<ModelsFile<_>>(&bytes) {
-            Ok(file) if file.version == VERSION => file.models,
-            Ok(_) => BTreeMap::new(),
-            Err(error) => {
-                tracing::warn!("models.json is unusable, models are learned again: {error}");
-                BTreeMap::new()
-            }
-        }
+    /// Reads the properties of all models; returns none if the file is missing, damaged or of another version.
+    ///
+    /// **Errors**: the system cannot read the file.
+    pub(super) fn models(&self) -> Result<BTreeMap<String, KnownModel>, FsError> {
+        let bytes = read_derived(&self.dir.join("models.json"), MAX_BYTES)?.unwrap_or_default();
+        let file = serde_json::from_slice::<ModelsFile<_>>(&bytes)
+            .inspect_err(|error| tracing::debug!("models are learned again: {error}"));
+        Ok(file
+            .ok()
+            .filter(|file| file.version == VERSION)
+            .map_or_else(BTreeMap::new, |f| f.models))
     }
 
     /// Writes the properties of all models. An error is only logged: the models are learned again after a restart.
@@ -119,11 +121,9 @@ impl VocabularyFiles {
     }
 
     fn read(&self, name: &str) -> Option<Vec<u8>> {
-        let path = self.dir.join(name);
-        file_len(&path).filter(|len| *len <= MAX_BYTES)?;
-        read_regular(&path)
-            .inspect_err(|error| tracing::warn!("cannot read {}: {error}", path.display()))
-            .ok()
+        read_derived(&self.dir.join(name), MAX_BYTES)
+            .inspect_err(|error| tracing::warn!("{}", with_sources(error)))
+            .ok()?
     }
 
     fn write(&self, name: &str, bytes: &[u8]) {

@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::files::{KnownModel, VocabularyFiles};
+use crate::error_chain::with_sources;
 use crate::model::{ChatRequest, ModelInfo, ThinkMode, canonical_name};
 use crate::tokens::{
     CachedTokenizer, Counter, Doubts, Engine, ExactCounter, Fault, MessageShape, Template,
@@ -46,8 +47,10 @@ pub(crate) struct Counts {
 
 #[derive(Default)]
 struct CountsState {
-    /// `None` before the list was read.
+    /// `None` before the list was to be read.
     models: Option<BTreeMap<String, KnownModel>>,
+    /// Whether the list was read, or there is none that can be used.
+    is_read: bool,
     /// The tokenizers in memory, and when they were last used.
     tokenizers: HashMap<TokenizerKey, (Arc<CachedTokenizer>, Instant)>,
     /// When learning a model or a template, or reading a vocabulary, last failed.
@@ -200,16 +203,12 @@ impl Counts {
         let think = think.map(think_name);
         let missing = match self.find(model, think, tools) {
             Ok(counter) => return counter,
-            Err(MissingCounter::Model) => return Counter::ESTIMATE,
+            Err(MissingCounter::Model) if self.state.lock().is_read => return Counter::ESTIMATE,
             Err(missing) => missing,
         };
         let _one_reader = self.loading.lock();
-        if let MissingCounter::Models = missing {
-            let is_unread = self.state.lock().models.is_none();
-            if is_unread {
-                let models = self.files.models();
-                self.state.lock().models = Some(models);
-            }
+        if !matches!(missing, MissingCounter::Tokenizer(_)) {
+            self.read_models();
         }
         if let Err(MissingCounter::Tokenizer(key)) = self.find(model, think, tools)
             && self.may_try(&key.0)
@@ -217,6 +216,24 @@ impl Counts {
             self.read_tokenizer(key);
         }
         self.find(model, think, tools).unwrap_or(Counter::ESTIMATE)
+    }
+
+    /// Reads the list of models unless it was read before; returns false if the system cannot read it. What was learned
+    /// in the meantime stays. Blocks.
+    fn read_models(&self) -> bool {
+        if self.state.lock().is_read {
+            return true;
+        }
+        let stored = self.files.models().inspect_err(|error| {
+            tracing::warn!("properties of models are not stored: {}", with_sources(error));
+        });
+        let mut state = self.state.lock();
+        state.is_read = stored.is_ok();
+        let models = state.models.get_or_insert_default();
+        for (name, known) in stored.unwrap_or_default() {
+            models.entry(name).or_insert(known);
+        }
+        state.is_read
     }
 
     /// Reads a tokenizer from the disk. Blocks.
@@ -470,13 +487,17 @@ impl Counts {
     /// Changes the properties of a model and writes them to the disk. Blocks.
     fn change(&self, model: &str, change: impl FnOnce(&mut KnownModel)) {
         let _in_order = self.storing.lock();
+        let is_read = self.read_models();
         let models = {
             let mut state = self.state.lock();
             let models = state.models.get_or_insert_default();
             change(models.entry(canonical_name(model)).or_default());
             models.clone()
         };
-        self.files.store_models(&models);
+        // A list that could not be read is not replaced by one that lacks its models.
+        if is_read {
+            self.files.store_models(&models);
+        }
     }
 
     /// Returns whether learning `name`, a model, a template or a vocabulary, may be tried again after a failure.

@@ -119,3 +119,30 @@ fn other_engine_is_found_by_the_count_of_the_server() {
     let few = counts.contradict(&request(text), 1, Some(text));
     assert!(few.is_none(), "no engine finds so few tokens: the server truncated the prompt");
 }
+
+/// A link stands for every file that exists and cannot be read, such as one on a disk with errors.
+#[test]
+fn unreadable_list_of_models_is_not_replaced_and_is_read_as_soon_as_it_can_be() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let counts = || Counts::new(dir.path().to_owned());
+    let think = |counts: &Counts, model: &str| {
+        counts.load(Some(model), None, &[]);
+        counts.state.lock().known(model).map(|known| known.think.clone())
+    };
+    let earlier = counts();
+    earlier.change("earlier", |known| "low".clone_into(&mut known.think));
+    let (path, real) = (dir.path().join("models.json"), dir.path().join("real"));
+    crate::fsutil::rename_durably(&path, &real).expect("renames");
+    std::os::unix::fs::symlink(&real, &path).expect("links");
+    let now = counts();
+    assert_eq!(think(&now, "earlier"), None);
+    now.change("m", |known| "high".clone_into(&mut known.think));
+    assert!(path.is_symlink(), "is not replaced");
+    assert_eq!(think(&now, "m").as_deref(), Some("high"), "is known in memory");
+    crate::fsutil::rename_durably(&real, &path).expect("renames");
+    assert_eq!(think(&now, "earlier").as_deref(), Some("low"));
+    now.change("n", |known| "max".clone_into(&mut known.think));
+    let later = counts();
+    let found = ["earlier", "m", "n"].map(|model| think(&later, model));
+    assert_eq!(found, ["low", "high", "max"].map(|think| Some(think.to_owned())));
+}

@@ -82,25 +82,45 @@ pub(super) fn write(core: &Arc<Core>, id: SessionId) -> Result<SessionSaveResult
     let _one_writer = core.due_documents.lock();
     let path = core.sessions.document_path(id);
     let log_bytes = log_bytes(core, id)?;
-    let mut progress = ExportProgress::start(core, id, ExportFormat::Json)?;
     let mut unreadable = None;
-    let written = fsutil::replace_with(&path, |out| {
-        let mut text = String::new();
-        loop {
-            let page = progress.advance(core, id, &mut text).map_err(|error| {
-                unreadable = Some(error);
-                std::io::Error::other("the session cannot be read")
-            })?;
-            out.write_all(text.as_bytes())?;
-            if page.is_last {
-                return Ok(());
-            }
-            text.clear();
-        }
+    let written = core.sessions.with_descriptors(|| {
+        fsutil::replace_with(&path, |out| {
+            write_text(core, id, out).map_err(|error| match error {
+                DocumentError::Read(error) => {
+                    unreadable = Some(error);
+                    std::io::Error::other("the session cannot be read")
+                }
+                DocumentError::Write(error) => error,
+            })
+        })
     });
     written.map_err(|error| unreadable.take().unwrap_or(AppError::Storage(error)))?;
     core.due_documents.note_written(id, log_bytes);
     let size_bytes = fsutil::file_len(&path).unwrap_or_default();
     core.publish(id, None, EventKind::SessionSaved, json!({ "sizeBytes": size_bytes }));
     Ok(SessionSaveResult { path: path.to_string_lossy().into_owned(), size_bytes })
+}
+
+/// Why the text of a document could not be written.
+enum DocumentError {
+    Read(AppError),
+    Write(std::io::Error),
+}
+
+/// Writes the text of a document from its beginning.
+fn write_text(
+    core: &Arc<Core>,
+    id: SessionId,
+    out: &mut impl Write,
+) -> std::result::Result<(), DocumentError> {
+    let start = ExportProgress::start(core, id, ExportFormat::Json);
+    let (mut progress, mut text) = (start.map_err(DocumentError::Read)?, String::new());
+    loop {
+        let page = progress.advance(core, id, &mut text).map_err(DocumentError::Read)?;
+        out.write_all(text.as_bytes()).map_err(DocumentError::Write)?;
+        if page.is_last {
+            return Ok(());
+        }
+        text.clear();
+    }
 }

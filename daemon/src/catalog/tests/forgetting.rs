@@ -315,20 +315,44 @@ fn journal_left_by_a_crash_is_truncated() {
     assert_eq!(fixture.find("words"), "1:0");
 }
 
+/// Nobody can ask such a file which sessions it has, and the sessions may have been deleted before it was damaged.
 #[test]
-fn files_moved_aside_are_removed() {
+fn damaged_catalog_keeps_no_word_of_a_deleted_session() {
+    let versioned = |path: &std::path::Path| {
+        let conn = rusqlite::Connection::open(path).expect("opens");
+        conn.pragma_update(None, "user_version", 99).expect("writes");
+    };
+    let overwritten = |path: &std::path::Path| {
+        use std::os::unix::fs::FileExt;
+        let file = fsutil::open_private(path).expect("opens");
+        file.write_all_at(&[0x5a; 100], 0).expect("writes");
+    };
+    for damage in [&versioned as &dyn Fn(&std::path::Path), &overwritten] {
+        let mut fixture = CatalogFixture::new();
+        fixture.record(id(1), Role::User, at(0), "wordofadeletedsession");
+        fixture.record(id(2), Role::User, at(0), "staying words");
+        fixture.catch_up();
+        fixture.catalog.shutdown();
+        fixture.logs.remove(id(1));
+        damage(&fixture.path());
+        assert!(fixture.contains(b"wordofadeletedsession"));
+        fixture.reopen();
+        fixture.catch_up();
+        assert!(!fixture.contains(b"wordofadeletedsession"));
+        assert_eq!(fixture.find("words"), "2:0");
+    }
+}
+
+#[test]
+fn damaged_files_of_earlier_versions_are_removed_at_the_start_and_by_a_deletion() {
     let mut fixture = CatalogFixture::new();
-    fixture.record(id(1), Role::User, at(0), "wordinolderfile");
-    fixture.catch_up();
-    fixture.catalog.shutdown();
-    let conn = rusqlite::Connection::open(fixture.path()).expect("opens");
-    conn.pragma_update(None, "user_version", 99).expect("writes");
-    drop(conn);
+    let kept = fixture.home.path().join("catalog.sqlite3.corrupt-1");
+    fsutil::replace_atomically(&kept, b"words").expect("writes");
     fixture.reopen();
-    fixture.catch_up();
-    assert!(fixture.home.path().join("catalog.sqlite3.corrupt-1").exists());
+    assert!(!kept.exists());
+    fsutil::replace_atomically(&kept, b"words").expect("writes");
     fixture.forget(id(1));
-    assert!(!fixture.contains(b"wordinolderfile"));
+    assert!(!kept.exists());
 }
 
 #[test]

@@ -146,9 +146,9 @@ impl CatalogWriter {
         }
     }
 
-    /// Removes the rows of sessions, and the files that were moved aside.
+    /// Removes the rows of sessions, and the damaged files that earlier versions kept.
     fn remove(&mut self, request: &ForgetRequest) -> Result<(), CatalogError> {
-        database::remove_aside(&self.shared.path)?;
+        database::remove_kept(&self.shared.path)?;
         let conn = self.conn.as_ref().ok_or(CatalogError::Closed)?;
         let marked = self.seal.mark_transaction(conn);
         let result = marked
@@ -219,7 +219,7 @@ impl CatalogWriter {
         Ok(())
     }
 
-    /// Moves the damaged file aside, creates a new one and requests a comparison with the logs, which fills it.
+    /// Removes the damaged file, creates a new one and requests a comparison with the logs, which fills it.
     fn recover(&mut self) -> Result<(), CatalogError> {
         let shared = Arc::clone(&self.shared);
         tracing::warn!(path = %shared.path.display(), "the catalog is damaged and is rebuilt");
@@ -227,7 +227,7 @@ impl CatalogWriter {
         *shared.reader.lock() = None;
         self.conn = None;
         self.clear_caches();
-        let connections = database::move_aside(&shared.path, !shared.queue.is_forgetting())
+        let connections = database::discard(&shared.path)
             .and_then(|()| database::open(&shared.path))
             .inspect_err(|_| shared.queue.request_recovery())?;
         self.seal = CatalogSeal::load(&shared.path, connections.is_new)

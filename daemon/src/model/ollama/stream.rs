@@ -48,6 +48,8 @@ pub(super) struct OllamaStream {
     n_bytes: usize,
     /// Items that were parsed but not returned yet.
     ready: VecDeque<ChatItem>,
+    /// The error that follows them.
+    failed: Option<ModelError>,
     /// The deadline of the first line, until it has arrived.
     first: Option<Deadline>,
     idle: Duration,
@@ -69,6 +71,7 @@ impl OllamaStream {
             n_lines: 0,
             n_bytes: 0,
             ready: VecDeque::new(),
+            failed: None,
             first: Some(first),
             idle,
         }
@@ -79,10 +82,13 @@ impl OllamaStream {
             if let Some(item) = self.ready.pop_front() {
                 return Ok(item);
             }
-            if let Err(error) = self.advance().await {
-                // Closes the connection.
-                self.response = None;
+            if let Some(error) = self.failed.take() {
                 return Err(error);
+            }
+            if let Err(error) = self.advance().await {
+                // Closes the connection. What the same line had before the error is kept.
+                self.response = None;
+                self.failed = Some(error);
             }
         }
     }
@@ -91,10 +97,18 @@ impl OllamaStream {
     async fn advance(&mut self) -> Result<(), ModelError> {
         let line = match self.buffer.next_line() {
             Err(LineTooLong) => return Err(self.too_large("a line", MAX_LINE_BYTES)),
-            Ok(line) => line.map(|line| parse(&self.to, self.n_lines + 1, line)),
+            Ok(line) => line.map(|line| {
+                let parsed = parse(&self.to, self.n_lines + 1, line);
+                parsed.map_err(|error| (texts_beside(&error, line), error))
+            }),
         };
-        if let Some(line) = line {
-            return self.handle(line?).await;
+        match line {
+            Some(Ok(line)) => return self.handle(line).await,
+            Some(Err((Some(texts), error))) => {
+                return self.handle(texts).await.and(Err(error));
+            }
+            Some(Err((None, error))) => return Err(error),
+            None => {}
         }
         let Some(response) = &mut self.response else {
             return Err(ModelError::Incomplete { to: self.to.clone() });
@@ -183,6 +197,12 @@ pub(super) fn parse(to: &CallTarget, number: u64, line: &[u8]) -> Result<ChatLin
         return Err(from_error_line(to.clone(), &error));
     }
     serde_json::from_slice(line).map_err(|_| garbage())
+}
+
+/// Returns the texts of a line that was refused because its tool calls are nested too deeply.
+fn texts_beside(error: &ModelError, line: &[u8]) -> Option<ChatLine> {
+    let is_too_deep = matches!(error, ModelError::TooDeep { .. });
+    is_too_deep.then(|| ChatLine::texts_of(line)).flatten()
 }
 
 /// Splits chunks of bytes into lines.

@@ -230,7 +230,7 @@ impl ArchitectureNumbers<'_> {
 }
 
 /// A line of a streamed answer, or a whole answer that is not streamed.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 pub(super) struct ChatLine {
     message: Option<LineMessage>,
     #[serde(default)]
@@ -314,6 +314,25 @@ impl ChatLine {
             deltas.push(ChatDelta::ToolCalls(calls.collect()));
         }
         deltas
+    }
+
+    /// Reads only the texts of a line, whose other fields may be nested as deep as they like.
+    pub(super) fn texts_of(line: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct TextLine {
+            message: TextMessage,
+        }
+        #[derive(Deserialize)]
+        struct TextMessage {
+            #[serde(default, deserialize_with = "absent_or_null")]
+            content: String,
+            #[serde(default, deserialize_with = "absent_or_null")]
+            thinking: String,
+        }
+        let TextLine { message: TextMessage { content, thinking } } =
+            serde_json::from_slice(line).ok()?;
+        let message = LineMessage { content, thinking, tool_calls: Vec::new() };
+        Some(Self { message: Some(message), ..Self::default() })
     }
 
     /// Converts the end marker. The version decides the meaning of its counts.

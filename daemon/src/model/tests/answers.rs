@@ -71,6 +71,27 @@ async fn tool_calls_may_be_in_the_end_marker_or_have_text_arguments() {
 }
 
 #[tokio::test]
+async fn text_beside_a_tool_call_that_is_too_deep_is_kept() {
+    for levels in [100, 200] {
+        let deep = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+        let line = format!(
+            r#"{{"message":{{"content":"beside","thinking":"hm","tool_calls":[{{"function":{{"name":"a","arguments":{{"v":{deep}}}}}}}]}},"done":false}}"#
+        );
+        let steps = [
+            ScriptStep::Begin,
+            ScriptStep::line(&text("before ")),
+            ScriptStep::Chunk(format!("{line}\n").into_bytes()),
+            ScriptStep::line(&done()),
+            ScriptStep::End,
+        ];
+        let (deltas, end) = chat(steps.into()).await;
+        assert!(matches!(end, Err(ModelError::TooDeep { .. })), "{levels}: {end:?}");
+        let thought = ChatDelta::Thinking("hm".to_owned());
+        assert_eq!(deltas, [text_delta("before "), thought, text_delta("beside")], "{levels}");
+    }
+}
+
+#[tokio::test]
 async fn answer_may_be_split_within_characters() {
     let bytes = format!("{}\n\n{}\r\n{}\n", text("né"), text("日本👩"), done()).into_bytes();
     let chunks = bytes.iter().map(|byte| ScriptStep::Chunk(vec![*byte]));

@@ -98,6 +98,27 @@ async fn response_has_the_id_of_its_request() {
 }
 
 #[tokio::test]
+async fn long_id_is_refused_and_not_repeated() {
+    let server = TestServer::start();
+    let mut client = server.connect().await;
+    let call =
+        |id: &str| json!({ "jsonrpc": "2.0", "id": id, "method": "test.echo", "params": {} });
+    let (longest, longer) = ("x".repeat(1022), "x".repeat(1023));
+    client.send(line(&call(&longest))).await;
+    assert_eq!(client.next().await["id"], longest);
+    let invalid = json!({ "id": longer, "method": "test.echo" });
+    for frame in [call(&longer), call(&"x".repeat(1 << 20)), invalid] {
+        client.send(line(&frame)).await;
+        assert_eq!(error_of(&client.next().await), (-32600, "invalidRequest", &json!(null)));
+    }
+    client.send(line(&json!([call(&longer), call("a")]))).await;
+    let responses = client.next().await;
+    assert_eq!(error_of(&responses[0]), (-32600, "invalidRequest", &json!(null)));
+    assert_eq!(responses[1]["id"], "a");
+    client.check_alive().await;
+}
+
+#[tokio::test]
 async fn batch_keeps_its_order_and_rejects_invalid_entries() {
     let server = TestServer::with_limits(|limits| limits.connection.calls.batch = 6);
     let mut client = server.connect().await;

@@ -5,10 +5,11 @@
 //! below one of these are damage: the scan skips and counts them, and the other records stay readable. So is a record
 //! of which a single bit was flipped, wherever it is. FORMAT.md, "Reading back".
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use ollm_protocol::content::{RecordKind, Role};
+use ollm_protocol::limits::MAX_RECORD_BYTES;
 
 use super::flipped_bit;
 use super::reading::LogReader;
@@ -18,6 +19,10 @@ use crate::session::index::{ScanPoint, ScannedRecord};
 
 /// Bytes read at a time: large enough that system calls cost little, small enough to be negligible in memory.
 const CHUNK_BYTES: usize = 256 * 1024;
+
+/// The longest line that is read as one, in bytes: two of the largest records, because a flipped line break joins two
+/// lines. A longer one is bad, such as zeros that a power cut left, and only this much of it is in memory at a time.
+const MAX_LINE_BYTES: usize = 2 * (MAX_RECORD_BYTES + 64 * 1024);
 
 /// A record or a hole, in the order of the log.
 #[derive(Debug)]
@@ -60,6 +65,17 @@ pub(crate) fn scan(
     blobs: &Path,
     sink: &mut dyn ScanSink,
 ) -> Result<ScanEnd, LogError> {
+    scan_lines(log, (from, durable), blobs, sink, MAX_LINE_BYTES)
+}
+
+/// Scans a log like [`scan`], whose lines have at most `max_bytes`.
+fn scan_lines(
+    log: &LogReader,
+    (from, durable): (ScanPoint, Option<u64>),
+    blobs: &Path,
+    sink: &mut dyn ScanSink,
+    max_bytes: usize,
+) -> Result<ScanEnd, LogError> {
     let fail = |source| LogError::io("read", log.path(), source);
     let mut lines = BufReader::with_capacity(CHUNK_BYTES, log.stream(from.bytes));
     let mut line = Vec::new();
@@ -72,13 +88,21 @@ pub(crate) fn scan(
         bad_bytes: Vec::new(),
         damaged_places: 0,
     };
+    let mut is_within_long_line = false;
     loop {
         line.clear();
         // The last line may lack its line break.
-        if lines.read_until(b'\n', &mut line).map_err(fail)? == 0 {
+        let mut piece = lines.by_ref().take(max_bytes as u64);
+        if piece.read_until(b'\n', &mut line).map_err(fail)? == 0 {
             return Ok(scan.finish());
         }
-        scan.line(&line, blobs, log.path())?;
+        let is_cut = line.len() == max_bytes && !line.ends_with(b"\n");
+        if is_within_long_line || is_cut {
+            scan.bad(&line);
+        } else {
+            scan.line(&line, blobs, log.path())?;
+        }
+        is_within_long_line = is_cut;
     }
 }
 
@@ -215,5 +239,69 @@ impl LogScan<'_> {
         let torn_bytes = self.offset - self.point.bytes;
         let (point, damaged_places) = (self.point, self.damaged_places);
         ScanEnd { point, torn_bytes, damaged_places, missing_records: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::session::index::ScannedRecord;
+
+    #[derive(Default)]
+    struct Found(Vec<Option<u64>>);
+
+    impl ScanSink for Found {
+        fn wants_body(&self, _: RecordKind, _: Option<Role>) -> bool {
+            false
+        }
+
+        fn receive(&mut self, item: ScanItem) {
+            self.0.push(match item {
+                ScanItem::Record(ScannedRecord { seq, .. }) => Some(seq.0),
+                ScanItem::Damaged(_) => None,
+            });
+        }
+    }
+
+    /// Returns a line of version 1.
+    fn line(seq: u64, durable: &str) -> String {
+        let start = format!(
+            r#"{{"v":1,"seq":{seq},"parent":null,"durable":{durable},"at":"2026-01-27T10:00:00.000Z","type":"close","close":{{"reason":"idle"}}"#
+        );
+        format!("{start},\"crc\":\"{:08x}\"}}\n", crc32c::crc32c(start.as_bytes()))
+    }
+
+    #[test]
+    fn long_line_is_damage_or_torn_tail_as_a_short_one_and_is_read_in_pieces() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("log");
+        let scanned = |log: &str, max_bytes: usize| {
+            let mut file = crate::fsutil::open_private(&path).expect("opens");
+            file.set_len(0).expect("empties");
+            file.write_all(log.as_bytes()).expect("writes");
+            let reader = LogReader::open(&path).expect("opens");
+            let mut found = Found::default();
+            let from = (ScanPoint::default(), None);
+            let end = scan_lines(&reader, from, dir.path(), &mut found, max_bytes).expect("scans");
+            (found.0, end)
+        };
+        let (first, second) = (line(0, "null"), line(1, "0"));
+        let lost = "x".repeat(10_000);
+        let after = line(2, "1");
+        let max_bytes = 1_000;
+        for (log, expected, is_torn) in [
+            (format!("{first}{lost}\n{after}"), vec![Some(0), None, Some(2)], false),
+            (format!("{first}{lost}\n{second}"), vec![Some(0)], true),
+            (format!("{first}{second}{lost}"), vec![Some(0), Some(1)], true),
+            (format!("{lost}\n{second}{after}"), vec![None, Some(1), Some(2)], false),
+            (format!("{first}{}\n", "x".repeat(max_bytes - 1)), vec![Some(0)], true),
+        ] {
+            let (found, end) = scanned(&log, max_bytes);
+            assert_eq!((found, end), scanned(&log, usize::MAX >> 1), "{log:.40}");
+            let (found, end) = scanned(&log, max_bytes);
+            assert_eq!((found, end.torn_bytes > 0), (expected, is_torn), "{log:.40}");
+        }
     }
 }

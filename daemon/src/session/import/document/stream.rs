@@ -11,6 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 use serde_json::{Map, Value};
 
 use super::items::{DocumentItem, message, mode_change, tool_call};
+use crate::nesting::LevelCounter;
 use crate::session::import::fields::Fields;
 use crate::session::import::imported::{ImportError, ImportedRecord, Losses};
 use crate::session::import::spool::RecordSpool;
@@ -148,8 +149,7 @@ pub(super) fn read(
             Err(ImportError::TooLarge { place: allowance.place(), limit: max_value_bytes })
         }
         Err(cause) if cause.is_io() => Err(ImportError::File(cause.into())),
-        // The parser has no other sign of this error than its text.
-        Err(cause) if cause.to_string().starts_with("recursion limit") => Err(ImportError::TooDeep),
+        Err(_) if allowance.is_too_deep() => Err(ImportError::TooDeep),
         Err(cause) if content.is_document => {
             Err(ImportError::Malformed { line: cause.line() as u64, cause })
         }
@@ -359,24 +359,48 @@ struct Allowance {
     /// The kind and the number of the value, for the error.
     value: Cell<(&'static str, u64)>,
     is_used_up: Cell<bool>,
+    /// The levels around the next byte; the values that are parsed in parts have no limit.
+    levels: Cell<LevelCounter>,
+    is_limited: Cell<bool>,
 }
 
 impl Allowance {
     /// Returns an allowance for values of at most `max_bytes`, which begins with no limit.
     fn new(max_bytes: usize) -> Self {
         let left = Cell::new(usize::MAX);
-        Self { max_bytes, left, value: Cell::default(), is_used_up: Cell::default() }
+        Self {
+            left,
+            max_bytes,
+            value: Cell::default(),
+            is_used_up: Cell::default(),
+            levels: Cell::default(),
+            is_limited: Cell::default(),
+        }
     }
 
     /// Begins a value.
     fn renew(&self, kind: &'static str, number: u64) {
         self.left.set(self.max_bytes);
         self.value.set((kind, number));
+        self.is_limited.set(true);
+        self.begin_value();
     }
 
     /// Begins a value that takes no memory.
     fn lift(&self) {
         self.left.set(usize::MAX);
+        self.is_limited.set(false);
+    }
+
+    fn begin_value(&self) {
+        let mut levels = self.levels.get();
+        levels.begin_value();
+        self.levels.set(levels);
+    }
+
+    /// Returns whether the value that is being read is nested deeper than the parser takes.
+    fn is_too_deep(&self) -> bool {
+        self.is_limited.get() && self.levels.get().is_unparsable()
     }
 
     fn is_used_up(&self) -> bool {
@@ -408,6 +432,9 @@ impl<R: Read> Read for LimitedReader<R> {
         let wanted = buffer.len().min(left);
         let n_read = self.source.read(&mut buffer[..wanted])?;
         self.allowance.left.set(left - n_read);
+        let mut levels = self.allowance.levels.get();
+        levels.read(&buffer[..n_read]);
+        self.allowance.levels.set(levels);
         Ok(n_read)
     }
 }
